@@ -566,9 +566,13 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
             writeln!(out, "       {}", ink(Ink::Green, &printable(row)))?;
         }
         if let Some((least, most)) = remedy.effect.bounds() {
-            // Bounds that print the same are one figure.
-            let [least, most] = [least, most].map(|bound| bound.to_string());
-            let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
+            let [from, to] = [least, most].map(|bound| bound.to_string());
+            let saves = match least {
+                Bytes(0) => format!("at most {to}"),
+                // Bounds that print the same are one figure.
+                _ if from == to => format!("about {to}"),
+                _ => format!("{from} to {to}"),
+            };
             writeln!(out, "       gives back {saves}")?;
         }
         if !remedy.trade_off.is_empty() {

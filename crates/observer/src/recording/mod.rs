@@ -10,6 +10,7 @@ mod range;
 pub mod series;
 mod sites;
 mod verdicts;
+mod vm;
 
 use std::collections::BTreeMap;
 
@@ -108,6 +109,7 @@ pub struct History {
     pub more_gaps: u64,
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
+    vm: vm::VmFacts,
 }
 
 fn name_in(event: &Event<'_>, field: &str) -> String {
@@ -149,7 +151,8 @@ impl History {
             matches!(
                 of.name.as_str(),
                 "jdk.JVMInformation" | "plimsoll.Target" | "plimsoll.TargetEnd" | "plimsoll.Verdict"
-            ) || is_measure()
+            ) || vm::EVENTS.contains(&of.name.as_str())
+                || is_measure()
         });
         let mut left_out = 0u64;
         let mut lines = Lines::default();
@@ -161,6 +164,7 @@ impl History {
             "plimsoll.Target" => history.target(event),
             // Applies to the process, whatever part of its life was requested.
             "plimsoll.TargetEnd" => history.ended(event),
+            name if vm::EVENTS.contains(&name) => history.vm.enter(event),
             name => {
                 let Some(time) = event.time().filter(|time| *time <= upper) else { return };
                 if time < lower {
@@ -230,6 +234,7 @@ impl History {
     }
 
     fn jvm(&mut self, event: &Event<'_>) {
+        self.vm.enter(event);
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
         self.is_of(event.u64("pid"));
         if !self.process.runtime.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Growth, History, Measure, Series};
 use crate::ledger::LineId;
 use crate::units::Bytes;
-use crate::verdict::{VerdictId, ago};
+use crate::verdict::{LargeHeap, VerdictId, ago};
 use plimsoll_jfr::reader::Event;
 
 /// How long a verdict applied. A recording has all verdicts of a moment when they changed, so each applies until the
@@ -317,5 +317,14 @@ fn spare_heap(history: &History) -> Option<VerdictSpan> {
         Bytes(of.max),
         of.readings.div_ceil(2)
     );
-    span(VerdictId::HeapCommittedUnused, occupied, spare, summary, "-XX:G1PeriodicGCInterval=60000, or a smaller -Xms")
+    let heap = LargeHeap {
+        collector: history.vm.collector,
+        jdk: history.vm.jdk.unwrap_or(0),
+        needed: Bytes(of.max),
+        min: history.vm.min.unwrap_or_default(),
+        initial: history.vm.initial,
+        max: history.vm.max,
+    };
+    let how = heap.by_restart().map(|remedy| remedy.how).unwrap_or_default();
+    span(VerdictId::HeapCommittedUnused, occupied, spare, summary, &how)
 }

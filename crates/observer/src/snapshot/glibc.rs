@@ -24,6 +24,9 @@ pub struct Glibc {
     pub arena_cap: Option<u64>,
     /// Whether `MALLOC_ARENA_MAX`, a tunable or mallopt set the cap.
     pub arena_cap_set: bool,
+    /// Smallest block that gets a mapping of its own, `mp_.mmap_threshold`: 128 KiB, or more since the program has freed
+    /// such blocks. None if it was not found.
+    pub mmap_threshold: Option<Bytes>,
 }
 
 /// Live blocks of one size.

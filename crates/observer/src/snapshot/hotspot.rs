@@ -30,13 +30,18 @@ pub struct HotSpot {
     pub symbols_for: Vec<&'static str>,
 }
 
+/// The JDK's feature version, such as 25 of `25.0.3+9-LTS`. JDK 8 tells its HotSpot's version instead, such as
+/// `25.402-b06`, without the `+` that JEP 223 put before the build's number.
+pub(crate) fn jdk_of(version: &str) -> Option<u32> {
+    let number = version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let is_8 = number == 25 && !version.contains('+') && version.contains("-b");
+    Some(if is_8 { 8 } else { number })
+}
+
 impl HotSpot {
-    /// The JDK's feature version, such as 25 of `25.0.3+9-LTS`; None if the VM didn't tell. JDK 8 tells its HotSpot's
-    /// version instead, such as `25.402-b06`, without the `+` that JEP 223 put before the build's number.
+    /// The JDK's feature version; None if the VM didn't tell.
     pub(crate) fn jdk(&self) -> Option<u32> {
-        let number = self.version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
-        let is_8 = number == 25 && !self.version.contains('+') && self.version.contains("-b");
-        Some(if is_8 { 8 } else { number })
+        jdk_of(&self.version)
     }
 
     /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.

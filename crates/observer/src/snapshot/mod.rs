@@ -29,6 +29,7 @@ pub use baseline::Baseline;
 pub use booked::{Booked, BookedSince};
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
 pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
+pub(crate) use hotspot::jdk_of;
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };

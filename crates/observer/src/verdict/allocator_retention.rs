@@ -1,15 +1,17 @@
 //! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst in the past. If many thread
 //! arenas share the free pages, `arena_retention` applies instead.
 
-use super::arena_retention::{WORTH_SAYING, after_a_burst, cap_in_force, spread};
+use super::arena_retention::{WORTH_SAYING, after_a_burst, at_ends, cap_in_force, spread};
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
-use super::{Effort, Verdict, VerdictId};
+use super::{Effort, Remedy, Verdict, VerdictId};
 use crate::snapshot::{Arena, ArenaKind};
 use crate::units::{Bytes, count};
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
+/// DEFAULT_MMAP_THRESHOLD_MIN (malloc/malloc.c).
+const DEFAULT_THRESHOLD: Bytes = Bytes::kib(128);
 /// An arena that keeps less isn't counted among those that hold the free pages.
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 
@@ -35,22 +37,17 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.push(about_a_cap(&holding));
     evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
-    let returned: Bytes = arenas.iter().map(|arena| arena.trimmable + arena.at_end).sum();
+    let returned: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
+    evidence.extend(at_ends(&arenas, retained));
     if returned.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
         if case.is_jvm() {
             remedies.push(periodic_trim());
         }
     } else {
-        evidence.push(format!("a trim would return {returned}: the rest shares its pages with live blocks"));
+        evidence.push(format!("a trim would return {returned}: no more of it is in whole pages between blocks"));
     }
-    remedies.push(remedy(
-        Effort::Restart,
-        "keep large blocks out of the heap, so that freeing them unmaps them",
-        "MALLOC_MMAP_THRESHOLD_=131072",
-        "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
-         where large blocks fragment, not where small ones do",
-    ));
+    remedies.extend(large_blocks_apart(case));
     remedies.push(other_allocator());
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
@@ -63,6 +60,23 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies,
     })
+}
+
+/// glibc raises the threshold to the size of each block that is freed and had a mapping of its own. Where it never has,
+/// or where it was set, the default changes nothing.
+fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
+    let in_force = case.glibc()?.mmap_threshold;
+    if in_force.is_some_and(|in_force| in_force <= DEFAULT_THRESHOLD) {
+        return None;
+    }
+    let now = in_force.map(|in_force| format!(" (now {in_force})")).unwrap_or_default();
+    Some(remedy(
+        Effort::Restart,
+        format!("keep blocks of 128 KiB and more out of the heap, so that freeing them unmaps them{now}"),
+        format!("MALLOC_MMAP_THRESHOLD_={}", DEFAULT_THRESHOLD.0),
+        "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
+         where large blocks fragment, not where small ones do",
+    ))
 }
 
 /// A text like `the main arena and 3 thread arenas`.

@@ -34,14 +34,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if idle > Bytes(0) {
         evidence.push(format!("{idle} of it in arenas that no thread is attached to"));
     }
-    // The end of a thread arena shrinks only when a free reaches it (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
     let trimmable: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
-    let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
-    if at_end.percent_of(retained) >= WORTH_SAYING {
-        evidence.push(format!(
-            "{at_end} of it lies at the ends of arenas: a trim leaves it; glibc returns it when the block next to it is freed"
-        ));
-    }
+    evidence.extend(at_ends(&arenas, retained));
     evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
     if trimmable.percent_of(retained) >= WORTH_SAYING {
@@ -77,6 +71,16 @@ pub(crate) fn spread(case: Case<'_>) -> bool {
     let holding = free.iter().filter(|free| **free >= WORTH_AN_ARENA).count();
     let largest = free.iter().copied().max().unwrap_or_default();
     holding >= MANY && largest.percent_of(free.iter().copied().sum()) < 60.0
+}
+
+/// The end of a thread arena shrinks only when a free reaches it (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
+pub(crate) fn at_ends(arenas: &[&Arena], retained: Bytes) -> Option<String> {
+    let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
+    (at_end.percent_of(retained) >= WORTH_SAYING).then(|| {
+        format!(
+            "{at_end} of it lies at the ends of arenas: a trim leaves it; glibc returns it when the block next to it is freed"
+        )
+    })
 }
 
 /// The cap on the number of arenas, and its origin.

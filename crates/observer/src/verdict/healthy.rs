@@ -4,6 +4,11 @@
 use super::case::Case;
 use super::suspects;
 use super::{Severity, Verdict, VerdictId};
+use crate::ledger::{Line, LineId};
+use crate::units::Bytes;
+
+/// Percentage of RSS above which the sentence names the largest holder.
+const MUCH: f64 = 25.0;
 
 pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     let mut evidence = Vec::new();
@@ -14,25 +19,36 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
             case.rss()
         ));
     }
-    if let Some(line) = case.ledger.lines.first() {
-        evidence.push(format!(
-            "the largest line is {}: {}, {:.0} % of RSS",
-            line.name,
-            line.resident,
-            line.resident.percent_of(case.rss())
-        ));
-    }
+    let largest = case.ledger.lines.first().map(|line| {
+        let (holder, share) = holder(line, case.rss());
+        (format!("{} is the largest: {}, {share:.0} % of RSS", holder.name, holder.resident), share)
+    });
+    let (in_sentence, beside) = match largest {
+        Some((text, share)) if share > MUCH => (Some(text), None),
+        other => (None, other.map(|(text, _)| text)),
+    };
+    evidence.extend(beside);
     evidence.extend(suspects::block_caches(case));
     evidence.push(case.over_time());
+    let state = match notes {
+        0 => "nothing stands out",
+        _ => "no rule warns; the notes are no problem by themselves",
+    };
     Verdict {
         id: VerdictId::Healthy,
         severity: Severity::Note,
         bytes: case.rss(),
-        summary: match notes {
-            0 => "nothing stands out".to_owned(),
-            _ => "no rule warns; the notes are no problem by themselves".to_owned(),
-        },
+        summary: [Some(state.to_owned()), in_sentence].into_iter().flatten().collect::<Vec<_>>().join("; "),
         evidence,
         remedies: Vec::new(),
     }
+}
+
+/// The line and its share of RSS. `other allocator` says little, so its largest part stands for it, such as
+/// `V8: old objects`, where that is large enough.
+fn holder(line: &Line, rss: Bytes) -> (&Line, f64) {
+    let share = |line: &Line| line.resident.percent_of(rss);
+    let part = line.children.first().filter(|part| line.id == LineId::OtherAllocator && share(part) > MUCH);
+    let holder = part.unwrap_or(line);
+    (holder, share(holder))
 }

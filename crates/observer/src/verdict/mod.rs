@@ -12,6 +12,7 @@ mod direct_buffers;
 mod go_retention;
 mod growth;
 mod healthy;
+mod heap_options;
 mod heap_unused;
 mod huge_pages;
 mod limit_near;
@@ -28,6 +29,7 @@ mod unclear;
 
 pub use case::{Case, ago};
 pub use certainty::certainty;
+pub(crate) use heap_options::LargeHeap;
 
 use crate::ledger::{Ledger, LineId};
 use crate::snapshot::Snapshot;

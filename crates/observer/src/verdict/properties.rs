@@ -102,6 +102,7 @@ fn snapshot(random: &mut Random) -> Snapshot {
 /// Arenas over some of the mappings. The walk may contradict smaps.
 fn glibc(random: &mut Random, snapshot: &mut Snapshot) {
     let mut glibc = Glibc { arena_cap: Some(16), arena_cap_set: random.one_in(3), ..Glibc::default() };
+    glibc.mmap_threshold = random.one_in(2).then(|| Bytes::kib(128 << random.below(4)));
     for vma in snapshot.vmas.iter().filter(|vma| vma.backing == Backing::Anonymous) {
         match random.below(4) {
             0 => glibc.mmapped.push(MmappedChunk { range: vma.range }),
@@ -110,14 +111,18 @@ fn glibc(random: &mut Random, snapshot: &mut Snapshot) {
                 let even = vma.rss == vma.range.length();
                 let free = if even { vma.rss.scaled(3, 4) } else { random.part(vma.range.length()) };
                 let live = random.part(vma.range.length());
+                let kind = if glibc.arenas.is_empty() { ArenaKind::Main } else { ArenaKind::Thread };
+                let trimmable = random.part(free);
+                let at_end = if kind == ArenaKind::Thread { random.part(free - trimmable) } else { Bytes(0) };
                 glibc.arenas.push(Arena {
-                    kind: if glibc.arenas.is_empty() { ArenaKind::Main } else { ArenaKind::Thread },
+                    kind,
                     heaps: vec![vma.range],
                     live,
                     live_resident: live,
                     bins: free,
                     free_resident: free,
-                    trimmable: random.part(free),
+                    trimmable,
+                    at_end,
                     unknown_resident: if random.one_in(4) { random.bytes() } else { Bytes(0) },
                     ..Arena::default()
                 });
@@ -165,7 +170,8 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
         vm.flags = flags.map(|(name, value)| (name.to_owned(), value.0.to_string())).into();
     }
     vm.collector = Some(["G1", "Z", "Shenandoah", "Serial", "Parallel", "Epsilon"][random.below(6) as usize].into());
-    vm.version = ["", "25.402-b06", "11.0.22+7", "17.0.15+6", "25.0.3+9-LTS"][random.below(5) as usize].into();
+    let versions = ["", "25.402-b06", "11.0.22+7", "17.0.15+6"];
+    vm.version = versions.get(random.below(12) as usize).copied().unwrap_or("25.0.3+9-LTS").into();
     snapshot.hotspot = Some(vm);
 }
 
@@ -220,6 +226,11 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
             for remedy in &verdict.remedies {
                 if let Some((least, most)) = remedy.effect.bounds() {
                     assert!(least <= most && most <= ledger.rss, "{round}: {remedy:?} of {}", ledger.rss);
+                    assert!(
+                        most.percent_of(verdict.bytes) >= 1.0,
+                        "{round}: {remedy:?} gives nothing of {}",
+                        verdict.bytes
+                    );
                 }
                 for (option, in_use, in_force) in caps(case) {
                     let Some(value) = value_of(&remedy.how, option) else { continue };

@@ -509,6 +509,38 @@ fn no_trim_is_proposed_where_it_returns_nothing() {
     );
 }
 
+/// One thread arena whose free pages lie at its end: a trim cuts only the end of the main arena.
+#[test]
+fn no_trim_is_proposed_for_the_end_of_a_thread_arena() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(0), mib(57)], mib(10));
+    if let Some(glibc) = &mut snapshot.glibc {
+        (glibc.arenas[1].trimmable, glibc.arenas[1].at_end) = (mib(1), mib(56));
+    }
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert!(verdict.remedies.iter().all(|remedy| !remedy.how.contains("malloc_trim")), "{:?}", verdict.remedies);
+    let evidence = verdict.evidence.join("; ");
+    assert!(evidence.contains("56.0 MiB of it lies at the ends of arenas: a trim leaves it"), "{evidence}");
+    assert!(evidence.contains("a trim would return 1.00 MiB"), "{evidence}");
+}
+
+/// The threshold of glibc grows with the blocks that are freed. Its default changes nothing where it is in force.
+#[test]
+fn a_mmap_threshold_is_proposed_only_where_it_has_grown() {
+    let proposed = |in_force: Option<Bytes>| {
+        let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+        if let Some(glibc) = &mut snapshot.glibc {
+            glibc.mmap_threshold = in_force;
+        }
+        let remedies = verdict_of(&snapshot, VerdictId::AllocatorRetention).remedies;
+        remedies.into_iter().find(|remedy| remedy.how.contains("MALLOC_MMAP_THRESHOLD_=131072")).map(|found| found.what)
+    };
+    assert_eq!(proposed(Some(Bytes::kib(128))), None);
+    assert_eq!(proposed(Some(Bytes::kib(64))), None);
+    assert!(proposed(Some(Bytes::mib(32))).is_some_and(|what| what.ends_with("(now 32.0 MiB)")));
+    assert!(proposed(None).is_some());
+}
+
 /// Threads with so much stack each; `name` gives their names.
 fn with_threads(number: u32, stack: Bytes, name: impl Fn(u32) -> String) -> Snapshot {
     let mut snapshot = with_mappings(&vec![stack; number as usize]);
@@ -621,7 +653,7 @@ fn a_heap_gets_only_options_that_its_version_has() {
             version: version.to_owned(),
             regions: vec![region],
             java_heap: Some(heap),
-            flags: vec![("MinHeapSize".to_owned(), min.0.to_string())],
+            flags: ["MinHeapSize", "InitialHeapSize"].map(|name| (name.to_owned(), min.0.to_string())).into(),
             collector: collector.map(str::to_owned),
             ..HotSpot::default()
         });
@@ -640,6 +672,9 @@ fn a_heap_gets_only_options_that_its_version_has() {
         assert!(new.contains(option), "{collector}: {new}");
         assert!(!old.contains(option), "{collector}: {old}");
     }
+    // A first size is printed only where it is smaller than the one in force.
+    assert!(!proposed(Some("Serial"), "25.0.3+9-LTS", mib(64)).contains("-Xms"));
+    assert!(proposed(Some("Serial"), "25.0.3+9-LTS", mib(800)).starts_with("-Xms90m "));
     // JDK 8's jcmd has no VM.set_flag.
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
@@ -662,4 +697,34 @@ fn madvise_is_not_proposed_if_the_host_uses_it() {
         let verdict = verdict_of(&snapshot, VerdictId::HugePages);
         assert_eq!(verdict.remedies.iter().any(|remedy| remedy.how.contains("echo madvise")), told);
     }
+}
+
+/// Shared memory, a library, a stack and Go's heap, which is live but for 5 MiB.
+#[test]
+fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
+    let mib = Bytes::mib;
+    let healthy = |sizes: [u64; 4]| {
+        let mut snapshot = with_mappings(&sizes.map(mib));
+        let [_, file, stack, heap] = snapshot.vmas.as_mut_slice() else { unreachable!() };
+        (file.backing, file.inode, file.executable) = (Backing::File, 1, true);
+        heap.backing = Backing::Anonymous;
+        let range = heap.range;
+        let thread = Thread { tid: 1, namespaced_tid: 1, stack: Some(stack.range), ..Thread::default() };
+        snapshot.threads.push(thread);
+        let mut go = OpenedHeap { ranges: vec![range], ..OpenedHeap::new(AllocatorKind::Go) };
+        go.add(HeapPart::Live, range.length() - mib(5), range.length() - mib(5));
+        go.add(HeapPart::Stacks, mib(5), mib(5));
+        snapshot.go = Some(go);
+        let allocator = LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false };
+        snapshot.allocators.push(allocator);
+        verdict_of(&snapshot, VerdictId::Healthy)
+    };
+    let even = healthy([100, 100, 100, 100]);
+    assert_eq!(even.summary, "nothing stands out");
+    assert!(even.evidence.iter().any(|text| text.ends_with(" is the largest: 100 MiB, 25 % of RSS")), "{even:?}");
+    let shared = healthy([140, 90, 90, 80]);
+    assert_eq!(shared.summary, "nothing stands out; shared memory is the largest: 140 MiB, 35 % of RSS");
+    assert!(shared.evidence.iter().all(|text| !text.contains("the largest")), "{shared:?}");
+    let go = healthy([90, 90, 60, 160]);
+    assert_eq!(go.summary, "nothing stands out; Go's heap: live is the largest: 155 MiB, 39 % of RSS");
 }

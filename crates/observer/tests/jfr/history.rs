@@ -375,6 +375,60 @@ fn verdicts_of_a_vm_without_nmt() {
     assert_eq!(ids_of(|_| 700, |_| 30, flat, |s| if s == 900 { 300 } else { 100 }), [""; 0]);
 }
 
+/// A VM doesn't start with an option that it doesn't know: the recording says which VM it was.
+#[test]
+fn an_unused_heap_gets_an_option_that_its_vm_has() {
+    let types: &[(&str, &[&str])] = &[
+        ("jdk.GCHeapSummary", &["heapUsed"]),
+        ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
+        ("jdk.JVMInformation", &["$jvmVersion"]),
+        ("jdk.GCConfiguration", &["$oldCollector"]),
+        ("jdk.GCHeapConfiguration", &["minSize", "initialSize", "maxSize"]),
+    ];
+    let remedy = |version: &str, collector: &str, first: i64| {
+        let bytes = chunk_of(types, START as u64, (START + 1800 * S) as u64, |out| {
+            for (event, text) in [(52, version), (53, collector)] {
+                out.event(event, |out| {
+                    out.long(0);
+                    out.utf8(text);
+                });
+            }
+            out.event(54, |out| [0, first * MIB, first * MIB, 1024 * MIB].iter().for_each(|value| out.long(*value)));
+            for s in (0..1800).step_by(100) {
+                out.event(50, |out| [s * S, 80 * MIB].iter().for_each(|value| out.long(*value)));
+                out.event(51, |out| {
+                    out.long(s * S);
+                    out.utf8("java-heap");
+                    [512 * MIB; 2].iter().for_each(|value| out.long(*value));
+                });
+            }
+        });
+        let verdicts = read(bytes, Range::default()).verdicts;
+        let ids: Vec<&str> = verdicts.iter().map(|verdict| verdict.id.as_str()).collect();
+        assert_eq!(ids, ["heap-committed-unused"]);
+        verdicts[0].remedy.clone()
+    };
+    let version =
+        |vm: &str, jre: &str| format!("OpenJDK 64-Bit Server VM ({vm}) for linux-amd64 JRE ({jre}), built on");
+    let (jdk_25, jdk_8) = (version("25.0.1+8-LTS", "25.0.1+8-LTS"), version("25.402-b06", "1.8.0_402-b06"));
+    const IDLE: &str = "-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10";
+    const STEPS: &str = "-XX:-ShrinkHeapInSteps -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10";
+    // 1.5 times the 80 MiB that were occupied.
+    for (version, collector, first, expected) in [
+        (jdk_25.as_str(), "G1Old", 8, IDLE.to_owned()),
+        (&jdk_25, "G1Old", 512, format!("-Xms120m {IDLE}")),
+        (&jdk_25, "ParallelOld", 8, format!("-XX:+UseG1GC {IDLE}")),
+        (&jdk_25, "SerialOld", 8, STEPS.to_owned()),
+        (&jdk_25, "SerialOld", 256, format!("-Xms120m {STEPS}")),
+        (&jdk_25, "ZGC Major", 8, "-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize=120m".to_owned()),
+        (&jdk_8, "G1Old", 8, String::new()),
+        (&jdk_8, "ConcurrentMarkSweep", 512, "-Xms120m".to_owned()),
+        ("", "", 8, String::new()),
+    ] {
+        assert_eq!(remedy(version, collector, first), expected, "{collector} {version} {first}");
+    }
+}
+
 #[test]
 fn a_file_that_invents_names_stays_within_bounds() {
     let types: &[(&str, &[&str])] = &[("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"])];

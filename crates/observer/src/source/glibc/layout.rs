@@ -138,7 +138,7 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
 /// Contents of `struct malloc_par mp_`. It lies in libc's data near `main_arena`:
 ///
 /// ```text
-/// … arena_test, arena_max, [thp_pagesize, hp_pagesize, hp_flags: 2.35 on,]
+/// … mmap_threshold, arena_test, arena_max, [thp_pagesize, hp_pagesize, hp_flags: 2.35 on,]
 /// int n_mmaps, int n_mmaps_max = 65536, int max_n_mmaps, int no_dyn_threshold,
 /// mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins, …
 /// ```
@@ -146,6 +146,8 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
 pub(crate) struct MallocParameters {
     /// 0 if no cap was set; then 8 × CPUs applies.
     pub arena_max: u64,
+    /// 0 if it was not found.
+    pub mmap_threshold: Bytes,
     pub mmapped_count: u64,
     pub mmapped: Bytes,
     /// First address from brk; 0 while the main arena is empty.
@@ -201,15 +203,17 @@ fn parameters_at(base: Avma, data: &[u8], n_mmaps_max: usize, brk: Option<(Avma,
     // The words trim_threshold … arena_max lie before the ints, with or without the three fields of 2.35 in between.
     // arena_test is 8 (2 on 32 bit) unless a tunable changed it, and arena_max follows it.
     let before = (base.0 as usize + n_mmaps_max - 4) / 8 * 8 - base.0 as usize;
-    let arena_max = [3usize, 1]
+    let found = [3usize, 1]
         .iter()
         .filter_map(|back| {
             let arena_max = before.checked_sub(back * 8)?;
             let arena_test = word_at(data, arena_max.checked_sub(8)?)?;
             let threshold = word_at(data, arena_max.checked_sub(16)?)?;
-            (arena_test == 8 && threshold >= 64).then(|| word_at(data, arena_max)).flatten()
+            let arena_max = word_at(data, arena_max)?;
+            (arena_test == 8 && threshold >= 64).then_some((arena_max, Bytes(threshold)))
         })
-        .next()
-        .unwrap_or(0);
-    Some(MallocParameters { arena_max, mmapped_count, mmapped: Bytes(mmapped), sbrk_base: Avma(sbrk_base) })
+        .next();
+    let (arena_max, mmap_threshold) = found.unwrap_or_default();
+    let (mmapped, sbrk_base) = (Bytes(mmapped), Avma(sbrk_base));
+    Some(MallocParameters { arena_max, mmap_threshold, mmapped_count, mmapped, sbrk_base })
 }

@@ -144,6 +144,9 @@ pub fn survey<M: Memory>(
             glibc.arena_cap = Some(parameters.arena_max);
             glibc.arena_cap_set = true;
         }
+        if parameters.mmap_threshold > Bytes(0) {
+            glibc.mmap_threshold = glibc.mmap_threshold.max(Some(parameters.mmap_threshold));
+        }
         for (index, address) in arenas.addresses.iter().enumerate() {
             let main = index == 0;
             let (arena, found) =

@@ -9,7 +9,7 @@ macro_rules! exits {
 
         impl Exit {
             #[cfg(test)]
-            const ALL: &'static [(u8, &'static str)] = &[$(($code, $meaning)),*];
+            pub const ALL: &'static [(u8, &'static str)] = &[$(($code, $meaning)),*];
         }
     };
 }

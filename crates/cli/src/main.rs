@@ -21,6 +21,7 @@ mod compare;
 mod confine;
 mod diff;
 mod doctor;
+mod examples;
 mod exit;
 mod explain;
 mod jfr_report;
@@ -28,6 +29,8 @@ mod launch;
 mod named;
 mod output;
 mod page;
+#[cfg(test)]
+mod pages;
 mod record;
 mod recording;
 mod report;
@@ -54,30 +57,43 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Start a program with the tracker loaded
+    #[command(after_help = examples::of("run"))]
     Run(run::Args),
     /// Load the tracker into a running JVM, or change the sites mode of a tracked process
+    #[command(after_help = examples::of("attach"))]
     Attach(attach::Args),
     /// Remove the tracker from a JVM
+    #[command(after_help = examples::of("detach"))]
     Detach(attach::DetachArgs),
     /// Explain where every resident byte of a running process is, and what to do about it
+    #[command(after_help = examples::of("explain"))]
     Explain(explain::Args),
     /// Record memory over time as a Flight Recorder file
+    #[command(after_help = examples::of("record"))]
     Record(record::Args),
     /// Show the memory of a process, or of all, while it changes
+    #[command(after_help = examples::of("watch"))]
     Watch(watch::Args),
     /// Serve pages for browsers, JSON, and metrics for Prometheus
+    #[command(after_help = examples::of("serve"))]
     Serve(serve::Args),
     /// Print what a tracked process holds, while it runs or after it ended
+    #[command(after_help = examples::of("report"))]
     Report(report::Args),
     /// Print what changed between two reports, processes, segments or recordings
+    #[command(after_help = examples::of("diff"))]
     Diff(diff::Args),
     /// Run a program with each remedy in turn, and print what each saves and costs
+    #[command(after_help = examples::of("try"))]
     Try(trial::Args),
     /// Run two programs in turn, and print what the second takes more, and whose memory it is
+    #[command(after_help = examples::of("compare"))]
     Compare(compare::Args),
     /// Print what a verdict means, when it appears, and its remedies
+    #[command(after_help = examples::of("why"))]
     Why(why::Args),
     /// Check what works on this machine, and list the segments and tracked processes
+    #[command(after_help = examples::of("doctor"))]
     Doctor(doctor::Args),
 }
 

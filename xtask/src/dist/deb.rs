@@ -1,14 +1,15 @@
-//! A Debian package: the program in /usr/bin, and nothing that runs at installation. It depends on no package, since the
-//! program is static.
+//! A Debian package: the program in /usr/bin, man pages, completions, and nothing that runs at installation. It depends on
+//! no package, since the program is static.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cpu, Release};
+use super::{Cpu, Release, pages};
 use crate::stage::{Result, must, repository};
 
-pub fn write(cpu: &Cpu, release: &Release, folder: &Path) -> Result<()> {
+/// `folder` has the program, `manuals` the pages.
+pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Result<()> {
     let root = release.out.join(format!("deb-{}", cpu.name));
     let doc = root.join("usr/share/doc/plimsoll");
     for folder in [root.join("DEBIAN"), root.join("usr/bin"), doc.clone()] {
@@ -16,6 +17,7 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path) -> Result<()> {
     }
     fs::copy(folder.join("plimsoll"), root.join("usr/bin/plimsoll"))?;
     fs::copy(repository().join("LICENSE"), doc.join("copyright"))?;
+    pages::install(manuals, &root.join("usr/share"))?;
     let kilobytes = fs::metadata(folder.join("plimsoll"))?.len().div_ceil(1024);
     let control = format!(
         "Package: plimsoll\nVersion: {}\nArchitecture: {}\nMaintainer: The Plimsoll authors <plimsoll@localhost>\n\

@@ -2,7 +2,7 @@
 //! commit's, and archives are sorted.
 //!
 //! ```text
-//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with LICENSE, README, SBOM)
+//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, LICENSE, SBOM)
 //!                                 │            plimsoll_VERSION_ARCH.deb
 //!                                 │            plimsoll-VERSION.oci.tar      (an image FROM scratch of all CPUs)
 //!                                 └─ objcopy ▶ plimsoll-VERSION-ARCH.debug   (names and lines for a debugger)
@@ -13,6 +13,7 @@
 
 mod deb;
 mod oci;
+mod pages;
 mod sbom;
 
 use std::fs;
@@ -77,16 +78,18 @@ pub fn run(names: &[String]) -> Result<()> {
         fs::remove_dir_all(&release.out)?;
     }
     fs::create_dir_all(&release.out)?;
+    let pages = pages::made(&release)?;
     let mut folders = Vec::new();
     for cpu in CPUS.iter().filter(|cpu| names.is_empty() || names.iter().any(|name| name == cpu.name)) {
         println!("{}: building", cpu.name);
         let folder = assembled(cpu, &release, &built(cpu, &release)?)?;
+        pages::copy(&pages, &folder)?;
         archive(&folder, &release)?;
-        deb::write(cpu, &release, &folder)?;
+        deb::write(cpu, &release, &folder, &pages)?;
         folders.push((cpu, folder));
     }
     oci::write(&release, &folders)?;
-    for (_, folder) in &folders {
+    for folder in folders.iter().map(|(_, folder)| folder).chain([&pages]) {
         fs::remove_dir_all(folder)?;
     }
     sums(&release.out)

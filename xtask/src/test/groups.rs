@@ -144,8 +144,9 @@ pub const GROUPS: &[Group] = &[
     group(
         "program",
         Test,
-        "verbs, options, messages",
+        "verbs, options, messages, man pages, completions",
         Tests(&[
+            "cli::pages",
             "cli/run",
             "cli/sentences",
             "cli/retention",

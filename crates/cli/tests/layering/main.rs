@@ -216,7 +216,7 @@ const REPORT: Order = Order {
 const CLI: Order = Order {
     name: "cli",
     stages: &[
-        &["alike", "confine", "exit", "sys"],
+        &["alike", "confine", "examples", "exit", "sys"],
         &["cache", "named", "output", "untrackable"],
         &["tracker"],
         &["launch", "recording", "target"],

@@ -1,0 +1,72 @@
+//! Man pages and completions: a test of the program writes them (crates/cli/src/pages.rs), so all CPUs share them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Release;
+use crate::stage::{Result, must, repository};
+
+/// In a package: each kind of page, and the folder for it below /usr/share.
+const PLACES: [(&str, &str); 3] = [
+    ("completions/plimsoll.bash", "bash-completion/completions/plimsoll"),
+    ("completions/_plimsoll", "zsh/vendor-completions/_plimsoll"),
+    ("completions/plimsoll.fish", "fish/vendor_completions.d/plimsoll.fish"),
+];
+/// The folders that hold the pages.
+const FOLDERS: [&str; 2] = ["man1", "completions"];
+
+/// Makes the pages in a folder of their own.
+pub fn made(release: &Release) -> Result<PathBuf> {
+    let folder = release.out.join("pages");
+    must(
+        Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args([
+                "test",
+                "-q",
+                "--locked",
+                "-p",
+                "plimsoll",
+                "--bins",
+                "--",
+                "--exact",
+                "pages::tests::they_are_written",
+            ])
+            .current_dir(repository())
+            .env("PLIMSOLL_PAGES", &folder),
+    )?;
+    if !folder.join("man1/plimsoll.1").is_file() {
+        return Err("no man page was written".into());
+    }
+    Ok(folder)
+}
+
+/// Into an archive: as they are.
+pub fn copy(pages: &Path, into: &Path) -> Result<()> {
+    for folder in FOLDERS {
+        fs::create_dir(into.join(folder))?;
+        for entry in fs::read_dir(pages.join(folder))? {
+            let entry = entry?;
+            fs::copy(entry.path(), into.join(folder).join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Into a package: where man, bash, zsh and fish look. Debian compresses man pages.
+pub fn install(pages: &Path, share: &Path) -> Result<()> {
+    let manuals = share.join("man/man1");
+    fs::create_dir_all(&manuals)?;
+    for entry in fs::read_dir(pages.join("man1"))? {
+        let entry = entry?;
+        let copy = manuals.join(entry.file_name());
+        fs::copy(entry.path(), &copy)?;
+        must(Command::new("gzip").args(["-n", "-9"]).arg(copy))?;
+    }
+    for (page, place) in PLACES {
+        let place = share.join(place);
+        fs::create_dir_all(place.parent().ok_or("a place without a folder")?)?;
+        fs::copy(pages.join(page), place)?;
+    }
+    Ok(())
+}

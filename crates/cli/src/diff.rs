@@ -13,11 +13,12 @@ use plimsoll_report::diff as print;
 use crate::output::{By, Format, Style, hiding, refuse_terminal, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, recording, target};
+use crate::{Failure, allocation, named, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A saved JSON, a segment file, a directory of segments (its newest), a PID, or a flight recording (.jfr)
+    /// A saved JSON, a segment file, a directory of segments (its newest), a PID, a flight recording (.jfr), or the name of
+    /// a process
     before: PathBuf,
     /// The later one, in any of these forms
     after: PathBuf,
@@ -39,12 +40,14 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> Result<ExitCode, Failure> {
+pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     if args.format == Format::Jfr {
         return Err("a diff has no --format jfr: use plimsoll report TARGET --format jfr".into());
     }
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
+    args.before = named::target(args.before, "diff")?;
+    args.after = named::target(args.after, "diff")?;
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
         if both && (args.format == Format::Svg || allocation::is_asked_for(args.by, &args.stacks, args.format)) {

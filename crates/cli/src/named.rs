@@ -7,11 +7,12 @@
 //! ./shop, /opt/shop       the program that this file is
 //! 3f2a9c04b1de            a container: its id, or the first 12 digits or more of it
 //! ```
-//! If several processes match, the user chooses on a terminal; elsewhere the list is the error.
+//! If several processes match, the user chooses on a terminal; elsewhere the list is the error. A TARGET, which may be a
+//! file, is a PID first, then a file, then a name.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::processes::{self, Known, Listed};
@@ -24,11 +25,51 @@ use crate::alike::nearest;
 
 /// Rows of a list of processes.
 const SHOWN: usize = 20;
+/// Ends of the names of files that `report` and `diff` read.
+const FILES: [&str; 3] = [".jfr", ".json", ".seg"];
 /// Digits of a container's id that container tools show.
 const SHORT_ID: usize = 12;
 
+/// The one process that a command is about.
+#[derive(clap::Args)]
+pub struct Named {
+    /// PID or name of the process
+    #[arg(value_name = "PID|NAME", required_unless_present = "process", conflicts_with = "process")]
+    which: Option<OsString>,
+    /// The same, for a name that looks like an option, or the id of a container
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    process: Option<OsString>,
+}
+
+impl Named {
+    pub fn pid(&self, verb: &str) -> Result<u32, Failure> {
+        pid_of(self.which.as_deref().or(self.process.as_deref()).unwrap_or_default(), verb)
+    }
+}
+
 /// `verb`: the command that wants to know, for the messages.
 pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
+    find(word, verb, |_| true)
+}
+
+/// The same; of several processes a tracked one, if one of them is.
+pub fn tracked_pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
+    find(word, verb, |of| of.kind.is_tracked)
+}
+
+/// A TARGET, which may be a file, without a name of a process in it.
+pub fn target(word: PathBuf, verb: &str) -> Result<PathBuf, Failure> {
+    let text = word.to_string_lossy();
+    let is_pid = text.parse::<u32>().is_ok();
+    let is_file = is_path(&text) || FILES.iter().any(|end| text.ends_with(end)) || word.symlink_metadata().is_ok();
+    if is_pid || is_file {
+        return Ok(word);
+    }
+    Ok(PathBuf::from(tracked_pid_of(word.as_os_str(), verb)?.to_string()))
+}
+
+/// Of the processes that `word` means one that is `preferred`, if any is.
+fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result<u32, Failure> {
     if let Some(pid) = word.to_str().and_then(|text| text.parse().ok()) {
         return Ok(pid);
     }
@@ -37,35 +78,40 @@ pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     if text.is_empty() {
         return Err(format!("give a PID or a name: plimsoll {verb} PID").into());
     }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !is_container(&text) {
         return Err(format!("no process {shown}").into());
     }
     let deadline = Deadline::after(LOOK);
     let mut all = processes::list(&mut Known::default(), deadline);
     all.retain(|of| of.identity.pid != std::process::id());
-    let path = is_path(&text).then(|| Path::new(word).canonicalize().ok()).flatten();
-    let runs_it = |of: &&Listed| path.is_some() && processes::executable_of(of.identity.pid, deadline) == path;
-    let is_in = |of: &&Listed| {
-        let id = processes::container_of(of.identity.pid, deadline);
-        id.is_some_and(|id| id.starts_with(&text.to_ascii_lowercase()))
-    };
-    let found: Vec<&Listed> = match (is_path(&text), is_container(&text)) {
-        (true, _) => all.iter().filter(runs_it).collect(),
-        (_, true) => {
-            let inside: Vec<&Listed> = all.iter().filter(is_in).collect();
-            if inside.is_empty() {
-                all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect()
-            } else {
-                inside
-            }
-        }
-        _ => all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect(),
-    };
+    let mut found = matching(word, &text, &all, deadline);
+    if found.iter().any(|of| preferred(of)) {
+        found.retain(|of| preferred(of));
+    }
     match found.as_slice() {
         [] => Err(absent(&text, &all, verb)),
         [one] => Ok(one.identity.pid),
         several => choose(several, &shown, verb),
     }
+}
+
+fn matching<'l>(word: &OsStr, text: &str, all: &'l [Listed], deadline: Deadline) -> Vec<&'l Listed> {
+    if is_path(text) {
+        let path = Path::new(word).canonicalize().ok();
+        let runs_it = |of: &&Listed| path.is_some() && processes::executable_of(of.identity.pid, deadline) == path;
+        return all.iter().filter(runs_it).collect();
+    }
+    if is_container(text) {
+        let id = text.to_ascii_lowercase();
+        let is_in = |of: &&Listed| {
+            processes::container_of(of.identity.pid, deadline).is_some_and(|own| own.starts_with(&id))
+        };
+        let inside: Vec<&Listed> = all.iter().filter(is_in).collect();
+        if !inside.is_empty() {
+            return inside;
+        }
+    }
+    all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect()
 }
 
 fn is_path(text: &str) -> bool {
@@ -101,19 +147,25 @@ pub fn names(of: &Listed) -> Vec<String> {
 /// No process has the name: one whose name is alike may be meant.
 fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
     let shown = printable(text);
+    // Of these commands, the argument may also be a file, and the process should be tracked.
+    let of_files = matches!(verb, "report" | "diff");
+    let list = match verb {
+        "watch" => "plimsoll watch",
+        _ if of_files => "plimsoll doctor",
+        _ => "plimsoll explain",
+    };
     if is_path(text) {
-        return format!("no process runs '{shown}'. List what there is: plimsoll {verb}").into();
+        return format!("no process runs '{shown}'. List what there is: {list}").into();
     }
     if is_container(text) {
         return format!("no process is in a container '{shown}', and none has that name").into();
     }
+    let none = format!("{} is named '{shown}'", if of_files { "no file and no process" } else { "no process" });
     let alike = all.iter().flat_map(|of| names(of).into_iter().map(move |name| (of, name)));
     match nearest(text, alike, |(_, name)| name) {
-        Some((of, name)) => {
-            let pid = of.identity.pid;
-            format!("no process is named '{shown}'. Did you mean '{}' ({pid})?", printable(&name)).into()
-        }
-        None => format!("no process is named '{shown}'. List what there is: plimsoll {verb}").into(),
+        Some((of, name)) => format!("{none}. Did you mean '{}' ({})?", printable(&name), of.identity.pid).into(),
+        None if verb == "record" => format!("{none}. To start a program: plimsoll record -- {shown}").into(),
+        None => format!("{none}. List what there is: {list}").into(),
     }
 }
 

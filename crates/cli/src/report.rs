@@ -1,5 +1,6 @@
 //! `plimsoll report`: what a tracked process holds.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,12 +14,17 @@ use plimsoll_report::{json, sites_text};
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, jfr_report, page, recording, target};
+use crate::{Failure, allocation, jfr_report, named, page, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A PID, a segment file, a directory of segments (its newest), a saved JSON, or a flight recording (.jfr)
-    target: PathBuf,
+    /// A PID, a segment file, a directory of segments (its newest), a saved JSON, a flight recording (.jfr), or the name
+    /// of a process
+    #[arg(required_unless_present = "process", conflicts_with = "process")]
+    target: Option<PathBuf>,
+    /// PID or name of a process or the id of a container, never a file
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    process: Option<OsString>,
     #[command(flatten)]
     range: recording::Options,
     #[command(flatten)]
@@ -48,7 +54,11 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
-    if args.frame_table && (args.format != Format::Json || recording::is_one(&args.target)) {
+    let path = match &args.process {
+        Some(word) => PathBuf::from(named::tracked_pid_of(word, "report")?.to_string()),
+        None => named::target(args.target.clone().unwrap_or_default(), "report")?,
+    };
+    if args.frame_table && (args.format != Format::Json || recording::is_one(&path)) {
         return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());
     }
     // Options that choose stacks make the view of these stacks instead.
@@ -56,31 +66,31 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         && args.by == By::Category
         && args.style == Style::Plimsoll
         && !args.stacks.are_asked_for();
-    if recording::is_one(&args.target) {
+    if recording::is_one(&path) {
         if args.format == Format::Jfr {
-            return Err(format!("'{}' is a flight recording already", shown(&args.target)).into());
+            return Err(format!("'{}' is a flight recording already", shown(&path)).into());
         }
         if !args.chart.is_given() && !wants_page && allocation::is_asked_for(args.by, &args.stacks, args.format) {
             let (by, format, output) = (args.by, args.format, args.output.as_deref());
-            return allocation::report(&args.target, &args.range, by, &args.stacks, format, output);
+            return allocation::report(&path, &args.range, by, &args.stacks, format, output);
         }
         if wants_page {
-            let history = args.range.read(&args.target)?;
-            return page::of_recording(&history, &args.target, args.output.as_deref());
+            let history = args.range.read(&path)?;
+            return page::of_recording(&history, &path, args.output.as_deref());
         }
-        return recording::report(&args.target, &args.range, &args.chart, args.format, args.output.as_deref());
+        return recording::report(&path, &args.range, &args.chart, args.format, args.output.as_deref());
     }
     if args.range.are_given() || args.chart.is_given() {
-        return Err(recording::refuse(&args.target));
+        return Err(recording::refuse(&path));
     }
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
     }
     let deadline = Deadline::after(NAMES);
     if wants_page {
-        return page::of_target(&args.target, &args.stacks, args.output.as_deref(), deadline);
+        return page::of_target(&path, &args.stacks, args.output.as_deref(), deadline);
     }
-    let mut target = target::open(&args.target, deadline)?;
+    let mut target = target::open(&path, deadline)?;
     let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
     let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
     match args.format {

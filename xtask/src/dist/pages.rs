@@ -70,3 +70,46 @@ pub fn install(pages: &Path, share: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files below a folder, by their path from there.
+    fn files(folder: &Path) -> Vec<String> {
+        let found = must(Command::new("find").arg(folder).args(["-type", "f", "-printf", "%P\n"])).expect("find(1)");
+        let mut names: Vec<String> = found.lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn pages_are_where_man_and_the_shells_look() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-xtask-pages-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let pages = folder.join("pages");
+        for file in
+            ["man1/plimsoll.1", "completions/plimsoll.bash", "completions/_plimsoll", "completions/plimsoll.fish"]
+        {
+            let file = pages.join(file);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(&file, "text").expect("a file");
+        }
+        let (archive, share) = (folder.join("archive"), folder.join("share"));
+        fs::create_dir(&archive).expect("a folder");
+        copy(&pages, &archive).expect("copied");
+        install(&pages, &share).expect("installed");
+        let (copied, installed, all) = (files(&archive), files(&share), files(&pages));
+        fs::remove_dir_all(folder).expect("our folder");
+        assert_eq!(copied, all);
+        assert_eq!(
+            installed,
+            [
+                "bash-completion/completions/plimsoll",
+                "fish/vendor_completions.d/plimsoll.fish",
+                "man/man1/plimsoll.1.gz",
+                "zsh/vendor-completions/_plimsoll",
+            ]
+        );
+    }
+}

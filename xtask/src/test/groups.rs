@@ -147,6 +147,7 @@ pub const GROUPS: &[Group] = &[
         "verbs, options, messages, man pages, completions",
         Tests(&[
             "cli::pages",
+            "cli/names",
             "cli/run",
             "cli/sentences",
             "cli/retention",

@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 
 use crate::exit::Exit;
 use crate::launch::Sites;
+use crate::named::Named;
 use crate::output::{say, tell};
 use crate::target::closed;
 use crate::untrackable::{self, Obstacle};
@@ -46,8 +47,8 @@ const NO_ANSWER: &str = "no answer within";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// PID of the JVM
-    pid: u32,
+    #[command(flatten)]
+    process: Named,
     /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
@@ -62,8 +63,8 @@ pub struct Args {
 
 #[derive(clap::Args)]
 pub struct DetachArgs {
-    /// PID of the JVM
-    pid: u32,
+    #[command(flatten)]
+    process: Named,
 }
 
 impl Args {
@@ -77,7 +78,7 @@ impl Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let pid = args.pid;
+    let pid = args.process.pid("attach")?;
     let mut process = Process::open(pid, "attach")?;
     let deadline = process.target.deadline();
     let known = segment::find_by_pid(pid, deadline);
@@ -138,7 +139,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
-    let pid = args.pid;
+    let pid = args.process.pid("detach")?;
     let process = Process::open(pid, "detach")?;
     let deadline = process.target.deadline();
     let path = match segment::find_by_pid(pid, deadline) {
@@ -193,7 +194,7 @@ fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
 
 /// Writes the library into the first directory that the VM can load it from, and has the VM load it.
 fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> Result<i32, Failure> {
-    let pid = args.pid;
+    let pid = process.pid;
     let options = |rules: Option<&str>| {
         let rules = rules.map(|path| format!(",rules={path}")).unwrap_or_default();
         format!("{},sites={},sample={}{rules}", segment::agent::ATTACH, args.sites(), args.sample)

@@ -22,7 +22,7 @@ use crate::launch::{self, Launch, Prepared};
 use crate::output::say;
 use crate::sampler::{Sampler, Subject};
 use crate::sys::{self, Child, End, Signals};
-use crate::{Failure, explain};
+use crate::{Failure, explain, named};
 use last_resort::LastResort;
 
 mod file;
@@ -35,9 +35,9 @@ use recorder::{Life, Recorder};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// PIDs of the processes to record, tracked or not
-    #[arg(value_name = "PID", required_unless_present = "command", conflicts_with = "command")]
-    pids: Vec<u32>,
+    /// PIDs or names of the processes to record, tracked or not
+    #[arg(value_name = "PID|NAME", required_unless_present = "command", conflicts_with = "command")]
+    processes: Vec<OsString>,
     /// Write the recording to this file; %p stands for the PID, %t for the start time [default: plimsoll-%p.jfr]
     #[arg(short, long, value_name = "FILE.jfr")]
     output: Option<PathBuf>,
@@ -90,7 +90,8 @@ impl Default for Pace {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let pattern = args.output.clone().unwrap_or_else(|| PathBuf::from("plimsoll-%p.jfr"));
     if args.command.is_empty() {
-        return of_processes(&args.pids, &pattern, args.pace);
+        let pids = args.processes.iter().map(|word| named::pid_of(word, "record"));
+        return of_processes(&pids.collect::<Result<Vec<_>, _>>()?, &pattern, args.pace);
     }
     let Prepared { image, shown, .. } = match launch::prepare(&args.launch, &args.command)? {
         Ok(prepared) => prepared,

@@ -37,8 +37,11 @@ mod worker;
 #[derive(clap::Args)]
 pub struct Args {
     /// PID or name of the process; without one, the list of all
-    #[arg(value_name = "PID|NAME", conflicts_with = "all")]
+    #[arg(value_name = "PID|NAME", conflicts_with_all = ["all", "process"])]
     target: Option<OsString>,
+    /// The same, for a name that looks like an option, or the id of a container
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", conflicts_with = "all")]
+    process: Option<OsString>,
     /// List the processes: JVMs, tracked ones, and the biggest
     #[arg(long)]
     all: bool,
@@ -58,7 +61,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     output::require_stdout()?;
-    let pid = args.target.map(|name| named::pid_of(&name, "watch")).transpose()?;
+    let pid = args.target.or(args.process).map(|name| named::pid_of(&name, "watch")).transpose()?;
     let plan = worker::Plan { pid, interval: args.interval, duration: args.duration, limit: args.limit };
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     match io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb {

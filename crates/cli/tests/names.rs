@@ -1,0 +1,153 @@
+//! Each command takes the name of a process in place of its PID.
+
+mod harness;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{PLIMSOLL, scratch};
+
+/// A copy of sleep(1) under a name that no other process has.
+struct Sleeper {
+    folder: PathBuf,
+    name: String,
+    running: Vec<Child>,
+}
+
+impl Sleeper {
+    fn new(test: &str) -> Sleeper {
+        let folder = scratch("names", test);
+        // The kernel's name of a process has 15 bytes.
+        let name = format!("n{}{}", std::process::id(), &test[..3]);
+        // Commands run in the folder, so that the program's file isn't a file of that name there.
+        fs::create_dir(folder.join("bin")).expect("a folder");
+        fs::copy("/bin/sleep", folder.join("bin").join(&name)).expect("a copy");
+        Sleeper { folder, name, running: Vec::new() }
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.join("bin").join(&self.name)
+    }
+
+    /// Starts one, tracked or not, and returns its PID.
+    fn start(&mut self, tracked: bool) -> u32 {
+        let mut command = match tracked {
+            true => {
+                let mut command = self.plimsoll(&["run", "--"]);
+                command.arg(self.program());
+                command
+            }
+            false => Command::new(self.program()),
+        };
+        let child = command.arg("1000").stdin(Stdio::null()).spawn().expect("the program starts");
+        let (pid, began) = (child.id(), Instant::now());
+        self.running.push(child);
+        // plimsoll becomes the program by exec.
+        let is_it = || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.program());
+        while !is_it() {
+            assert!(began.elapsed() < Duration::from_secs(120), "the program was not started");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        pid
+    }
+
+    fn plimsoll(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PLIMSOLL);
+        command.args(arguments).current_dir(&self.folder).stdin(Stdio::null());
+        command.env("XDG_CACHE_HOME", self.folder.join("cache")).env("PLIMSOLL_DIR", self.folder.join("segments"));
+        command
+    }
+
+    fn said(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let Output { status, stdout, stderr } = self.plimsoll(arguments).output().expect("plimsoll");
+        (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn each_command_takes_a_name() {
+    let mut sleeper = Sleeper::new("all");
+    let pid = sleeper.start(true);
+    let name = sleeper.name.clone();
+    let pid_of = format!("pid {pid}");
+    for (arguments, code, fact) in [
+        (&["report", &name][..], 0, pid_of.as_str()),
+        (&["report", "-p", &name], 0, &pid_of),
+        (&["report", "--format", "html", &name], 0, &pid_of),
+        (&["report", "-p", &format!("bin/{name}")], 0, &pid_of),
+        (&["diff", &name, &name], 0, "total"),
+        (&["explain", &name], 0, &pid_of),
+        (&["explain", "-p", &name], 0, &pid_of),
+        (&["watch", &name, "--duration", "100ms", "--interval", "50ms"], 0, "RSS"),
+        (&["watch", "-p", &name, "--duration", "100ms", "--interval", "50ms"], 0, "RSS"),
+        (&["record", &name, "-o", "x.jfr", "--duration", "100ms", "--interval", "50ms"], 0, &format!("of process {pid} in")),
+        (&["attach", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
+        (&["attach", "-p", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
+        // No JVM, so nothing can be removed: the refusal names the process.
+        (&["detach", &name], 2, &format!("process {pid}")),
+        (&["detach", "-p", &name], 2, &format!("process {pid}")),
+    ] {
+        let (status, said) = sleeper.said(arguments);
+        assert_eq!(status, Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(fact), "{arguments:?}: {fact}: {said}");
+    }
+}
+
+#[test]
+fn of_several_processes_report_takes_the_tracked_one_and_others_are_a_list() {
+    let mut sleeper = Sleeper::new("two");
+    let (plain, tracked) = (sleeper.start(false), sleeper.start(true));
+    let name = sleeper.name.clone();
+    let (status, said) = sleeper.said(&["report", &name]);
+    assert!(status == Some(0) && said.contains(&format!("pid {tracked}")), "{said}");
+    for verb in ["explain", "record", "watch"] {
+        let (status, said) = sleeper.said(&[verb, &name]);
+        assert!(status == Some(2) && said.contains(&format!("2 processes match '{name}'")), "{verb}: {said}");
+        let listed = |pid: u32| said.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
+        assert!(listed(plain) && listed(tracked), "{verb}: {said}");
+    }
+}
+
+#[test]
+fn a_file_comes_before_a_name() {
+    let mut sleeper = Sleeper::new("file");
+    let pid = sleeper.start(true);
+    let name = sleeper.name.clone();
+    assert!(sleeper.said(&["report", &name]).1.contains(&format!("pid {pid}")));
+    fs::write(sleeper.folder.join(&name), "no segment").expect("a file");
+    let (status, said) = sleeper.said(&["report", &name]);
+    assert!(status == Some(2) && said.contains(&name) && !said.contains(&format!("pid {pid}")), "{said}");
+    let (_, said) = sleeper.said(&["report", "-p", &name]);
+    assert!(said.contains(&format!("pid {pid}")), "{said}");
+}
+
+#[test]
+fn a_name_that_nobody_has_is_one_sentence() {
+    let sleeper = Sleeper::new("none");
+    for (arguments, expected) in [
+        (&["report", "no-such-name"][..], "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor"),
+        (&["diff", "no-such-name", "1"], "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor"),
+        (&["report", "no-such.jfr"], "'no-such.jfr' is neither a PID nor a file that can be read"),
+        (&["record", "no-such-name"], "no process is named 'no-such-name'. To start a program: plimsoll record -- no-such-name"),
+        (&["attach", "no-such-name"], "no process is named 'no-such-name'. List what there is: plimsoll explain"),
+        (&["detach", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
+        (&["attach"], "<PID|NAME> is missing. Usage: plimsoll attach"),
+        (&["explain", "123456789012"], "no process is in a container '123456789012', and none has that name"),
+    ] {
+        let (status, said) = sleeper.said(arguments);
+        assert_eq!((status, said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+}

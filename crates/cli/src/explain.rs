@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(value_name = "PID|NAME", conflicts_with = "process")]
     which: Option<OsString>,
     /// The same, for a name that looks like an option, or the id of a container
-    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
     /// List every mapping with its owner
     #[arg(long)]

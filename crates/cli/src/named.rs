@@ -37,7 +37,7 @@ pub struct Named {
     #[arg(value_name = "PID|NAME", required_unless_present = "process", conflicts_with = "process")]
     which: Option<OsString>,
     /// The same, for a name that looks like an option, or the id of a container
-    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
 }
 
@@ -78,7 +78,7 @@ fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result
     if text.is_empty() {
         return Err(format!("give a PID or a name: plimsoll {verb} PID").into());
     }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) && !is_container(&text) {
+    if is_number(&text) && !is_container(&text) {
         return Err(format!("no process {shown}").into());
     }
     let deadline = Deadline::after(LOOK);
@@ -103,15 +103,18 @@ fn matching<'l>(word: &OsStr, text: &str, all: &'l [Listed], deadline: Deadline)
     }
     if is_container(text) {
         let id = text.to_ascii_lowercase();
-        let is_in = |of: &&Listed| {
-            processes::container_of(of.identity.pid, deadline).is_some_and(|own| own.starts_with(&id))
-        };
+        let is_in =
+            |of: &&Listed| processes::container_of(of.identity.pid, deadline).is_some_and(|own| own.starts_with(&id));
         let inside: Vec<&Listed> = all.iter().filter(is_in).collect();
         if !inside.is_empty() {
             return inside;
         }
     }
     all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect()
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_path(text: &str) -> bool {
@@ -156,6 +159,9 @@ fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
     };
     if is_path(text) {
         return format!("no process runs '{shown}'. List what there is: {list}").into();
+    }
+    if is_number(text) {
+        return format!("no process {shown}").into();
     }
     if is_container(text) {
         return format!("no process is in a container '{shown}', and none has that name").into();

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(required_unless_present = "process", conflicts_with = "process")]
     target: Option<PathBuf>,
     /// PID or name of a process or the id of a container, never a file
-    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
     #[command(flatten)]
     range: recording::Options,

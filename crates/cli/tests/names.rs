@@ -92,12 +92,16 @@ fn each_command_takes_a_name() {
         (&["explain", "-p", &name], 0, &pid_of),
         (&["watch", &name, "--duration", "100ms", "--interval", "50ms"], 0, "RSS"),
         (&["watch", "-p", &name, "--duration", "100ms", "--interval", "50ms"], 0, "RSS"),
-        (&["record", &name, "-o", "x.jfr", "--duration", "100ms", "--interval", "50ms"], 0, &format!("of process {pid} in")),
+        (
+            &["record", &name, "-o", "x.jfr", "--duration", "100ms", "--interval", "50ms"],
+            0,
+            &format!("of process {pid} in"),
+        ),
         (&["attach", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
         (&["attach", "-p", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
-        // No JVM, so nothing can be removed: the refusal names the process.
-        (&["detach", &name], 2, &format!("process {pid}")),
-        (&["detach", "-p", &name], 2, &format!("process {pid}")),
+        // What was started with the tracker keeps it: the sentence names the process.
+        (&["detach", &name], 0, &format!("process {pid} was started with the tracker")),
+        (&["detach", "-p", &name], 0, &format!("process {pid} was started with the tracker")),
     ] {
         let (status, said) = sleeper.said(arguments);
         assert_eq!(status, Some(code), "{arguments:?}: {said}");
@@ -137,14 +141,25 @@ fn a_file_comes_before_a_name() {
 fn a_name_that_nobody_has_is_one_sentence() {
     let sleeper = Sleeper::new("none");
     for (arguments, expected) in [
-        (&["report", "no-such-name"][..], "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor"),
-        (&["diff", "no-such-name", "1"], "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor"),
+        (
+            &["report", "no-such-name"][..],
+            "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor",
+        ),
+        (
+            &["diff", "no-such-name", "1"],
+            "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor",
+        ),
         (&["report", "no-such.jfr"], "'no-such.jfr' is neither a PID nor a file that can be read"),
-        (&["record", "no-such-name"], "no process is named 'no-such-name'. To start a program: plimsoll record -- no-such-name"),
+        (
+            &["record", "no-such-name"],
+            "no process is named 'no-such-name'. To start a program: plimsoll record -- no-such-name",
+        ),
         (&["attach", "no-such-name"], "no process is named 'no-such-name'. List what there is: plimsoll explain"),
         (&["detach", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
+        (&["explain", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
         (&["attach"], "<PID|NAME> is missing. Usage: plimsoll attach"),
-        (&["explain", "123456789012"], "no process is in a container '123456789012', and none has that name"),
+        (&["explain", "c0ffee123456"], "no process is in a container 'c0ffee123456', and none has that name"),
+        (&["explain", "123456789012"], "no process 123456789012"),
     ] {
         let (status, said) = sleeper.said(arguments);
         assert_eq!((status, said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");

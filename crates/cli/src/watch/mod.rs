@@ -40,7 +40,13 @@ pub struct Args {
     #[arg(value_name = "PID|NAME", conflicts_with_all = ["all", "process"])]
     target: Option<OsString>,
     /// The same, for a name that looks like an option, or the id of a container
-    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", conflicts_with = "all")]
+    #[arg(
+        short = 'p',
+        long = "process",
+        value_name = "PID|NAME|CONTAINER",
+        allow_hyphen_values = true,
+        conflicts_with = "all"
+    )]
     process: Option<OsString>,
     /// List the processes: JVMs, tracked ones, and the biggest
     #[arg(long)]

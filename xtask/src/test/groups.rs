@@ -182,7 +182,7 @@ pub const GROUPS: &[Group] = &[
         "jdk",
         Test,
         "JVMs of each version",
-        Tests(&["cli/explain_java", "cli/java_sites", "cli/subjects::java", "cli/subjects::nmt"]),
+        Tests(&["cli/explain_java", "cli/java_sites", "cli/jdks", "cli/subjects::java", "cli/subjects::nmt"]),
     ),
     group("attach", Test, "attach and detach: containers, roots, users, interruptions", Tests(&["cli/attach"])),
     group(

@@ -65,10 +65,11 @@ pub enum Reply {
     Refused,
 }
 
-/// The return value of a loaded agent, from the text of a successful `load`: `return code: 0` (JDK 9 on). If the
-/// library could not be loaded, the text has the VM's reason instead, although the result is 0.
+/// The return value of a loaded agent, from the text of a successful `load`: `return code: 0`; in JDK 8, the number
+/// alone. If the library could not be loaded, the text has the VM's reason instead, although the result is 0.
 pub fn return_code(text: &str) -> Option<i32> {
-    text.lines().find_map(|line| line.trim().strip_prefix("return code:"))?.trim().parse().ok()
+    let named = text.lines().find_map(|line| line.trim().strip_prefix("return code:"));
+    named.unwrap_or(text).trim().parse().ok()
 }
 
 pub fn reply(bytes: &[u8]) -> Reply {
@@ -106,6 +107,7 @@ mod tests {
     fn the_agent_s_return_value_is_in_the_text() {
         assert_eq!(return_code("return code: 0\n"), Some(0));
         assert_eq!(return_code("return code: -1"), Some(-1));
+        assert_eq!(return_code("0\n"), Some(0), "JDK 8");
         assert_eq!(return_code("/l.so was not loaded.\n/l.so: file too short"), None);
     }
 

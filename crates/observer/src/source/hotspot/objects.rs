@@ -36,9 +36,11 @@ pub struct ObjectFields {
 impl ObjectFields {
     /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<ObjectFields> {
-        // The names up to JDK 21, and after it.
+        // The names after JDK 21, from 13 to 21, and up to 12.
         let compressed = |of: &str, before: &str, name: &str| {
-            rows.address(of, &format!("{before}.{name}")).or_else(|| rows.address(of, name))
+            let long = format!("{before}.{name}");
+            let of_its_class = rows.address(of, name).or_else(|| rows.address(of, &long));
+            of_its_class.or_else(|| rows.address("Universe", &long))
         };
         let z = "ZGlobalsForVMStructs";
         let coloured = rows.address(z, "_instance_p").zip(rows.offset(z, "_ZPointerLoadShift"));

@@ -10,6 +10,7 @@
 //!  Metaspace       used 84K, committed 320K, reserved 1114112K
 //!   class space    used 4K, committed 128K, reserved 1048576K
 //! - node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), …              VM.metaspace vslist
+//!    [0x00007fc7b8400000, 0x…, 0x00007fc7b8840000, 0x00007fc7b8c00000)     11: a node's start, top, committed end, end
 //! CodeHeap 'profiled nmethods': size=120032Kb used=5Kb max_used=5Kb free=120026Kb
 //!  bounds [0x00007f353d400000, 0x00007f353d670000, 0x00007f3544938000]                        start, committed end, end
 //! CDS archive(s) mapped at: [0x…-0x…-0x…), size 12349440, …
@@ -76,6 +77,11 @@ pub fn parse_printed(text: &str) -> Printed {
             {
                 push(&mut printed.regions, VmTag::Class, AddressRange::sized(base, reserved), None);
             }
+        } else if let Some([start, _, committed, end]) =
+            addresses(line).filter(|[_, _, committed, end]| committed <= end)
+        {
+            let committed = AddressRange::new(start, committed);
+            push(&mut printed.regions, VmTag::Class, AddressRange::new(start, end), Some(committed));
         } else if let Some(rest) = line.strip_prefix("Compressed class space mapped at: ") {
             if let Some(range) = dashed(rest.split(',').next().unwrap_or("")) {
                 push(&mut printed.regions, VmTag::Class, range, None);
@@ -254,10 +260,15 @@ fn push(regions: &mut Vec<VmRegion>, tag: VmTag, range: AddressRange, committed:
 
 /// `[a, b, c]` or `[a, b, c)`
 fn three(text: &str) -> Option<(Avma, Avma, Avma)> {
+    addresses(text).map(|[start, committed, end]| (start, committed, end))
+}
+
+/// `N` addresses in brackets; all but the last are in order.
+fn addresses<const N: usize>(text: &str) -> Option<[Avma; N]> {
     let inner = text.strip_prefix('[')?;
-    let mut addresses = inner[..inner.find([']', ')'])?].split(',').map(hex);
-    let three = (addresses.next()??, addresses.next()??, addresses.next()??);
-    (addresses.next().is_none() && three.0 <= three.1).then_some(three)
+    let listed: Option<Vec<Avma>> = inner[..inner.find([']', ')'])?].split(',').map(hex).collect();
+    let listed: [Avma; N] = listed?.try_into().ok()?;
+    listed[..N - 1].is_sorted().then_some(listed)
 }
 
 fn dashed(text: &str) -> Option<AddressRange> {
@@ -412,6 +423,10 @@ mod tests {
     fn metaspace_nodes_and_flags_are_read() {
         let text = "- node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), used=1.00 KB";
         assert_eq!(reserved(&parse_printed(text), VmTag::Class), Bytes::mib(64));
+        let node_of_11 = "node @0x00007fc7b4078c30: reserved=8.00 MB, committed=4.25 MB ( 53%), used=4.01 MB ( 50%)\n   \
+             [0x00007fc7b8400000, 0x00007fc7b8802000, 0x00007fc7b8840000, 0x00007fc7b8c00000)";
+        let [node] = &parse_printed(node_of_11).regions[..] else { panic!("one region") };
+        assert_eq!((node.range.length(), node.committed[0].length()), (Bytes::mib(8), Bytes(0x44_0000)));
         let flags = parse_flags(
             "1234:\n-XX:MaxHeapSize=100 -XX:+UseG1GC -XX:-AlwaysPreTouch -XX:Secret=x\n",
             &["MaxHeapSize", "UseG1GC", "AlwaysPreTouch"],

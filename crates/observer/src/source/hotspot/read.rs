@@ -351,6 +351,9 @@ impl Vm {
         self.version = Some(version);
         match self.reply(&attach::request(version, words), wait)? {
             Reply::Text(text) => Ok(text),
+            Reply::Failed { text, .. } if text.contains("Unknown diagnostic command") => {
+                Err(format!("this version of the VM has no command {}", words.last().unwrap_or(&command)))
+            }
             Reply::Failed { code, text } => {
                 Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
             }

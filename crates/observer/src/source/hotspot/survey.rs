@@ -137,6 +137,9 @@ fn witnesses(hotspot: &HotSpot) -> &'static [Witness] {
     match (hotspot.nmt, hotspot.jdk().unwrap_or(0)) {
         (NmtMode::Unknown, _) => &[],
         (NmtMode::Summary | NmtMode::Detail, 24..) => &[Witness::SystemMap],
+        // JDK 8 has no VM.info.
+        (NmtMode::Detail, 8) => &[Witness::Detail],
+        (NmtMode::Off | NmtMode::Summary, 8) => &[],
         (NmtMode::Detail, _) => &[Witness::Info, Witness::Detail],
         (NmtMode::Off | NmtMode::Summary, _) => &[Witness::Info],
     }

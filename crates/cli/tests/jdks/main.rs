@@ -1,0 +1,51 @@
+//! One small service on each JDK in service: Debian's builds for its newest suite, in a root of their own. What `explain`
+//! and `attach` find in them is compared with what the service reports of itself.
+
+#[allow(dead_code)]
+#[path = "../explain/fixture.rs"]
+mod fixture;
+#[path = "../../../../fixtures/roots.rs"]
+mod roots;
+mod services;
+#[allow(dead_code)]
+#[path = "../subjects/stage.rs"]
+mod stage;
+
+use services::{Service, services};
+
+/// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %.
+#[test]
+#[ignore = "full: makes a root with seven JDKs"]
+fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
+    for service in services(&[]) {
+        // JDK 8 keeps no list of its classes that leads to java.nio's count.
+        if service.jdk == 8 {
+            continue;
+        }
+        let explained = service.explained();
+        for line in ["java-heap", "class", "code-cache", "gc"] {
+            assert!(explained.line(line) > 0, "{service}: {line}: {:#}", explained.0["lines"]);
+        }
+        let (found, truth) = (explained.line("direct-buffers"), service.truth("direct"));
+        assert!(found.abs_diff(truth) * 100 <= truth * 3, "{service}: {found} of {truth}");
+        let stacks = explained.child("thread-stacks", "service-worker-with-a-long-name");
+        assert!(stacks >= service.truth("workers") * 8192, "{service}: {stacks}: {:#}", explained.0["lines"]);
+    }
+}
+
+/// Blocks of the Deflaters made after the attach: none is lost, none counted twice. After the detach the service goes on.
+#[test]
+#[ignore = "full: makes a root with seven JDKs"]
+fn attach_counts_every_block_from_then_on() {
+    for mut service in services(&[]) {
+        service.plimsoll(&["attach", "--sites", "exact", "--yes"]);
+        service.serves();
+        let report = service.report();
+        let zlib = report["categories"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "zlib"));
+        let zlib = zlib.unwrap_or_else(|| panic!("{service}: {:#}", report["categories"]));
+        let blocks = Service::ZLIB_BLOCKS * service.truth("deflaters");
+        assert_eq!(zlib["live_count"], blocks, "{service}: {zlib:#}");
+        service.plimsoll(&["detach"]);
+        service.serves();
+    }
+}

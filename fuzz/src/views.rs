@@ -4,16 +4,6 @@ use plimsoll_observer::profile::{GroupBy, Profile, ProfileDiff, Tree};
 use plimsoll_report::page::{self, Page};
 use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 
-const BY: [GroupBy; 7] = [
-    GroupBy::Site,
-    GroupBy::Caller,
-    GroupBy::Category,
-    GroupBy::Package,
-    GroupBy::Module,
-    GroupBy::Thread,
-    GroupBy::Class,
-];
-
 /// A format for programs must be well formed.
 pub fn is_json(bytes: &[u8]) -> serde_json::Value {
     serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("no JSON: {error}"))
@@ -70,7 +60,7 @@ pub fn all(profile: &Profile) {
         let claimed: i128 = profile.entries().map(|(_, values)| i128::from(values[column].amount).abs()).sum();
         let adds_up = claimed <= i128::from(i64::MAX);
         let view = View { profile, column, focus: None };
-        for by in BY {
+        for by in GroupBy::ALL {
             is_plain(&written(|out| text::write(out, &view, by, true)));
             is_plain(&written(|out| text::write(out, &view, by, false)));
             let sum = profile.group(by, column).iter().fold(0i64, |sum, g| sum.saturating_add(g.values[column].amount));

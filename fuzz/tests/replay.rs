@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use plimsoll_fuzz::{TARGETS, Target};
 
+#[path = "../../fixtures/random.rs"]
+mod random;
+use random::Random;
+
 /// Far above any target's own CPU limit: only an endless loop takes that long.
 const ENDLESS: Duration = Duration::from_secs(300);
 /// Executions of each target.
@@ -45,28 +49,17 @@ fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("{name} is no target"))
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % below.max(1) as u64) as usize
-    }
-
-    fn mutate(&mut self, bytes: &mut Vec<u8>) {
-        for _ in 0..1 + self.below(4) {
-            let at = self.below(bytes.len());
-            match self.below(4) {
-                0 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
-                1 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
-                2 => drop(bytes.drain(at..(at + self.below(16)).min(bytes.len()))),
-                _ => {
-                    let piece = bytes[at..(at + self.below(64)).min(bytes.len())].to_vec();
-                    let to = self.below(bytes.len());
-                    bytes.splice(to..to, piece);
-                }
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..1 + random.below(4) {
+        let at = random.index(bytes.len());
+        match random.below(4) {
+            0 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)],
+            1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+            2 => drop(bytes.drain(at..(at + random.index(16)).min(bytes.len()))),
+            _ => {
+                let piece = bytes[at..(at + random.index(64)).min(bytes.len())].to_vec();
+                let to = random.index(bytes.len());
+                bytes.splice(to..to, piece);
             }
         }
     }
@@ -82,9 +75,9 @@ fn every_target_takes_its_corpus_and_mutations_of_it() {
             check(target, name.clone(), bytes.clone());
         }
         for number in 0..MUTATIONS {
-            let (name, seed) = &seeds[random.below(seeds.len())];
+            let (name, seed) = &seeds[random.index(seeds.len())];
             let mut bytes = seed.clone();
-            random.mutate(&mut bytes);
+            mutate(&mut bytes, &mut random);
             check(target, format!("mutation {number} of {name}"), bytes);
         }
     }

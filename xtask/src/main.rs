@@ -4,6 +4,8 @@ mod bench;
 mod demo;
 mod dist;
 mod images;
+#[path = "../../fixtures/random.rs"]
+mod random;
 mod stage;
 mod test;
 

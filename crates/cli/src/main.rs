@@ -31,6 +31,9 @@ mod output;
 mod page;
 #[cfg(test)]
 mod pages;
+#[cfg(test)]
+#[path = "../../../fixtures/random.rs"]
+mod random;
 mod record;
 mod recording;
 mod report;
@@ -216,6 +219,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
+    use crate::random::Random;
 
     /// Good and bad values: the grammar of each option, numbers at their bounds, text that must not reach a terminal.
     const VALUES: &[&str] = &[
@@ -258,20 +262,8 @@ mod tests {
         "\0",
     ];
 
-    /// Pseudo-random numbers, the same in each run.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, n: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 % n as u64) as usize
-        }
-
-        fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-            &all[self.below(all.len())]
-        }
+    fn one_of<'a, T>(random: &mut Random, all: &'a [T]) -> &'a T {
+        &all[random.index(all.len())]
     }
 
     /// Every option of a command and every value that its help names.
@@ -289,24 +281,24 @@ mod tests {
     /// not UTF-8.
     fn line(random: &mut Random, verbs: &[(String, Vec<String>)]) -> Vec<OsString> {
         let mut line = vec![OsString::from("plimsoll")];
-        let (verb, own) = random.of(verbs);
+        let (verb, own) = one_of(random, verbs);
         if random.below(16) != 0 {
             line.push(verb.into());
         }
         for _ in 0..random.below(7) {
             let value = || VALUES.iter().map(|value| value.to_string()).collect::<Vec<_>>();
             let word = match random.below(8) {
-                0..4 => random.of(own).clone(),
+                0..4 => one_of(random, own).clone(),
                 4 => {
-                    let (_, others) = random.of(verbs);
-                    random.of(others).clone()
+                    let (_, others) = one_of(random, verbs);
+                    one_of(random, others).clone()
                 }
-                5 => format!("{}={}", random.of(own).clone(), random.of(&value())),
-                _ => random.of(&value()).clone(),
+                5 => format!("{}={}", one_of(random, own).clone(), one_of(random, &value())),
+                _ => one_of(random, &value()).clone(),
             };
             let mut bytes = word.into_bytes();
             if random.below(8) == 0 && !bytes.is_empty() {
-                let at = random.below(bytes.len());
+                let at = random.index(bytes.len());
                 match random.below(3) {
                     0 => bytes[at] = random.below(256) as u8,
                     1 => bytes.truncate(at),

@@ -306,17 +306,16 @@ fn apportion(bytes: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn apportioned_figures_add_up() {
-        let mut state = 88_172_645_463_325_252u64;
+        let mut random = Random(88_172_645_463_325_252);
         for _ in 0..2000 {
             let bytes: Vec<u64> = (0..17)
                 .map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    state % (1 << (state % 30))
+                    let bits = random.below(30);
+                    random.below(1 << bits)
                 })
                 .collect();
             let kb = apportion(&bytes);

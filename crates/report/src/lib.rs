@@ -22,6 +22,9 @@ pub mod page;
 pub mod palette;
 pub mod profile;
 pub mod prometheus;
+#[cfg(test)]
+#[path = "../../../fixtures/random.rs"]
+mod random;
 pub mod recording;
 pub mod recording_chart;
 pub mod recording_diff;

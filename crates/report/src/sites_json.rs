@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use plimsoll_observer::books::Figures;
 use plimsoll_observer::profile::{Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value};
 use plimsoll_observer::sites::{self, Detail, Sites};
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_observer::units::{AddressRange, Avma};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -160,18 +159,7 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
     let detail = of.details.get(&entry).unwrap_or(&none);
     let width = |variance: f64| Value { amount: 0, variance }.error();
     let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
-    let f = Figures {
-        live: Bytes(n(sites::LIVE)),
-        live_count: n(sites::LIVE_COUNT),
-        requested: Bytes(n(sites::REQUESTED)),
-        peak: Bytes(n(sites::PEAK)),
-        count_at_peak: n(sites::PEAK_COUNT),
-        cumulative: Bytes(n(sites::CUMULATIVE)),
-        cumulative_count: n(sites::CUMULATIVE_COUNT),
-        reserved: Bytes(n(sites::RESERVED)),
-        committed: Bytes(n(sites::COMMITTED)),
-        ..Figures::default()
-    };
+    let f = sites::figures(values);
     SiteLine {
         stack,
         inline: Vec::new(),

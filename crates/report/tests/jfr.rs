@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "../../jfr/tests/support/decoder.rs"]
 mod decoder;
+#[path = "../../../fixtures/random.rs"]
+mod random;
 
 use decoder::read;
 use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
@@ -13,16 +15,12 @@ use plimsoll_observer::units::{Avma, Bytes};
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
 use plimsoll_report::jfr::{Instant, TABLE, Target, Told};
+use random::Random;
 use std::collections::BTreeMap;
 use std::fs;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_790_000_000 * SECOND + 123_456_789;
-
-fn number(seed: &mut u64, below: u64) -> u64 {
-    *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-    (*seed >> 33) % below
-}
 
 #[test]
 fn addresses_bytes_and_words_are_written_as_they_are() {
@@ -105,10 +103,10 @@ fn how_the_bytes_of_a_verdict_go() {
 /// sites and peaks each 20 s.
 #[test]
 fn an_hour_is_smaller_than_8_mib() {
-    let mut seed = 11;
+    let mut random = Random(11);
     let mut figures = vec![0u64; 250];
     for figure in &mut figures {
-        *figure = 1 << (12 + number(&mut seed, 18));
+        *figure = 1 << (12 + random.below(18));
     }
     let mut recording = Recording::new(Vec::new(), &TABLE);
     let names: Vec<String> = (0..50).map(|index| format!("name-{index}-of-a-line")).collect();
@@ -126,9 +124,9 @@ fn an_hour_is_smaller_than_8_mib() {
     for second in 0..3600u64 {
         for figure in &mut figures {
             // Four of five move, by up to 6 %.
-            if number(&mut seed, 5) > 0 {
+            if random.below(5) > 0 {
                 let step = *figure / 16 + 1;
-                *figure = *figure - step + number(&mut seed, 2 * step + 2);
+                *figure = *figure - step + random.below(2 * step + 2);
             }
         }
         let (lines, rest) = figures.split_at(30);

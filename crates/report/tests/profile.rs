@@ -13,6 +13,9 @@ use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text}
 
 #[path = "profile/pprof_reader.rs"]
 mod pprof_reader;
+#[path = "../../../fixtures/random.rs"]
+mod random;
+use random::Random;
 
 fn text_of(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
     let mut out = vec![];
@@ -160,18 +163,6 @@ fn shop(grown: u64) -> Profile {
 
 fn view(profile: &Profile) -> View<'_> {
     View::new(profile, None, Weight::Bytes).expect("bytes")
-}
-
-/// xorshift64*: the same sequence on each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
-    }
 }
 
 /// Names that try to be markup, fields of a line, or commands of a terminal.

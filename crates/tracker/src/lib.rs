@@ -17,6 +17,9 @@ pub mod hook;
 pub mod options;
 pub mod patch;
 pub mod phase;
+#[cfg(test)]
+#[path = "../../../fixtures/random.rs"]
+mod random;
 pub mod rules;
 pub mod segment;
 pub mod stack;

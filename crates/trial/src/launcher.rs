@@ -36,7 +36,7 @@ pub fn is_java(command: &[OsString]) -> bool {
 }
 
 /// The command with these options in front of the main class.
-pub fn with_options(command: &[OsString], options: &[String]) -> Vec<OsString> {
+pub(crate) fn with_options(command: &[OsString], options: &[String]) -> Vec<OsString> {
     let mut at = 1;
     while let Some(argument) = command.get(at).map(OsString::as_os_str) {
         let is = |list: &[&str]| list.iter().any(|one| argument == OsStr::new(one));

@@ -15,6 +15,9 @@ pub mod latency;
 pub mod launcher;
 pub mod metric;
 pub mod plan;
+#[cfg(test)]
+#[path = "../../../fixtures/random.rs"]
+mod random;
 pub mod rate;
 pub mod remedy;
 pub mod rows;

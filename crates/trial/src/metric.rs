@@ -41,7 +41,7 @@ macro_rules! metrics {
             }
 
             /// The smallest difference that the measurement can resolve, in the unit. No interval is narrower.
-            pub const fn resolution(self) -> f64 {
+            pub(crate) const fn resolution(self) -> f64 {
                 match self { $(Metric::$variant => $resolution),* }
             }
 

@@ -128,7 +128,7 @@ impl PairedDifference {
 pub const TOLERATED_PERCENT: f64 = 5.0;
 
 /// A saving below this part of the plain row is not worth a change.
-pub const WORTH_PERCENT: f64 = 1.0;
+pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
@@ -199,7 +199,7 @@ impl Trial {
     }
 
     /// The memory metric that decides: after idling, or steady, or the peak.
-    pub fn decisive(&self) -> Option<Metric> {
+    pub(crate) fn decisive(&self) -> Option<Metric> {
         let metrics = self.metrics();
         MEMORY.into_iter().find(|metric| metrics.contains(metric))
     }

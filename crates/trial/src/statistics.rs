@@ -70,7 +70,7 @@ impl Interval {
 }
 
 /// The t with a probability of `outside` that |T| exceeds it: for 95 % intervals 0.05.
-pub fn student_t(degrees: usize, outside: f64) -> f64 {
+pub(crate) fn student_t(degrees: usize, outside: f64) -> f64 {
     let nu = degrees as f64;
     // P(|T| > t) = I(ν / (ν + t²); ν/2, 1/2) falls with t (Abramowitz and Stegun, 26.7.1 and 26.5.27).
     let exceeds = |t: f64| incomplete_beta(nu / 2.0, 0.5, nu / (nu + t * t));
@@ -129,6 +129,7 @@ fn ln_gamma(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn medians_and_ranges() {
@@ -174,19 +175,12 @@ mod tests {
     /// Of equal programs, 95 % of the intervals contain 0. Normal noise from a fixed seed, so the count never changes.
     #[test]
     fn of_equal_rows_one_interval_in_twenty_misses_zero() {
-        let mut state = 0x2545_f491_4f6c_dd1du64;
-        let mut uniform = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
-        let mut normal = || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
         for rounds in [3, 5, 10] {
             let trials = 4000;
             let contain = (0..trials)
                 .filter(|_| {
-                    let differences: Vec<f64> = (0..rounds).map(|_| normal() - normal()).collect();
+                    let differences: Vec<f64> = (0..rounds).map(|_| random.normal() - random.normal()).collect();
                     Interval::of(&differences, 0.0).expect("an interval").contains_zero()
                 })
                 .count();

@@ -1,5 +1,7 @@
 //! Medians of alternating runs, and how far to trust the ratio of two.
 
+use crate::random::Random;
+
 /// The ratio of two medians with a 95 % bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
@@ -49,16 +51,10 @@ fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Ratio {
     if rounds < 3 {
         return Ratio { value, low: f64::NEG_INFINITY, high: f64::INFINITY };
     }
-    let mut state = 0x2545_F491_4F6C_DD1Du64;
-    let mut draw = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % rounds as u64) as usize
-    };
+    let mut random = Random(0x2545_F491_4F6C_DD1D);
     let mut ratios: Vec<f64> = (0..2000)
         .map(|_| {
-            let picks: Vec<usize> = (0..rounds).map(|_| draw()).collect();
+            let picks: Vec<usize> = (0..rounds).map(|_| random.index(rounds)).collect();
             figure(&picks)
         })
         .collect();

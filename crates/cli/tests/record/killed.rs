@@ -1,5 +1,6 @@
 //! kill -9 of the recorder and of the target, at arbitrary moments.
 
+use crate::random::Random;
 use crate::values::sums_hold;
 use crate::{Place, Running, cgroup, events, reader, readers, stage, wait_until};
 use std::os::unix::process::ExitStatusExt;
@@ -9,15 +10,6 @@ use std::time::Duration;
 /// Divisible by 8.
 fn rounds() -> usize {
     if stage::is_full() { 200 } else { 24 }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit
-    }
 }
 
 fn now_ns() -> u64 {

@@ -5,6 +5,8 @@
 mod cgroup;
 mod java;
 mod killed;
+#[path = "../../../../fixtures/random.rs"]
+mod random;
 #[allow(dead_code)]
 #[path = "../../../jfr/tests/support/decoder.rs"]
 mod reader;

@@ -64,12 +64,12 @@ impl<'c> Frame<'c> {
 
 impl<'c> Thread<'c> {
     /// The Java name; None for a VM thread.
-    pub fn java_name(&self) -> Option<Cow<'c, str>> {
+    pub(crate) fn java_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("javaName")
     }
 
     /// The thread's name in the kernel.
-    pub fn os_name(&self) -> Option<Cow<'c, str>> {
+    pub(crate) fn os_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("osName")
     }
 

@@ -117,7 +117,7 @@ pub struct Type {
 
 impl Type {
     /// Whether this is the type of an event.
-    pub fn is_event(&self) -> bool {
+    pub(crate) fn is_event(&self) -> bool {
         self.super_name == "jdk.jfr.Event"
     }
 

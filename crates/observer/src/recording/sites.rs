@@ -12,16 +12,11 @@ use plimsoll_jfr::reader::{self, Event, Wanted};
 const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
 
+/// What the events hold: the columns of sites as far as `TEMPORARY`.
 fn columns() -> Vec<Column> {
-    vec![
-        Column::bytes("live"),
-        Column::count("live", "block"),
-        Column::bytes("cumulative"),
-        Column::count("cumulative", "call"),
-        Column::bytes("requested"),
-        Column::bytes("peak").of_many_moments(),
-        Column::count("peak", "block").of_many_moments(),
-    ]
+    let mut columns = crate::sites::columns();
+    columns.truncate(crate::sites::TEMPORARY);
+    columns
 }
 
 /// Names in the event; the first value is an estimate.

@@ -66,6 +66,23 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
+/// The figures of an entry with all of [`columns`]. Negative differences, which only two segments can have, are 0.
+pub fn figures(values: &[Value]) -> Figures {
+    let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
+    Figures {
+        live: Bytes(n(LIVE)),
+        live_count: n(LIVE_COUNT),
+        requested: Bytes(n(REQUESTED)),
+        peak: Bytes(n(PEAK)),
+        count_at_peak: n(PEAK_COUNT),
+        cumulative: Bytes(n(CUMULATIVE)),
+        cumulative_count: n(CUMULATIVE_COUNT),
+        reserved: Bytes(n(RESERVED)),
+        committed: Bytes(n(COMMITTED)),
+        ..Figures::default()
+    }
+}
+
 /// What samples say about a site besides its sums.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {

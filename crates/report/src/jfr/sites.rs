@@ -2,7 +2,6 @@
 //! figures only.
 
 use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
-use plimsoll_observer::books::Figures;
 use plimsoll_observer::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
 use plimsoll_observer::sites::{self, Sites};
 use plimsoll_observer::symbols::SourcePlace;
@@ -17,7 +16,7 @@ impl Site {
         let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {
             stack: if rank < MOST_SITES { frames(profile, stack, &named) } else { Stack::default() },
             category,
-            figures: figures(values),
+            figures: sites::figures(values),
             error: Bytes(values[sites::LIVE].error()),
         });
         sites.collect()
@@ -41,20 +40,6 @@ fn by_size(profile: &Profile) -> Vec<(&[FrameId], String, &[Value])> {
         (profile.frames_of(entry.stack), category.to_owned(), values)
     });
     with_names.collect()
-}
-
-fn figures(values: &[Value]) -> Figures {
-    let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
-    Figures {
-        live: Bytes(n(sites::LIVE)),
-        live_count: n(sites::LIVE_COUNT),
-        requested: Bytes(n(sites::REQUESTED)),
-        peak: Bytes(n(sites::PEAK)),
-        count_at_peak: n(sites::PEAK_COUNT),
-        cumulative: Bytes(n(sites::CUMULATIVE)),
-        cumulative_count: n(sites::CUMULATIVE_COUNT),
-        ..Figures::default()
-    }
 }
 
 fn frames<'n>(

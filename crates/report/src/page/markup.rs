@@ -1,5 +1,6 @@
 //! Escapes foreign text for HTML that is XML as well, and for JSON inside a script element; hashes for the policy.
 
+use base64::Engine;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -37,19 +38,9 @@ pub(crate) fn json(document: &impl Serialize) -> serde_json::Result<String> {
     Ok(out)
 }
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 /// RFC 4648, with padding.
 pub(crate) fn base64(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let word = group.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let digit = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= group.len() { char::from(digit) } else { '=' });
-        }
-    }
-    out
+    base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
 /// The source expression of the Content-Security-Policy that allows this text of an inline element, and no other.

@@ -1,6 +1,7 @@
 //! Import tables of synthetic objects, intact and damaged.
 
 use super::*;
+use crate::random::Random;
 
 const BIAS: u64 = 0x7f00_0000_0000;
 const SIZE: usize = 0x1000;
@@ -136,13 +137,8 @@ fn broken_tables_end_where_they_break() {
     let whole = Image::with(&[("malloc", 0)], &[(0x800, 1, GLOBAL, 0)], &[(0x900, 1, CALL, 0)], true);
     assert_eq!(whole.found().len(), 2);
     assert_eq!(whole.tables().symbol(u32::MAX), None);
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut next = |below: u64| random.below(below);
     let (mut fewer, mut same) = (0, 0);
     for _ in 0..20_000 {
         let mut image = Image { bytes: whole.bytes.clone(), end: whole.end, dynamic: whole.dynamic.clone() };

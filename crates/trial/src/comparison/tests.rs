@@ -1,36 +1,22 @@
 //! Comparisons of figures that are made up: seeded noise, known growth.
 
 use super::*;
+use crate::random::Random;
 use crate::rows::End;
 
 const MIB: f64 = 1048576.0;
 
-/// Normal noise from a fixed seed, so that no count ever changes.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f64 {
-        let mut uniform = || {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 11) as f64 / (1u64 << 53) as f64
-        };
-        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
-    }
-}
-
 /// Ten pairs of a program with 50 MiB. B has `growth` MiB more of direct buffers. The Java heap has the noise, with this
 /// deviation in MiB.
 pub(crate) fn compared(growth: f64, deviation: f64) -> Comparison {
-    made(growth, deviation, &mut Noise(0x2545_f491_4f6c_dd1d))
+    made(growth, deviation, &mut Random(0x2545_f491_4f6c_dd1d))
 }
 
-fn made(growth: f64, deviation: f64, noise: &mut Noise) -> Comparison {
+fn made(growth: f64, deviation: f64, noise: &mut Random) -> Comparison {
     let mut comparison = Comparison { pairs: 10, ..Comparison::default() };
     for round in 0..10 {
         for side in [A, B] {
-            let heap = (40.0 + deviation * noise.next()) * MIB;
+            let heap = (40.0 + deviation * noise.normal()) * MIB;
             let buffers = (10.0 + if side == B { growth } else { 0.0 }) * MIB;
             let figures = BTreeMap::from([(Metric::Steady, heap + buffers)]);
             let run =
@@ -47,7 +33,7 @@ fn made(growth: f64, deviation: f64, noise: &mut Noise) -> Comparison {
 /// A regression of 3 % in a program whose RSS varies by 0.6 %, as that of a small JVM server does.
 #[test]
 fn a_growth_of_three_percent_is_always_found_with_its_line() {
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut noise = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..200 {
         let comparison = made(1.5, 0.3, &mut noise);
         let rss = comparison.rss().expect("compared");
@@ -60,7 +46,7 @@ fn a_growth_of_three_percent_is_always_found_with_its_line() {
 
 #[test]
 fn of_equal_programs_one_comparison_in_a_hundred_shows_a_change_at_most() {
-    let mut noise = Noise(0x2545_f491_4f6c_dd1d);
+    let mut noise = Random(0x2545_f491_4f6c_dd1d);
     let wrong = (0..1000).filter(|_| {
         let comparison = made(0.0, 0.3, &mut noise);
         let lines = comparison.line_changes().into_iter().map(|(_, change)| change);

@@ -63,17 +63,13 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn holes_leave_what_an_array_without_them_has() {
         let range = |start: u64, end: u64| AddressRange { start: Avma(start), end: Avma(end) };
-        let mut state = 1u64;
-        let mut below = |most: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % most
-        };
+        let mut random = Random(1);
+        let mut below = |most: u64| random.below(most);
         for _ in 0..2000 {
             let mut ranges = |number: u64| -> Vec<AddressRange> {
                 (0..below(number))

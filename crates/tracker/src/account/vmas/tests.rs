@@ -4,6 +4,7 @@
 extern crate std;
 use super::tree::Event;
 use super::*;
+use crate::random::Random;
 use plimsoll_segment::vmap::{BLOCK, NODE_SLOTS, VmaMap};
 use std::boxed::Box;
 use std::cell::RefCell;
@@ -43,18 +44,6 @@ fn met(what: &[&str]) {
         let missed: Vec<_> = what.iter().filter(|&&what| !events.contains_key(what)).collect();
         assert!(missed.is_empty(), "never exercised: {missed:?}; exercised: {events:?}");
     });
-}
-
-/// xorshift64*
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
 }
 
 const BASE: u64 = 0x7f12_3400_0000;

@@ -10,10 +10,10 @@ use plimsoll_observer::sites::comparable;
 use plimsoll_observer::symbols;
 use plimsoll_report::diff as print;
 
-use crate::output::{By, Format, Style, hiding, refuse_terminal, to_output};
+use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, named, recording, target};
+use crate::{Failure, allocation, named, progress, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -48,6 +48,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     args.stacks.check()?;
     args.before = named::target(args.before, "diff")?;
     args.after = named::target(args.after, "diff")?;
+    progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
         if both && (args.format == Format::Svg || allocation::is_asked_for(args.by, &args.stacks, args.format)) {

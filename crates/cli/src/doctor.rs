@@ -13,7 +13,7 @@ use plimsoll_observer::units::Bytes;
 use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
 
 use crate::output::{require_stdout, to_output};
-use crate::{Failure, sys, target, tracker};
+use crate::{Failure, progress, sys, target, tracker};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,6 +35,7 @@ const GLIBC: (u32, u32) = (2, 17);
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
+    progress::begin("checking this machine");
     let deadline = Deadline::after(LOOK);
     let checks = vec![kernel(), libc(), ptrace(), names(), segments(), preload(deadline)];
     let tracked = segments_of_all(deadline).into_iter().map(|found| tracked(found, deadline)).collect();

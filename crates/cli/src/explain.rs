@@ -18,7 +18,7 @@ use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, prometheus};
 
 use crate::output::{Color, require_stdout, say, shown, to_output};
-use crate::{Failure, named, page, target};
+use crate::{Failure, named, page, progress, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -81,6 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     };
     let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };
+    progress::begin(format_args!("reading process {pid}"));
     // Read the baseline first: reading a pipe may take long, and must not use up the time for the target.
     let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
     let mut snapshot = take(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
@@ -118,6 +119,7 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
 
 /// Without a target: what there is to explain, biggest first.
 fn list() -> Result<ExitCode, Failure> {
+    progress::begin("reading the list of processes");
     let mut all = processes::list(&mut Known::default(), Deadline::after(LOOK));
     all.retain(|of| of.identity.pid != std::process::id());
     let columns = width();

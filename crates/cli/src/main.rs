@@ -29,8 +29,10 @@ mod launch;
 mod named;
 mod output;
 mod page;
+mod pager;
 #[cfg(test)]
 mod pages;
+mod progress;
 #[cfg(test)]
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -53,6 +55,9 @@ mod why;
 #[derive(Parser)]
 #[command(name = "plimsoll", version = env!("PLIMSOLL_VERSION"), max_term_width = 110)]
 struct Cli {
+    /// Print long text on a terminal at once, without a pager
+    #[arg(long, global = true)]
+    no_pager: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -122,6 +127,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    if cli.no_pager {
+        pager::forbid();
+    }
     let done = match cli.verb {
         Verb::Run(args) => run::run(args),
         Verb::Attach(args) => attach::run(args),
@@ -137,6 +145,7 @@ fn main() -> ExitCode {
         Verb::Why(args) => why::run(args),
         Verb::Doctor(args) => doctor::run(args),
     };
+    progress::end();
     done.unwrap_or_else(|Failure(sentence)| {
         say(sentence);
         Exit::Failed.into()

@@ -12,11 +12,12 @@ use plimsoll_observer::profile;
 use plimsoll_report::profile::{self as exporters, Exporter};
 use plimsoll_report::{hotspot, json, native_image, text, words};
 
-use crate::{Failure, sys};
+use crate::{Failure, pager, progress, sys};
 
 /// Prints a message. `eprintln!` panics if standard error is full or closed, and would then end us before we start our
 /// program, or while we are its parent.
 pub fn say(sentence: impl Display) {
+    progress::erase();
     let _ = io::stderr().write_all(format!("plimsoll: {sentence}\n").as_bytes());
 }
 
@@ -231,23 +232,37 @@ pub fn require_stdout() -> Result<(), Failure> {
     if sys::has_stdout() { Ok(()) } else { Err("cannot write the report: standard output is closed".into()) }
 }
 
-/// Writes to standard output or to a file (`own_files::create` lists the files that it refuses). A reader that closes the
-/// pipe (`| head`) is not an error.
+/// Writes to standard output or to a file (`own_files::create` lists the files that it refuses). On a terminal, what is
+/// higher than the screen goes through a pager. A reader that closes the pipe (`| head`) is not an error.
 pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if file.is_none() {
         require_stdout()?;
     }
-    let (name, sink): (String, Box<dyn Write>) = match file {
-        None => ("standard output".into(), Box::new(io::stdout().lock())),
+    let (name, written) = match file {
+        None if pager::is_there() => {
+            let mut text = Vec::new();
+            let made = write(&mut text);
+            progress::end();
+            ("standard output".into(), made.and_then(|()| pager::write(&text)))
+        }
+        None => {
+            progress::end();
+            ("standard output".into(), through(io::stdout().lock(), write))
+        }
         Some(path) => {
             let shown = shown(path);
-            (shown.clone(), Box::new(own_files::create(path).map_err(|e| format!("cannot write {shown}: {e}"))?))
+            let file = own_files::create(path).map_err(|e| format!("cannot write {shown}: {e}"))?;
+            (shown, through(file, write))
         }
     };
-    let mut out = BufWriter::new(sink);
-    match write(&mut out).and_then(|()| out.flush()) {
+    match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(format!("cannot write {name}: {e}").into()),
         Ok(()) => Ok(()),
     }
+}
+
+fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(sink);
+    write(&mut out).and_then(|()| out.flush())
 }

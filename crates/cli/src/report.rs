@@ -14,7 +14,7 @@ use plimsoll_report::{json, sites_text};
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, jfr_report, named, page, recording, target};
+use crate::{Failure, allocation, jfr_report, named, page, progress, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -58,6 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(word) => PathBuf::from(named::tracked_pid_of(word, "report")?.to_string()),
         None => named::target(args.target.clone().unwrap_or_default(), "report")?,
     };
+    progress::begin(format_args!("reading '{}'", shown(&path)));
     if args.frame_table && (args.format != Format::Json || recording::is_one(&path)) {
         return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());
     }

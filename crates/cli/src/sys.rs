@@ -72,6 +72,12 @@ pub fn may_trace() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
+/// Whether the kernel found at exec that this program has rights that its caller lacks (AT_SECURE, getauxval(3)).
+pub fn is_secure() -> bool {
+    // SAFETY: no preconditions; an unknown entry is 0.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// RLIMIT_FSIZE.
 pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE)
@@ -203,6 +209,19 @@ pub fn handing_down<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     started
+}
+
+/// Runs `wait` while SIGINT and SIGQUIT are ignored.
+pub fn ignoring_interrupts<T>(wait: impl FnOnce() -> T) -> T {
+    const INTERRUPTS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+    // SAFETY: SIG_IGN is a valid disposition for both signals.
+    let before = INTERRUPTS.map(|signal| unsafe { libc::signal(signal, libc::SIG_IGN) });
+    let done = wait();
+    for (signal, before) in INTERRUPTS.into_iter().zip(before).filter(|(_, before)| *before != libc::SIG_ERR) {
+        // SAFETY: the disposition is what the call above returned for this signal.
+        unsafe { libc::signal(signal, before) };
+    }
+    done
 }
 
 /// Makes std start the program by fork: a child by posix_spawn shares our memory until exec, and the kernel counts our

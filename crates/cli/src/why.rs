@@ -1,6 +1,5 @@
 //! `plimsoll why VERDICT`: prints the page on a verdict, which is part of the program.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use plimsoll_observer::verdict::VerdictId;
@@ -8,7 +7,7 @@ use plimsoll_report::words::printable;
 
 use crate::Failure;
 use crate::alike::nearest_name;
-use crate::output::require_stdout;
+use crate::output::to_output;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -17,7 +16,6 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    require_stdout()?;
     let names = || {
         let mut names: Vec<&str> = VerdictId::ALL.iter().map(|verdict| verdict.id()).collect();
         names.sort_unstable();
@@ -36,12 +34,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             }
         },
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write the page: {error}").into())
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    to_output(None, |out| out.write_all(text.as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A page for a terminal: a link becomes its text, because the file that it points to is not there.

@@ -152,6 +152,7 @@ pub const GROUPS: &[Group] = &[
             "cli/sentences",
             "cli/retention",
             "cli/serve",
+            "cli/terminal",
             "cli/watch",
             "report/profile::go_tool_pprof_opens_it",
         ]),

@@ -218,6 +218,7 @@ const CLI: Order = Order {
     name: "cli",
     stages: &[
         &["alike", "confine", "examples", "exit", "sys"],
+        &["pager", "progress"],
         &["cache", "named", "output", "untrackable"],
         &["tracker"],
         &["launch", "recording", "target"],

@@ -136,7 +136,7 @@ lines! {
          `large objects`, `code` and `read-only objects`; `free for young objects` (the rest of the young generation's pages: the next \
          objects go there), or both together as `young objects, and free for them` during a collection and right after it; \
          `free in old pages`, `its own records` (page headers), and `pages on their way back`. Array buffers and \
-         `Buffer`s are malloc's. Memory that Go or an allocator returned by MADV_FREE stays resident until the kernel needs it; the note \
+         `Buffer`s are malloc's; the note of its live blocks has their size, from V8's own lists. Memory that Go or an allocator returned by MADV_FREE stays resident until the kernel needs it; the note \
          has its size. Except for jemalloc, tcmalloc, mimalloc and these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
          mappings, so it is estimated. Live and free memory of musl's malloc can't be separated from \
          outside."

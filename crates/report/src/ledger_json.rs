@@ -33,6 +33,9 @@ pub struct Ledger {
     pub(crate) lines: Vec<Line>,
     pub(crate) groups: Vec<GroupSum>,
     pub(crate) arenas: Vec<Arena>,
+    /// V8's array buffers, which malloc holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) array_buffers: Option<ArrayBuffers>,
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) gaps: Vec<Gap>,
     pub(crate) verdicts: Vec<Verdict>,
@@ -44,6 +47,13 @@ pub struct Ledger {
     /// With `--baseline`: the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline: Option<Change>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ArrayBuffers {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -219,6 +229,9 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
             .map(|group| GroupSum { id: group.id().into(), resident_bytes: ledger.group(group).0 })
             .into(),
         arenas: arenas(snapshot),
+        array_buffers: snapshot
+            .array_buffers()
+            .map(|buffers| ArrayBuffers { count: buffers.count, bytes: buffers.bytes.0 }),
         cgroup: cgroup(snapshot, ledger),
         gaps: snapshot
             .gaps

@@ -357,6 +357,7 @@ impl<W: Write> Page<'_, W> {
                 if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
                     notes.push("including the VM's own (NMT is off)".to_owned());
                 }
+                notes.extend(self.array_buffers().filter(|_| self.snapshot.opened.is_none()));
             }
             LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
                 if line.reserved > line.resident {
@@ -397,6 +398,7 @@ impl<W: Write> Page<'_, W> {
                 if let Some(python) = &self.snapshot.pymalloc {
                     notes.push(format!("{} live", python.live));
                 }
+                notes.extend(self.array_buffers().filter(|_| self.snapshot.opened.is_some()));
                 let given_back = self.given_back(line.id);
                 if given_back.percent_of(line.resident) >= 1.0 {
                     notes.push(format!("{given_back} given back: the kernel takes it when it needs it"));
@@ -412,6 +414,12 @@ impl<W: Write> Page<'_, W> {
             _ => {}
         }
         notes.join(", ")
+    }
+
+    /// Belongs to the line with malloc's live blocks.
+    fn array_buffers(&self) -> Option<String> {
+        let buffers = self.snapshot.array_buffers()?;
+        Some(format!("array buffers of V8 (Node's Buffer) take {}", buffers.bytes))
     }
 
     /// Bytes released with MADV_FREE: resident until the kernel needs them. Only of mappings that belong to the line as

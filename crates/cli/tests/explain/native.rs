@@ -370,6 +370,8 @@ fn v8_s_heap_is_told_apart_as_v8_counts_it_and_buffers_are_malloc_s() {
         assert!(found_live.abs_diff(live) <= error, "{found_live} {live}: {:#}", explained.0["lines"]);
         let blocks = explained.child("glibc-live", "large blocks");
         let truth = fixture.truth("external");
+        let buffers = explained.0["array_buffers"]["bytes"].as_u64().unwrap();
+        assert!(buffers.abs_diff(truth) * 100 <= truth * 3, "{buffers} {truth}");
         assert!(truth >= 48 * MIB && blocks.abs_diff(truth) * 100 <= truth * 3, "{blocks} {truth}");
         own_verdicts(&explained, &["healthy"]);
     }

@@ -35,7 +35,7 @@ pub use hotspot::{
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};
-pub use opened::{GoPace, HeapPart, OpenedHeap, PartBytes};
+pub use opened::{ArrayBuffers, GoPace, HeapPart, OpenedHeap, PartBytes};
 pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
     VmaFlags,
@@ -120,6 +120,11 @@ impl Snapshot {
     /// Heaps that a walk has split: of the allocator that serves malloc, V8's, and Go's.
     pub fn opened_heaps(&self) -> impl Iterator<Item = &OpenedHeap> {
         self.opened.iter().chain(&self.v8).chain(&self.go)
+    }
+
+    /// V8's array buffers, if they were found. malloc holds them.
+    pub fn array_buffers(&self) -> Option<ArrayBuffers> {
+        self.v8.as_ref()?.buffers
     }
 
     /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in

@@ -16,6 +16,16 @@ pub struct OpenedHeap {
     pub parts: BTreeMap<HeapPart, PartBytes>,
     /// Of Go's heap: when it collects, and what was live then.
     pub pace: Option<GoPace>,
+    /// Of V8's heap: its array buffers, which malloc holds. None if they were not found.
+    pub buffers: Option<ArrayBuffers>,
+}
+
+/// V8's array buffers, and with them Node's `Buffer`s, of all isolates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayBuffers {
+    pub count: u64,
+    /// Their lengths, touched or not.
+    pub bytes: Bytes,
 }
 
 /// How Go's collector is set, and what it found at its last collection.
@@ -130,7 +140,7 @@ impl HeapPart {
 
 impl OpenedHeap {
     pub fn new(kind: AllocatorKind) -> OpenedHeap {
-        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None }
+        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None, buffers: None }
     }
 
     pub fn part(&self, part: HeapPart) -> PartBytes {

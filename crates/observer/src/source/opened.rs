@@ -101,7 +101,14 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     // Where memory can't be opened, other sources say so.
     let Ok(memory) = timely(target) else { return (None, Vec::new()) };
     match repeated(|| v8::walk(&memory, vmas)) {
-        Ok(heap) => (Some(heap), Vec::new()),
+        Ok(heap) => {
+            let gap = || {
+                let effect = "how much of malloc's live memory is Buffers is unknown";
+                Gap::new(Source::Allocator, "V8's lists of array buffers were not found", effect)
+            };
+            let gaps = heap.buffers.is_none().then(gap).into_iter().collect();
+            (Some(heap), gaps)
+        }
         Err(unopened) => {
             let reason = match memory.deadline.has_passed() {
                 true => "the command's time was over before the walk was",

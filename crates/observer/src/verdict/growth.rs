@@ -8,7 +8,7 @@ use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::{Baseline, Group, LineId};
 use crate::snapshot::{HeapPart, OpenedHeap};
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 /// A change below both limits is noise.
 const FLOOR: Bytes = Bytes::mib(8);
@@ -54,6 +54,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
              {young} for young objects, which --max-semi-space-size bounds"
         ));
     }
+    evidence.extend(buffers(case, largest.line));
     let mut summary =
         format!("{} grew by {} in {}", largest.line.name(), between(largest.least, largest.most), ago(seconds));
     if seconds >= LEAST_SECONDS {
@@ -105,6 +106,21 @@ fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OpenedHeap>) -> Option<
     (resident.percent_of(case.resident(LineId::OtherAllocator)) > 50.0).then_some(heap)
 }
 
+/// Array buffers have their owners in V8's heap, wherever malloc holds them.
+fn buffers(case: Case<'_>, line: LineId) -> Option<String> {
+    let buffers = case.snapshot.array_buffers().filter(|_| case.live_blocks().0 == line)?;
+    let (number, bytes) = (counted(buffers.count, "array buffer"), buffers.bytes);
+    Some(format!("V8: {number} (Node's Buffer) take {bytes} of malloc's memory now"))
+}
+
+/// Whether most of the line is V8's: its heap, or its array buffers.
+fn is_v8_s(case: Case<'_>, line: LineId) -> bool {
+    let (of, live) = case.live_blocks();
+    let buffers = case.snapshot.array_buffers().is_some_and(|buffers| buffers.bytes.percent_of(live) > 50.0);
+    let heap = most_of_its_line(case, case.snapshot.v8.as_ref()).is_some();
+    (line == of && buffers) || (line == LineId::OtherAllocator && heap)
+}
+
 fn between(least: Bytes, most: Bytes) -> String {
     if least.to_string() == most.to_string() { least.to_string() } else { format!("{least} to {most}") }
 }
@@ -137,7 +153,7 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
                 .to_owned(),
             "only where the program imports net/http/pprof and serves it",
         ),
-        LineId::OtherAllocator if most_of_its_line(case, case.snapshot.v8.as_ref()).is_some() => remedy(
+        line if is_v8_s(case, line) => remedy(
             Effort::Now,
             "see which objects there are, in a heap snapshot",
             format!("node inspect -p {pid}   # then: takeHeapSnapshot()"),

@@ -4,8 +4,9 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use crate::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, BlockCache, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HeapPart,
-    HotSpot, JavaHeap, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap, Snapshot, Thread, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, EqualBlocks, Glibc,
+    HeapPart, HotSpot, JavaHeap, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap, Snapshot, Thread, VmRegion,
+    VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
@@ -262,6 +263,25 @@ fn growth_of_v8_s_heap_leads_to_a_heap_snapshot() {
     let beside = AddressRange::sized(Avma(1 << 40), mib(300));
     other.vmas.push(Vma { range: beside, readable: true, writable: true, rss: mib(300), ..Vma::default() });
     assert!(!verdict_of(&other, VerdictId::Growth).remedies[0].how.contains("inspect"));
+}
+
+/// Buffers are malloc's blocks, but their owners are objects.
+#[test]
+fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
+    let mib = Bytes::mib;
+    let remedy = |bytes: Bytes| {
+        let mut snapshot = with_arenas(&[mib(0)], mib(200));
+        let buffers = Some(ArrayBuffers { count: 150, bytes });
+        snapshot.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
+        let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::GlibcLive, mib(100))]);
+        let verdict = verdict_of(&snapshot, VerdictId::Growth);
+        let said = format!("V8: 150 array buffers (Node's Buffer) take {bytes} of malloc's memory now");
+        assert!(verdict.evidence.contains(&said), "{verdict:?}");
+        verdict.remedies.iter().map(|remedy| remedy.how.clone()).collect::<Vec<_>>().join("; ")
+    };
+    let (most, few) = (remedy(mib(150)), remedy(mib(50)));
+    assert!(most.starts_with("node inspect") && !most.contains("plimsoll run"), "{most}");
+    assert!(!few.contains("node inspect") && few.contains("plimsoll run"), "{few}");
 }
 
 #[test]

@@ -16,8 +16,11 @@
 //! Versions order the record's fields differently, so the order is found by search (`layout`). The proof is a sum: each space states the
 //! bytes that it has committed, and all its pages together must have that size. The field with the bytes allocated is proven likewise.
 //!
+//! Array buffers lie outside these pages, in malloc's memory: `buffers`.
+//!
 //! Left out: pointer compression and the sandbox (Chromium, Electron), whose headers have no pointers; such a heap stays closed.
 
+mod buffers;
 mod layout;
 mod walk;
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use super::layout::ALIGNMENT;
 use super::{Unopened, walk};
 use crate::random::Random;
-use crate::snapshot::{Backing, HeapPart, OpenedHeap, PartBytes, Vma};
+use crate::snapshot::{ArrayBuffers, Backing, HeapPart, OpenedHeap, PartBytes, Vma};
 use crate::source::made_image::Image;
-use crate::source::memory::PAGE;
+use crate::source::memory::{Memory, PAGE};
 use crate::units::{AddressRange, Avma, Bytes};
 
 const START: u64 = 0x2a_0000_0000;
 /// Spaces, heaps and records that lie outside the pages.
 const RECORDS: u64 = 0x7000_0000;
 const ISOLATES: u64 = 0x7800_0000;
+const SWEEPERS: u64 = 0x7c00_0000;
 const RECORD: u64 = 40 * 8;
 
 /// Where each field is, in words.
@@ -68,17 +69,28 @@ struct Made {
     ranges: u64,
     /// Addresses of the spaces' bytes committed.
     committed: Vec<u64>,
+    buffers: ArrayBuffers,
+    /// Addresses of what the lists of array buffers state.
+    stated: Vec<u64>,
 }
 
 /// The heaps of `isolates` isolates. Each has pages of every kind.
 fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
-    let mut made =
-        Made { image: Image::default(), vmas: Vec::new(), parts: BTreeMap::new(), ranges: 0, committed: Vec::new() };
+    let mut made = Made {
+        image: Image::default(),
+        vmas: Vec::new(),
+        parts: BTreeMap::new(),
+        ranges: 0,
+        committed: Vec::new(),
+        buffers: ArrayBuffers::default(),
+        stated: Vec::new(),
+    };
     let mut number = 0;
     for isolate in 0..isolates {
         let heap = ISOLATES + isolate * (1 << 20) + 0xc000 + random.below(0x800) * 8;
         let spaces = RECORDS + isolate * (1 << 20);
         let many = 6 + random.below(12);
+        sweeper(random, &mut made, heap, SWEEPERS + isolate * (1 << 20));
         for (space, kind) in [Kind::From, Kind::To, Kind::Old, Kind::Large, Kind::Code].into_iter().enumerate() {
             one_space(random, &mut made, order, (heap, spaces + space as u64 * 512), kind, many, &mut number);
         }
@@ -101,6 +113,41 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
         memory(AddressRange::new(at_end(1), range.end), true),
     ];
     made
+}
+
+/// A heap's array buffers: a list of young ones, which may be empty, and one of old ones. Fields lie as in V8 11, or anywhere.
+fn sweeper(random: &mut Random, made: &mut Made, heap: u64, at: u64) {
+    made.image.put(heap + (8 + random.below(1000)) * 8, at);
+    made.image.put(at, heap);
+    let (stride, next, shift) = (3 + random.below(2), 2 + random.below(5), random.below(2));
+    let first = 2 + random.below(29);
+    // A collection has swept the old ones.
+    let has_job = random.below(2) == 1;
+    if has_job {
+        made.image.put(at + 8, at + 2048);
+    }
+    for (list, count) in [random.below(4), 2 + random.below(200)].into_iter().enumerate() {
+        let begin = at + 4096 + list as u64 * (64 << 10);
+        let each = |number: u64| begin + number * 72;
+        let lengths: Vec<u64> = (0..count).map(|_| 1 + random.below(1 << 20)).collect();
+        for (number, length) in (0..).zip(&lengths) {
+            let following = if number + 1 < count { each(number + 1) } else { 0 };
+            for word in [next - 2, next - 1] {
+                made.image.put(each(number) + word * 8, 0x7000_0000_0000 + number * 8);
+            }
+            made.image.put(each(number) + next * 8, following);
+            made.image.put(each(number) + (next + 1) * 8, *length << shift);
+        }
+        let bytes: u64 = lengths.iter().sum();
+        let fields = if count > 0 { [begin, each(count - 1), bytes] } else { [0; 3] };
+        let holder = if list == 1 && has_job { at + 2048 } else { at };
+        for (word, value) in (first + list as u64 * stride..).zip(fields) {
+            made.image.put(holder + word * 8, value);
+        }
+        made.stated.push(holder + (first + list as u64 * stride + 2) * 8);
+        made.buffers.count += count;
+        made.buffers.bytes += Bytes(bytes);
+    }
 }
 
 fn one_space(
@@ -241,6 +288,7 @@ fn assert_found(made: &Made, order: Order) {
     expected.retain(|_, bytes| bytes.length + bytes.resident > Bytes(0));
     assert_eq!(parts(&heap), expected, "{order:?}");
     assert_eq!(heap.ranges.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(made.ranges));
+    assert_eq!(heap.buffers, Some(made.buffers), "{order:?}");
 }
 
 #[test]
@@ -274,6 +322,30 @@ fn a_young_generation_between_two_collections_is_not_split() {
         let expected = made.parts[&young].length + made.parts[&free].length;
         assert_eq!((heap.part(young).length, heap.part(free).length), (Bytes(0), Bytes(0)));
         assert_eq!(heap.part(both).length, expected);
+    }
+}
+
+/// The lists in the sweeper are right, but the job has taken older ones, and has none yet.
+#[test]
+fn array_buffers_that_a_job_is_sweeping_are_unknown() {
+    let mut random = Random(29);
+    let mut made = made(&mut random, V8_13, 2);
+    made.image.put(SWEEPERS + (1 << 20) + 8, RECORDS);
+    assert_eq!(walk(&made.image, &made.vmas).expect("the sums hold").buffers, None);
+}
+
+/// Of one isolate of two: a sum without it would be too small.
+#[test]
+fn array_buffers_whose_lengths_are_not_what_a_list_states_are_unknown() {
+    let mut random = Random(23);
+    for lie in [|bytes: u64| bytes + bytes / 16, |bytes| bytes / 3, |_| 0, |_| u64::MAX] {
+        let mut made = made(&mut random, V8_12, 2);
+        let old = made.stated[3];
+        let mut word = [0; 8];
+        assert!(made.image.read(Avma(old), &mut word));
+        made.image.put(old, lie(u64::from_le_bytes(word)));
+        let heap = walk(&made.image, &made.vmas).expect("the sums hold");
+        assert_eq!(heap.buffers, None);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::buffers;
 use super::layout::{self, ALIGNMENT, Candidate, Chunks, Layout, Spaces, Words, read_words};
 use crate::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma};
 use crate::source::heap_data::{Anonymous, joined, words};
@@ -82,8 +83,10 @@ pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OpenedHeap, Unopened>
     if !is_proven(&pages, &mut spaces) {
         return Err(Unopened::OtherSums);
     }
-    let tops = Tops::of(&pages, &untouched);
-    opened(memory, &pages, &tops)
+    let heaps = heaps(&pages);
+    let tops = Tops::of(&pages, &heaps, &untouched);
+    let heap = opened(memory, &pages, &tops)?;
+    Ok(OpenedHeap { buffers: buffers::of(memory, heaps), ..heap })
 }
 
 fn could_hold(vmas: &[Vma]) -> Vec<AddressRange> {
@@ -149,6 +152,15 @@ fn is_proven<M: Memory>(pages: &[Page], spaces: &mut Spaces<'_, M>) -> bool {
     all > 0 && wrong <= all / MOVED
 }
 
+/// One for each isolate.
+fn heaps(pages: &[Page]) -> Vec<u64> {
+    let mut heaps: Vec<u64> = pages.iter().filter(|page| page.owner != 0).map(|page| page.heap).collect();
+    heaps.sort_unstable();
+    heaps.dedup();
+    heaps.retain(|heap| heap.is_multiple_of(8) && *heap > ISOLATE);
+    heaps
+}
+
 /// Where new objects go.
 #[derive(Default)]
 struct Tops {
@@ -161,13 +173,10 @@ struct Tops {
 }
 
 impl Tops {
-    fn of<M: Memory>(pages: &[Page], memory: &Untouched<'_, M>) -> Tops {
+    fn of<M: Memory>(pages: &[Page], heaps: &[u64], memory: &Untouched<'_, M>) -> Tops {
         let mut tops = Tops::default();
-        let mut heaps: Vec<u64> = pages.iter().filter(|page| page.owner != 0).map(|page| page.heap).collect();
-        heaps.sort_unstable();
-        heaps.dedup();
         let by_node: HashMap<u64, &Page> = pages.iter().map(|page| (page.node, page)).collect();
-        for heap in heaps.into_iter().filter(|heap| heap.is_multiple_of(8) && *heap > ISOLATE) {
+        for heap in heaps.iter().copied() {
             // The young generation's area lies in the isolate, before its heap.
             let before: Vec<Area<'_>> =
                 read(memory, heap - ISOLATE, ISOLATE).map(|words| areas(pages, heap, &words)).unwrap_or_default();

@@ -1,0 +1,161 @@
+//! Array buffers, and with them Node's `Buffer`s: V8 counts them in lists, malloc holds them.
+//!
+//! ```text
+//! Heap: … pointer … ──▶ ArrayBufferSweeper: heap, job, …, head, tail, bytes (young), …, head, tail, bytes (old), …
+//!                                                     │     └────────────────────────────────┐
+//!                                                     ▼                                      ▼
+//!              ArrayBufferExtension: …, shared_ptr to the memory, next, length ──next──▶ … ──▶ the last, next 0
+//! ```
+//! Versions move the pointer, the lists and the two fields, so they are found by search. The proof is a sum: the lengths from head to tail are
+//! what the list states. From V8 13 on a length is stored twice as large, with a flag in its lowest bit.
+//!
+//! The job of a collection takes the lists away, and keeps those that it has swept until V8 merges them, which an idle program may not do for
+//! long. What is newer is in the sweeper meanwhile, so both count.
+
+use std::collections::HashMap;
+
+use super::layout::{read_words, words};
+use crate::snapshot::ArrayBuffers;
+use crate::source::memory::{Memory, PAGE, Untouched};
+use crate::units::{Avma, Bytes};
+
+/// The heap's pointer to its sweeper lies within the first words.
+const HEAP_WORDS: usize = 1024;
+/// Of a sweeper: its lists lie within them.
+const WORDS: usize = 40;
+/// Where `next` may lie in an extension, in words; the length follows.
+const NEXT: std::ops::RangeInclusive<usize> = 2..=6;
+const EXTENSION: usize = *NEXT.end() + 2;
+/// A list of one may look right by chance: the sweeper needs one with more.
+const AT_LEAST: u64 = 2;
+/// Extensions that are looked at for each heap.
+const MOST: usize = 1 << 21;
+/// The target runs on, and V8 counts a buffer that it has let go of until the next sweep: one in so many bytes may differ.
+const MOVED: u64 = 64;
+/// Lists are taken away while they are swept.
+const ATTEMPTS: usize = 3;
+
+/// The buffers of all isolates, by their heaps. None if those of one were not found.
+pub(crate) fn of<M: Memory>(memory: &M, heaps: impl IntoIterator<Item = u64>) -> Option<ArrayBuffers> {
+    let mut all = ArrayBuffers::default();
+    for heap in heaps {
+        let found = (0..ATTEMPTS).find_map(|_| of_heap(memory, heap))?;
+        all.bytes += found.bytes;
+        all.count = all.count.saturating_add(found.count);
+    }
+    Some(all)
+}
+
+fn of_heap<M: Memory>(memory: &M, heap: u64) -> Option<ArrayBuffers> {
+    let untouched = Untouched::new(memory);
+    let heap_words: [u64; HEAP_WORDS] = read_words(&untouched, heap)?;
+    let mut pointers: Vec<u64> = heap_words.into_iter().filter(|word| is_pointer(*word)).collect();
+    pointers.sort_unstable();
+    pointers.dedup();
+    let mut pages = Pages { memory: &untouched, known: HashMap::new(), budget: MOST };
+    pointers.into_iter().find_map(|at| {
+        let sweeper: [u64; WORDS] = read_words(&untouched, at).filter(|words: &[u64; WORDS]| words[0] == heap)?;
+        let job: Option<[u64; WORDS]> = match sweeper[1] {
+            0 => None,
+            job => Some(is_pointer(job).then(|| read_words(&untouched, job))??),
+        };
+        let mut ways = NEXT.flat_map(|next| [1, 2].map(|unit| (next, unit)));
+        ways.find_map(|(next, unit)| {
+            let mut found = Lists::default();
+            found.add(&mut pages, &sweeper, next, unit)?;
+            let before = found.number;
+            if let Some(job) = &job {
+                found.add(&mut pages, job, next, unit)?;
+            }
+            let has_job_s = job.is_none() || found.number > before;
+            (found.longest >= AT_LEAST && has_job_s).then_some(found.all)
+        })
+    })
+}
+
+#[derive(Default)]
+struct Lists {
+    all: ArrayBuffers,
+    number: u64,
+    longest: u64,
+}
+
+impl Lists {
+    /// Adds the lists of a sweeper or job, whose lengths are stored `unit` times as large. None where a chain contradicts what its list
+    /// states.
+    fn add<M: Memory>(&mut self, pages: &mut Pages<'_, M>, words: &[u64; WORDS], next: usize, unit: u64) -> Option<()> {
+        let (mut index, mut end) = (2, WORDS);
+        while let Some(&[head, tail, bytes]) = words.get(index..index + 3).filter(|_| index <= end) {
+            index += 1;
+            let Some((count, sum)) = chain(pages, head, tail, next) else { continue };
+            let sum = sum / unit;
+            if sum > 0 && sum.abs_diff(bytes) <= bytes / MOVED {
+                self.all.bytes += Bytes(bytes);
+                self.all.count = self.all.count.saturating_add(count);
+                self.longest = self.longest.max(count);
+                self.number += 1;
+                index += 2;
+                // The next list follows at once, or after one word. Farther words may not be the sweeper's.
+                end = index + 1;
+            } else if count >= AT_LEAST {
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Number and sum of lengths from `head` to `tail`.
+fn chain<M: Memory>(pages: &mut Pages<'_, M>, head: u64, tail: u64, next: usize) -> Option<(u64, u64)> {
+    (is_pointer(head) && is_pointer(tail)).then_some(())?;
+    let (mut at, mut sum, mut count) = (head, 0u64, 1u64);
+    // Brent: a chain that comes back to where it was never ends.
+    let mut before = 0;
+    loop {
+        (at != before).then_some(())?;
+        if count.is_power_of_two() {
+            before = at;
+        }
+        let extension = pages.extension(at)?;
+        extension[next - 2..next].iter().all(|word| is_pointer(*word)).then_some(())?;
+        sum = sum.checked_add(extension[next + 1])?;
+        if at == tail {
+            return Some((count, sum));
+        }
+        at = Some(extension[next]).filter(|next| is_pointer(*next))?;
+        count += 1;
+    }
+}
+
+fn is_pointer(word: u64) -> bool {
+    word.is_multiple_of(8) && (PAGE..1 << 47).contains(&word)
+}
+
+/// Pages that were read. Many extensions share one.
+struct Pages<'m, M: Memory> {
+    memory: &'m Untouched<'m, M>,
+    known: HashMap<u64, Box<[u8; PAGE as usize]>>,
+    budget: usize,
+}
+
+/// 16 MiB.
+const MOST_PAGES: usize = 4096;
+
+impl<M: Memory> Pages<'_, M> {
+    fn extension(&mut self, at: u64) -> Option<[u64; EXTENSION]> {
+        self.budget = self.budget.checked_sub(1)?;
+        let (page, from) = (at / PAGE, (at % PAGE) as usize);
+        if from + EXTENSION * 8 > PAGE as usize {
+            return read_words(self.memory, at);
+        }
+        if !self.known.contains_key(&page) {
+            if self.known.len() >= MOST_PAGES {
+                self.known.clear();
+            }
+            let mut bytes = Box::new([0; PAGE as usize]);
+            self.memory.read(Avma(page * PAGE), &mut *bytes).then_some(())?;
+            self.known.insert(page, bytes);
+        }
+        self.known.get(&page).map(|bytes| words(&bytes[from..]))
+    }
+}

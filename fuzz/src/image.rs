@@ -9,9 +9,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use plimsoll_observer::snapshot::{Backing, Vma};
-use plimsoll_observer::source::memory::{Memory, PAGE};
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE};
 
 const NAMES: [&str; 11] = [
     "",

@@ -1,6 +1,6 @@
 //! Every output format of a profile, with what must hold for each.
 
-use plimsoll_observer::profile::{GroupBy, Profile, ProfileDiff, Tree};
+use plimsoll_profiles::profile::{GroupBy, Profile, ProfileDiff, Tree};
 use plimsoll_report::page::{self, Page};
 use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 

@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll_observer::snapshot::{AllocatorKind, HeapPart};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 
 #[allow(dead_code)]
 #[path = "../../crates/jfr/tests/support/chunk.rs"]
 mod chunk;
-#[path = "../../crates/observer/tests/synthetic/mod.rs"]
+#[path = "../../crates/tracked/tests/synthetic/mod.rs"]
 mod synthetic;
 
 fn put(target: &str, name: &str, bytes: &[u8]) {
@@ -76,19 +76,19 @@ fn seeds_are_of_the_formats_of_today() {
     put("jfr", "every_kind", &chunk::chunk(true));
     put("jfr", "uncompressed", &chunk::chunk(false));
 
-    let rules = plimsoll_observer::rules::parse::parse_only(&[(
+    let rules = plimsoll_tracked::rules::parse::parse_only(&[(
         "seed",
         "category zip: zip\ncategory aaa: a\nlibz.so*: inflate* -> zip\nlibjvm.so -> through\nliba.so: f* -> aaa unless zip\n",
     )]);
     let rules = rules.expect("rules");
-    let table = plimsoll_observer::rules::compile::Table {
+    let table = plimsoll_tracked::rules::compile::Table {
         build_id: [7; 20],
         ranges: vec![
             (0x1000, plimsoll_segment::rules::RuleTarget::Category(0)),
             (0x2000, plimsoll_segment::rules::RuleTarget::None),
         ],
     };
-    put("rules_blob", "small", &plimsoll_observer::rules::compile::blob(&rules, &[table]));
+    put("rules_blob", "small", &plimsoll_tracked::rules::compile::blob(&rules, &[table]));
 }
 
 /// Memory in the form of the target `malloc_memory` (fuzz/src/image.rs): mappings, then words at addresses.

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use plimsoll_observer::allocation::{self, Allocations, Choice};
-use plimsoll_observer::profile::{Focus, Profile, ProfileDiff};
 use plimsoll_observer::recording::{RecordedSites, sites};
-use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_profiles::allocation::{self, Allocations, Choice};
+use plimsoll_profiles::jfr::RecordingFiles;
+use plimsoll_profiles::profile::{Focus, Profile, ProfileDiff};
 use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{allocation as print, words};
 

@@ -10,15 +10,15 @@
 //! Used means written, read (atime, if the mount keeps it) or touched ([`used`]). Plimsoll can make every file again,
 //! except a library that a running program passes on by LD_PRELOAD. So each use touches the library, and it stays while
 //! a visible process has it mapped. Files with other names are not ours to delete. `symbols/` in the same directory has
-//! its own limit (observer/src/symbols/read.rs).
+//! its own limit (tracked/src/symbols/read.rs).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll_observer::foreign::as_target::{AsTarget, Facts};
-use plimsoll_observer::foreign::own_files::Folder;
+use plimsoll_process::foreign::as_target::{AsTarget, Facts};
+use plimsoll_process::foreign::own_files::Folder;
 use rustix::fs::FileType;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

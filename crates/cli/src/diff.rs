@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_observer::diff::diff;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::profile::ProfileDiff;
-use plimsoll_observer::sites::comparable;
-use plimsoll_observer::symbols;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_profiles::profile::ProfileDiff;
 use plimsoll_report::diff as print;
+use plimsoll_tracked::diff::diff;
+use plimsoll_tracked::sites::comparable;
+use plimsoll_tracked::symbols;
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};

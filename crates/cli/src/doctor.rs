@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::source::segment::{self, Life};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
+use plimsoll_tracked::segment::{self, Life};
 
 use crate::output::{require_stdout, to_output};
 use crate::{Failure, progress, sys, target, tracker};

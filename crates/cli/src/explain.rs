@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, FileKind, LOOK, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
-use plimsoll_observer::snapshot::Snapshot;
-use plimsoll_observer::source::processes::{self, Known};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, given};
+use plimsoll_process::processes::{self, Known};
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, prometheus};

@@ -5,12 +5,13 @@
 
 use std::io;
 
+use plimsoll_facts::ending;
 use plimsoll_jfr::writer::Recording;
-use plimsoll_observer::ending;
-use plimsoll_observer::sites::Sites;
-use plimsoll_observer::source::segment::Life;
-use plimsoll_observer::source::{cgroup, proc};
+use plimsoll_process::cgroup;
+use plimsoll_process::proc;
 use plimsoll_report::jfr::{Cost, End, How, Instant, Site, TABLE, Target as Described, Told};
+use plimsoll_tracked::segment::Life;
+use plimsoll_tracked::sites::Sites;
 
 use crate::target::Target;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment;
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_report::words;
+use plimsoll_tracked::segment;
 
 use crate::Failure;
 use crate::exit::Exit;
@@ -24,7 +24,7 @@ pub struct Launch {
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
     /// Set the mean number of bytes between two samples
-    #[arg(long, value_name = "BYTES", default_value_t = plimsoll_observer::source::segment::SAMPLE_MEAN,
+    #[arg(long, value_name = "BYTES", default_value_t = plimsoll_tracked::segment::SAMPLE_MEAN,
           value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
     sample: u64,
     /// Keep at most this many frames of a deep stack, the innermost; a mark shows a cut

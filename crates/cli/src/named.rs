@@ -14,9 +14,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::source::processes::{self, Known, Listed};
-use plimsoll_observer::units::count;
+use plimsoll_facts::units::count;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::processes::{self, Known, Listed};
 use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::words::{cut, printable};
 
@@ -218,8 +218,8 @@ fn choose(several: &[&Listed], shown: &str, verb: &str) -> Result<u32, Failure> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_observer::source::processes::{Identity, ProcessKind};
-    use plimsoll_observer::units::Bytes;
+    use plimsoll_facts::units::Bytes;
+    use plimsoll_process::processes::{Identity, ProcessKind};
 
     fn listed(name: &str, command: &[&str], is_jvm: bool) -> Listed {
         Listed {

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use plimsoll_observer::books::Books;
-use plimsoll_observer::foreign::own_files;
-use plimsoll_observer::profile;
+use plimsoll_process::foreign::own_files;
+use plimsoll_profiles::profile;
 use plimsoll_report::profile::{self as exporters, Exporter};
 use plimsoll_report::{hotspot, json, native_image, text, words};
+use plimsoll_tracked::books::Books;
 
 use crate::{Failure, pager, progress, sys};
 

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::recording::{History, sites_over_time};
-use plimsoll_observer::source::jfr::RecordingFiles;
-use plimsoll_observer::symbols;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_report::ledger_json;
 use plimsoll_report::ledger_text::Explanation;
 use plimsoll_report::page::{self, Page};
+use plimsoll_tracked::symbols;
 
 use crate::Failure;
 use crate::output::{shown, to_output};
@@ -63,7 +63,7 @@ pub fn of_recording(history: &History, target: &Path, output: Option<&Path>) -> 
     written(&page, output)
 }
 
-fn named_sites(target: &mut Target, stacks: &Stacks) -> Result<plimsoll_observer::profile::Profile, Failure> {
+fn named_sites(target: &mut Target, stacks: &Stacks) -> Result<plimsoll_profiles::profile::Profile, Failure> {
     let names = target.symbols(&stacks.symbols);
     symbols::resolve(&mut target.books, &names, target.deadline);
     let mut sites = stacks.sites(target, false)?;

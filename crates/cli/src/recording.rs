@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use plimsoll_observer::recording::{Bound, History, Range};
-use plimsoll_observer::source::jfr::{RecordingFiles, is_recording};
+use plimsoll_profiles::jfr::{RecordingFiles, is_recording};
 use plimsoll_report::recording_chart::{self as charts, Chart};
 use plimsoll_report::{recording as table, recording_diff, recording_json, words};
 

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_observer::allocation::slow_paths_of_mappings;
-use plimsoll_observer::books::Runtime;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::symbols;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_profiles::allocation::slow_paths_of_mappings;
 use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{json, sites_text};
+use plimsoll_tracked::books::Runtime;
+use plimsoll_tracked::symbols;
 
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};

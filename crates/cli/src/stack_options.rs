@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use plimsoll_observer::books::Runtime;
-use plimsoll_observer::profile::{Focus, Focused, Profile};
-use plimsoll_observer::rules::read as rules;
-use plimsoll_observer::sites::{Sites, Wrappers};
+use plimsoll_profiles::profile::{Focus, Focused, Profile};
 use plimsoll_report::profile::View;
 use plimsoll_report::words;
+use plimsoll_tracked::books::Runtime;
+use plimsoll_tracked::rules::read as rules;
+use plimsoll_tracked::sites::{Sites, Wrappers};
 
 use crate::Failure;
 use crate::output::Weigh;

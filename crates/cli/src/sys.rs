@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use plimsoll_observer::foreign::{self, Ask, Deadline, FileKind};
+use plimsoll_process::foreign::{self, Ask, Deadline, FileKind};
 use rustix::thread::CapabilitySet;
 
 /// Signals that this process ignores, and that an exec must restore. Rust's runtime ignores SIGPIPE before `main`.

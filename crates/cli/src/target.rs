@@ -4,13 +4,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_observer::books::{Booked, Books, before};
-use plimsoll_observer::foreign::{self, Ask, Deadline, FileKind, Why};
-use plimsoll_observer::sites::Sites;
-use plimsoll_observer::source::segment::{self, Life, Segment};
-use plimsoll_observer::source::{glibc, proc};
-use plimsoll_observer::{rules, symbols};
+use plimsoll_observer::source::glibc;
+use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Why};
+use plimsoll_process::proc;
 use plimsoll_report::{json, words};
+use plimsoll_tracked::books::{Books, before};
+use plimsoll_tracked::rules;
+use plimsoll_tracked::segment::{self, Life, Segment};
+use plimsoll_tracked::sites::Sites;
+use plimsoll_tracked::symbols;
 
 use crate::Failure;
 use crate::output::shown;
@@ -177,7 +179,7 @@ fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
     let (walked, gaps) = glibc::read(&process, &vmas, glibc::Wanted::default());
     if let (Some(walked), Ok(segment)) = (walked, segment::read(path, deadline)) {
         let later = Books::new(&segment, Life::Live, sys::boottime_ns());
-        books.before = Some(before(&walked, Booked::of(books), Booked::of(&later)));
+        books.before = Some(before(&walked, books.booked(), later.booked()));
     }
     books.gaps.extend(gaps);
 }

@@ -6,7 +6,7 @@
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
 //! Whoever can change that file, or replace a directory on its path, can run code in every tracked program. So the
-//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own_files`), and the file's hash is checked before each
+//! directory must be trusted up to `/` (`plimsoll_process::foreign::own_files`), and the file's hash is checked before each
 //! use.
 
 use std::ffi::OsStr;
@@ -15,11 +15,11 @@ use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use plimsoll_observer::foreign::Deadline;
-use plimsoll_observer::foreign::own_files::{self, Directory, Folder};
-use plimsoll_observer::rules::read as rules;
-use plimsoll_observer::source::segment;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::foreign::own_files::{self, Directory, Folder};
 use plimsoll_report::words;
+use plimsoll_tracked::rules::read as rules;
+use plimsoll_tracked::segment;
 use sha2::{Digest, Sha256};
 
 use crate::{Failure, cache, sys};

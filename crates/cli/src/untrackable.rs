@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
-use plimsoll_observer::foreign::Deadline;
-use plimsoll_observer::rules::read as rules;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_tracked::rules::read as rules;
 
 use crate::sys;
 
@@ -175,7 +175,7 @@ pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
         return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
     }
-    if sys::address_space_limit() < plimsoll_observer::source::segment::LEAST_ADDRESS_SPACE {
+    if sys::address_space_limit() < plimsoll_tracked::segment::LEAST_ADDRESS_SPACE {
         return Some("the limit on address space (ulimit -v) is too low for the tracker's tables".into());
     }
     let path = directory.join(format!(".probe-{}", std::process::id()));
@@ -190,7 +190,7 @@ pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_observer::foreign::NAMES;
+    use plimsoll_process::foreign::NAMES;
 
     fn of(path: &Path) -> Option<Obstacle> {
         super::of(path, Deadline::after(NAMES))

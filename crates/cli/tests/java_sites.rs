@@ -11,9 +11,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment::{Segment, read};
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::{FrameKind, frame_flags};
+use plimsoll_tracked::segment::{Segment, read};
 use stage::{Jdk, Scratch, jdk, must, repository, say, vms};
 
 fn compiler() -> Jdk {

@@ -6,10 +6,10 @@
 #[allow(dead_code)]
 mod stage;
 
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment::parse::Segment;
-use plimsoll_observer::source::segment::read;
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::{CallerFacts, FrameKind, sites, text};
+use plimsoll_tracked::segment::parse::Segment;
+use plimsoll_tracked::segment::read;
 use stage::{Scratch, cached, fetch, fetcher, must, native_image, npm, repository, say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

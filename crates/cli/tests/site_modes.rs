@@ -3,9 +3,9 @@
 mod harness;
 
 use harness::{PLIMSOLL, compiled, number, only_segment, read_report, said};
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment;
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::sites;
+use plimsoll_tracked::segment;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

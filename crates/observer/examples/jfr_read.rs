@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_jfr::reader::{Value, Wanted};
-use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_profiles::jfr::RecordingFiles;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

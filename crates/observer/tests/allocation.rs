@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use plimsoll_observer::allocation::{self, Allocations, Choice, OBJECT_BYTES, SLOW_PATH_BYTES, SLOW_PATHS};
-use plimsoll_observer::profile::{Change, Focus, GroupBy, ProfileDiff, Value};
-use plimsoll_observer::source::jfr::RecordingFiles;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::allocation::{self, Allocations, Choice, OBJECT_BYTES, SLOW_PATH_BYTES, SLOW_PATHS};
+use plimsoll_profiles::jfr::RecordingFiles;
+use plimsoll_profiles::profile::{Change, Focus, GroupBy, ProfileDiff, Value};
 use serde_json::Value as Json;
 
 mod support;

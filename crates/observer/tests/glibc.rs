@@ -6,11 +6,11 @@ mod support;
 
 use std::process::Command;
 
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::snapshot::{Arena, ArenaKind, Glibc};
+use plimsoll_facts::snapshot::{Arena, ArenaKind, Glibc};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc::{Wanted, parse_malloc_info, read};
-use plimsoll_observer::source::proc::Target;
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc::Target;
 use support::{Subject, compiled, vmas};
 
 fn walk(subject: &Subject) -> Glibc {

@@ -11,10 +11,10 @@ use random::Random;
 use std::cell::Cell;
 use std::process::Command;
 
-use plimsoll_observer::snapshot::{Backing, Glibc, Vma};
+use plimsoll_facts::snapshot::{Backing, Glibc, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
-use plimsoll_observer::source::memory::{Memory, PAGE};
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE};
 use support::{Subject, compiled, vmas};
 
 /// A copy of the process's writable memory; `present` has a flag per page.

@@ -5,13 +5,13 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::gap::Gap;
+use plimsoll_facts::snapshot::{HotSpot, NmtMode, VmTag};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::Regions;
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::gap::Gap;
-use plimsoll_observer::snapshot::{HotSpot, NmtMode, VmTag};
 use plimsoll_observer::source::hotspot::read;
-use plimsoll_observer::source::proc::Target;
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc::Target;
 use support::{Jdk, Subject, jdks, vmas};
 
 fn ask(pid: u32) -> (HotSpot, Vec<Gap>) {

@@ -7,11 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::snapshot::NativeImage;
+use plimsoll_facts::snapshot::NativeImage;
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::native_image::read;
-use plimsoll_observer::source::proc::Target;
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc::Target;
 use support::{native_image, vmas};
 
 struct Running(Child);
@@ -31,7 +31,7 @@ fn running(image: &Path, arguments: &[&str]) -> Running {
     Running(child)
 }
 
-fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
+fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_facts::gap::Gap>) {
     let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("runs");
     let (image, gaps) = read(&target, &vmas(child.0.id()), None);
     (image.expect("a native image"), gaps)

@@ -39,6 +39,6 @@ fn the_page_s_tables_are_current() {
     let differs = text.lines().zip(made.lines()).find(|(there, made)| there != made);
     assert!(
         text == made,
-        "docs/report-lines.md differs from crates/observer/src/lines.rs: {differs:#?}; BLESS=1 writes it"
+        "docs/report-lines.md differs from crates/facts/src/lines.rs: {differs:#?}; BLESS=1 writes it"
     );
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::allocation::{Allocations, Chunks};
-use plimsoll_observer::profile::GroupBy;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::allocation::{Allocations, Chunks};
+use plimsoll_profiles::profile::GroupBy;
 use serde::Serialize;
 
 use crate::lines;
@@ -63,7 +63,7 @@ fn threads(out: &mut dyn Write, of: &Allocations, all: bool) -> io::Result<()> {
         line(out, thread.slow_paths, thread.bytes, &thread.thread, thread.chunks.as_ref())?;
     }
     let rest = &of.threads[shown..];
-    let sum = |threads: &[plimsoll_observer::allocation::ThreadSlowPaths]| {
+    let sum = |threads: &[plimsoll_profiles::allocation::ThreadSlowPaths]| {
         threads.iter().fold((0u64, 0u64), |s, t| (s.0.saturating_add(t.slow_paths), s.1.saturating_add(t.bytes)))
     };
     if !rest.is_empty() {

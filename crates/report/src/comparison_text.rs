@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{

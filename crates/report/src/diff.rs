@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Figures};
-use plimsoll_observer::diff::{Change, Diff};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_tracked::books::{Books, Figures};
+use plimsoll_tracked::diff::{Change, Diff};
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};

@@ -1,7 +1,7 @@
 //! The figures of a caller, category, module or site: written to JSON and read back.
 
-use plimsoll_observer::books::Figures;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_tracked::books::Figures;
 use serde::{Deserialize, Serialize};
 
 use crate::words::{moment, parse_moment};

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_observer::profile::{FrameId, Profile, StackId};
+use plimsoll_profiles::profile::{FrameId, Profile, StackId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

@@ -8,8 +8,8 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Figures, Mapping};
-use plimsoll_observer::units::{Avma, Bytes};
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_tracked::books::{Books, Caller, Figures, Mapping};
 
 use crate::words::printable;
 
@@ -182,7 +182,7 @@ fn region(out: &mut dyn Write, books: &Books, r: &Region<'_>) -> io::Result<()> 
 fn frames(
     out: &mut dyn Write,
     books: &Books,
-    frames: &[plimsoll_observer::books::Frame],
+    frames: &[plimsoll_tracked::books::Frame],
     indent: usize,
 ) -> io::Result<()> {
     for frame in frames {

@@ -7,15 +7,15 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{
+use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_tracked::books::{
     Before, Books, Caller, Category, Frame, Mode, Module, Origin, ProcessFacts, Runtime, Thread, TrackerCost,
 };
-use plimsoll_observer::ending::{Ending, How};
-use plimsoll_observer::gap::{Gap, Source};
-use plimsoll_observer::sites::Sites;
-use plimsoll_observer::source::segment::Life;
-use plimsoll_observer::source::segment::parse::CounterFacts;
-use plimsoll_observer::units::{Avma, Bytes};
+use plimsoll_tracked::segment::Life;
+use plimsoll_tracked::segment::parse::CounterFacts;
+use plimsoll_tracked::sites::Sites;
 use serde::{Deserialize, Serialize};
 
 use crate::figures_json::{Line, figures, line};
@@ -247,7 +247,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Books, Sites), String> {
     let mut sites = sites_json::parse(&report.sites, report.frames.as_deref().unwrap_or_default(), &modules)?;
     let books = books(report)?;
     sites.profile.time_ns = books.time_ns;
-    sites.profile.title = plimsoll_observer::sites::title(&books);
+    sites.profile.title = plimsoll_tracked::sites::title(&books);
     sites.profile.gaps = books.gaps.clone();
     Ok((books, sites))
 }

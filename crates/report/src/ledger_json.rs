@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, Snapshot};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
-use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, Snapshot};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict;
 use serde::{Deserialize, Serialize};
 
@@ -261,10 +261,10 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
         skew_bytes: ledger.skew.map(|skew| skew.0),
         baseline: snapshot.baseline.as_ref().map(|baseline| Change {
             time: moment((baseline.time.max(0.0) * 1e9) as u64),
-            rss_change_bytes: baseline.change_of_rss(ledger),
+            rss_change_bytes: ledger.rss_change_since(baseline),
             lines: LineId::ALL
                 .iter()
-                .map(|id| LineChange { id: id.id().into(), change_bytes: baseline.change(ledger, *id) })
+                .map(|id| LineChange { id: id.id().into(), change_bytes: ledger.change_since(baseline, *id) })
                 .filter(|line| line.change_bytes != 0)
                 .collect(),
         }),

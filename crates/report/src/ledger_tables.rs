@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::snapshot::{ArenaKind, Vma};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{LineId, Owner};
-use plimsoll_observer::snapshot::{ArenaKind, Vma};
-use plimsoll_observer::units::Bytes;
 
 use crate::ledger_text::Explanation;
 use crate::words::{cut, printable};

@@ -5,12 +5,10 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::gap::Source;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::snapshot::{AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Group, Ledger, Line, LineId, Owner, child_of_heap};
-use plimsoll_observer::snapshot::{
-    AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot,
-};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
@@ -162,7 +160,7 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out, "{}", spread(&second, self.style.width))?;
         if let Some(baseline) = &self.snapshot.baseline {
             let seconds = (self.snapshot.time - baseline.time).max(0.0);
-            let change = signed(baseline.change_of_rss(self.ledger));
+            let change = signed(self.ledger.rss_change_since(baseline));
             writeln!(self.out, "{change} RSS since the baseline, {} ago", duration((seconds * 1e9) as u64))?;
         }
         writeln!(self.out)
@@ -305,7 +303,7 @@ impl<W: Write> Page<'_, W> {
     fn note(&self, line: &Line) -> String {
         let mut notes = Vec::new();
         if let Some(baseline) = &self.snapshot.baseline {
-            let change = baseline.change(self.ledger, line.id);
+            let change = self.ledger.change_since(baseline, line.id);
             if Bytes(change.unsigned_abs()) >= Bytes::kib(64) {
                 notes.push(format!("{} since", signed(change)));
             }

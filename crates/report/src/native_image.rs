@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Figures, NATIVE_IMAGE_CATEGORIES, Runtime};
+use plimsoll_tracked::books::{Books, Figures, NATIVE_IMAGE_CATEGORIES, Runtime};
 
 use crate::words::printable;
 

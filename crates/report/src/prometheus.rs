@@ -7,9 +7,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::verdict::VerdictId;
+use plimsoll_tracked::books::Books;
 
 use crate::ledger_json::Ledger;
 use crate::words::printable;

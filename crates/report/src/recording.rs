@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{CurveFigures, Growth, History, Measure};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::Severity;
 
 use crate::words::{count, counted, cut, duration, moment_text, printable};

@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{History, Measure, Series};
-use plimsoll_observer::units::Bytes;
 
 use crate::recording::{head, period, signed};
 use crate::words::{count, cut, moment};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{CurveFigures, History, Measure};
-use plimsoll_observer::units::Bytes;
 
 use crate::recording::{head, period, sections, signed};
 use crate::words::{cut, printable};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use serde::Serialize;
 
 pub const SCHEMA: &str = "plimsoll.targets/1";

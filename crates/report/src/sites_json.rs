@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use plimsoll_observer::profile::{Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value};
-use plimsoll_observer::sites::{self, Detail, Sites};
-use plimsoll_observer::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma};
+use plimsoll_profiles::profile::{Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value};
+use plimsoll_tracked::sites::{self, Detail, Sites};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -190,7 +190,7 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
 pub(crate) fn parse<'a>(
     lines: &[SiteLine],
     table: &'a [FrameLine],
-    modules: &[plimsoll_observer::books::Module],
+    modules: &[plimsoll_tracked::books::Module],
 ) -> Result<Sites, String> {
     let mut of = Sites { profile: Profile::new(sites::columns()), ..Sites::default() };
     let profile = &mut of.profile;

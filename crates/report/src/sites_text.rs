@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Mode};
-use plimsoll_observer::profile::{
+use plimsoll_profiles::profile::{
     Column, Entry, Focused, FrameId, FrameOrigin, Function, GroupBy, Profile, Unit, Value,
 };
-use plimsoll_observer::sites::{self, Detail, Sites};
-use plimsoll_observer::source::segment::Life;
+use plimsoll_tracked::books::{Books, Mode};
+use plimsoll_tracked::segment::Life;
+use plimsoll_tracked::sites::{self, Detail, Sites};
 
 use crate::profile::{amount, called_at, error, moments_words};
 use crate::words::{self, count, counted, cut, duration, moment_text, printable};

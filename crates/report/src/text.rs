@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
-use plimsoll_observer::ending::Ending;
-use plimsoll_observer::gap::Gap;
-use plimsoll_observer::source::segment::Life;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::ending::Ending;
+use plimsoll_facts::gap::Gap;
+use plimsoll_facts::units::Bytes;
+use plimsoll_tracked::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
+use plimsoll_tracked::segment::Life;
 
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use plimsoll_trial::rows::TOLERATED_PERCENT;
 use plimsoll_trial::{Best, Metric, PairedDifference, Trial, Unit};
 

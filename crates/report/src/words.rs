@@ -1,6 +1,6 @@
 //! Formats figures and foreign text: counts with separators, moments, and names that cannot move the cursor.
 
-pub use plimsoll_observer::units::{count, counted};
+pub use plimsoll_facts::units::{count, counted};
 
 /// Text of a target (command, path, symbol, thread name) made safe for a terminal: control bytes, C1 codes and
 /// bidirectional overrides are escaped. Everything else stays as it is.

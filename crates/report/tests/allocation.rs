@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use plimsoll_observer::allocation::{Allocations, Chunks, IN_NEW_TLAB, OUTSIDE_TLAB, ThreadSlowPaths, Vm};
-use plimsoll_observer::profile::{Column, Frame, FrameId, FrameOrigin, GroupBy, Labels, Profile, Value, Weight};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::allocation::{Allocations, Chunks, IN_NEW_TLAB, OUTSIDE_TLAB, ThreadSlowPaths, Vm};
+use plimsoll_profiles::profile::{Column, Frame, FrameId, FrameOrigin, GroupBy, Labels, Profile, Value, Weight};
 use plimsoll_report::allocation;
 use plimsoll_report::profile::View;
 

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::diff::diff;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment::{self, Life};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_report::{diff as changes, hotspot, json, native_image, text};
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::diff::diff;
+use plimsoll_tracked::segment::{self, Life};
 
-#[path = "../../observer/tests/synthetic/mod.rs"]
+#[path = "../../tracked/tests/synthetic/mod.rs"]
 mod synthetic;
 
 fn server() -> Books {
@@ -137,7 +137,7 @@ fn the_texts_of_others() {
 #[test]
 fn a_native_image_has_all_lines_of_its_own_report() {
     let mut books = server();
-    books.process.runtime = plimsoll_observer::books::Runtime::NativeImage;
+    books.process.runtime = plimsoll_tracked::books::Runtime::NativeImage;
     let text = String::from_utf8(bytes(|out| native_image::write(out, &books))).unwrap();
     let names: Vec<&str> = text.lines().skip(2).filter(|l| !l.starts_with(' ')).collect();
     assert_eq!(names[..4], ["Total", "Compiler", "Code", "GC"]);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_report::hotspot;
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::segment::{self, Life};
 
 #[path = "../../../fixtures/jdks.rs"]
 mod jdks;
-#[path = "../../observer/tests/synthetic/mod.rs"]
+#[path = "../../tracked/tests/synthetic/mod.rs"]
 mod synthetic;
 
 #[derive(Debug, Default)]

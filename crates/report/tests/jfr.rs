@@ -7,14 +7,14 @@ mod decoder;
 mod random;
 
 use decoder::read;
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
-use plimsoll_observer::books::{Books, Category, Figures};
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::Snapshot;
-use plimsoll_observer::units::{Avma, Bytes};
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
 use plimsoll_report::jfr::{Instant, TABLE, Target, Told};
+use plimsoll_tracked::books::{Books, Category, Figures};
 use random::Random;
 use std::collections::BTreeMap;
 use std::fs;

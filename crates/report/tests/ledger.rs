@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
-use plimsoll_observer::gap::{Gap, Source};
-use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::{
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{
     Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, JavaThread, NmtCategory, Reading,
     Snapshot, Thread, VmRegion, VmTag, Vma,
 };
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use plimsoll_observer::gap::{Gap, Source};
-use plimsoll_observer::profile::{
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_profiles::profile::{
     Column, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, Module, Profile, ProfileDiff, Value, Weight,
 };
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 
 #[path = "profile/pprof_reader.rs"]
@@ -401,7 +401,7 @@ fn expected(profile: &Profile) -> Vec<pprof_reader::Sample> {
             };
             (name, if named { i64::from(frame.line.unwrap_or(0)) } else { 0 })
         });
-        let label = |key: &str, id: Option<plimsoll_observer::profile::NameId>| {
+        let label = |key: &str, id: Option<plimsoll_profiles::profile::NameId>| {
             id.map(|id| (key.to_string(), plimsoll_report::words::printable(profile.name_at(id))))
         };
         let labels = [label("category", entry.labels.category), label("thread", entry.labels.thread)];

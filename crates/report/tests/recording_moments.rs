@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::recording::{History, Measure, Range, Series};
-use plimsoll_observer::source::jfr::RecordingFiles as Recorded;
+use plimsoll_profiles::jfr::RecordingFiles as Recorded;
 use plimsoll_report::jfr::{End, How, Instant, TABLE, Target, Told};
 use plimsoll_report::recording_chart::{Chart, write};
 use plimsoll_report::{recording, recording_diff, recording_json};

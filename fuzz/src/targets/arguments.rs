@@ -1,7 +1,7 @@
 //! Values of the program's arguments that have a grammar of their own: moments, ranges, regular expressions.
 
-use plimsoll_observer::profile::Focus;
 use plimsoll_observer::recording::{Bound, Range};
+use plimsoll_profiles::profile::Focus;
 use plimsoll_report::words::{cut, parse_moment, printable};
 
 pub fn run(bytes: &[u8]) {

@@ -1,6 +1,6 @@
 //! Files of a cgroup, and /proc/PID/cgroup and mountinfo; a container's user writes parts of them.
 
-use plimsoll_observer::parsers::cgroup::*;
+use plimsoll_process::parsers::cgroup::*;
 
 pub fn run(bytes: &[u8]) {
     parse_paths(bytes);

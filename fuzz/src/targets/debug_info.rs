@@ -1,9 +1,9 @@
 //! ELF files with symbols and debug information: any file that a process has mapped. The caches of root are made from
 //! them.
 
-use plimsoll_observer::parsers::{functions::Functions, object as files};
-use plimsoll_observer::rules::{RuleSet, compile, modules};
 use plimsoll_segment::rules::Rules;
+use plimsoll_tracked::parsers::{functions::Functions, object as files};
+use plimsoll_tracked::rules::{RuleSet, compile, modules};
 use std::sync::OnceLock;
 
 fn rules() -> &'static RuleSet {

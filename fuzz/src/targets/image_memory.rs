@@ -1,9 +1,9 @@
 //! Native images and packed programs, searched for in the memory of a process that may be neither.
 
+use plimsoll_facts::snapshot::NativeImage;
 use plimsoll_observer::parsers::{chunks, unpacked};
-use plimsoll_observer::snapshot::NativeImage;
 use plimsoll_observer::source::native_image::{ImageFile, find_image, parse_image_nmt};
-use plimsoll_observer::source::proc::find_unpacked;
+use plimsoll_process::proc::find_unpacked;
 
 use crate::image::Image;
 

@@ -1,9 +1,9 @@
 //! Flight recordings: every view of `report` and `diff`.
 
 use plimsoll_jfr::reader::Wanted;
-use plimsoll_observer::allocation::{self, Choice};
 use plimsoll_observer::recording::{History, Range, RecordedSites, sites, sites_over_time};
-use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_profiles::allocation::{self, Choice};
+use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_report::recording_chart::{Chart, write as chart};
 use plimsoll_report::{allocation as allocations, page, recording, recording_diff, recording_json};
 
@@ -21,9 +21,9 @@ pub fn run(bytes: &[u8]) {
         is_page(&page);
     }
     let of = allocation::read(&file, Choice::default());
-    if let Ok(view) = plimsoll_report::profile::View::new(&of.profile, None, plimsoll_observer::profile::Weight::Bytes)
+    if let Ok(view) = plimsoll_report::profile::View::new(&of.profile, None, plimsoll_profiles::profile::Weight::Bytes)
     {
-        is_plain(&written(|out| allocations::write(out, &of, &view, plimsoll_observer::profile::GroupBy::Site, false)));
+        is_plain(&written(|out| allocations::write(out, &of, &view, plimsoll_profiles::profile::GroupBy::Site, false)));
         is_json(&written(|out| allocations::write_json(out, &of, &view)));
     }
     views::all(&of.profile);

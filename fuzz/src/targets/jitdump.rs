@@ -1,6 +1,6 @@
 //! `jit-PID.dump`: generated code in perf's own format. The process writes it.
 
-use plimsoll_observer::parsers::jitdump::parse;
+use plimsoll_tracked::parsers::jitdump::parse;
 
 pub fn run(bytes: &[u8]) {
     if let Some(map) = parse(bytes) {

@@ -1,13 +1,13 @@
 //! The walks of allocators and thread stacks over memory whose owner may have chosen every word.
 
+use plimsoll_facts::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::native_objects::block_cache;
 use plimsoll_observer::parsers::{golang, jemalloc, mimalloc, pymalloc, tcmalloc, v8};
-use plimsoll_observer::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
-use plimsoll_observer::source::proc::find_stacks;
-use plimsoll_observer::units::{AddressRange, Bytes};
+use plimsoll_process::proc::find_stacks;
 
 use super::smaps::explained;
 use crate::image::Image;

@@ -1,6 +1,6 @@
 //! `/tmp/perf-PID.map`: generated code by name. The process writes it.
 
-use plimsoll_observer::parsers::perf_map::Map;
+use plimsoll_tracked::parsers::perf_map::Map;
 
 pub fn run(bytes: &[u8]) {
     let map = Map::parse(bytes);

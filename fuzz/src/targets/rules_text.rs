@@ -1,8 +1,8 @@
 //! Category rules of a user (`--rules FILE`), names to match with them, and the loader's configuration.
 
-use plimsoll_observer::rules::{compile, modules, names, parse};
-use plimsoll_observer::symbols;
 use plimsoll_segment::rules::{Rules, glob_matches};
+use plimsoll_tracked::rules::{compile, modules, names, parse};
+use plimsoll_tracked::symbols;
 
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

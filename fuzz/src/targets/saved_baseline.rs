@@ -1,6 +1,6 @@
 //! `explain --baseline FILE`: an earlier explanation as JSON.
 
-use plimsoll_observer::snapshot::Snapshot;
+use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_report::ledger_json::parse_baseline;
 
 use super::smaps::explained;

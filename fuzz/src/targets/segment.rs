@@ -8,17 +8,17 @@ use std::cell::Cell;
 use std::path::Path;
 
 use plimsoll_jfr::writer::Recording;
-use plimsoll_observer::books::Books;
-use plimsoll_observer::diff::diff;
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::sites::{Sites, comparable};
-use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
-use plimsoll_observer::symbols::{Options, Symbols};
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::jfr::{Cost, Instant, Site, TABLE, Target, Told};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, LinesBy};
 use plimsoll_report::{diff as print, hotspot, native_image};
 use plimsoll_segment::{HEADER_BYTES, Section};
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::diff::diff;
+use plimsoll_tracked::segment::{Life, Segment, parse, read_parts};
+use plimsoll_tracked::sites::{Sites, comparable};
+use plimsoll_tracked::symbols::{Options, Symbols};
 
 use crate::views::{self, is_json, is_plain, written};
 

@@ -1,9 +1,9 @@
 //! smaps and maps, in which a process chooses names, up to the printed explanation.
 
+use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::Snapshot;
-use plimsoll_observer::source::proc::{parse_maps, parse_rollup, parse_smaps};
 use plimsoll_observer::verdict::judge;
+use plimsoll_process::proc::{parse_maps, parse_rollup, parse_smaps};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text, page};
 

@@ -1,8 +1,8 @@
 //! Files of /proc/PID with parts that the process writes: its name, command, environment, limits.
 
-use plimsoll_observer::parsers::access::{Said, parse_closed};
-use plimsoll_observer::parsers::kernel_log;
-use plimsoll_observer::parsers::status::*;
+use plimsoll_process::parsers::access::{Said, parse_closed};
+use plimsoll_process::parsers::kernel_log;
+use plimsoll_process::parsers::status::*;
 
 pub fn run(bytes: &[u8]) {
     kernel_log::parse(bytes);

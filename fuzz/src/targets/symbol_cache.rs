@@ -1,6 +1,6 @@
 //! The cache of symbols: reading returns what was written.
 
-use plimsoll_observer::parsers::cache::{parse, write};
+use plimsoll_tracked::parsers::cache::{parse, write};
 
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

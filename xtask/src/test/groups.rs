@@ -56,7 +56,10 @@ pub const GROUPS: &[Group] = &[
         "unit",
         Check,
         "unit tests of every crate",
-        Tests(&["category", "jfr", "segment", "tracker", "observer", "trial", "report", "cli", "xtask"]),
+        Tests(&[
+            "category", "jfr", "segment", "tracker", "facts", "process", "profiles", "tracked", "observer", "trial",
+            "report", "cli", "xtask",
+        ]),
     ),
     group(
         "doc",
@@ -90,7 +93,7 @@ pub const GROUPS: &[Group] = &[
         "observer",
         Check,
         "readers on known and on hostile bytes",
-        Tests(&["jfr/reader", "observer/books", "observer/report_lines"]),
+        Tests(&["jfr/reader", "tracked/books", "observer/report_lines"]),
     ),
     group(
         "report",
@@ -126,12 +129,12 @@ pub const GROUPS: &[Group] = &[
         Test,
         "readers on live processes: glibc's arenas, HotSpot, native images, symbols",
         Tests(&[
-            "observer/diff",
+            "tracked/diff",
             "observer/glibc",
             "observer/glibc_overwritten",
             "observer/hotspot",
             "observer/native_image",
-            "observer/symbols",
+            "tracked/symbols",
             "report/hotspot_parses",
         ]),
     ),
@@ -139,7 +142,7 @@ pub const GROUPS: &[Group] = &[
         "rules",
         Test,
         "categories beside HotSpot's own tags",
-        Tests(&["observer/rules_compile", "observer/rules_hotspot"]),
+        Tests(&["tracked/rules_compile", "tracked/rules_hotspot"]),
     ),
     group(
         "program",
@@ -167,7 +170,7 @@ pub const GROUPS: &[Group] = &[
         "security",
         Test,
         "what an ordinary user may try against root",
-        Tests(&["cli/security", "observer/as_target"]),
+        Tests(&["cli/security", "process/as_target"]),
     ),
     group("situations", Test, "one small program for each situation", Tests(&["cli/situations"])),
     group(
@@ -223,4 +226,4 @@ pub const GROUPS: &[Group] = &[
 ];
 
 /// Marked `#[ignore]` because they measure or print: no tier runs them.
-pub const TOOLS: &[&str] = &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports"];
+pub const TOOLS: &[&str] = &["tracked/rules_compile::cost", "tracked/rules_hotspot::compare_saved_reports"];

@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(group_of("cli/situations", "allocators_too::jemalloc"), Some("situations"));
         assert_eq!(group_of("cli/situations", "maps::basic"), Some("situations"));
         assert_eq!(group_of("cli", "anything"), Some("unit"));
-        assert_eq!(group_of("observer/rules_compile", "cost"), None, "a tool");
+        assert_eq!(group_of("tracked/rules_compile", "cost"), None, "a tool");
         assert_eq!(group_of("cli/of_yesterday", "anything"), None);
     }
 

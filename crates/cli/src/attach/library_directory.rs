@@ -5,7 +5,7 @@
 //! ```
 //! The target may have its own root, partly read-only, and may belong to another user (if plimsoll runs as root). That user
 //! controls the paths in the target's environment. So a child process with that user's rights makes every file
-//! (`plimsoll_observer::foreign::as_target`). The directory must belong to the target's user and be closed to others: a user
+//! (`plimsoll_process::foreign::as_target`). The directory must belong to the target's user and be closed to others: a user
 //! who can change the file can run code in the target.
 
 use std::ffi::OsStr;
@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use plimsoll_observer::foreign::as_target::{AsTarget, Facts};
-use plimsoll_observer::foreign::own_files;
-use plimsoll_observer::source::proc::Target;
+use plimsoll_process::foreign::as_target::{AsTarget, Facts};
+use plimsoll_process::foreign::own_files;
+use plimsoll_process::proc::Target;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::cache;

@@ -12,14 +12,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use plimsoll_observer::foreign::as_target::AsTarget;
-use plimsoll_observer::foreign::{ATTACH, Deadline};
-use plimsoll_observer::rules::read as rules;
-use plimsoll_observer::snapshot::Vma;
+use plimsoll_facts::snapshot::Vma;
 use plimsoll_observer::source::hotspot::{self, Mute, Patience, PerfData, Vm};
-use plimsoll_observer::source::proc::{self, Target};
-use plimsoll_observer::source::segment::{self, Life, agent::Answer};
+use plimsoll_process::foreign::as_target::AsTarget;
+use plimsoll_process::foreign::{ATTACH, Deadline};
+use plimsoll_process::proc::{self, Target};
 use plimsoll_report::words::printable;
+use plimsoll_tracked::rules::read as rules;
+use plimsoll_tracked::segment::{self, Life, agent::Answer};
 use sha2::{Digest, Sha256};
 
 use crate::exit::Exit;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::source::proc::Target;
+use plimsoll_process::proc::Target;
 
 /// CPU time after which a thread has left its hook, including page faults that clear huge pages.
 const ENOUGH: Duration = Duration::from_millis(1);

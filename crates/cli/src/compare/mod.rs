@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_observer::foreign::{Deadline, FileKind, NAMES, given};
+use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
-use plimsoll_observer::snapshot::Snapshot;
+use plimsoll_process::foreign::{Deadline, FileKind, NAMES, given};
 use plimsoll_report::{comparison_json, comparison_text, words};
 use plimsoll_trial::budget::{Budget, Excess};
 use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};

@@ -8,14 +8,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_observer::allocation::slow_paths_of_mappings;
-use plimsoll_observer::books::Runtime;
-use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::ledger::LineId;
-use plimsoll_observer::profile::{Change, Profile, ProfileDiff, SiteChange};
-use plimsoll_observer::sites::{HELD, MAPPED_COUNT, PEAK, of_one_run};
-use plimsoll_observer::source::segment;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_profiles::allocation::slow_paths_of_mappings;
+use plimsoll_profiles::profile::{Change, Profile, ProfileDiff, SiteChange};
 use plimsoll_report::profile::{folded, stack_text, svg};
+use plimsoll_tracked::books::Runtime;
+use plimsoll_tracked::segment;
+use plimsoll_tracked::sites::{HELD, MAPPED_COUNT, PEAK, of_one_run};
 use plimsoll_trial::comparison::{Category, Site, Tracked};
 
 use crate::output::to_output;

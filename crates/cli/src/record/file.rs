@@ -12,9 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::writer::{Batch, Recording, Store};
-use plimsoll_observer::foreign::own_files::{self, Folder};
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::own_files::{self, Folder};
 use plimsoll_report::jfr::TABLE;
 use plimsoll_report::words;
 use rustix::fs::FileType;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use plimsoll_report::jfr::{Instant as Moment, Target as Described, Told};
 use plimsoll_report::words;
 

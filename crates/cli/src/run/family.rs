@@ -10,12 +10,12 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::ending::{Ending, How};
-use plimsoll_observer::foreign::Deadline;
-use plimsoll_observer::source::segment::{self, Head, Life};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::Deadline;
 use plimsoll_report::words::{count, cut};
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::segment::{self, Head, Life};
 
 use crate::target;
 

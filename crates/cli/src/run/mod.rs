@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_observer::ending::{Ending, How};
-use plimsoll_observer::foreign::{Deadline, NAMES, own_files};
-use plimsoll_observer::source::{cgroup, proc, segment};
-use plimsoll_observer::symbols;
+use plimsoll_facts::ending::{Ending, How};
+use plimsoll_process::cgroup;
+use plimsoll_process::foreign::{Deadline, NAMES, own_files};
+use plimsoll_process::proc;
 use plimsoll_report::words;
+use plimsoll_tracked::segment;
+use plimsoll_tracked::symbols;
 
 use crate::launch::{Launch, Prepared, failed, mirror, prepare};
 use crate::output::{By, Choice, Format, Style, say, shown};

@@ -12,20 +12,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plimsoll_observer::books::{Booked, BookedSince, Books};
+use plimsoll_facts::ending;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{MappingDetail, Regions, Series, take};
-use plimsoll_observer::ending;
-use plimsoll_observer::foreign::{Deadline, LOOK, NAMES};
-use plimsoll_observer::gap::Source;
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
-use plimsoll_observer::source::proc::{self, Target};
-use plimsoll_observer::source::segment::{self, Life};
-use plimsoll_observer::source::{cgroup, hotspot};
-use plimsoll_observer::symbols;
-use plimsoll_observer::units::Bytes;
+use plimsoll_observer::source::hotspot;
 use plimsoll_observer::verdict::{Verdict, judge};
+use plimsoll_process::cgroup;
+use plimsoll_process::foreign::{Deadline, LOOK, NAMES};
+use plimsoll_process::proc::{self, Target};
 use plimsoll_report::jfr::{Cost, End, How, Site};
+use plimsoll_tracked::books::{Booked, BookedSince, Books};
+use plimsoll_tracked::segment::{self, Life};
+use plimsoll_tracked::symbols;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -242,7 +243,7 @@ impl Sampler {
         let time_ns = now_ns();
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
-        let booked = books.as_ref().map(Booked::of);
+        let booked = books.as_ref().map(Books::booked);
         let of_now = self.owners(began, booked)
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
@@ -452,7 +453,7 @@ pub fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_observer::snapshot::{HotSpot, NativeImage};
+    use plimsoll_facts::snapshot::{HotSpot, NativeImage};
 
     /// The first mapping already shows a native image, but its heap is mapped later.
     #[test]

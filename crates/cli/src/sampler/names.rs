@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::profile::{Frame, Profile};
-use plimsoll_observer::sites::Sites;
-use plimsoll_observer::symbols::{Options, SourcePlace, Symbols};
-use plimsoll_observer::units::Avma;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_profiles::profile::{Frame, Profile};
 use plimsoll_report::jfr::{Site, unnamed};
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::sites::Sites;
+use plimsoll_tracked::symbols::{Options, SourcePlace, Symbols};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Module path ("" for code outside modules) → offset (there: address) → functions. An empty list: the symbols have no

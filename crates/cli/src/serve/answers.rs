@@ -16,14 +16,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::symbols;
 use plimsoll_observer::verdict::judge;
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::ledger_text::Explanation;
 use plimsoll_report::prometheus::{self, Own, Samples, Style};
 use plimsoll_report::serve_list::{self, Row};
 use plimsoll_report::{json, ledger_json, page as pages, recording_json};
+use plimsoll_tracked::symbols;
 
 use super::board::{Board, Posted, Published};
 use super::history::Store;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::ledger::Baseline;
-use plimsoll_observer::source::processes::Identity;
+use plimsoll_process::processes::Identity;
 use plimsoll_report::prometheus::Samples;
 use plimsoll_report::serve_list::Row;
 

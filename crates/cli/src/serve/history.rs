@@ -13,10 +13,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll_observer::foreign::own_files::{Directory, Folder};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Bound, History, Range};
-use plimsoll_observer::source::jfr::RecordingFiles;
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::own_files::{Directory, Folder};
+use plimsoll_profiles::jfr::RecordingFiles;
 use rustix::fs::{FlockOperation, flock};
 
 use super::wire::is_name;

@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_observer::foreign::{Deadline, FileKind, LOOK, given};
-use plimsoll_observer::source::processes::{self, Known};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, given};
+use plimsoll_process::processes::{self, Known};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sha2::{Digest, Sha256};

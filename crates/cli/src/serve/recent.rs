@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::LineId;
 use plimsoll_observer::recording::{History, Measure};
-use plimsoll_observer::units::Bytes;
 
 /// Readings: four hours at 15 s.
 const MOST: usize = 960;

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::foreign::Deadline;
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
-use plimsoll_observer::source::processes::{self, Identity, Known, Listed};
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::processes::{self, Identity, Known, Listed};
 use plimsoll_report::ledger_json;
 use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::prometheus::Samples;

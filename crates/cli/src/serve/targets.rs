@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_observer::source::processes::{Identity, Listed};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::processes::{Identity, Listed};
 use plimsoll_report::ledger_text::java_first;
 
 use super::wire::is_name;
@@ -118,7 +118,7 @@ fn base(of: &Listed) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_observer::source::processes::ProcessKind;
+    use plimsoll_process::processes::ProcessKind;
 
     use super::*;
 

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_observer::foreign::Deadline;
-use plimsoll_observer::snapshot::CgroupVersion;
-use plimsoll_observer::source::{cgroup, proc};
+use plimsoll_facts::snapshot::CgroupVersion;
+use plimsoll_process::cgroup;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc;
 
 /// The kernel needs a moment after the last process before it removes a cgroup.
 const REMOVALS: u32 = 200;

@@ -19,9 +19,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::Snapshot;
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_report::{trial_json, trial_pages, trial_text, words};
 use plimsoll_trial::rate::Url;

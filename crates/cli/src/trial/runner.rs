@@ -11,11 +11,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::snapshot::{HeapPart, Snapshot};
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::ledger::{Ledger, LineId};
-use plimsoll_observer::snapshot::{HeapPart, Snapshot};
-use plimsoll_observer::source::{hotspot, proc};
+use plimsoll_observer::source::hotspot;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc;
 use plimsoll_trial::remedy::Start;
 use plimsoll_trial::{Action, End, Metric, Run, latency};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use plimsoll_observer::foreign::{Deadline, Target};
-use plimsoll_observer::source::proc;
+use plimsoll_process::foreign::{Deadline, Target};
+use plimsoll_process::proc;
 
 /// For reads of /proc only: they wait for nobody.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);

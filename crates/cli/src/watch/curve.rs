@@ -1,8 +1,8 @@
 //! One figure over time, and what it did since the mark.
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::growth::{LEAST_RANGE_NS, growth};
 use plimsoll_observer::recording::{Growth, Point, Series};
-use plimsoll_observer::units::Bytes;
 
 #[derive(Clone, Debug, Default)]
 pub struct Curve {

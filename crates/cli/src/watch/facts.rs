@@ -3,14 +3,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_observer::books::Mode;
+use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Baseline, Ledger, LineId, ThreadPools, thread_names};
-use plimsoll_observer::rules::{RuleSet, names};
-use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Case, Verdict};
 use plimsoll_report::jfr::Site;
 use plimsoll_report::ledger_text;
+use plimsoll_tracked::books::Mode;
+use plimsoll_tracked::rules::{RuleSet, names};
 
 use crate::sampler::Sample;
 

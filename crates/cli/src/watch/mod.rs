@@ -18,7 +18,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 use crate::{Failure, explain, named, output, record};
 

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Baseline, LineId};
-use plimsoll_observer::source::processes::{Identity, Listed};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Verdict, VerdictId};
+use plimsoll_process::processes::{Identity, Listed};
 
 use super::curve::{Curve, Trend};
 use super::facts::{Facts, MOST_SITES, SiteRow};

@@ -2,10 +2,10 @@
 //! `BLESS=1` writes the goldens anew.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::LineId;
-use plimsoll_observer::source::processes::{Identity, Listed, ProcessKind};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Effort, Remedy, Severity, Verdict, VerdictId};
+use plimsoll_process::processes::{Identity, Listed, ProcessKind};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::foreign::{Deadline, LOOK};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
-use plimsoll_observer::rules::read as rules;
-use plimsoll_observer::source::processes::{self, Listed};
-use plimsoll_observer::units::Bytes;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::processes::{self, Listed};
 use plimsoll_report::jfr::How;
+use plimsoll_tracked::rules::read as rules;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::facts::Facts;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use plimsoll_observer::foreign::{Deadline, LOOK};
-use plimsoll_observer::source::segment;
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_tracked::segment;
 
 use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, fresh};
 

@@ -1,6 +1,6 @@
 //! Netty's direct buffers: by java.nio with a cleaner, and by Unsafe without one, pooled and unpooled.
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 use crate::fixture::Fixture;
 use crate::kit::{BOOKS, SMALL_HEAP, evidence, has, how, near, on, remedy, rss, saved, start, typed};

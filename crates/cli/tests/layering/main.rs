@@ -15,24 +15,66 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// preload → tracker → segment ← observer ← report ← cli; observer, report, cli → jfr; report, cli → trial
+/// preload → tracker → segment ← facts ← process ← tracked ← observer ← report ← cli; facts, jfr ← profiles ← tracked;
+/// report, cli → trial
 const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-segment", &[]),
     ("plimsoll-category", &[]),
     ("plimsoll-tracker", &["plimsoll-segment"]),
     ("plimsoll-preload", &["plimsoll-tracker"]),
     ("plimsoll-jfr", &[]),
-    ("plimsoll-observer", &["plimsoll-jfr", "plimsoll-segment"]),
+    ("plimsoll-facts", &["plimsoll-segment"]),
+    ("plimsoll-process", &["plimsoll-facts"]),
+    ("plimsoll-profiles", &["plimsoll-facts", "plimsoll-jfr"]),
+    ("plimsoll-tracked", &["plimsoll-facts", "plimsoll-process", "plimsoll-profiles", "plimsoll-segment"]),
+    (
+        "plimsoll-observer",
+        &[
+            "plimsoll-facts",
+            "plimsoll-jfr",
+            "plimsoll-process",
+            "plimsoll-profiles",
+            "plimsoll-segment",
+            "plimsoll-tracked",
+        ],
+    ),
     ("plimsoll-trial", &[]),
-    ("plimsoll-report", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-trial"]),
-    ("plimsoll", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report", "plimsoll-trial"]),
+    (
+        "plimsoll-report",
+        &[
+            "plimsoll-facts",
+            "plimsoll-jfr",
+            "plimsoll-observer",
+            "plimsoll-process",
+            "plimsoll-profiles",
+            "plimsoll-tracked",
+            "plimsoll-trial",
+        ],
+    ),
+    (
+        "plimsoll",
+        &[
+            "plimsoll-facts",
+            "plimsoll-jfr",
+            "plimsoll-observer",
+            "plimsoll-process",
+            "plimsoll-profiles",
+            "plimsoll-report",
+            "plimsoll-tracked",
+            "plimsoll-trial",
+        ],
+    ),
     (
         "plimsoll-fuzz",
         &[
+            "plimsoll-facts",
             "plimsoll-jfr",
             "plimsoll-observer",
+            "plimsoll-process",
+            "plimsoll-profiles",
             "plimsoll-report",
             "plimsoll-segment",
+            "plimsoll-tracked",
             "plimsoll-tracker",
             "plimsoll-trial",
         ],
@@ -121,6 +163,10 @@ const ORDERS: &[Order] = &[
     Order { name: "preload", stages: &[&["memory"]], upward: &[], knots: &[] },
     JFR,
     TRACKER,
+    FACTS,
+    PROCESS,
+    PROFILES,
+    TRACKED,
     OBSERVER,
     TRIAL,
     REPORT,
@@ -147,21 +193,29 @@ const TRACKER: Order = Order {
 
 const JFR: Order = Order { name: "jfr", stages: &[&["format"], &["reader", "writer"]], upward: &[], knots: &[] };
 
+const FACTS: Order =
+    Order { name: "facts", stages: &[&["ending", "lines", "units"], &["gap"], &["snapshot"]], upward: &[], knots: &[] };
+
+const PROCESS: Order = Order {
+    name: "process",
+    stages: &[&["foreign"], &["proc"], &["cgroup", "kernel_log", "processes"], &["parsers"]],
+    upward: &[],
+    knots: &[],
+};
+
+const PROFILES: Order =
+    Order { name: "profiles", stages: &[&["jfr", "profile"], &["allocation"]], upward: &[], knots: &[] };
+
+const TRACKED: Order = Order {
+    name: "tracked",
+    stages: &[&["rules", "segment"], &["books"], &["diff", "symbols"], &["sites"], &["parsers"]],
+    upward: &[],
+    knots: &[],
+};
+
 const OBSERVER: Order = Order {
     name: "observer",
-    stages: &[
-        &["ending", "lines", "units"],
-        &["gap"],
-        &["profile", "snapshot"],
-        &["foreign"],
-        &["rules", "source"],
-        &["books"],
-        &["diff", "symbols"],
-        &["allocation", "ledger", "sites"],
-        &["verdict"],
-        &["collect", "recording"],
-        &["parsers"],
-    ],
+    stages: &[&["source"], &["ledger"], &["verdict"], &["collect", "recording"], &["parsers"]],
     upward: &[],
     knots: &[],
 };
@@ -280,14 +334,17 @@ fn modules_import_earlier_stages_only() {
     }
 }
 
+/// The crates outside the target that read processes, segments and recordings.
+const OUTSIDE: [&str; 5] = ["facts", "process", "profiles", "tracked", "observer"];
+
 /// Files and folders with unsafe code: system calls, assembly, the program's memory, and the contents of the segment.
 const UNSAFE: &[&str] = &[
     "crates/category/src/lib.rs",
     "crates/cli/src/confine.rs",
     "crates/cli/src/sys.rs",
-    "crates/observer/src/foreign/as_target/child.rs",
+    "crates/process/src/foreign/as_target/child.rs",
     "crates/observer/src/source/hotspot/peer.rs",
-    "crates/observer/src/source/proc/scan.rs",
+    "crates/process/src/proc/scan.rs",
     "crates/preload/src/lib.rs",
     "crates/tracker/src/account/blocks.rs",
     "crates/tracker/src/account/early.rs",
@@ -328,7 +385,7 @@ const UNSAFE: &[&str] = &[
 fn unsafe_code_stays_in_its_fence() {
     let is_word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
     let mut used = vec![];
-    for name in ["segment", "tracker", "preload", "jfr", "observer", "trial", "report", "cli", "category"] {
+    for name in ["segment", "tracker", "preload", "jfr", "trial", "report", "cli", "category"].iter().chain(&OUTSIDE) {
         for (path, code) in sources(name) {
             // Attributes (no_mangle, naked), the name of the lint and a page's content policy are not unsafe code.
             if !is_word(&code.replace("#[unsafe(", "#[").replace("'unsafe-inline'", "")) {
@@ -355,15 +412,24 @@ const OPENS: [&str; 8] = [
 ];
 /// Readers beside the files that are called read.rs: the one that finds segments, and the one that reads HotSpot's own
 /// tables.
-const READERS: [&str; 2] =
-    ["crates/observer/src/source/segment/find.rs", "crates/observer/src/source/hotspot/structs.rs"];
+const READERS: [&str; 2] = ["crates/tracked/src/segment/find.rs", "crates/observer/src/source/hotspot/structs.rs"];
+
+/// Code without I/O and without a clock.
+const PURE: [&str; 6] = [
+    "facts/src/",
+    "observer/src/ledger/",
+    "observer/src/verdict/",
+    "profiles/src/profile/",
+    "tracked/src/books/",
+    "tracked/src/diff.rs",
+];
 
 #[test]
 fn only_readers_open_anything() {
     let opens = |code: &str| OPENS.iter().find(|o| code.contains(*o)).copied();
     let mut readers = 0;
-    for (path, code) in sources("observer") {
-        let is_foreign = path.starts_with("crates/observer/src/foreign/");
+    for (path, code) in OUTSIDE.into_iter().flat_map(sources) {
+        let is_foreign = path.starts_with("crates/process/src/foreign/");
         let is_reader = path.ends_with("/read.rs") || is_foreign || READERS.contains(&path.as_str());
         let found = opens(&code);
         readers += usize::from(is_reader && found.is_some());
@@ -374,11 +440,8 @@ fn only_readers_open_anything() {
         assert_eq!(opens(&code), None, "{path}");
     }
     // Pure code has none of these calls even in a file called read.rs, and no clock.
-    for (path, code) in sources("observer") {
-        if ["ledger/", "verdict/", "books", "diff.rs", "profile"]
-            .iter()
-            .any(|p| path.starts_with(&format!("crates/observer/src/{p}")))
-        {
+    for (path, code) in OUTSIDE.into_iter().flat_map(sources) {
+        if PURE.iter().any(|place| path.starts_with(&format!("crates/{place}"))) {
             assert_eq!(opens(&code).or(code.contains("SystemTime").then_some("a clock")), None, "{path}");
         }
     }
@@ -417,15 +480,15 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/cli/src/target.rs", 3, "/proc: the kernel's own"),
     ("crates/cli/src/trial/group.rs", 2, "files of cgroups below our own: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
-    ("crates/observer/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
-    ("crates/observer/src/source/cgroup/read.rs", 3, "/proc: the kernel's own"),
-    ("crates/observer/src/source/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
-    ("crates/observer/src/source/processes/read.rs", 1, "/proc/uptime: the kernel's own"),
-    ("crates/observer/src/source/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
-    ("crates/observer/src/source/proc/read.rs", 6, "settings of the kernel"),
-    ("crates/observer/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),
-    ("crates/observer/src/source/segment/find.rs", 7, "/proc: the kernel's own"),
-    ("crates/observer/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
+    ("crates/tracked/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
+    ("crates/process/src/cgroup/read.rs", 3, "/proc: the kernel's own"),
+    ("crates/process/src/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
+    ("crates/process/src/processes/read.rs", 1, "/proc/uptime: the kernel's own"),
+    ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
+    ("crates/process/src/proc/read.rs", 6, "settings of the kernel"),
+    ("crates/process/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),
+    ("crates/tracked/src/segment/find.rs", 7, "/proc: the kernel's own"),
+    ("crates/tracked/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
 ];
 
 /// The owner of a target chooses what is at its paths: a FIFO, a device, a sparse terabyte, a link out of a container.
@@ -433,16 +496,16 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
 fn files_of_others_are_opened_in_one_place() {
     let calls = |code: &str| OPENERS.iter().map(|call| code.matches(call).count()).sum::<usize>();
     let mut places = 0;
-    for (path, code) in ["observer", "report", "cli"].into_iter().flat_map(sources) {
+    for (path, code) in OUTSIDE.into_iter().chain(["report", "cli"]).flat_map(sources) {
         let found = calls(&code);
-        if path.starts_with("crates/observer/src/foreign") {
+        if path.starts_with("crates/process/src/foreign") {
             places += found;
             continue;
         }
         let may = MAY_OPEN.iter().find(|(file, ..)| *file == path).map_or(0, |(_, number, _)| *number);
         assert_eq!(
             found, may,
-            "{path}: open files of others through observer/src/foreign, or give a reason in MAY_OPEN"
+            "{path}: open files of others through process/src/foreign, or give a reason in MAY_OPEN"
         );
     }
     assert!(places >= 8, "foreign/ opens in {places} places: does this test still see it?");
@@ -477,8 +540,8 @@ const MAKE_DEADLINES: [(&str, usize, &str); 18] = [
 
 #[test]
 fn only_verbs_make_deadlines() {
-    for (path, code) in ["observer", "report", "cli"].into_iter().flat_map(sources) {
-        if !path.starts_with("crates/observer/src/foreign/") {
+    for (path, code) in OUTSIDE.into_iter().chain(["report", "cli"]).flat_map(sources) {
+        if !path.starts_with("crates/process/src/foreign/") {
             let may = MAKE_DEADLINES.iter().find(|(file, ..)| *file == path).map_or(0, |(_, number, _)| *number);
             assert_eq!(code.matches("Deadline::after(").count(), may, "{path}: take the deadline of the verb");
         }
@@ -587,7 +650,8 @@ fn the_security_page_names_tests_that_exist() {
     let cited: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(cited.len() > 40, "{} names: does this test still see the table?", cited.len());
     let mut files = vec![];
-    let mut folders: Vec<PathBuf> = ["cli", "observer", "tracker"].map(|name| top().join("crates").join(name)).into();
+    let mut folders: Vec<PathBuf> =
+        ["cli", "tracker"].iter().chain(&OUTSIDE).map(|name| top().join("crates").join(name)).collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("entry").path();

@@ -1,7 +1,7 @@
 //! Starting, stopping and rotating recordings.
 
 use crate::{Place, Running, events, stage, wait_until};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;

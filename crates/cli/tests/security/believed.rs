@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, FileKind, LOOK};
-use plimsoll_observer::source::proc::Target;
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK};
+use plimsoll_process::proc::Target;
 use plimsoll_segment::Header;
 
 use crate::commands::{Running, fifo, only_segment};

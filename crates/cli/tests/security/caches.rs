@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::rules::read as rules;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_tracked::rules::read as rules;
 
 use crate::commands::{LIMIT, Scratch, ended, only_segment, plimsoll};
 

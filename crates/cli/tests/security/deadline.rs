@@ -8,7 +8,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Ask, Deadline, FileKind, open};
+use plimsoll_process::foreign::{Ask, Deadline, FileKind, open};
 
 use crate::commands::{LIMIT, Running, libc_file};
 use crate::kit::{MALLORY, can, of_mallory, roots};

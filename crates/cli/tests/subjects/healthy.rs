@@ -2,8 +2,9 @@
 
 use crate::door::{Door, Running, wait_end, wait_for};
 use crate::http::Connection;
+use crate::postgres;
+use crate::redis;
 use crate::stage::{Jdk, Scratch, jdk, kiosk, must, say, shop};
-use crate::{postgres, redis};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

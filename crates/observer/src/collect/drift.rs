@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::snapshot::{AllocatorKind, HeapPart, Snapshot};
-use crate::units::{Avma, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, Snapshot};
+use plimsoll_facts::units::{Avma, Bytes};
 
 /// Which figure.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ fn figures(snapshot: &Snapshot, mut each: impl FnMut(Figure, Bytes, Bytes)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{HotSpot, NmtCategory};
+    use plimsoll_facts::snapshot::{HotSpot, NmtCategory};
 
     fn queried(time: f64, symbols: u64, moved: u64) -> Snapshot {
         let category = NmtCategory {

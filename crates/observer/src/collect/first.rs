@@ -5,15 +5,22 @@ use std::thread;
 use std::time::Instant;
 
 use super::second;
-use crate::books::{Booked, Books};
-use crate::foreign::Deadline;
-use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
-use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
-use crate::source::memory::Live;
-use crate::source::proc::{self, Target, timed};
-use crate::source::{cgroup, glibc, hotspot, native_image, native_objects, opened, pymalloc, segment};
-use crate::units::AddressRange;
+use crate::source::glibc;
+use crate::source::hotspot;
+use crate::source::native_image;
+use crate::source::native_objects;
+use crate::source::opened;
+use crate::source::pymalloc;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
+use plimsoll_facts::units::AddressRange;
+use plimsoll_process::cgroup;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::memory::Live;
+use plimsoll_process::proc::{self, Target, timed};
+use plimsoll_tracked::books::{Booked, Books};
+use plimsoll_tracked::segment;
 
 /// Why there is no result: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +262,7 @@ fn attached_books(target: &Target, vmas: &[Vma]) -> Option<Booked> {
     let segment = segment::read(&path, deadline).ok()?;
     let books = Books::new(&segment, life, segment.last_sign_ns());
     let attaches = books.counters.iter().any(|counter| counter.name == "attaches" && counter.value > 0);
-    attaches.then(|| Booked::of(&books))
+    attaches.then(|| books.booked())
 }
 
 /// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counts the CPUs that the

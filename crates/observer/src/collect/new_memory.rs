@@ -12,11 +12,11 @@
 use std::collections::HashSet;
 
 use crate::ledger::vma_at;
-use crate::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
 use crate::source::glibc::{reach, stretches};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
-use crate::source::proc::{self, Target};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use plimsoll_process::proc::{self, Target};
 
 /// HEAP_MAX_SIZE of 64-bit systems without huge pages for malloc.
 const HEAP: u64 = 64 << 20;
@@ -133,7 +133,7 @@ fn block<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma, end: Av
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{Arena, Glibc};
+    use plimsoll_facts::snapshot::{Arena, Glibc};
     use std::collections::HashMap;
 
     /// Words by address; every page is present.

@@ -8,12 +8,14 @@
 //! A figure that changed between its two readings may be wrong by as much at the moment of smaps. For a figure that only
 //! rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it isn't.
 
-use crate::gap::{Gap, Source};
-use crate::snapshot::{Arena, Glibc, HotSpot, OpenedHeap, Snapshot, Vma};
-use crate::source::memory::Live;
-use crate::source::proc::{self, Target};
-use crate::source::{glibc, hotspot, opened};
-use crate::units::Bytes;
+use crate::source::glibc;
+use crate::source::hotspot;
+use crate::source::opened;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, OpenedHeap, Snapshot, Vma};
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::proc::memory::Live;
+use plimsoll_process::proc::{self, Target};
 
 /// Of more anonymous memory, one walk takes seconds, so there is no second.
 const WALKED_TWICE: Bytes = Bytes::mib(8 << 10);

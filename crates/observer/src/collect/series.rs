@@ -16,11 +16,11 @@
 use super::drift::Drift;
 use super::first::residency;
 use super::new_memory;
-use crate::gap::Source;
-use crate::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
 use crate::source::hotspot::Direct;
-use crate::source::memory::Live;
-use crate::source::proc::{self, KnownMappings, Target};
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
+use plimsoll_process::proc::memory::Live;
+use plimsoll_process::proc::{self, KnownMappings, Target};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,7 @@ impl Series {
         &mut self,
         target: &Target,
         snapshot: &mut Snapshot,
-        gaps: &mut Vec<crate::gap::Gap>,
+        gaps: &mut Vec<plimsoll_facts::gap::Gap>,
     ) -> io::Result<(Vec<Vma>, Duration)> {
         let mappings = proc::read_smaps(target, gaps);
         let process = &snapshot.process;

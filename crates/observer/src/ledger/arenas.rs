@@ -11,10 +11,10 @@
 use super::attribute::apportion;
 use super::distinct::proportional;
 use super::{Grade, LineSums, Owner, Piece};
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::{Arena, ArenaKind, Booked, Snapshot};
-use crate::units::Bytes;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::{Arena, ArenaKind, Booked, Snapshot};
+use plimsoll_facts::units::Bytes;
 
 #[derive(Clone, Copy, Default)]
 struct Heaps {

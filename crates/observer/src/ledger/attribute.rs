@@ -9,10 +9,10 @@
 
 use super::claims::{Claims, likely_owner};
 use super::{Grade, Owner, Piece};
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::{Backing, Snapshot, Vma};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::{Backing, Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 
 pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
     let objects = Objects::of(snapshot);

@@ -1,17 +1,17 @@
 //! Changes since an earlier reading.
 
 use super::{Ledger, LineId};
-use crate::snapshot::Baseline;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::Baseline;
+use plimsoll_facts::units::Bytes;
 
-impl Baseline {
-    /// How much the line grew; negative if it shrank.
-    pub fn change(&self, ledger: &Ledger, id: LineId) -> i64 {
-        difference(ledger.resident(id), self.resident(id))
+impl Ledger {
+    /// How much the line grew since `baseline`; negative if it shrank.
+    pub fn change_since(&self, baseline: &Baseline, id: LineId) -> i64 {
+        difference(self.resident(id), baseline.resident(id))
     }
 
-    pub fn change_of_rss(&self, ledger: &Ledger) -> i64 {
-        difference(ledger.rss, self.rss)
+    pub fn rss_change_since(&self, baseline: &Baseline) -> i64 {
+        difference(self.rss, baseline.rss)
     }
 }
 

@@ -5,11 +5,11 @@
 
 use super::vm_blocks::take;
 use super::{Grade, LineSums};
-use crate::books::before;
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::Snapshot;
-use crate::units::Bytes;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::Bytes;
+use plimsoll_tracked::books::before;
 
 const BEFORE: &str = "from before the attach";
 const SINCE: &str = ", since the attach";

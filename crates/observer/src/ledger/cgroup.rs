@@ -5,8 +5,8 @@
 //! The kernel charges in batches per CPU and updates memory.stat with a delay, so `rest` is rarely 0. It is printed,
 //! and may be negative.
 
-use crate::snapshot::Cgroup;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::Cgroup;
+use plimsoll_facts::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupSum {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::pools::{ThreadPools, thread_names};
 use super::{Grade, Owner, tracker_mappings};
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, VmTag, Vma};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, VmTag, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -336,7 +336,8 @@ pub(crate) fn same_file(one: &Vma, other: &Vma) -> bool {
 
 /// The allocator that serves malloc instead of glibc or musl, or musl's own.
 pub(crate) fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
-    let serving = |known: &&crate::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
+    let serving =
+        |known: &&plimsoll_facts::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
     snapshot.allocators.iter().find(serving).map(|known| known.kind)
 }
 

@@ -9,8 +9,8 @@
 //! repeated. Private mappings are left out, because pages that the program has written there are copies.
 
 use super::Piece;
-use crate::snapshot::{Snapshot, Vma};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::snapshot::{Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 
 /// Groups of resident shared file mappings (by index) that map a common part of a file.
 fn groups(vmas: &[Vma]) -> Vec<Vec<usize>> {
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
     use crate::ledger::{Ledger, LineId};
     use crate::random::Random;
-    use crate::snapshot::Backing;
-    use crate::snapshot::Residency;
-    use crate::units::Avma;
+    use plimsoll_facts::snapshot::Backing;
+    use plimsoll_facts::snapshot::Residency;
+    use plimsoll_facts::units::Avma;
 
     const PAGE: u64 = 4096;
 

@@ -26,21 +26,21 @@ mod vm_blocks;
 
 use std::collections::BTreeMap;
 
-pub use crate::lines::{Group, LineId};
-pub use crate::snapshot::Baseline;
 pub use arenas::child_of as child_of_arenas;
 pub use cgroup::CgroupSum;
 pub use claims::GO_HEAP;
 pub(crate) use claims::{PYTHON_POOLS, vma_at};
 pub use distinct::mapped_again;
 pub use opened::child as child_of_heap;
+pub use plimsoll_facts::lines::{Group, LineId};
+pub use plimsoll_facts::snapshot::Baseline;
 pub use pools::{ThreadPools, thread_names};
 pub(crate) use tracker_mappings::is_tracker;
 pub use tracker_mappings::of as own_mappings;
 
-use crate::gap::Source;
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 
 /// How a figure was obtained, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,10 +6,10 @@ use super::attribute::apportion;
 use super::claims::GO_HEAP;
 use super::distinct::proportional;
 use super::{Grade, LineSums, Owner, Piece};
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
-use crate::units::Bytes;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
+use plimsoll_facts::units::Bytes;
 
 pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
     for heap in snapshot.opened_heaps() {

@@ -12,12 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::snapshot::Snapshot;
+use plimsoll_facts::snapshot::Snapshot;
 
 /// Names of the snapshot's threads, in the snapshot's order. The VM knows full names, the kernel only 15 bytes.
 pub fn thread_names(snapshot: &Snapshot) -> Vec<&str> {
     let java = snapshot.hotspot.as_ref().map(|vm| vm.threads_by_tid()).unwrap_or_default();
-    let name = |thread: &crate::snapshot::Thread| java.get(&thread.namespaced_tid).map(|java| java.name.as_str());
+    let name =
+        |thread: &plimsoll_facts::snapshot::Thread| java.get(&thread.namespaced_tid).map(|java| java.name.as_str());
     snapshot.threads.iter().map(|thread| name(thread).unwrap_or(&thread.name)).collect()
 }
 

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::random::Random;
-use crate::snapshot::Residency;
-use crate::snapshot::{
+use plimsoll_facts::snapshot::Residency;
+use plimsoll_facts::snapshot::{
     Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange,
     MmappedChunk, NativeImage, NmtCategory, Rss, Thread, VmRegion, VmTag, Vma,
 };
-use crate::units::Avma;
+use plimsoll_facts::units::Avma;
 
 impl Random {
     fn chance(&mut self, percent: u64) -> bool {

@@ -6,10 +6,10 @@
 use plimsoll_segment::{FILE_BYTES, Purpose};
 
 use super::Grade;
-use crate::gap::{Gap, Source};
-use crate::snapshot::{Backing, Snapshot, Vma};
-use crate::source::segment::names::{is_library_or_rules, is_segment};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Backing, Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_tracked::segment::names::{is_library_or_rules, is_segment};
 
 /// Upper bound of a tracker's resident private memory: the tables that all threads share, and the states of some
 /// thousand ended threads.
@@ -75,7 +75,7 @@ pub fn of(snapshot: &Snapshot) -> TrackerMappings {
 fn listed(snapshot: &Snapshot) -> impl Iterator<Item = (AddressRange, Bytes, bool)> {
     let mut ranges = snapshot.own_mappings.clone();
     ranges.sort_by_key(|own| own.range);
-    let mut end = crate::units::Avma(0);
+    let mut end = plimsoll_facts::units::Avma(0);
     // A range that is listed twice, or that overlaps another, counts once.
     ranges.retain(|own| {
         let is_new = own.range.start >= end;
@@ -107,8 +107,8 @@ pub(crate) fn is_tracker(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::OwnMapping;
-    use crate::units::Avma;
+    use plimsoll_facts::snapshot::OwnMapping;
+    use plimsoll_facts::units::Avma;
 
     const MIB: u64 = 1 << 20;
 

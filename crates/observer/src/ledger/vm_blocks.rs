@@ -15,10 +15,10 @@
 use super::attribute::apportion;
 use super::opened::child;
 use super::{Grade, LineSums};
-use crate::gap::Source;
-use crate::lines::LineId;
-use crate::snapshot::{HeapPart, NmtCategory, Snapshot};
-use crate::units::Bytes;
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::lines::LineId;
+use plimsoll_facts::snapshot::{HeapPart, NmtCategory, Snapshot};
+use plimsoll_facts::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
 

@@ -21,12 +21,12 @@ pub use series::{CurveFigures, Series};
 pub use sites::{RecordedSites, SitesOverTime, sites, sites_over_time};
 pub use verdicts::VerdictSpan;
 
-use crate::ending::Ending;
-use crate::gap::{Gap, Source};
-use crate::source::jfr;
 use crate::verdict::VerdictId;
 use lines::Lines;
+use plimsoll_facts::ending::Ending;
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{ChunkSummary, Event, Wanted};
+use plimsoll_profiles::jfr;
 
 /// What a curve shows. JSON uses the same ids.
 macro_rules! measures {

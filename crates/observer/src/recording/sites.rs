@@ -4,18 +4,18 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::gap::{Gap, Source};
-use crate::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
-use crate::source::jfr::{RecordingFiles, gaps};
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{self, Event, Wanted};
+use plimsoll_profiles::jfr::{RecordingFiles, gaps};
+use plimsoll_profiles::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
 
 const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
 
 /// What the events hold: the columns of sites as far as `TEMPORARY`.
 fn columns() -> Vec<Column> {
-    let mut columns = crate::sites::columns();
-    columns.truncate(crate::sites::TEMPORARY);
+    let mut columns = plimsoll_tracked::sites::columns();
+    columns.truncate(plimsoll_tracked::sites::TEMPORARY);
     columns
 }
 
@@ -167,7 +167,9 @@ fn frame(profile: &mut Profile, of: &reader::Frame) -> FrameId {
         };
         // A frame without a name is recorded by its offset.
         match name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
-            Some(offset) => Frame { module, offset, address: crate::units::Avma(offset), kind, ..Frame::default() },
+            Some(offset) => {
+                Frame { module, offset, address: plimsoll_facts::units::Avma(offset), kind, ..Frame::default() }
+            }
             None => Frame { function: Some(name), module, line, kind, ..Frame::default() },
         }
     };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Growth, History, Measure, Series};
 use crate::ledger::LineId;
-use crate::units::Bytes;
 use crate::verdict::{LargeHeap, VerdictId, ago};
+use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::reader::Event;
 
 /// How long a verdict applied. A recording has all verdicts of a moment when they changed, so each applies until the

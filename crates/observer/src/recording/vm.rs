@@ -1,8 +1,8 @@
 //! What a JVM's recording says about the VM itself, once per chunk: jdk.JVMInformation, jdk.GCConfiguration,
 //! jdk.GCHeapConfiguration.
 
-use crate::snapshot::jdk_of;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::jdk_of;
+use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::reader::Event;
 
 pub(super) const EVENTS: [&str; 2] = ["jdk.GCConfiguration", "jdk.GCHeapConfiguration"];

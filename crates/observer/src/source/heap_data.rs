@@ -1,9 +1,9 @@
 //! Common input of the walks of allocators: the writable data of the object that contains the allocator, and the
 //! addresses of anonymous memory.
 
-use crate::snapshot::{Backing, Vma};
-use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched};
 
 /// An allocator's own data is at most 2.2 MiB; a program that it is linked into may have more.
 const LARGEST_DATA: Bytes = Bytes::mib(64);

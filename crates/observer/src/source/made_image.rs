@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::memory::{Memory, PAGE};
-use crate::units::Avma;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, PAGE};
 
 #[derive(Default)]
 pub(crate) struct Image {

@@ -4,12 +4,12 @@
 
 use super::heap_data::{Anonymous, data_of};
 use super::{golang, jemalloc, mimalloc, tcmalloc, v8};
-use crate::foreign::Deadline;
-use crate::gap::{Gap, Source};
-use crate::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
-use crate::source::memory::{Live, Memory};
-use crate::source::proc::{Target, file_remedy};
-use crate::units::Avma;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
+use plimsoll_facts::units::Avma;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::memory::{Live, Memory};
+use plimsoll_process::proc::{Target, file_remedy};
 
 const ATTEMPTS: usize = 3;
 

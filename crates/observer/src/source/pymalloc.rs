@@ -16,9 +16,9 @@
 //!
 //! Pools are aligned to their size: 16 KiB from 3.10 on, 4 KiB before.
 
-use crate::snapshot::{Backing, Pymalloc, Vma};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, Pymalloc, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
 
 const HEADER: u64 = 48;
 const CLASSES: u64 = 32;

@@ -5,8 +5,8 @@ use super::arena_retention::{WORTH_SAYING, after_a_burst, at_ends, cap_in_force,
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
 use super::{Effort, Remedy, Verdict, VerdictId};
-use crate::snapshot::{Arena, ArenaKind};
-use crate::units::{Bytes, count};
+use plimsoll_facts::snapshot::{Arena, ArenaKind};
+use plimsoll_facts::units::{Bytes, count};
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;

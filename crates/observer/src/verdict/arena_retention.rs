@@ -5,8 +5,8 @@ use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
 use super::{Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::snapshot::{Arena, ArenaKind};
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::{Arena, ArenaKind};
+use plimsoll_facts::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;

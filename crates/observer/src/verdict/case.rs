@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::remedy::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
-use crate::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};
+use plimsoll_facts::units::Bytes;
 
 #[derive(Clone, Copy)]
 pub struct Case<'c> {
@@ -200,7 +200,7 @@ impl<'c> Case<'c> {
         };
         let ago = ago(self.snapshot.time - baseline.time);
         let then = baseline.resident(line);
-        match baseline.change(self.ledger, line) {
+        match self.ledger.change_since(baseline, line) {
             change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
                 format!("Unchanged since the baseline, {ago} ago.")
             }
@@ -216,7 +216,7 @@ impl<'c> Case<'c> {
         match &self.snapshot.baseline {
             None => "one reading can't show growth: compare with --baseline FILE, or record".to_owned(),
             Some(baseline) => {
-                let (change, ago) = (baseline.change_of_rss(self.ledger), ago(self.snapshot.time - baseline.time));
+                let (change, ago) = (self.ledger.rss_change_since(baseline), ago(self.snapshot.time - baseline.time));
                 let more = if change < 0 { "less" } else { "more" };
                 format!("RSS has {} {more} than at the baseline, {ago} ago", Bytes(change.unsigned_abs()))
             }

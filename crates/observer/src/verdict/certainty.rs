@@ -4,7 +4,7 @@
 use super::case::{Case, ago};
 use super::{Verdict, VerdictId};
 use crate::ledger::{Grade, Ledger};
-use crate::snapshot::Snapshot;
+use plimsoll_facts::snapshot::Snapshot;
 
 pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> String {
     let case = Case { snapshot, ledger };
@@ -19,7 +19,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         VerdictId::NativeLeak => "counted. Not known: whether the program still needs them".to_owned(),
         VerdictId::HeapCommittedUnused => "at least: what was live after the last collection is an upper bound".to_owned(),
         VerdictId::Healthy => {
-            let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<crate::units::Bytes>();
+            let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<plimsoll_facts::units::Bytes>();
             format!("{:.0} % of RSS is explained; one reading can't show growth", 100.0 - unexplained.percent_of(ledger.rss))
         }
         VerdictId::Unclear => "counted; unknown is who holds it, or how much of it is in use".to_owned(),

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::{Bytes, count, counted};
+use plimsoll_facts::units::{Bytes, count, counted};
 
 const FLOOR: Bytes = Bytes::mib(64);
 const PERCENT: f64 = 20.0;

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let resident = case.resident(LineId::Compiler);

@@ -4,8 +4,8 @@ use super::case::Case;
 use super::remedies::{fewer_threads, remedy};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::snapshot::DirectBuffers;
-use crate::units::{Bytes, counted};
+use plimsoll_facts::snapshot::DirectBuffers;
+use plimsoll_facts::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;

@@ -9,7 +9,7 @@ use super::case::Case;
 use super::opened_remedies::FLOOR;
 use super::remedy::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
-use crate::snapshot::{GoPace, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
 /// Percent of what is kept: below it a part is not worth a sentence.
@@ -98,9 +98,9 @@ fn remedies(case: Case<'_>, heap: &OpenedHeap, pace: GoPace) -> Vec<Remedy> {
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
-    use crate::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Vma};
-    use crate::units::{AddressRange, Avma, Bytes};
     use crate::verdict::{Effect, judge};
+    use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Vma};
+    use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
     /// A process with nothing but Go's heap: resident bytes are all that there are.
     fn with_heap(live: Bytes, beside: Bytes, free: Bytes, pace: GoPace) -> Snapshot {

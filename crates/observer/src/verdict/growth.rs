@@ -7,8 +7,8 @@ use super::case::{Case, ago};
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::{Baseline, Group, LineId};
-use crate::snapshot::{HeapPart, OpenedHeap};
-use crate::units::{Bytes, counted};
+use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::units::{Bytes, counted};
 
 /// A change below both limits is noise.
 const FLOOR: Bytes = Bytes::mib(8);
@@ -88,10 +88,10 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     if !line.may_grow_without_bound() {
         return None;
     }
-    let mut change = baseline.change(case.ledger, line);
+    let mut change = case.ledger.change_since(baseline, line);
     if line.group() == Group::Allocator {
         let lines = LineId::ALL.iter().filter(|line| line.group() == Group::Allocator);
-        change = change.min(lines.map(|line| baseline.change(case.ledger, *line)).sum());
+        change = change.min(lines.map(|line| case.ledger.change_since(baseline, *line)).sum());
     }
     let change = Bytes(u64::try_from(change).ok()?);
     let error = case.ledger.line(line).map(|line| line.error).unwrap_or_default() + baseline.error(line);

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::suspects;
 use super::{Severity, Verdict, VerdictId};
 use crate::ledger::{Line, LineId};
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 /// Percentage of RSS above which the sentence names the largest holder.
 const MUCH: f64 = 25.0;

@@ -3,7 +3,7 @@
 
 use super::remedy::remedy;
 use super::{Effort, Remedy};
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 /// From this JDK on SoftMaxHeapSize (JDK-8222181) and ZUncommitDelay (JEP 351) exist.
 pub(crate) const AIMS: u32 = 13;

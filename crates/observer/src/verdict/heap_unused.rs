@@ -5,8 +5,8 @@ use super::heap_options::{AIMS, G1_FREE, LargeHeap};
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::snapshot::HotSpot;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::HotSpot;
+use plimsoll_facts::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(64);
 const PERCENT: f64 = 25.0;

@@ -5,8 +5,8 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::snapshot::Thp;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::Thp;
+use plimsoll_facts::units::Bytes;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // A mapping's huge pages count for its piece only if the piece is nearly the whole mapping.

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 const NEAR: f64 = 90.0;
 const CRITICAL: f64 = 96.0;

@@ -6,7 +6,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, Owner};
-use crate::units::{Bytes, count};
+use plimsoll_facts::units::{Bytes, count};
 
 const NEAR: f64 = 70.0;
 const CRITICAL: f64 = 90.0;

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::{Bytes, counted};
+use plimsoll_facts::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 25.0;

@@ -32,8 +32,8 @@ pub use certainty::certainty;
 pub(crate) use heap_options::LargeHeap;
 
 use crate::ledger::{Ledger, LineId};
-use crate::snapshot::Snapshot;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::Bytes;
 
 macro_rules! verdicts {
     (@line whole) => { None };

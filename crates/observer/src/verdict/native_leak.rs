@@ -8,8 +8,8 @@ use super::remedies::remedy;
 use super::suspects;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::snapshot::Glibc;
-use crate::units::{Avma, Bytes, counted};
+use plimsoll_facts::snapshot::Glibc;
+use plimsoll_facts::units::{Avma, Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(48);
 const PERCENT: f64 = 20.0;
@@ -81,7 +81,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
 /// Whether the line grew since the baseline, by more than a tenth.
 fn has_grown(case: Case<'_>, line: LineId) -> bool {
     case.snapshot.baseline.as_ref().is_some_and(|baseline| {
-        let change = baseline.change(case.ledger, line);
+        let change = case.ledger.change_since(baseline, line);
         change > 0 && Bytes(change.unsigned_abs()).percent_of(baseline.resident(line)) >= 10.0
     })
 }

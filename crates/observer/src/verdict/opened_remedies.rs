@@ -3,8 +3,8 @@
 use super::case::Case;
 use super::remedy::remedy;
 use super::{Effort, Remedy};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::units::Bytes;
 
 /// Below this, a remedy isn't worth offering.
 pub(crate) const FLOOR: Bytes = Bytes::mib(16);

@@ -5,7 +5,7 @@ use super::arena_retention::burst;
 use super::case::Case;
 use super::opened_remedies::{FLOOR, remedies};
 use super::{Severity, Verdict, VerdictId};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
 /// Percentage of the kept bytes: a smaller part gets no remedy.
@@ -83,9 +83,9 @@ fn has_background_thread(case: Case<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
-    use crate::snapshot::{LoadedAllocator, Snapshot, Thread, Vma};
-    use crate::units::{AddressRange, Avma, Bytes};
     use crate::verdict::{Effect, judge};
+    use plimsoll_facts::snapshot::{LoadedAllocator, Snapshot, Thread, Vma};
+    use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
     /// A process with only jemalloc's heap.
     fn with_heap(live: Bytes, beside: Bytes, dirty: Bytes) -> Snapshot {

@@ -3,11 +3,11 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use crate::random::Random;
-use crate::snapshot::{
+use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, DirectBuffers, Glibc, HotSpot, JavaHeap,
     LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Thp, Thread, VmRegion, VmTag, Vma,
 };
-use crate::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma};
 
 impl Random {
     /// From some KiB to some GiB; each order of magnitude is equally likely.
@@ -160,7 +160,7 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
         capacity,
         at_walk: capacity,
         max: Some(capacity + random.bytes()),
-        ..crate::snapshot::DirectBuffers::default()
+        ..plimsoll_facts::snapshot::DirectBuffers::default()
     });
     if random.one_in(2) {
         vm.categories = vec![NmtCategory { name: "Other".into(), malloc: random.bytes(), ..NmtCategory::default() }];

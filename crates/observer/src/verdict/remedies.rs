@@ -4,8 +4,8 @@ use super::case::{Case, ThreadPool};
 pub(crate) use super::remedy::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::LineId;
-use crate::snapshot::Arena;
-use crate::units::{Bytes, count};
+use plimsoll_facts::snapshot::Arena;
+use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
 /// (docs/decisions/verdicts.md).

@@ -5,9 +5,9 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::is_tracker;
-use crate::snapshot::{EqualBlocks, ObjectClass};
-use crate::symbols::demangle;
-use crate::units::{Bytes, count, counted};
+use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass};
+use plimsoll_facts::units::{Bytes, count, counted};
+use plimsoll_tracked::symbols::demangle;
 
 /// Libraries that the evidence names.
 const NAMED: usize = 5;

@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::ledger::{Baseline, LineId};
-use crate::snapshot::{
+use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, EqualBlocks, Glibc,
     HeapPart, HotSpot, JavaHeap, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap, Snapshot, Thread, VmRegion,
     VmTag, Vma,
 };
-use crate::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma};
 
 /// Consecutive mappings with so many resident bytes each, of a kind that needs no judgement.
 fn with_mappings(sizes: &[Bytes]) -> Snapshot {
@@ -165,7 +165,10 @@ fn mappings_near_the_kernel_s_limit_count_deleted_files() {
 fn a_process_that_could_not_be_read_is_unclear() {
     let mut snapshot = Snapshot { smaps_refused: true, ..with_mappings(&[Bytes::mib(100)]) };
     snapshot.rss_by_kind.anonymous = Bytes::mib(100);
-    snapshot.gaps.push(crate::gap::Gap::new(crate::gap::Source::Proc, "refused", "").remedy("sudo plimsoll explain 7"));
+    snapshot.gaps.push(
+        plimsoll_facts::gap::Gap::new(plimsoll_facts::gap::Source::Proc, "refused", "")
+            .remedy("sudo plimsoll explain 7"),
+    );
     let verdict = verdict_of(&snapshot, VerdictId::Unclear);
     assert_eq!((verdict.bytes, verdict.remedies[0].how.as_str()), (Bytes::mib(100), "sudo plimsoll explain 7"));
     assert_eq!(ids(&snapshot), ["unclear"]);
@@ -200,7 +203,7 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     // CPython's pools can be read, so their live part is known.
     let mut python = own(mib(60));
     let pools = vec![python.vmas[1].range];
-    python.pymalloc = Some(crate::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
+    python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
     assert_eq!(ids(&python), ["healthy"]);
 }
 
@@ -380,7 +383,7 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
         let range = AddressRange::sized(at, mib(4));
         let vma = Vma { range, readable: true, writable: true, rss: mib(2), ..Vma::default() };
         snapshot.vmas.push(vma);
-        chunks.push(crate::snapshot::MmappedChunk { range });
+        chunks.push(plimsoll_facts::snapshot::MmappedChunk { range });
         at = Avma(range.end.0 + (1 << 20));
     }
     snapshot.glibc = Some(Glibc { mmapped: chunks, ..Glibc::default() });
@@ -610,12 +613,12 @@ fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
     let mut snapshot = with_mappings(&[Bytes::mib(64), resident]);
     let range = snapshot.vmas[1].range;
     let region = VmRegion { range, tag: VmTag::Other("Other".into()), committed: vec![range] };
-    let direct = crate::snapshot::DirectBuffers {
+    let direct = plimsoll_facts::snapshot::DirectBuffers {
         count: Some(9),
         capacity: counted,
         at_walk: counted,
         max: Some(max),
-        ..crate::snapshot::DirectBuffers::default()
+        ..plimsoll_facts::snapshot::DirectBuffers::default()
     };
     snapshot.hotspot = Some(HotSpot { regions: vec![region], direct_buffers: Some(direct), ..HotSpot::default() });
     snapshot
@@ -708,7 +711,8 @@ fn a_heap_gets_only_options_that_its_version_has() {
 
 #[test]
 fn madvise_is_not_proposed_if_the_host_uses_it() {
-    for (thp, told) in [(crate::snapshot::Thp::Always, true), (crate::snapshot::Thp::Madvise, false)] {
+    for (thp, told) in [(plimsoll_facts::snapshot::Thp::Always, true), (plimsoll_facts::snapshot::Thp::Madvise, false)]
+    {
         let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
         snapshot.host.thp = thp;
         for vma in &mut snapshot.vmas {

@@ -5,7 +5,7 @@ use super::case::{Case, ThreadPool};
 use super::remedies::{fewer_threads, has_repeated_pools, remedy, without_threads};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::{Bytes, count, counted};
+use plimsoll_facts::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
 /// A pool of which one suffices has several instances: a mistake, however little it costs now.

@@ -5,9 +5,9 @@
 use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
-use crate::gap::Source;
 use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
-use crate::units::{Bytes, counted};
+use plimsoll_facts::gap::Source;
+use plimsoll_facts::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
 const AT_MOST: f64 = 10.0;

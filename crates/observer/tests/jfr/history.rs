@@ -1,7 +1,7 @@
 //! Curves and verdicts from a recording with known readings: one hour, one reading per second.
 
 use plimsoll_observer::recording::{History, Measure, Range};
-use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_profiles::jfr::RecordingFiles;
 
 use crate::chunk::{Out, chunk_of};
 

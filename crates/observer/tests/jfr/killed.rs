@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_jfr::reader::Wanted;
-use plimsoll_observer::source::jfr::{RecordingFiles, is_recording};
+use plimsoll_profiles::jfr::{RecordingFiles, is_recording};
 
 use crate::foreign::{record, scratch};
 use crate::support::{Jdk, Subject, jdks};

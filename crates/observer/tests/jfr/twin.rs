@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use plimsoll_jfr::reader::{ChunkSummary, Event, Field, Summary, Unit, Value, Wanted};
-use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_profiles::jfr::RecordingFiles;
 use serde_json::Value as Json;
 
 use crate::support::Jdk;

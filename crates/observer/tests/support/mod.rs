@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use plimsoll_observer::snapshot::Vma;
-use plimsoll_observer::source::proc::parse_smaps;
+use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::proc::parse_smaps;
 
 #[path = "../../../../fixtures/jdks.rs"]
 mod jdks;

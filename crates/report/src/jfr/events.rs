@@ -3,11 +3,11 @@
 //! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that the JDK's own tools can show them;
 //! our own events add the rest. Each event begins with `startTime`, which the instant gives.
 
+use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_jfr::writer::kinds::{
     self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
 use plimsoll_jfr::writer::{Body, FieldKind, Table, Type, Value};
-use plimsoll_observer::units::{Avma, Bytes};
 
 /// What Plimsoll's recordings declare in their metadata.
 pub static TABLE: Table = Table::new(EVENTS, &[Type::of_names(NAME, "plimsoll.types.Name")]);

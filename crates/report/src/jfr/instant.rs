@@ -10,14 +10,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use plimsoll_facts::gap::Gap;
+use plimsoll_facts::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
+use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::writer::{Batch, Stack};
-use plimsoll_observer::books::{Books, Category, Figures};
-use plimsoll_observer::gap::Gap;
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
-use plimsoll_observer::source::segment::Life;
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
+use plimsoll_tracked::books::{Books, Category, Figures};
+use plimsoll_tracked::segment::Life;
 
 use super::events as e;
 

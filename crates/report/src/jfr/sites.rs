@@ -1,11 +1,11 @@
 //! Turns deep stacks into the sites of an instant: those with the most live bytes with their frames, the others with
 //! figures only.
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
-use plimsoll_observer::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
-use plimsoll_observer::sites::{self, Sites};
-use plimsoll_observer::symbols::SourcePlace;
-use plimsoll_observer::units::Bytes;
+use plimsoll_profiles::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
+use plimsoll_tracked::sites::{self, Sites};
+use plimsoll_tracked::symbols::SourcePlace;
 
 use super::instant::{MOST_SITES, Site};
 

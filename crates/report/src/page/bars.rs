@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 use super::markup::text;
 use super::model::{Bar, Bars};

@@ -5,8 +5,8 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{GroupBy, StackId};
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::profile::{GroupBy, StackId};
 
 use super::bars;
 use super::data::data;
@@ -212,7 +212,7 @@ fn stacks(out: &mut dyn Write, of: &Stacks) -> io::Result<()> {
         heads.insert(1, "number");
     }
     let groups = profile.group(GroupBy::Site, *column);
-    let row = |group: &plimsoll_observer::profile::Group| {
+    let row = |group: &plimsoll_profiles::profile::Group| {
         let value = group.values[*column].amount;
         let mut row = vec![
             Cell::Bytes(u64::try_from(value).unwrap_or(0)),

@@ -1,6 +1,6 @@
 //! What a page shows, whatever it was made from. Text is still foreign here: the writer escapes it.
 
-use plimsoll_observer::profile::Profile;
+use plimsoll_profiles::profile::Profile;
 
 /// A page. Empty parts are left out.
 #[derive(Clone, Debug, Default)]

@@ -1,11 +1,11 @@
 //! The page of a tracked process: what it holds by category, and its call stacks. `add` puts these parts into the page
 //! of its ledger.
 
-use plimsoll_observer::books::{Books, Category, Module, Thread};
-use plimsoll_observer::profile::Profile;
-use plimsoll_observer::sites;
-use plimsoll_observer::source::segment::Life;
-use plimsoll_observer::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::profile::Profile;
+use plimsoll_tracked::books::{Books, Category, Module, Thread};
+use plimsoll_tracked::segment::Life;
+use plimsoll_tracked::sites;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Page, Stacks, Table};
 use crate::words::{counted, duration, moment_text};

@@ -1,7 +1,7 @@
 //! The page of a ledger: from `explain`, or from a JSON that it wrote earlier.
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
-use plimsoll_observer::units::Bytes;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Table, Verdict};
 use crate::ledger_json::{self as json, Ledger};

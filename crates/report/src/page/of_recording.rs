@@ -1,8 +1,8 @@
 //! The page of a recording.
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
 use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
-use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::VerdictId;
 
 use super::curves::{line_name, of as curves};

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_observer::profile::{FrameOrigin, FunctionId};
+use plimsoll_profiles::profile::{FrameOrigin, FunctionId};
 use serde::Serialize;
 
 use super::markup::plain;
@@ -55,7 +55,7 @@ pub(crate) fn packed(stacks: &Stacks) -> Packed {
         values: vec![vec![]; stacks.columns.len()],
     };
     let mut entries: Vec<_> = profile.entries().collect();
-    let amount = |values: &[plimsoll_observer::profile::Value], column: &(usize, String)| {
+    let amount = |values: &[plimsoll_profiles::profile::Value], column: &(usize, String)| {
         values.get(column.0).map_or(0, |value| value.amount)
     };
     entries

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, FrameId, ProfileDiff, SiteChange};
+use plimsoll_profiles::profile::{Change, FrameId, ProfileDiff, SiteChange};
 
 use super::{amount, change, stack_text};
 use crate::words;

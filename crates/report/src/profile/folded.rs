@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Profile, ProfileDiff};
+use plimsoll_profiles::profile::{Profile, ProfileDiff};
 
 use super::{Exporter, View, changes, named};
 

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, Column, GroupBy, Profile, ProfileDiff, StackId, Value};
+use plimsoll_profiles::profile::{Change, Column, GroupBy, Profile, ProfileDiff, StackId, Value};
 
 use super::svg::{self, escaped};
 use super::text::sum_words;

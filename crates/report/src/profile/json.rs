@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, Column, Entry, Profile, ProfileDiff, SiteChange, Unit, Value};
+use plimsoll_profiles::profile::{Change, Column, Entry, Profile, ProfileDiff, SiteChange, Unit, Value};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 

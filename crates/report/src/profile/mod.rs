@@ -5,10 +5,10 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{
+use plimsoll_facts::units::Bytes;
+use plimsoll_profiles::profile::{
     Column, Frame, FrameId, FrameOrigin, Function, GroupBy, Profile, ProfileDiff, StackId, Unit, Value, Weight,
 };
-use plimsoll_observer::units::Bytes;
 
 use crate::words;
 

@@ -20,7 +20,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use plimsoll_observer::profile::{Column, Entry, Frame, FrameId, Labels, Module, ModuleId, Profile, Unit, Value};
+use plimsoll_profiles::profile::{Column, Entry, Frame, FrameId, Labels, Module, ModuleId, Profile, Unit, Value};
 
 use super::{Exporter, View, changes};
 use crate::words::printable;

@@ -19,7 +19,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{FrameOrigin, ProfileDiff, Tree, Unit, Value};
+use plimsoll_profiles::profile::{FrameOrigin, ProfileDiff, Tree, Unit, Value};
 
 use super::text::sum_words;
 use super::{Exporter, View, amount, change, error, kind_words, moments_words, named, position, share};

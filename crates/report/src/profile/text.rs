@@ -10,7 +10,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Column, Function, GroupBy, Tree, Unit, Value};
+use plimsoll_profiles::profile::{Column, Function, GroupBy, Tree, Unit, Value};
 
 use super::{View, amount, by_words, called_at, error, magnitude, moments_words, named, share};
 use crate::words;

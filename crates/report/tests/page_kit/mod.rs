@@ -1,7 +1,7 @@
 //! Pages whose every name tries to become markup or script.
 
-use plimsoll_observer::profile::{Column, Frame, FrameOrigin, Labels, Profile, Value};
 use plimsoll_observer::recording::{History, Measure, Series, SitesOverTime};
+use plimsoll_profiles::profile::{Column, Frame, FrameOrigin, Labels, Profile, Value};
 use plimsoll_report::ledger_json;
 use plimsoll_report::page::{self, Page};
 use serde_json::Value as Json;

@@ -8,8 +8,8 @@
 //! else       the rest, 8               10
 //! ```
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Group;
-use plimsoll_observer::units::Bytes;
 use plimsoll_report::ledger_text::signed;
 use plimsoll_report::words::duration;
 use ratatui::style::Style;

@@ -1,6 +1,6 @@
 //! The list of processes.
 
-use plimsoll_observer::source::processes::Listed;
+use plimsoll_process::processes::Listed;
 use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::words::printable;
 

@@ -1,6 +1,6 @@
 //! The tables below the ledger: growing sites, arenas, threads by pool. One at a time, or all if they fit.
 
-use plimsoll_observer::units::{Bytes, count};
+use plimsoll_facts::units::{Bytes, count};
 use plimsoll_report::words;
 
 use super::text::{Canvas, PLAIN};

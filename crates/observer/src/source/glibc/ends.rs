@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use super::lists::ListedChunk;
 use super::walk::{FLAGS, FREE_CHUNK_FIELDS, PREV_INUSE, whole_pages};
-use crate::source::memory::{Memory, PageStates};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PageStates};
 
 /// Whole resident pages of those binned chunks of `heap` that consolidation joins to `top`. `fast` has the chunks in
 /// the arena's fastbins.

@@ -8,8 +8,8 @@
 //! The arena's `malloc_state` follows the `heap_info` of the first heap. Its address shows how long `heap_info` is.
 
 use super::layout::{ALIGN, Layout};
-use crate::source::memory::{Memory, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, word_at};
 
 /// Possible alignments of a heap: HEAP_MAX_SIZE, and four huge pages under `glibc.malloc.hugetlb`.
 const ALIGNMENTS: [u64; 4] = [64 << 20, 8 << 20, 128 << 20, 4 << 30];

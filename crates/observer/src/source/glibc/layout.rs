@@ -18,8 +18,8 @@
 
 use std::collections::HashSet;
 
-use crate::source::memory::{Memory, half_at, word_at};
-use crate::units::{Avma, Bytes};
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, half_at, word_at};
 
 pub(crate) const WORD: u64 = 8;
 /// MALLOC_ALIGNMENT

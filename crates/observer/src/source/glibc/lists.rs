@@ -18,8 +18,8 @@
 use std::collections::HashSet;
 
 use super::layout::{ALIGN, CHUNK_HEADER, Layout};
-use crate::source::memory::{Memory, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, word_at};
 
 /// A chunk found in a free list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,7 @@
 //! </malloc>
 //! ```
 
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MallocInfoArena {

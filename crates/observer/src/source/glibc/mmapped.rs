@@ -4,9 +4,9 @@
 //! page). libc counts the blocks (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search ends when it has found that many bytes.
 
 use super::layout::CHUNK_HEADER;
-use crate::snapshot::{Backing, MmappedChunk, Vma};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, MmappedChunk, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 const IS_MMAPPED: u64 = 2;
 /// Limit of headers checked in the second pass, one per present page: 4 GiB of pages.

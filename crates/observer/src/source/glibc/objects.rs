@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use crate::snapshot::ObjectBlocks;
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::ObjectBlocks;
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 /// Limit of different words. Libraries have some hundred classes.
 const MOST_WORDS: usize = 1 << 14;

@@ -1,12 +1,12 @@
 //! Opens the target's memory, finds its libc among the mappings, and passes both to `survey`.
 
 use super::survey::{LibcData, Wanted, survey};
-use crate::foreign::FileKind;
-use crate::gap::{Gap, Source};
-use crate::snapshot::{Backing, Glibc, Sourced, Vma};
-use crate::source::memory::{Live, PageStates};
-use crate::source::proc::{Target, file_remedy};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Backing, Glibc, Sourced, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_process::foreign::FileKind;
+use plimsoll_process::proc::memory::{Live, PageStates};
+use plimsoll_process::proc::{Target, file_remedy};
 
 /// libc's writable data is 20 KiB; a static program's own data contains it. A larger mapping isn't libc's.
 const LARGEST_DATA: u64 = 64 << 20;

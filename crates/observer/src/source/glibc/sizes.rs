@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::layout::ALIGN;
-use crate::snapshot::EqualBlocks;
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::EqualBlocks;
+use plimsoll_facts::units::Bytes;
 
 /// Sizes below this have a counter each; larger ones have an entry in a map, because a heap has few of them.
 const SMALL: u64 = 128 << 10;

@@ -9,10 +9,10 @@ use super::objects::Objects;
 use super::sizes::Sizes;
 use super::tagged::Tagged;
 use super::walk::{ChunkSums, End, walk};
-use crate::gap::{Gap, Source};
-use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
-use crate::source::memory::{Memory, PAGE, PageStates, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched, word_at};
 
 /// Number of attempts to walk an arena that changed during the walk; and number of attempts, and total bytes of them,
 /// if a chain was broken.

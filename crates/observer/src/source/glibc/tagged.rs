@@ -9,9 +9,9 @@
 //! the chunk fits that exactly.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
-use crate::snapshot::TaggedBlocks;
-use crate::source::memory::{Memory, PageStates, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::TaggedBlocks;
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PageStates, word_at};
 
 const CANARY: u64 = 0xe99e;
 const HEADER: u64 = 16;

@@ -15,8 +15,8 @@
 //! the kernel map it.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 pub(crate) const PREV_INUSE: u64 = 1;
 const IS_MMAPPED: u64 = 2;

@@ -8,10 +8,10 @@
 //! It has the totals that prove the walk, and is found by them.
 
 use super::pages::PAGE_OF_GO;
-use crate::snapshot::GoPace;
 use crate::source::heap_data::{Data, words};
-use crate::source::memory::{Memory, word_at};
-use crate::units::{Avma, Bytes};
+use plimsoll_facts::snapshot::GoPace;
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, word_at};
 
 /// Bytes of pages, as the walk finds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use crate::source::heap_data::{Anonymous, Data, words};
-use crate::source::memory::{Memory, PAGE, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, Untouched, word_at};
 
 pub(crate) const PAGE_OF_GO: u64 = 8192;
 const PAGES_A_CHUNK: u64 = 512;

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use super::pages::{PAGE_OF_GO, Pages};
 use super::spans::{Span, Spans};
 use crate::source::heap_data::{Anonymous, Data, words};
-use crate::source::memory::{Memory, PAGE, Untouched};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
 const CHUNK: u64 = 256 << 10;
 const BITS: u64 = 64 << 10;

@@ -10,8 +10,8 @@
 
 use super::pages::{PAGE_OF_GO, Pages};
 use crate::source::heap_data::{Anonymous, Data, records, words};
-use crate::source::memory::{Memory, PAGE, PageStates, half_at, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, half_at, word_at};
 
 pub(crate) const RECORD: usize = 144;
 const START: usize = 24;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::pages::PAGE_OF_GO;
 use super::walk::{Places, Unopened, walk};
-use crate::snapshot::{GoPace, HeapPart, OpenedHeap};
-use crate::source::Random;
+use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
-use crate::source::memory::PAGE;
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::PAGE;
 
 const DATA: u64 = 0x5a_0000;
 const HEAP: u64 = 0xc0_0000_0000;
@@ -62,7 +62,7 @@ impl Made {
 
     fn walked(&self) -> Result<OpenedHeap, Unopened> {
         let mut bytes = vec![0; self.length];
-        assert!(crate::source::memory::Memory::read(&self.image, Avma(DATA), &mut bytes));
+        assert!(plimsoll_process::proc::memory::Memory::read(&self.image, Avma(DATA), &mut bytes));
         let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
         let (heap, meta) = (range(HEAP, self.heap_end), range(META, META_END));
         let places = Places {
@@ -255,7 +255,8 @@ fn heaps_of_each_layout_are_summed_to_the_byte() {
                 .map(|(part, bytes)| (*part, bytes.length.0))
                 .collect();
             assert_eq!(found, made.sums, "end at {}, {chunks} chunks", layout.end);
-            let sum = |of: fn(&crate::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
+            let sum =
+                |of: fn(&plimsoll_facts::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
             assert_eq!(sum(|part| part.length), heap.ranges.iter().map(|range| range.length()).sum());
             let of_heap: Bytes = Bytes(made.image.resident(HEAP, made.heap_end));
             let of_records: Bytes = Bytes(made.image.resident(META, META_END));

@@ -4,10 +4,10 @@ use super::pacer::{self, Totals};
 use super::pages::{self, Free, Pages};
 use super::records;
 use super::spans::{self, Spans, State};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use crate::source::memory::{Memory, PageStates};
-use crate::units::{AddressRange, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_process::proc::memory::{Memory, PageStates};
 
 /// Why the heap stays closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@
 
 use super::objects::{self, Encoding, words};
 use super::rows::Rows;
-use crate::snapshot::DirectBuffers;
-use crate::source::memory::{Memory, half_at, word_at};
-use crate::units::{Avma, Bytes};
+use plimsoll_facts::snapshot::DirectBuffers;
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, half_at, word_at};
 
 const BITS: &str = "java/nio/Bits";
 /// The end of the name of a class that any class loader may have.

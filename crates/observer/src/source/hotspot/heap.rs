@@ -10,9 +10,9 @@
 //! only if it covers this heap. ZGC has no `_reserved`.
 
 use super::rows::Rows;
-use crate::snapshot::{VmRegion, VmTag};
-use crate::source::memory::{Memory, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{VmRegion, VmTag};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, word_at};
 
 const WORD: u64 = 8;
 /// A card has at least 128 bytes (`GCCardSizeInBytes`); the default is 512.
@@ -85,7 +85,7 @@ fn mem_region(memory: &impl Memory, at: u64) -> Option<AddressRange> {
 mod tests {
     use super::super::objects::image::{BASE, Image};
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const HEAP: AddressRange = AddressRange { start: Avma(0xfc00_0000), end: Avma(0x1_0000_0000) };
     const FIELDS: HeapFields = HeapFields {

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 
 use super::objects::{self, Encoding, words};
 use super::rows::Rows;
-use crate::snapshot::JavaThread;
-use crate::source::memory::{Memory, Untouched, half_at, word_at};
-use crate::units::Avma;
+use plimsoll_facts::snapshot::JavaThread;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, Untouched, half_at, word_at};
 
 /// More threads than any VM has; each costs the observer 200 bytes.
 const MOST_THREADS: usize = 100_000;
@@ -220,7 +220,7 @@ impl<M: Memory> Vm<'_, M> {
 mod tests {
     use super::super::objects::image::{BASE, Image};
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const FIELDS: ThreadFields = ThreadFields {
         objects: objects::ObjectFields {

@@ -16,8 +16,8 @@
 //! [0x00007fee10ccd000 - 0x00007fee10cce000] reserved and committed 4096 for Internal from
 //! ```
 
-use crate::snapshot::{NmtCategory, NmtMode, VmRegion, VmTag};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{NmtCategory, NmtMode, VmRegion, VmTag};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NmtReport {
@@ -170,7 +170,7 @@ pub(crate) fn hex(text: &str) -> Option<Avma> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const DETAIL_17: &str = include_str!("../../../goldens/nmt-detail-17.txt");
     const DETAIL_25: &str = include_str!("../../../goldens/nmt-detail-25.txt");

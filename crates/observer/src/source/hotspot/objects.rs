@@ -13,8 +13,8 @@
 //! meanwhile, so what was read counts only if its class is the expected one.
 
 use super::rows::Rows;
-use crate::source::memory::{Memory, half_at, word_at};
-use crate::units::Avma;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, half_at, word_at};
 
 /// Lowest of the four bits that mark how far a ZGC reference is remapped. The address begins above the bit that is set.
 const REMAPPED: u32 = 12;

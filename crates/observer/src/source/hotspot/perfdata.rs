@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::source::memory::{half_at, word_at};
-use crate::units::Bytes;
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::proc::memory::{half_at, word_at};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
@@ -111,7 +111,7 @@ fn until_zero(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const FILE: &[u8] = include_bytes!("../../../goldens/hsperfdata-17.bin");
 

@@ -20,8 +20,8 @@
 //! ```
 
 use super::nmt::{bracketed_range, hex};
-use crate::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, VmRegion, VmTag};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, VmRegion, VmTag};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Printed {
@@ -324,7 +324,7 @@ pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const INFO_17: &str = include_str!("../../../goldens/vm-info-17.txt");
     const INFO_25: &str = include_str!("../../../goldens/vm-info-25.txt");

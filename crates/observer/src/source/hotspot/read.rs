@@ -26,10 +26,10 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
-use crate::foreign::as_target::{AsTarget, Refused, User};
-use crate::foreign::{Deadline, FileKind};
-use crate::snapshot::Vma;
-use crate::source::proc::Target;
+use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::foreign::as_target::{AsTarget, Refused, User};
+use plimsoll_process::foreign::{Deadline, FileKind};
+use plimsoll_process::proc::Target;
 
 /// Time limits for the VM to open its socket, to answer one command, and to answer all of them. In a VM that thrashes,
 /// a safepoint may be seconds away; then a gap is the better answer.

@@ -9,11 +9,11 @@ use object::{Object, ObjectSegment, ObjectSymbol};
 use super::direct::{self, BufferClasses, direct_buffers};
 use super::rows::{Row, Rows};
 use super::{heap, names};
-use crate::foreign::{FileKind, Regular, Why};
-use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
-use crate::source::memory::{Live, Memory, half_at, word_at};
-use crate::source::proc::Target;
-use crate::units::Avma;
+use plimsoll_facts::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
+use plimsoll_facts::units::Avma;
+use plimsoll_process::foreign::{FileKind, Regular, Why};
+use plimsoll_process::proc::Target;
+use plimsoll_process::proc::memory::{Live, Memory, half_at, word_at};
 
 const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;

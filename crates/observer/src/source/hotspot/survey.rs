@@ -11,10 +11,10 @@ use super::read::{self, Mute, Patience, Vm};
 use super::structs::{self, Direct, VmFacts};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
-use crate::gap::{Gap, Source};
-use crate::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
-use crate::source::proc::{Target, file_remedy, permission_remedy};
-use crate::units::Bytes;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
+use plimsoll_facts::units::Bytes;
+use plimsoll_process::proc::{Target, file_remedy, permission_remedy};
 
 /// Flags with the files of class archives whose names don't end in .jsa: paths, or `base:top` if there are two.
 const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];

@@ -10,8 +10,8 @@
 //! summary's figures cover it.
 
 use super::nmt::hex;
-use crate::snapshot::{VmRegion, VmTag};
-use crate::units::AddressRange;
+use plimsoll_facts::snapshot::{VmRegion, VmTag};
+use plimsoll_facts::units::AddressRange;
 
 pub fn parse_system_map(text: &str) -> Vec<VmRegion> {
     let mut regions: Vec<VmRegion> = text.lines().filter_map(region).collect();
@@ -51,8 +51,8 @@ fn tag(info: &str) -> Option<VmTag> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
-    use crate::units::Bytes;
+    use crate::mutated::mutated;
+    use plimsoll_facts::units::Bytes;
 
     const MAP: &str = include_str!("../../../goldens/system-map-25.txt");
 

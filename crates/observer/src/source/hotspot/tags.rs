@@ -1,8 +1,8 @@
 //! Finds out which number in the headers of NMT's blocks stands for which category of its report. The numbers differ
 //! between JDKs. The sums of the blocks found equal the sums in the report, so they identify the categories.
 
-use crate::snapshot::{NmtCategory, TaggedBlocks};
-use crate::units::Bytes;
+use plimsoll_facts::snapshot::{NmtCategory, TaggedBlocks};
+use plimsoll_facts::units::Bytes;
 
 /// Blocks come and go between the report and the walk.
 const TOLERANCE_PERCENT: u64 = 5;

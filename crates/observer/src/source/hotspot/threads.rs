@@ -5,7 +5,7 @@
 //! "C2 CompilerThread0" #17 [8950] daemon prio=9 … nid=8950 waiting on condition  [0x0000000000000000]           21 on
 //! ```
 
-use crate::snapshot::JavaThread;
+use plimsoll_facts::snapshot::JavaThread;
 
 pub fn parse_threads(text: &str) -> Vec<JavaThread> {
     text.lines().filter_map(thread).collect()
@@ -27,7 +27,7 @@ fn thread(line: &str) -> Option<JavaThread> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const DUMP: &str = concat!(
         "Full thread dump OpenJDK 64-Bit Server VM (17.0.15+6 mixed mode, sharing):\n\n",

@@ -13,7 +13,7 @@
 //! The version isn't needed. The size class is at the bits that agree with the tree's word for the extent. The state is
 //! the 2 or 3 bits before it, for which live extents have the length of their size class, and free ones don't.
 
-use crate::source::memory::PAGE;
+use plimsoll_process::proc::memory::PAGE;
 
 const SMALL: u32 = 12;
 const CLASS_BITS: u32 = 8;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::walk::{Unopened, walk};
 use crate::random::Random;
-use crate::snapshot::HeapPart;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
-use crate::source::memory::PAGE;
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::HeapPart;
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::PAGE;
 
 const GIB: u64 = 1 << 30;
 const FIRST_GIB: u64 = 0x1fc00;
@@ -162,7 +162,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     Made { image, data, anonymous, sums }
 }
 
-fn walked(made: &Made) -> Result<crate::snapshot::OpenedHeap, Unopened> {
+fn walked(made: &Made) -> Result<plimsoll_facts::snapshot::OpenedHeap, Unopened> {
     let data = [Data { base: Avma(DATA), bytes: made.data.clone() }];
     walk(&made.image, &data, &Anonymous(made.anonymous.clone()))
 }

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use crate::source::heap_data::{Anonymous, Data, words};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
-use crate::units::Avma;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
 
 /// log2 of the bytes that a leaf covers.
 pub(crate) const LEAF_COVERS: u32 = 30;

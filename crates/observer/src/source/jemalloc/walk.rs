@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::extent::{ExtentLayout, ExtentRecord, ExtentState};
 use super::tree::{self, LEAF_COVERS, LeafEntry, RECORD_HEAD};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 const BLOCK: u64 = 2 << 20;
 /// Maximum length of a block of records.

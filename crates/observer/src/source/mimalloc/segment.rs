@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::shape::{FREE, HEADER, Header, Record, SLICE, Shape};
-use crate::source::memory::{Memory, PAGE, PageStates, half_at, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, half_at, word_at};
 
 /// The lowest two bits of a page's list of blocks that other threads freed (mi_delayed_t).
 const FLAGS: u64 = 3;

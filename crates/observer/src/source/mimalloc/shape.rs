@@ -7,7 +7,7 @@
 //!                      ▲ 8 bytes before the cookie                                                          ▲ here
 //! ```
 
-use crate::source::memory::{half_at, word_at};
+use plimsoll_process::proc::memory::{half_at, word_at};
 
 pub(crate) const SLICE: u64 = 64 << 10;
 /// Before the records: 264 bytes in 2.0.9, at most 392 elsewhere.

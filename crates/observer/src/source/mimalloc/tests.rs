@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::shape::{FREE, RECORDS, Record, SLICE};
 use super::walk::{Unopened, Unread, walk};
 use crate::random::Random;
-use crate::snapshot::{HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
-use crate::source::memory::PAGE;
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::PAGE;
 
 const DATA: u64 = 0x7f00_0000_0000;
 const ARENA: u64 = 0x2_0000_0000;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::segment::Segment;
 use super::shape::{HEADER, SLICE, Shape};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined, words};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates};
 
 /// Segments begin at multiples of this; before 2.0.9 at every other.
 const ALIGNMENT: u64 = 32 << 20;

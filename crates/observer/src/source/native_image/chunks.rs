@@ -15,9 +15,9 @@
 //! and in its first chunk the next one follows directly, so that `next` = `end`. (Few versions keep `previous`, so it
 //! proves nothing.)
 
-use crate::snapshot::{Backing, NativeImage, Vma};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, NativeImage, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
 
 /// Words of a header in the largest layout.
 const HEADER: usize = 8 * 8;
@@ -116,7 +116,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> boo
 pub(super) mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::snapshot::ImageHeapRange;
+    use plimsoll_facts::snapshot::ImageHeapRange;
 
     /// Memory made of pieces at page boundaries; nothing between them was touched.
     #[derive(Default)]

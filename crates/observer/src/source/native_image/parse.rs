@@ -11,8 +11,8 @@
 //! Chunks are committed and released by MAP_FIXED mmaps over the reservation, and the kernel merges adjacent mappings.
 //! So writable anonymous memory after the view consists of chunks; one VMA may hold several.
 
-use crate::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 /// The facts of the image's file that determine where its heap is mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,8 +144,8 @@ pub fn parse_image_nmt(text: &str) -> Vec<(String, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
-    use crate::source::proc::parse_maps;
+    use crate::mutated::mutated;
+    use plimsoll_process::proc::parse_maps;
 
     const MAPS: &str = include_str!("../../../goldens/native-image-maps.txt");
 

@@ -7,13 +7,13 @@ use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::{chunks, unpacked};
-use crate::foreign::{FileKind, Regular};
-use crate::gap::{Gap, Source};
-use crate::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use crate::source::hotspot::{Mute, Patience, Vm};
-use crate::source::memory::Live;
-use crate::source::proc::{self, Target};
-use crate::units::AddressRange;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
+use plimsoll_facts::units::AddressRange;
+use plimsoll_process::foreign::{FileKind, Regular};
+use plimsoll_process::proc::memory::Live;
+use plimsoll_process::proc::{self, Target};
 
 const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;

@@ -10,9 +10,9 @@
 
 use super::chunks::ChunkLayout;
 use super::parse::{VERSION, version};
-use crate::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
-use crate::source::memory::{Memory, PAGE, Untouched};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
 /// How much of a segment is searched for the version, and for the start of the heap after other data.
 const SEARCHED: u64 = 4 << 20;
@@ -98,7 +98,7 @@ fn are_equal<M: Memory>(memory: &M, one: Avma, other: Avma, length: Bytes) -> bo
 mod tests {
     use super::super::chunks::tests::{Image, header, memory};
     use super::*;
-    use crate::snapshot::UnpackedSegment;
+    use plimsoll_facts::snapshot::UnpackedSegment;
 
     const BASE: u64 = 0x7f00_0000_0000;
     const RESERVED: u64 = 0x7e00_0000_0000;

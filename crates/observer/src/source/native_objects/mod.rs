@@ -13,11 +13,11 @@ mod rocksdb;
 use names::symbols_at;
 pub use rocksdb::block_cache;
 
-use crate::foreign::FileKind;
-use crate::snapshot::{Backing, BlockCache, NativeObjects, ObjectBlocks, ObjectClass, Vma};
 use crate::source::opened::timely;
-use crate::source::proc::Target;
-use crate::units::{AddressRange, Avma};
+use plimsoll_facts::snapshot::{Backing, BlockCache, NativeObjects, ObjectBlocks, ObjectClass, Vma};
+use plimsoll_facts::units::{AddressRange, Avma};
+use plimsoll_process::foreign::FileKind;
+use plimsoll_process::proc::Target;
 
 /// Mappings of libraries that aren't executable: there lie the tables of their classes. The JDK's own are left out.
 pub(crate) fn data_of_libraries(vmas: &[Vma]) -> Vec<AddressRange> {

@@ -38,7 +38,7 @@ pub(crate) fn symbols_at<'a, R: ReadRef<'a>>(bytes: R, offsets: &[u64]) -> Vec<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::mutated;
+    use crate::mutated::mutated;
 
     const LINKED_AT: u64 = 0x5000;
     /// Names, start and size of the symbols.

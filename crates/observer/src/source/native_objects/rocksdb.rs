@@ -13,8 +13,8 @@
 
 use std::cell::Cell;
 
-use crate::source::memory::{Memory, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, Untouched, word_at};
 
 /// RocksDB gives each shard 512 KiB at least; a cache with a single shard has no proof.
 const SMALLEST: u64 = 1 << 20;

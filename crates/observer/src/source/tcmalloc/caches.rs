@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use super::sizes::BlockSizes;
 use crate::source::heap_data::{Anonymous, Data, words};
-use crate::source::memory::{Memory, Untouched, half_at};
-use crate::units::Avma;
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, Untouched, half_at};
 
 const LIST: usize = 32;
 const LIST_LENGTH: usize = 8;

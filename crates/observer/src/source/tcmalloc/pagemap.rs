@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 
 use crate::source::heap_data::{Anonymous, Data, records, words};
-use crate::source::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
 
 const ADDRESS_BITS: u32 = 48;
 pub(crate) const SPAN: usize = 44;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::walk::{Unopened, Unread, walk};
 use crate::random::Random;
-use crate::snapshot::{HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
-use crate::source::memory::PAGE;
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::PAGE;
 
 const DATA: u64 = 0x7f00_0000_0000;
 const HEAP: u64 = 0x5555_8000_0000;
@@ -191,7 +191,8 @@ fn heaps_of_each_page_size_are_summed_to_the_byte() {
             // Of its own records, only the resident ones are known beforehand.
             found.insert(HeapPart::Records, heap.resident(HeapPart::Records).0);
             assert_eq!(found, made.sums, "pages of {} bytes", 1 << shift);
-            let sum = |of: fn(&crate::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
+            let sum =
+                |of: fn(&plimsoll_facts::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
             assert_eq!(sum(|part| part.length), heap.ranges.iter().map(|range| range.length()).sum());
             assert_eq!(sum(|part| part.resident).0, made.image.resident(RECORDS, made.end));
         }

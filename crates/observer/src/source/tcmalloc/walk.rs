@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use super::caches::{self, Central};
 use super::pagemap::{self, Pagemap, SPAN, Span, SpanState, Totals};
 use super::sizes::{self, BlockSizes};
-use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use crate::source::memory::{Memory, PAGE, PageStates};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates};
 
 /// Maximum number of leaf pages read: the leaves of 4 TiB of heap.
 const LEAF_PAGES: usize = 1 << 20;

@@ -15,9 +15,9 @@
 use std::collections::HashMap;
 
 use super::layout::{read_words, words};
-use crate::snapshot::ArrayBuffers;
-use crate::source::memory::{Memory, PAGE, Untouched};
-use crate::units::{Avma, Bytes};
+use plimsoll_facts::snapshot::ArrayBuffers;
+use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
 /// The heap's pointer to its sweeper lies within the first words.
 const HEAP_WORDS: usize = 1024;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::source::memory::{Memory, PageStates, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PageStates, Untouched, word_at};
 
 /// Pages are aligned to it, and those without a large object have this size.
 pub(crate) const ALIGNMENT: u64 = 256 << 10;
@@ -241,7 +241,7 @@ impl<M: Memory> Iterator for Chunks<'_, M> {
     type Item = (u64, Words);
 
     fn next(&mut self) -> Option<(u64, Words)> {
-        use crate::source::memory::{PAGE, PageState};
+        use plimsoll_process::proc::memory::{PAGE, PageState};
         while self.budget > 0 {
             let at = self.range.start.0.checked_next_multiple_of(ALIGNMENT).filter(|at| *at < self.range.end.0);
             let Some(at) = at else {

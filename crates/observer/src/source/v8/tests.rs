@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::layout::ALIGNMENT;
 use super::{Unopened, walk};
 use crate::random::Random;
-use crate::snapshot::{ArrayBuffers, Backing, HeapPart, OpenedHeap, PartBytes, Vma};
 use crate::source::made_image::Image;
-use crate::source::memory::{Memory, PAGE};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{ArrayBuffers, Backing, HeapPart, OpenedHeap, PartBytes, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE};
 
 const START: u64 = 0x2a_0000_0000;
 /// Spaces, heaps and records that lie outside the pages.

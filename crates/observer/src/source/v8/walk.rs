@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::buffers;
 use super::layout::{self, ALIGNMENT, Candidate, Chunks, Layout, Spaces, Words, read_words};
-use crate::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma};
 use crate::source::heap_data::{Anonymous, joined, words};
-use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
-use crate::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched};
 
 /// Headers looked at: 64 GiB of pages.
 const MOST_HEADERS: usize = 1 << 18;

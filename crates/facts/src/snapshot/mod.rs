@@ -1,0 +1,139 @@
+//! All facts of one moment, as the sources reported them, before any conclusion.
+//!
+//! `vmas` is the ground truth of what exists and is resident. Everything else is provenance, joined onto it by address.
+//! Each source except proc is optional; what could not be read is a `Gap`. No fact here is computed from another: the
+//! ledger does that, and it does no I/O.
+//!
+//! Addresses belong to the target's own address space. Names and paths are as the target wrote them; they may be
+//! hostile, so code that prints them must escape them.
+
+use std::time::Duration;
+
+use crate::gap::{Gap, Source};
+use crate::units::{AddressRange, Bytes};
+
+mod baseline;
+mod booked;
+mod cgroup;
+mod glibc;
+mod hotspot;
+mod native_image;
+mod native_objects;
+mod opened;
+mod process;
+mod pymalloc;
+mod residency;
+mod unpacked;
+
+pub use baseline::Baseline;
+pub use booked::{Booked, BookedSince};
+pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
+pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
+pub use hotspot::jdk_of;
+pub use hotspot::{
+    CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
+};
+pub use native_image::{ImageHeapRange, Isolate, NativeImage};
+pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};
+pub use opened::{ArrayBuffers, GoPace, HeapPart, OpenedHeap, PartBytes};
+pub use process::{
+    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
+    VmaFlags,
+};
+pub use pymalloc::Pymalloc;
+pub use residency::Residency;
+pub use unpacked::{Unpacked, UnpackedSegment};
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Time of reading smaps, seconds since 1970 UTC.
+    pub time: f64,
+    pub process: Process,
+    pub host: Host,
+    /// The mappings from smaps, in address order.
+    pub vmas: Vec<Vma>,
+    /// True if `vmas` has no figures: only `rss_by_kind` is known.
+    pub smaps_refused: bool,
+    pub rollup: Option<Rollup>,
+    /// The kernel's totals by kind, from status.
+    pub rss_by_kind: Rss,
+    pub threads: Vec<Thread>,
+    /// Stacks that the thread library keeps for later threads: they contain its record, and no thread runs on them.
+    pub idle_stacks: Vec<AddressRange>,
+    /// Resident pages, for the ranges that the ledger may have to divide.
+    pub residency: Option<Residency>,
+    pub cgroup: Option<Cgroup>,
+    pub hotspot: Option<HotSpot>,
+    pub glibc: Option<Glibc>,
+    /// The heap of the allocator that serves malloc instead of glibc.
+    pub opened: Option<OpenedHeap>,
+    pub native_image: Option<NativeImage>,
+    /// What a JVM's native libraries hold, by their blocks' first words.
+    pub native_objects: NativeObjects,
+    pub pymalloc: Option<Pymalloc>,
+    /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
+    pub attached: Option<[Booked; 2]>,
+    /// In a series, for a tracked process: the growth of its blocks since the arenas were walked.
+    pub booked: Option<BookedSince>,
+    /// The tracker's own mappings according to the segment. The target controls it, so the ledger checks them.
+    pub own_mappings: Vec<OwnMapping>,
+    /// V8's heap, of all isolates together.
+    pub v8: Option<OpenedHeap>,
+    /// Go's heap, with the records and stacks of its runtime.
+    pub go: Option<OpenedHeap>,
+    /// The program itself, if a packer unpacked it into memory without a file.
+    pub unpacked: Option<Unpacked>,
+    /// Allocators found among the mapped files, including glibc's.
+    pub allocators: Vec<LoadedAllocator>,
+    /// Jars that a JVM has open, by the names of its descriptors.
+    pub jars: Vec<String>,
+    /// The limit from `--limit`, used instead of the cgroup's.
+    pub limit_asked: Option<Bytes>,
+    /// Result of an earlier reading (`--baseline`).
+    pub baseline: Option<Baseline>,
+    pub gaps: Vec<Gap>,
+    /// When each source was read, relative to the start of the snapshot; shows the skew between them.
+    pub readings: Vec<Reading>,
+}
+
+/// The reading of one source: when it began and how long it took. For smaps, `took` is an upper bound of the time under
+/// the target's mmap lock (the kernel drops the lock between buffers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub source: Source,
+    pub began: Duration,
+    pub took: Duration,
+}
+
+/// A private mapping of the tracker, as listed in the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnMapping {
+    pub range: AddressRange,
+    /// A `plimsoll_segment::Purpose`; any number in a hostile segment.
+    pub purpose: u32,
+}
+
+/// The result of a source: what it found, and what it could not find.
+pub type Sourced<T> = (Option<T>, Vec<Gap>);
+
+impl Snapshot {
+    /// Heaps that a walk has split: of the allocator that serves malloc, V8's, and Go's.
+    pub fn opened_heaps(&self) -> impl Iterator<Item = &OpenedHeap> {
+        self.opened.iter().chain(&self.v8).chain(&self.go)
+    }
+
+    /// V8's array buffers, if they were found. malloc holds them.
+    pub fn array_buffers(&self) -> Option<ArrayBuffers> {
+        self.v8.as_ref()?.buffers
+    }
+
+    /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in
+    /// status.
+    pub fn rss(&self) -> Bytes {
+        if self.smaps_refused { self.rss_by_kind.total() } else { self.vmas.iter().map(|vma| vma.rss).sum() }
+    }
+
+    pub fn reading(&self, source: Source) -> Option<Reading> {
+        self.readings.iter().copied().find(|reading| reading.source == source)
+    }
+}

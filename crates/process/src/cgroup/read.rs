@@ -1,0 +1,289 @@
+//! Reads the target's group and its ancestors up to the root of the mount: the lowest limit is the one that kills.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use super::parse::{
+    Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
+    parse_paths, parse_pressure, quota,
+};
+use crate::foreign::{self, Ask, Deadline, FileKind, Why};
+use crate::proc::Target;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
+use plimsoll_facts::units::Bytes;
+
+const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
+/// Limit of other processes of the group that are listed.
+const MOST_OTHERS: usize = 256;
+
+pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
+    let (mut cgroup, gaps) = read_limit(target, host_memory);
+    if let Some((cgroup, group)) = &mut cgroup {
+        cgroup.others = others(&Reader::until(target.deadline()), group, target.pid());
+    }
+    (cgroup.map(|(cgroup, _)| cgroup), gaps)
+}
+
+/// The same without the group's other processes, and the directory of the group with the limit.
+pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
+    let reader = Reader::until(target.deadline());
+    let (cgroup, mut gaps) = limit(target, host_memory, &reader);
+    gaps.extend(reader.gap());
+    (cgroup, gaps)
+}
+
+fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgroup, PathBuf)> {
+    let read = |group: &Path, name: &str| reader.read(group, name);
+    let paths = match target.read("cgroup") {
+        Ok(text) => parse_paths(&text),
+        Err(error) => {
+            let reason = format!("/proc/{}/cgroup can't be read: {error}", target.pid());
+            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
+        }
+    };
+    let mounts = Mounts::of(target);
+    let memory_v1 = paths.memory_v1.as_deref().and_then(|path| mounts.chain(Controller::MemoryV1, path));
+    let v2 = paths.v2.as_deref().and_then(|path| mounts.chain(Controller::V2, path));
+    // A hybrid host has both versions; the memory controller is attached to one of them.
+    let (version, chain, path) = match (memory_v1, v2) {
+        (Some(chain), _) => (CgroupVersion::V1, chain, paths.memory_v1.unwrap_or_default()),
+        (None, Some(chain)) if chain.iter().any(|group| group.join("memory.stat").exists()) => {
+            (CgroupVersion::V2, chain, paths.v2.clone().unwrap_or_default())
+        }
+        _ => {
+            let reason = "no memory cgroup of the target is mounted where it can be seen";
+            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
+        }
+    };
+    let cpu_chain = match version {
+        CgroupVersion::V1 => paths.cpu_v1.as_deref().and_then(|path| mounts.chain(Controller::CpuV1, path)),
+        CgroupVersion::V2 => Some(chain.clone()),
+    };
+    let mut gaps = Vec::new();
+    if path.contains("/..") {
+        gaps.push(Gap::new(
+            Source::Cgroup,
+            "the target's cgroup lies outside this cgroup namespace",
+            "its limit is read through the target's own mounts, which may hide limits further up",
+        ));
+    }
+    let files = Files::of(version);
+    let limits = chain.iter().enumerate().filter_map(|(level, group)| {
+        let limit = read(group, files.limit).and_then(|text| parse_limit(&text))?;
+        // A limit above the host's memory never takes effect.
+        (host_memory.0 == 0 || limit <= host_memory).then_some((limit, level))
+    });
+    let lowest = limits.min();
+    let level = lowest.map_or(0, |(_, level)| level);
+    let group = &chain[level];
+    let Some(charged) = read(group, files.charged).and_then(|text| parse_bytes(&text)) else {
+        let own = read(&chain[0], "memory.stat").map(|text| parse_memory_stat(&text));
+        // The root group of v2 has no memory.current, and no limit applies there.
+        if own.is_none() {
+            let reason = format!("{} can't be read in {}", files.charged, group.display());
+            gaps.push(Gap::new(Source::Cgroup, reason, EFFECT));
+        }
+        return (None, gaps);
+    };
+    let stat = read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
+    let stat = match version {
+        CgroupVersion::V2 => stat,
+        CgroupVersion::V1 => with_v1_kernel(reader, stat, group),
+    };
+    let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
+    if version == CgroupVersion::V1 {
+        oom.max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
+    }
+    let cgroup = Cgroup {
+        version,
+        directory: chain[0].clone(),
+        limit: lowest.map(|(limit, _)| limit),
+        limit_path: ancestor(&path, level),
+        path,
+        charged,
+        peak: read(group, files.peak).and_then(|text| parse_bytes(&text)),
+        stat,
+        oom,
+        swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
+        swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
+        cpu_quota: cpu_chain.and_then(|chain| lowest_quota(reader, &chain, version)),
+        others: Vec::new(),
+    };
+    (Some((cgroup, group.clone())), gaps)
+}
+
+struct Files {
+    limit: &'static str,
+    charged: &'static str,
+    peak: &'static str,
+    events: &'static str,
+    swap: &'static str,
+    swap_limit: &'static str,
+}
+
+impl Files {
+    fn of(version: CgroupVersion) -> Files {
+        match version {
+            CgroupVersion::V1 => Files {
+                limit: "memory.limit_in_bytes",
+                charged: "memory.usage_in_bytes",
+                peak: "memory.max_usage_in_bytes",
+                events: "memory.oom_control",
+                swap: "memory.memsw.usage_in_bytes",
+                swap_limit: "memory.memsw.limit_in_bytes",
+            },
+            CgroupVersion::V2 => Files {
+                limit: "memory.max",
+                charged: "memory.current",
+                peak: "memory.peak",
+                events: "memory.events",
+                swap: "memory.swap.current",
+                swap_limit: "memory.swap.max",
+            },
+        }
+    }
+}
+
+/// v1 reports kernel memory in separate files.
+fn with_v1_kernel(reader: &Reader, stat: MemoryStat, group: &Path) -> MemoryStat {
+    let bytes = |name| reader.read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
+    MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: bytes("memory.kmem.tcp.usage_in_bytes"), ..stat }
+}
+
+/// The mounted hierarchies as the observer sees them, and as the target does.
+struct Mounts {
+    seen: Vec<(PathBuf, Vec<Mount>)>,
+}
+
+impl Mounts {
+    fn of(target: &Target) -> Mounts {
+        let own = fs::read("/proc/self/mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        let its = target.read("mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        Mounts { seen: vec![(PathBuf::from("/"), own), (target.path(""), its)] }
+    }
+
+    /// Directories of the group and its ancestors, innermost first.
+    fn chain(&self, controller: Controller, path: &str) -> Option<Vec<PathBuf>> {
+        self.seen.iter().find_map(|(root, mounts)| {
+            let of_it: Vec<&Mount> = mounts.iter().filter(|mount| mount.controller == controller).collect();
+            let below = |mount: &Mount| {
+                let below = Path::new(path).strip_prefix(&mount.root).ok()?;
+                below.components().all(|part| matches!(part, Component::Normal(_))).then(|| below.to_path_buf())
+            };
+            // If there are several mounts, use one that contains the group: others may begin elsewhere, or above this
+            // namespace (`/..`).
+            let found = of_it.iter().find_map(|mount| Some((*mount, below(mount)?)));
+            // If the group lies outside the namespace or above the mount, the mount point is the closest visible group.
+            let (mount, below) = found.or_else(|| of_it.first().map(|mount| (*mount, PathBuf::new())))?;
+            let point = root.join(mount.point.trim_start_matches('/'));
+            let group = point.join(below);
+            let chain: Vec<PathBuf> =
+                group.ancestors().take_while(|ancestor| ancestor.starts_with(&point)).map(Path::to_path_buf).collect();
+            (!chain.is_empty() && group.is_dir()).then_some(chain)
+        })
+    }
+}
+
+/// Number of the group's processes that the kernel killed because of a limit. The group outlives its processes, except
+/// where it is visible only through the target's root.
+pub fn oom_kills(group: &Path, deadline: Deadline) -> Option<u64> {
+    let reader = Reader::until(deadline);
+    let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| reader.read(group, name))?;
+    Some(parse_oom_events(&text).oom_kill)
+}
+
+/// Pressure of the group, or of the system if there is none. `None` if the kernel doesn't count it.
+pub fn pressure(group: Option<&Path>, deadline: Deadline) -> Option<Pressure> {
+    let reader = Reader::until(deadline);
+    let own = group.and_then(|group| reader.read(group, "memory.pressure"));
+    let of_cgroup = own.is_some();
+    let text = own.or_else(|| fs::read("/proc/pressure/memory").ok())?;
+    parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
+}
+
+/// Reads the groups' files, all with one deadline, and records refusals: a file that isn't read must not look like a
+/// missing one.
+struct Reader {
+    deadline: Deadline,
+    refused: RefCell<Vec<String>>,
+}
+
+impl Reader {
+    fn until(deadline: Deadline) -> Reader {
+        Reader { deadline, refused: RefCell::new(Vec::new()) }
+    }
+
+    /// A target with its own mounts can mount anything over its view of the hierarchy, so there only the kernel's files
+    /// count. Our own view was mounted by whoever set up this machine or container.
+    fn read(&self, group: &Path, name: &str) -> Option<Vec<u8>> {
+        let path = group.join(name);
+        let why = match foreign::open(&path, Ask::of(FileKind::Text), self.deadline) {
+            // A file of the kernel may have no contents (memory.pressure: EOPNOTSUPP).
+            Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => match file.read() {
+                Ok(text) => return Some(text),
+                Err(Why::Io(error)) if error.raw_os_error() == Some(NOTHING_TO_SAY) => return None,
+                Err(why) => why.to_string(),
+            },
+            Ok(_) => "is not a file of the kernel: something is mounted over it".to_owned(),
+            Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(why) => why.to_string(),
+        };
+        let mut refused = self.refused.borrow_mut();
+        if refused.len() < MOST_REFUSED {
+            refused.push(format!("{} {why}", path.display()));
+        }
+        None
+    }
+
+    fn gap(&self) -> Option<Gap> {
+        let refused = self.refused.borrow();
+        (!refused.is_empty()).then(|| {
+            let effect = "a limit or a figure of the cgroup may be missing here although it exists";
+            Gap::new(Source::Cgroup, refused.join("; "), effect)
+        })
+    }
+}
+
+/// The error for a feature that is switched off (EOPNOTSUPP).
+const NOTHING_TO_SAY: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+/// Maximum number of refused files that a gap names.
+const MOST_REFUSED: usize = 4;
+
+fn ancestor(path: &str, level: usize) -> String {
+    let mut ancestors = Path::new(path).ancestors();
+    ancestors.nth(level).map_or_else(|| "/".to_owned(), |path| path.display().to_string())
+}
+
+fn lowest_quota(reader: &Reader, chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {
+    let read = |group: &Path, name: &str| reader.read(group, name);
+    let of = |group: &PathBuf| match version {
+        CgroupVersion::V2 => parse_cpu_max(&read(group, "cpu.max")?),
+        CgroupVersion::V1 => {
+            let number = |name| String::from_utf8(read(group, name)?).ok()?.trim().parse::<i64>().ok();
+            quota(number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
+        }
+    };
+    chain.iter().filter_map(of).min_by(f64::total_cmp)
+}
+
+/// VmRSS of the group's other processes: status is readable even if smaps isn't.
+fn others(reader: &Reader, group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
+    let pids = reader.read(group, "cgroup.procs").unwrap_or_default();
+    String::from_utf8_lossy(&pids)
+        .lines()
+        .filter_map(|line| line.trim().parse::<u32>().ok())
+        .filter(|other| *other != pid && *other != 0)
+        .take(MOST_OTHERS)
+        .filter_map(|other| Some((other, resident(other)?)))
+        .collect()
+}
+
+/// The second field of statm, in pages.
+fn resident(pid: u32) -> Option<Bytes> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(Bytes(pages.saturating_mul(rustix::param::page_size() as u64)))
+}

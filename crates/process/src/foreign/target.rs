@@ -1,0 +1,158 @@
+//! A handle on one process that a reused PID can't redirect. Every file is opened relative to a descriptor of the
+//! directory `/proc/PID`, which returns ESRCH once that process is gone.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Ask, Deadline, FileKind, Regular, Root, Why, linked};
+use plimsoll_facts::snapshot::Vma;
+
+/// No /proc file is longer than this on a normal system; a read stops there. 65,530 mappings give about 60 MiB of
+/// smaps.
+const LONGEST: u64 = 256 << 20;
+
+pub struct Target {
+    pid: u32,
+    directory: OwnedFd,
+    /// For a chroot: the path of its root as maps and links show it. They start at our root; the target itself sees
+    /// other paths.
+    root: Option<String>,
+    deadline: Deadline,
+}
+
+/// Why there is no process at that PID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    NoSuchProcess,
+    /// /proc itself is missing, or hides the process (hidepid).
+    NoProc,
+}
+
+impl Target {
+    /// `deadline` is the command's limit for everything that is read from this process.
+    pub fn open(pid: u32, deadline: Deadline) -> Result<Target, Absent> {
+        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+        match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
+            Ok(directory) => {
+                let root = rustix::fs::readlinkat(&directory, "root", Vec::new()).ok();
+                let root = root.and_then(|root| root.into_string().ok()).filter(|root| root != "/");
+                Ok(Target { pid, directory, root, deadline })
+            }
+            Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
+            Err(_) => Err(Absent::NoProc),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The limit for everything that is read from this process.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Sets the deadline of the next instant of a recording.
+    pub fn allow(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    /// Opens a file of the target. The path is as the target sees it, or as in its maps.
+    pub(crate) fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
+        Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), ask)
+    }
+
+    /// Opens the mapped file. The name is only a hint: another file that replaced it isn't opened.
+    pub fn mapped(&self, vma: &Vma, kind: FileKind) -> Result<Regular, Why> {
+        let ask = Ask { inode: Some(vma.inode), ..Ask::of(kind) };
+        let named = match vma.deleted {
+            true => Err(Why::Replaced),
+            false => self.open_inside(&vma.name, ask),
+        };
+        let Err(why) = named else { return named };
+        let range = format!("{:x}-{:x}", vma.range.start.0, vma.range.end.0);
+        linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
+    }
+
+    /// Opens what is mapped at `start-end` (hexadecimal, as in maps), even if its name changed or was deleted.
+    pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
+        linked(&self.directory, &format!("map_files/{range}"), Ask::of(FileKind::Object), self.deadline())
+    }
+
+    /// Opens the file of the program that the process runs.
+    pub fn program(&self) -> Result<Regular, Why> {
+        linked(&self.directory, "exe", Ask::of(FileKind::Object), self.deadline())
+    }
+
+    /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.
+    pub fn file(&self, name: &str) -> io::Result<File> {
+        let fd = rustix::fs::openat(&self.directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
+    }
+
+    /// A handle on one of the process's directories, `root` or `cwd`. No name is resolved, so nobody can redirect it.
+    pub fn handle(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.directory, name, flags, Mode::empty())?)
+    }
+
+    /// Whether the target has our mounts and our root, so that a path means the same file to both.
+    pub fn shares_our_root(&self) -> bool {
+        let its = self.handle("root").ok().and_then(|root| rustix::fs::fstat(root).ok());
+        let own = rustix::fs::stat("/").ok();
+        let [its, own] = [its, own].map(|facts| facts.map(|facts| (facts.st_dev, facts.st_ino)));
+        let mounts = (self.link("ns/mnt").ok(), rustix::fs::readlink("/proc/self/ns/mnt", Vec::new()).ok());
+        its.is_some() && its == own && mounts.0 == mounts.1.map(CString::into_bytes)
+    }
+
+    /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(1 << 16);
+        self.file(name)?.take(LONGEST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.
+    pub fn memory_for_writing(&self) -> io::Result<File> {
+        let fd = rustix::fs::openat(&self.directory, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
+    }
+
+    pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.directory, name, Vec::new())?.into_bytes())
+    }
+
+    /// The path for the observer, through `/proc/PID/root`, of a path as the target sees it or as in its maps.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.pid)).join(self.inside(path).trim_start_matches('/'))
+    }
+
+    /// The path that the target itself sees, for a path in its maps.
+    pub fn inside<'a>(&self, mapped: &'a str) -> &'a str {
+        let below = self.root.as_deref().and_then(|root| mapped.strip_prefix(root));
+        below.filter(|path| path.starts_with('/')).unwrap_or(mapped)
+    }
+
+    /// The numeric entries of a directory below `/proc/PID`: threads, descriptors.
+    pub fn numbers(&self, name: &str) -> io::Result<Vec<u32>> {
+        let fd = rustix::fs::openat(
+            &self.directory,
+            name,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut numbers: Vec<u32> = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&fd)? {
+            if let Some(number) = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+                numbers.push(number);
+            }
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}

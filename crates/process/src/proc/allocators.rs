@@ -1,0 +1,157 @@
+//! Recognises mapped allocators by the names of libraries and, for those linked into the program, by the symbols that
+//! their objects define. An allocator that is preloaded or linked before libc serves malloc.
+
+use memchr::memmem;
+
+use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, Vma};
+
+const LIBRARIES: [(&str, AllocatorKind); 6] = [
+    ("libjemalloc", AllocatorKind::Jemalloc),
+    ("libtcmalloc", AllocatorKind::Tcmalloc),
+    ("libmimalloc", AllocatorKind::Mimalloc),
+    ("libc.so.6", AllocatorKind::Glibc),
+    ("libc-2.", AllocatorKind::Glibc),
+    ("ld-musl-", AllocatorKind::Musl),
+];
+
+/// Symbols that only the allocator itself defines, whatever prefix its malloc was built with.
+const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
+    (b"\0je_mallctl\0", AllocatorKind::Jemalloc),
+    (b"\0mallctl\0", AllocatorKind::Jemalloc),
+    (b"\0MallocExtension_ReleaseFreeMemory\0", AllocatorKind::Tcmalloc),
+    (b"\0TCMalloc_Internal_GetStats\0", AllocatorKind::Tcmalloc),
+    (b"\0mi_heap_new\0", AllocatorKind::Mimalloc),
+    // Go's linker writes this section even into stripped programs.
+    (b"\0.go.buildinfo\0", AllocatorKind::Go),
+    (b"\0_ZN2v87Isolate8AllocateEv\0", AllocatorKind::V8),
+];
+
+/// Total limit for string tables: reading more of a huge or hostile program isn't worth the time.
+const LONGEST_TABLES: u64 = 32 << 20;
+
+/// Reads a program's bytes at an offset; None if it can't.
+pub(crate) trait Program {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
+}
+
+/// `program` is the executable, and the path from which it was started.
+pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+    let mut found: Vec<LoadedAllocator> = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
+        let file = vma.name.rsplit('/').next().unwrap_or_default();
+        let library = LIBRARIES.iter().find(|(prefix, _)| file.starts_with(prefix));
+        if let Some((_, kind)) = library
+            && !found.iter().any(|known| known.path == vma.name)
+        {
+            found.push(LoadedAllocator { kind: *kind, path: vma.name.clone(), serves_malloc: false });
+        }
+    }
+    // Allocators linked into the program, such as jemalloc (Redis, Rust programs): their symbols are in its string
+    // tables.
+    if let Some((program, path)) = program {
+        for kind in linked_in(program).unwrap_or_default() {
+            found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
+        }
+    }
+    let is_libc = |kind: AllocatorKind| matches!(kind, AllocatorKind::Glibc | AllocatorKind::Musl);
+    let substitute = found.iter().any(|known| !is_libc(known.kind) && !known.kind.is_runtime());
+    for known in &mut found {
+        known.serves_malloc = !known.kind.is_runtime() && is_libc(known.kind) != substitute;
+    }
+    found
+}
+
+/// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). In each: `sh_type` at 4
+/// (3 is a string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
+fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
+    let mut header = [0u8; 64];
+    program.read_at(&mut header, 0)?;
+    if !header.starts_with(b"\x7fELF\x02") {
+        return None;
+    }
+    let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let (entry, count) = (usize::from(half(0x3a)), usize::from(half(0x3c)));
+    if !(64..=256).contains(&entry) || count > 4096 {
+        return None;
+    }
+    let mut sections = vec![0u8; entry * count];
+    program.read_at(&mut sections, word(&header, 0x28))?;
+    let mut kinds = Vec::new();
+    let mut left = LONGEST_TABLES;
+    for section in sections.chunks_exact(entry) {
+        let is_string_table = section[4..8] == 3u32.to_ne_bytes();
+        if !is_string_table {
+            continue;
+        }
+        let length = word(section, 0x20).min(left);
+        left -= length;
+        let mut table = vec![0u8; usize::try_from(length).unwrap_or(0)];
+        // If a section claims more than the file has, the other sections are still read.
+        if program.read_at(&mut table, word(section, 0x18)).is_none() {
+            continue;
+        }
+        for (symbol, kind) in SYMBOLS {
+            if !kinds.contains(&kind) && memmem::find(&table, symbol).is_some() {
+                kinds.push(kind);
+            }
+        }
+    }
+    Some(kinds)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_ne_bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutated::mutated;
+
+    impl Program for Vec<u8> {
+        fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
+            let start = usize::try_from(offset).ok()?;
+            into.copy_from_slice(self.get(start..start.checked_add(into.len())?)?);
+            Some(())
+        }
+    }
+
+    /// Header, one string table, one section header.
+    fn program(strings: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0u8; 64];
+        bytes[..5].copy_from_slice(b"\x7fELF\x02");
+        let sections = 64 + strings.len() as u64;
+        bytes[0x28..0x30].copy_from_slice(&sections.to_ne_bytes());
+        bytes[0x3a..0x3c].copy_from_slice(&64u16.to_ne_bytes());
+        bytes[0x3c..0x3e].copy_from_slice(&1u16.to_ne_bytes());
+        bytes.extend_from_slice(strings);
+        let mut section = [0u8; 64];
+        section[4..8].copy_from_slice(&3u32.to_ne_bytes());
+        section[0x18..0x20].copy_from_slice(&64u64.to_ne_bytes());
+        section[0x20..0x28].copy_from_slice(&(strings.len() as u64).to_ne_bytes());
+        bytes.extend_from_slice(&section);
+        bytes
+    }
+
+    #[test]
+    fn a_linked_allocator_is_recognised_by_its_symbols() {
+        let redis = program(b"\0main\0je_mallctl\0");
+        assert_eq!(linked_in(&redis), Some(vec![AllocatorKind::Jemalloc]));
+        assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), Some(vec![]));
+        let allocators = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
+        assert!(allocators[0].serves_malloc);
+    }
+
+    #[test]
+    fn broken_programs_have_no_allocators_and_cause_no_panic() {
+        let seed = program(b"\0main\0mi_heap_new\0");
+        let (mut some, mut none) = (0, 0);
+        for bytes in mutated(&seed, 20_000) {
+            match linked_in(&bytes) {
+                Some(_) => some += 1,
+                None => none += 1,
+            }
+        }
+        assert!(some > 500 && none > 500, "{some} {none}");
+    }
+}

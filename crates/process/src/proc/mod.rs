@@ -1,0 +1,26 @@
+//! /proc/PID: mappings, residency, and facts about the process.
+
+pub use crate::foreign::{Absent, Target};
+
+pub(crate) mod access;
+pub(crate) mod allocators;
+pub mod memory;
+mod read;
+mod residency;
+mod scan;
+mod smaps;
+mod stacks;
+pub(crate) mod status;
+mod unpacked;
+
+pub use access::Closed;
+pub use read::{
+    KnownMappings, file_remedy, open_jars, permission_remedy, read_allocators, read_pages, read_residency, read_smaps,
+    read_these_threads, read_threads, seconds_since_epoch,
+};
+pub use read::{Mappings, Pages, is_exiting, read_host, read_mappings, read_process, refusal, timed};
+pub(crate) use scan::zero_pages;
+pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
+pub use stacks::find_stacks;
+pub use status::{Status, parse_status};
+pub use unpacked::find as find_unpacked;

@@ -1,0 +1,453 @@
+//! The I/O on /proc/PID. Whatever can be refused (another user's process, yama, hidepid) becomes a gap.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::access::{Closed, Said, parse_closed};
+use super::allocators::{Program, recognise_allocators};
+use super::residency::{ENTRY, Found};
+use super::scan;
+use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
+use super::status::{
+    cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
+    parse_status, parse_tmpfs_devices,
+};
+use crate::foreign::{Regular, Target};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{
+    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Thp, Thread, Vma,
+};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
+use rustix::thread::CapabilitySet;
+
+/// Why the kernel refuses access to a process; `verb` is the command that was refused.
+pub(crate) fn why_closed(pid: u32, verb: &str) -> Closed {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let said = Said {
+        own_status: &text("/proc/self/status"),
+        its_status: &text(&format!("/proc/{pid}/status")),
+        own_user_map: &text("/proc/self/uid_map"),
+        yama: &text("/proc/sys/kernel/yama/ptrace_scope"),
+    };
+    parse_closed(said, pid, verb)
+}
+
+pub fn permission_remedy(pid: u32) -> String {
+    why_closed(pid, "explain").remedy
+}
+
+/// The remedy if a file's mode refused access: /proc/PID/mem belongs to the process's user, and so may other files.
+pub fn file_remedy(pid: u32) -> String {
+    let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    match effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH) {
+        true => format!("sudo plimsoll explain {pid}   # or add CAP_DAC_READ_SEARCH"),
+        false => permission_remedy(pid),
+    }
+}
+
+/// Identity and state of the process. Every user may read it, unless /proc is mounted with hidepid.
+pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
+    let status = parse_status(&target.read("status")?);
+    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+    let started = target.read("stat").ok().and_then(|stat| parse_start_ticks(&stat));
+    let boot = fs::read_to_string("/proc/uptime").ok().and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+    let link = |name: &str| target.link(name).ok().map(|path| String::from_utf8_lossy(&path).into_owned());
+    let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
+    let elsewhere = |name: &str| matches!((link(name), own(name)), (Some(its), Some(mine)) if its != mine);
+    let process = Process {
+        pid: target.pid(),
+        namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
+        name: status.name,
+        command: target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default(),
+        executable: link("exe"),
+        state: status.state,
+        uid: status.uid,
+        thread_count: status.threads,
+        cpus_allowed: status.cpus_allowed.filter(|cpus| *cpus > 0),
+        uptime: started.zip(boot).map(|(ticks_then, now)| (now - ticks_then as f64 / ticks).max(0.0)),
+        limits: target.read("limits").map(|text| parse_limits(&text)).unwrap_or_default(),
+        environment: target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default(),
+        peak_rss: status.peak_rss,
+        page_tables: status.page_tables,
+        swap: status.swap,
+        contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
+    };
+    Ok((process, status.rss))
+}
+
+/// Whether the process is between its fatal signal and the zombie state: then its files are inconsistent.
+pub fn is_exiting(target: &Target) -> bool {
+    target.read("stat").is_ok_and(|stat| parse_exiting(&stat))
+}
+
+/// The ground truth. If smaps is refused, the mappings have no figures (usually there are none, because maps needs the
+/// same permission), and a gap says so.
+pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
+    let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
+    Mappings { rollup, ..read_smaps(target, gaps) }
+}
+
+/// Does the same without the kernel's own sum, whose reading doubles the time.
+pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let mut refused = false;
+    let began = Instant::now();
+    let text = target.read("smaps");
+    let took = began.elapsed();
+    let smaps = match text {
+        Ok(text) => parse_smaps(&text, &tmpfs),
+        // The process has ended meanwhile; nothing was refused.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => parse_smaps(&[], &tmpfs),
+        Err(error) => {
+            gaps.push(
+                Gap::new(
+                    Source::Proc,
+                    match error.kind() {
+                        io::ErrorKind::PermissionDenied => {
+                            let why = why_closed(target.pid(), "explain").reason;
+                            format!("/proc/{pid}/smaps can't be read: process {pid} {why}", pid = target.pid())
+                        }
+                        _ => format!("/proc/{}/smaps can't be read: {error}", target.pid()),
+                    },
+                    "only the kernel's totals by kind are known, and no lines",
+                )
+                .remedy(permission_remedy(target.pid())),
+            );
+            refused = true;
+            target.read("maps").map(|text| parse_maps(&text, &tmpfs)).unwrap_or_default()
+        }
+    };
+    if smaps.bad_lines > 0 {
+        gaps.push(Gap::new(
+            Source::Proc,
+            format!("{} lines of smaps were not understood", smaps.bad_lines),
+            "their pages are missing from the lines and from the sum",
+        ));
+    }
+    Mappings { vmas: smaps.vmas, rollup: None, refused, took }
+}
+
+#[derive(Default)]
+pub struct Mappings {
+    pub vmas: Vec<Vma>,
+    pub rollup: Option<Rollup>,
+    pub refused: bool,
+    /// Time for reading smaps: an upper bound of the time under the target's mmap lock.
+    pub took: Duration,
+}
+
+/// Mappings with the Rss that smaps would report, from one scan of the page tables, and which pages these are. If a
+/// mapping is unchanged, its other fields are those of the last smaps.
+pub struct Pages {
+    pub vmas: Vec<Vma>,
+    pub residency: Residency,
+    pub took: Duration,
+}
+
+/// State that a series of such readings keeps about the mappings.
+#[derive(Default)]
+pub struct KnownMappings {
+    /// The lines of status that count address space by kind. Any mmap, munmap, mprotect or brk that changes the amount
+    /// of a kind changes these lines. Empty: it is unknown whether the mappings are those of maps.
+    accounts: Vec<u8>,
+}
+
+/// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
+/// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
+pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<Pages> {
+    let began = Instant::now();
+    let pagemap = target.file("pagemap").ok()?;
+    let accounts = accounts(&target.read("status").ok()?);
+    let stays = !accounts.is_empty() && known.accounts == accounts;
+    known.accounts = Vec::new();
+    if stays && let Some((vmas, residency)) = scanned(&pagemap, before.to_vec()) {
+        known.accounts = accounts;
+        return Some(Pages { vmas, residency, took: began.elapsed() });
+    }
+    let text = target.read("maps").ok()?;
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let parsed = parse_maps(&text, &tmpfs);
+    if parsed.bad_lines > 0 {
+        return None;
+    }
+    let now = carried(parsed.vmas, before);
+    // Memory was mapped between the two readings; the next one will have it. If this happens twice, the process maps
+    // continuously.
+    let (vmas, residency) = scanned(&pagemap, now.clone()).or_else(|| scanned_in(&pagemap, now))?;
+    known.accounts = accounts;
+    Some(Pages { vmas, residency, took: began.elapsed() })
+}
+
+/// None if pages outside these mappings are resident.
+fn scanned(pagemap: &File, vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
+    let (vmas, residency) = scanned_in(pagemap, vmas)?;
+    let inside: Bytes = vmas.iter().map(|vma| residency.resident(vma.range)).sum();
+    (inside == residency.resident(WHOLE)).then_some((vmas, residency))
+}
+
+/// The user half of the address space: the vsyscall page isn't the process's.
+const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
+
+fn scanned_in(pagemap: &File, mut vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
+    let beyond = |vma: &Vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end;
+    let runs = if vmas.iter().any(beyond) { None } else { scan::resident(pagemap).ok() }?;
+    let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
+    for vma in &mut vmas {
+        // Pages of hugetlbfs don't count in Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
+        vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { residency.resident(vma.range) };
+    }
+    Some((vmas, residency))
+}
+
+fn accounts(status: &[u8]) -> Vec<u8> {
+    const KEYS: [&[u8]; 7] = [b"VmSize:", b"VmLck:", b"VmData:", b"VmStk:", b"VmExe:", b"VmLib:", b"Threads:"];
+    let lines = status.split(|byte| *byte == b'\n').filter(|line| KEYS.iter().any(|key| line.starts_with(key)));
+    lines.collect::<Vec<_>>().join(&b'\n')
+}
+
+/// Limits of descriptors of a JVM that are searched for jars, and of jars that are kept.
+const DESCRIPTORS: usize = 4096;
+const JARS: usize = 1000;
+
+/// Jars that the process has open, by the names of its descriptors. Empty if they can't be read.
+pub fn open_jars(target: &Target) -> Vec<String> {
+    let descriptors = target.numbers("fd").unwrap_or_default();
+    let names = descriptors.into_iter().take(DESCRIPTORS).filter_map(|fd| target.link(&format!("fd/{fd}")).ok());
+    let jars = names.filter(|name| name.ends_with(b".jar")).map(|name| String::from_utf8_lossy(&name).into_owned());
+    let mut jars: Vec<String> = jars.take(JARS).collect();
+    jars.sort_unstable();
+    jars.dedup();
+    jars
+}
+
+/// Entries per pread: 512 KiB of them describe 256 MiB.
+const BATCH: usize = 64 << 10;
+
+/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, isn't part of
+/// what was seen.
+pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
+    let page = page.0.max(1);
+    let mut looked_at = Vec::new();
+    let mut found = Found::default();
+    let mut buffer = vec![0u8; BATCH * ENTRY];
+    for range in merged(ranges.to_vec()) {
+        let mut at = range.start.0 / page;
+        let end = range.end.0.div_ceil(page);
+        let first = at;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(BATCH).min(BATCH) * ENTRY;
+            let got = match pagemap.read_at(&mut buffer[..want], at.saturating_mul(ENTRY as u64)) {
+                Ok(got) => got / ENTRY,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => 0,
+                Err(error) => return Err(error),
+            };
+            if got == 0 {
+                break;
+            }
+            found.entries(at, page, &buffer[..got * ENTRY]);
+            at += got as u64;
+        }
+        let seen = AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page)));
+        // A page map has the shared zero page as present, and Rss leaves it out. Only the scan tells, from Linux 6.7 on.
+        if let Ok(zero) = scan::zero_pages(pagemap, seen) {
+            found.leave_out(zero);
+        }
+        looked_at.push(seen);
+    }
+    Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
+}
+
+/// Threads with their names and stack pointers. A thread that is running on a CPU has no readable stack pointer.
+pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
+    let tids = target.numbers("task").unwrap_or_default();
+    read_these_threads(target, tids.into_iter(), namespaced, gaps)
+}
+
+pub fn read_these_threads(
+    target: &Target,
+    tids: impl Iterator<Item = u32>,
+    namespaced: bool,
+    gaps: &mut Vec<Gap>,
+) -> Vec<Thread> {
+    let mut refused = None;
+    let mut late = 0;
+    let threads = tids
+        .filter(|_| {
+            // A process may have more threads than can be read within a command's time.
+            let is_late = target.deadline().has_passed();
+            late += usize::from(is_late);
+            !is_late
+        })
+        .map(|tid| {
+            let name = target.read(&format!("task/{tid}/comm")).unwrap_or_default();
+            let stack_pointer = match target.read(&format!("task/{tid}/syscall")) {
+                Ok(text) => parse_stack_pointer(&text),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refused = Some(error);
+                    None
+                }
+                Err(_) => None,
+            };
+            let namespaced_tid = if namespaced {
+                let status = target.read(&format!("task/{tid}/status")).map(|text| parse_status(&text));
+                status.ok().and_then(|status| status.namespaced_pids.last().copied()).unwrap_or(tid)
+            } else {
+                tid
+            };
+            let name = String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned();
+            Thread { tid, namespaced_tid, name, stack_pointer, ..Thread::default() }
+        })
+        .collect();
+    if late > 0 {
+        gaps.push(Gap::new(
+            Source::Proc,
+            format!("{late} threads were not read in time"),
+            "their stacks have no names and are recognised only by the shape of their mappings",
+        ));
+    }
+    if let Some(error) = refused {
+        gaps.push(
+            Gap::new(
+                Source::Proc,
+                format!("the threads' stack pointers can't be read: {error}"),
+                "thread stacks are recognised only by the shape of their mappings",
+            )
+            .remedy(file_remedy(target.pid())),
+        );
+    }
+    threads
+}
+
+impl Program for Regular {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
+        self.at(offset, into).ok().filter(|count| *count == into.len()).map(drop)
+    }
+}
+
+pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
+    let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
+    let program = target.program();
+    // Without mappings nothing can be recognised, and their own gap gives the reason.
+    if let Err(why) = &program
+        && !vmas.is_empty()
+    {
+        let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";
+        gaps.push(Gap::new(Source::Allocator, format!("{path} {why}"), effect).remedy(file_remedy(target.pid())));
+    }
+    let program = program.ok();
+    recognise_allocators(program.as_ref().map(|program| (program, path)), vmas)
+}
+
+pub fn read_host() -> Host {
+    let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let memory = fs::read("/proc/meminfo").ok().and_then(|text| {
+        let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"))?;
+        super::smaps::kilobytes(line)
+    });
+    let thp = match fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(text) if text.contains("[always]") => Thp::Always,
+        Ok(text) if text.contains("[madvise]") => Thp::Madvise,
+        Ok(text) if text.contains("[never]") => Thp::Never,
+        _ => Thp::Unknown,
+    };
+    Host {
+        page: Bytes(rustix::param::page_size() as u64),
+        cpus_online: fs::read_to_string("/sys/devices/system/cpu/online").map(|text| cpu_count(&text)).unwrap_or(0),
+        memory: memory.unwrap_or_default(),
+        max_map_count: number("/proc/sys/vm/max_map_count"),
+        thp,
+        thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
+    }
+}
+
+pub fn seconds_since_epoch() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64()).unwrap_or_default()
+}
+
+/// Runs `read`, and records when it began and how long it took.
+pub fn timed<T>(
+    since: Instant,
+    source: Source,
+    readings: &mut Vec<plimsoll_facts::snapshot::Reading>,
+    read: impl FnOnce() -> T,
+) -> T {
+    let began = since.elapsed();
+    let value = read();
+    readings.push(plimsoll_facts::snapshot::Reading { source, began, took: since.elapsed() - began });
+    value
+}
+
+/// The message if there is nothing to explain.
+pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
+    match state {
+        ProcessState::Zombie => {
+            Some(format!("process {pid} is a zombie: its memory is gone, only its exit status is left"))
+        }
+        ProcessState::Kernel => Some(format!("process {pid} is a kernel thread: it has no memory of its own")),
+        ProcessState::Alive | ProcessState::Stopped => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::{Deadline, LOOK};
+
+    /// A sleeping child process: nothing in it changes.
+    struct Still(std::process::Child);
+    impl Drop for Still {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_scan_has_each_mapping_s_rss_as_smaps_has_it() {
+        let mut command = std::process::Command::new("sleep");
+        let child = Still(command.arg("600").spawn().expect("a child"));
+        let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("it runs");
+        let mut gaps = Vec::new();
+        // Wait until it sleeps and nothing in it changes any more.
+        let mut smaps = read_smaps(&target, &mut gaps).vmas;
+        let (mut known, mut scanned) = (KnownMappings::default(), None);
+        for _ in 0..600 {
+            std::thread::sleep(Duration::from_millis(50));
+            let Some(pages) = read_pages(&target, &mut known, &smaps) else { break };
+            let again = read_smaps(&target, &mut gaps).vmas;
+            let is_asleep = target.read("wchan").is_ok_and(|at| at.windows(5).any(|word| word == b"sleep"));
+            let is_still = smaps == again && is_asleep;
+            smaps = again;
+            scanned = Some(pages.vmas);
+            if is_still {
+                break;
+            }
+        }
+        let Some(scanned) = scanned else {
+            let refused = scan::resident(target.file("pagemap").expect("own child")).expect_err("then it works");
+            // ENOTTY: a kernel before 6.7.
+            assert_eq!(refused.raw_os_error(), Some(25), "{refused}");
+            return;
+        };
+        assert!(smaps.len() > 5 && smaps.iter().any(|vma| vma.rss > Bytes(0)));
+        assert_eq!(scanned, smaps, "all of each mapping, Rss by the scan");
+    }
+
+    #[test]
+    fn own_pages_are_resident_once_touched() {
+        let page = Bytes(4096);
+        let block = vec![1u8; 1 << 20];
+        let start = block.as_ptr() as u64;
+        let inside = AddressRange::new(
+            Avma(start.next_multiple_of(page.0)),
+            Avma((start + block.len() as u64) / page.0 * page.0),
+        );
+        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
+        let residency = read_residency(&pagemap, &[inside], page).expect("own pagemap");
+        assert!(residency.covers(inside));
+        assert_eq!(residency.resident(inside), inside.length());
+    }
+}

@@ -1,0 +1,97 @@
+//! Reads the list. A process whose files are refused is listed with what its status says.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::parse::{Identity, ProcessKind, parse_container, parse_kind};
+use crate::foreign::{Deadline, Target};
+use crate::proc::status::{parse_command, parse_start_ticks, parse_status};
+use plimsoll_facts::snapshot::ProcessState;
+use plimsoll_facts::units::Bytes;
+
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub identity: Identity,
+    pub uid: u32,
+    /// The kernel's name of it (comm): at most 15 bytes.
+    pub name: String,
+    pub command: Vec<String>,
+    pub rss: Bytes,
+    pub kind: ProcessKind,
+}
+
+/// Kinds of processes that were listed before.
+#[derive(Default)]
+pub struct Known(HashMap<Identity, (ProcessKind, Instant)>);
+
+/// A process loads the VM and its tracker soon after its start.
+const SETTLED: Duration = Duration::from_secs(10);
+/// An attach may come at any time, so of the settled processes the one that was looked at longest ago is looked at again.
+const AGAIN: usize = 1;
+
+/// Every process that has memory, biggest first. What the deadline cuts off is missing.
+pub fn list(known: &mut Known, deadline: Deadline) -> Vec<Listed> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut due: Vec<(Instant, Identity)> = known.0.iter().map(|(identity, (_, at))| (*at, *identity)).collect();
+    due.sort_unstable();
+    let due: Vec<Identity> = due.into_iter().take(AGAIN).map(|(_, identity)| identity).collect();
+    let mut found: Vec<Listed> = Vec::new();
+    for pid in pids {
+        if deadline.has_passed() {
+            break;
+        }
+        found.extend(one(pid, known, &due, deadline));
+    }
+    known.0.retain(|identity, _| found.iter().any(|listed| listed.identity == *identity));
+    found.sort_by_key(|listed| (std::cmp::Reverse(listed.rss), listed.identity));
+    found
+}
+
+fn one(pid: u32, known: &mut Known, due: &[Identity], deadline: Deadline) -> Option<Listed> {
+    let target = Target::open(pid, deadline).ok()?;
+    let status = parse_status(&target.read("status").ok()?);
+    if matches!(status.state, ProcessState::Zombie | ProcessState::Kernel) {
+        return None;
+    }
+    let start = parse_start_ticks(&target.read("stat").ok()?)?;
+    let identity = Identity { pid, start };
+    let now = Instant::now();
+    let before = known.0.get(&identity).copied();
+    let is_young = || age(start).is_none_or(|age| age < SETTLED);
+    let kind = match before {
+        Some((kind, _)) if !due.contains(&identity) && !is_young() => kind,
+        _ => {
+            let mut kind = target.read("maps").map(|maps| parse_kind(&maps)).unwrap_or_default();
+            // Another user's mappings are closed to us, its name isn't.
+            kind.is_jvm |= status.name == "java";
+            known.0.insert(identity, (kind, now));
+            kind
+        }
+    };
+    let command = target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default();
+    Some(Listed { identity, uid: status.uid, name: status.name, command, rss: status.rss.total(), kind })
+}
+
+fn age(start_ticks: u64) -> Option<Duration> {
+    let text = fs::read_to_string("/proc/uptime").ok()?;
+    let up = text.split(' ').next()?.parse::<f64>().ok()?;
+    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+    Duration::try_from_secs_f64(up - start_ticks as f64 / ticks).ok()
+}
+
+/// The id of the container that a process runs in, by the name of its cgroup.
+pub fn container_of(pid: u32, deadline: Deadline) -> Option<String> {
+    let target = Target::open(pid, deadline).ok()?;
+    parse_container(&target.read("cgroup").ok()?)
+}
+
+/// The program that a process runs, as the kernel shows its path.
+pub fn executable_of(pid: u32, deadline: Deadline) -> Option<PathBuf> {
+    let target = Target::open(pid, deadline).ok()?;
+    Some(PathBuf::from(OsString::from_vec(target.link("exe").ok()?)))
+}

@@ -1,0 +1,162 @@
+//! Opens a recording, an unfinished chunk, or a repository (a directory of chunks, one level deep). Reads by pread in
+//! pieces and never maps: a file that is truncated meanwhile gives a gap, not SIGBUS.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_jfr::reader::{
+    ChunkSummary, Event, Flaw, HEADER_BYTES, Header, Input, Limits, MAGIC, ReadAt, Reader, Summary, Wanted,
+};
+
+/// An open file.
+struct Pieces(File);
+
+impl ReadAt for Pieces {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+}
+
+enum Origin {
+    Files(Vec<PathBuf>),
+    Bytes(Vec<u8>),
+}
+
+/// The files found at a path; none is kept open.
+pub struct RecordingFiles {
+    origin: Origin,
+}
+
+/// Without O_NONBLOCK, opening a FIFO would wait for a writer.
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+/// Decides by the first bytes; for a directory, by those of a file in it. Empty and unreadable files don't count.
+pub fn is_recording(path: &Path) -> bool {
+    let begins = |path: &Path| {
+        let mut magic = [0; 4];
+        let file = open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()));
+        file.is_some_and(|file| Pieces(file).read_at(&mut magic, 0).is_ok_and(|count| count == 4) && magic == MAGIC)
+    };
+    if path.is_dir() {
+        chunk_files(path).is_ok_and(|files| files.iter().any(|file| begins(file)))
+    } else {
+        begins(path)
+    }
+}
+
+/// `DIR/*.jfr` and `DIR/*/*.jfr`; a JVM with `-XX:FlightRecorderOptions=repository=DIR` uses the second.
+fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = vec![];
+    for entry in fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        } else {
+            files.push(path);
+        }
+    }
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "jfr"));
+    // Ordered by start time: within a second, names differ only by a suffix.
+    let start = |path: &PathBuf| {
+        let mut bytes = [0; HEADER_BYTES];
+        let count = open(path).and_then(|file| Pieces(file).read_at(&mut bytes, 0)).unwrap_or(0);
+        Header::parse(&bytes[..count]).map_or(i64::MAX, |header| header.start_ns)
+    };
+    files.sort_by_cached_key(|path| (start(path), path.clone()));
+    Ok(files)
+}
+
+impl RecordingFiles {
+    pub fn open(path: &Path) -> Result<RecordingFiles, Gap> {
+        let refused = |error: io::Error| {
+            Gap::new(Source::Jfr, format!("{} can't be read: {error}", path.display()), "nothing of it is shown")
+        };
+        let files = if path.is_dir() {
+            chunk_files(path).map_err(refused)?
+        } else {
+            open(path).map_err(refused)?;
+            vec![path.to_path_buf()]
+        };
+        if files.is_empty() {
+            let reason = format!("{} has no file *.jfr", path.display());
+            return Err(Gap::new(Source::Jfr, reason, "nothing of it is shown"));
+        }
+        Ok(RecordingFiles { origin: Origin::Files(files) })
+    }
+
+    /// A recording in memory.
+    pub fn of_bytes(bytes: Vec<u8>) -> RecordingFiles {
+        RecordingFiles { origin: Origin::Bytes(bytes) }
+    }
+
+    /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the
+    /// bytes present at the start, and keeps the constants of one chunk.
+    pub fn read(&self, wanted: &Wanted, visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>) -> Summary {
+        self.each(|reader, input| reader.read(input, wanted, visit))
+    }
+
+    /// Reads to the end.
+    pub fn for_each(&self, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
+        self.read(wanted, &mut |event| {
+            visit(event);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Reads only the chunks' headers: when the recording begins and ends. In unfinished chunks, it also steps through
+    /// the events.
+    pub fn chunks(&self) -> Vec<ChunkSummary> {
+        let outline = |reader: &mut Reader, input: Input<'_>| {
+            reader.outline(input);
+            ControlFlow::Continue(())
+        };
+        self.each(outline).chunks
+    }
+
+    fn each(&self, mut f: impl FnMut(&mut Reader, Input<'_>) -> ControlFlow<()>) -> Summary {
+        let mut reader = Reader::new(Limits::default());
+        match &self.origin {
+            Origin::Bytes(bytes) => {
+                let _ = f(&mut reader, Input::of(&bytes.as_slice()));
+            }
+            Origin::Files(files) => {
+                for path in files {
+                    let opened = open(path).and_then(|file| Ok((file.metadata()?.len(), Pieces(file))));
+                    let (length, file) = match opened {
+                        Ok(opened) => opened,
+                        Err(error) => {
+                            reader.unreadable(path, &error);
+                            continue;
+                        }
+                    };
+                    if f(&mut reader, Input { name: Some(path), bytes: &file, length }).is_break() {
+                        break;
+                    }
+                }
+            }
+        }
+        reader.into_summary()
+    }
+}
+
+/// Turns what could not be read into gaps of a report.
+pub fn gaps(flaws: Vec<Flaw>) -> Vec<Gap> {
+    flaws.into_iter().map(|flaw| Gap::new(Source::Jfr, flaw.to_string(), flaw.effect)).collect()
+}

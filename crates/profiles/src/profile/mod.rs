@@ -1,0 +1,330 @@
+//! A profile: how much memory each stack holds or requested. It is the common form of all stack views, whatever the
+//! source (a segment's sites, a recording's allocation events). It is pure: built once, then focused, grouped,
+//! compared, drawn.
+//!
+//! ```text
+//! entries:  stack ─► frames, innermost first ─► function (its readable name), module
+//!           labels   category, thread, class
+//!           values   one per column: live_bytes, live_count, peak_bytes, …
+//! ```
+//! Σ entries = total for each column, and each view preserves that: Σ groups = total, a tree's root = total, focus +
+//! the rest = total. Estimated amounts carry their variance. Variances of different entries add, because blocks are
+//! sampled independently. A figure above `i64::MAX` is replaced by `i64::MAX`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use plimsoll_facts::gap::Gap;
+use plimsoll_facts::units::AddressRange;
+
+mod diff;
+mod focus;
+mod frame;
+mod group;
+mod intern;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod trim;
+
+pub use diff::Copy;
+pub use diff::{Change, ProfileDiff, SiteChange};
+pub use focus::{Focus, Focused};
+pub use frame::{Frame, FrameOrigin, Function};
+pub use group::{Group, GroupBy};
+use intern::Interned;
+pub use tree::{Node, Tree};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameId(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleId(u32);
+
+impl FrameId {
+    /// The frame's number; frames of a profile are numbered from 0.
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ModuleId {
+    /// The index in `Profile::modules`.
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a column counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unit {
+    #[default]
+    Bytes,
+    /// Blocks, calls or events; `Column::noun` says which.
+    Count,
+}
+
+/// The unit chosen by `--weight`, which determines the size of lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weight {
+    #[default]
+    Bytes,
+    Calls,
+}
+
+impl Weight {
+    pub fn unit(self) -> Unit {
+        match self {
+            Weight::Bytes => Unit::Bytes,
+            Weight::Calls => Unit::Count,
+        }
+    }
+}
+
+/// A measure in one unit: `live` in bytes is `live_bytes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// `live`, `peak`, `cumulative`, `requested`, `temporary`, `allocated`, `slow_paths`, …
+    pub measure: &'static str,
+    pub unit: Unit,
+    /// For a count: `block`, `call`, `event`. Empty for bytes.
+    pub noun: &'static str,
+    /// False if the values belong to different moments, like the sites' peaks: then their sum is an upper bound of the
+    /// peak, and views say so.
+    pub of_one_moment: bool,
+    /// The exact sum, if it is known although the entries are estimates (the books beside the samples).
+    pub exact_total: Option<i64>,
+}
+
+impl Column {
+    pub const fn bytes(measure: &'static str) -> Column {
+        Column { measure, unit: Unit::Bytes, noun: "", of_one_moment: true, exact_total: None }
+    }
+
+    pub const fn count(measure: &'static str, noun: &'static str) -> Column {
+        Column { measure, unit: Unit::Count, noun, of_one_moment: true, exact_total: None }
+    }
+
+    pub const fn of_many_moments(mut self) -> Column {
+        self.of_one_moment = false;
+        self
+    }
+
+    /// Name in JSON, folded stacks and pprof: `live_bytes`, `live_count`.
+    pub fn name(&self) -> String {
+        let unit = match self.unit {
+            Unit::Bytes => "bytes",
+            Unit::Count => "count",
+        };
+        format!("{}_{unit}", self.measure)
+    }
+}
+
+/// An amount, and the variance of its estimate (0 if counted).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Value {
+    pub amount: i64,
+    pub variance: f64,
+}
+
+impl Value {
+    pub fn exact(amount: u64) -> Value {
+        Value { amount: i64::try_from(amount).unwrap_or(i64::MAX), variance: 0.0 }
+    }
+
+    pub fn estimated(amount: u64, variance: f64) -> Value {
+        // A damaged source may have any bits.
+        Value { variance: if variance.is_finite() { variance.max(0.0) } else { 0.0 }, ..Value::exact(amount) }
+    }
+
+    /// Half the width of the 95 % interval; 0 if the amount was counted.
+    pub fn error(self) -> u64 {
+        (1.96 * self.variance.sqrt()).ceil() as u64
+    }
+
+    pub fn plus(self, other: Value) -> Value {
+        Value { amount: self.amount.saturating_add(other.amount), variance: self.variance + other.variance }
+    }
+
+    /// The difference of two independent values.
+    pub fn minus(self, other: Value) -> Value {
+        Value { amount: self.amount.saturating_sub(other.amount), variance: self.variance + other.variance }
+    }
+}
+
+/// An object file (or another origin of code) that contains frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Module {
+    pub path: String,
+    pub build_id: Vec<u8>,
+    pub range: AddressRange,
+    /// Avma = Svma + bias.
+    pub bias: u64,
+}
+
+impl Module {
+    /// The last component of the path.
+    pub fn name(&self) -> &str {
+        match self.path.rsplit('/').next() {
+            Some(name) if !name.is_empty() => name,
+            _ => &self.path,
+        }
+    }
+}
+
+/// Further properties of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels {
+    pub category: Option<NameId>,
+    pub thread: Option<NameId>,
+    /// Class of the allocated object.
+    pub class: Option<NameId>,
+}
+
+/// A stack with labels. Its values are in the profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub stack: StackId,
+    pub labels: Labels,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// What the profile shows, in one line (`live native memory of java -jar shop.jar, pid 4711`).
+    pub title: String,
+    /// Time of the snapshot or of the recording's end, ns since 1970; 0 if unknown.
+    pub time_ns: u64,
+    pub columns: Vec<Column>,
+    pub gaps: Vec<Gap>,
+    modules: Interned<Module>,
+    names: Interned<str>,
+    functions: Interned<Function>,
+    frames: Interned<Frame>,
+    /// Function of each frame.
+    function_of: Vec<FunctionId>,
+    stacks: Interned<[FrameId]>,
+    entries: Vec<Entry>,
+    entry_of: HashMap<Entry, u32, RandomState>,
+    /// `columns.len()` values per entry.
+    values: Vec<Value>,
+}
+
+/// Building. Equal items are stored once. Callers may cache ids by their own keys to save lookups.
+impl Profile {
+    pub fn new(columns: Vec<Column>) -> Profile {
+        Profile { columns, ..Profile::default() }
+    }
+
+    pub fn module(&mut self, module: Module) -> ModuleId {
+        ModuleId(self.modules.intern(Arc::new(module)))
+    }
+
+    /// A category's, thread's or class's name, for `Labels`.
+    pub fn name(&mut self, name: &str) -> NameId {
+        NameId(self.names.intern_ref(name))
+    }
+
+    pub fn frame(&mut self, frame: Frame) -> FrameId {
+        if let Some(known) = self.frames.find(&frame) {
+            return FrameId(known);
+        }
+        let module = frame.module.and_then(|m| self.modules.get(m.0));
+        let function = self.functions.intern(Arc::new(frame.called(module)));
+        self.function_of.push(FunctionId(function));
+        FrameId(self.frames.intern(Arc::new(frame)))
+    }
+
+    /// Adds a stack, innermost frame first. A truncated stack ends in `Frame::truncated`.
+    pub fn stack(&mut self, frames: &[FrameId]) -> StackId {
+        StackId(self.stacks.intern_ref(frames))
+    }
+
+    /// Adds one value per column; missing ones count as 0. Equal stacks with equal labels share an entry.
+    pub fn add(&mut self, stack: StackId, labels: Labels, values: &[Value]) {
+        let width = self.columns.len();
+        let entry = Entry { stack, labels };
+        let at = *self.entry_of.entry(entry).or_insert_with(|| {
+            self.entries.push(entry);
+            self.values.extend(std::iter::repeat_n(Value::default(), width));
+            (self.entries.len() - 1) as u32
+        }) as usize;
+        for (sum, value) in self.values[at * width..].iter_mut().zip(values) {
+            *sum = sum.plus(*value);
+        }
+    }
+}
+
+/// Reading.
+impl Profile {
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (Entry, &[Value])> {
+        let width = self.columns.len();
+        self.entries.iter().enumerate().map(move |(i, e)| (*e, &self.values[i * width..(i + 1) * width]))
+    }
+
+    /// The frames of a stack, innermost first; empty for a stack of another profile.
+    pub fn frames_of(&self, stack: StackId) -> &[FrameId] {
+        self.stacks.get(stack.0).unwrap_or(&[])
+    }
+
+    /// # Panics
+    /// The id must belong to this profile.
+    pub fn frame_at(&self, id: FrameId) -> &Frame {
+        self.frames.at(id.0)
+    }
+
+    pub fn function_at(&self, id: FunctionId) -> &Function {
+        self.functions.at(id.0)
+    }
+
+    pub fn function_of(&self, id: FrameId) -> FunctionId {
+        self.function_of[id.0 as usize]
+    }
+
+    pub fn module_at(&self, id: ModuleId) -> &Module {
+        self.modules.at(id.0)
+    }
+
+    pub fn name_at(&self, id: NameId) -> &str {
+        self.names.at(id.0)
+    }
+
+    pub fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter()
+    }
+
+    pub fn total(&self) -> Vec<Value> {
+        let mut total = vec![Value::default(); self.columns.len()];
+        for (_, values) in self.entries() {
+            total.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v));
+        }
+        total
+    }
+
+    /// The column of a measure (`live`) in a unit.
+    pub fn column(&self, measure: &str, weight: Weight) -> Option<usize> {
+        self.columns.iter().position(|c| c.measure == measure && c.unit == weight.unit())
+    }
+
+    /// The first column with this unit: the default of views.
+    pub fn first_column(&self, weight: Weight) -> Option<usize> {
+        self.columns.iter().position(|c| c.unit == weight.unit())
+    }
+
+    /// The column of the same measure in the other unit.
+    pub fn companion(&self, column: usize) -> Option<usize> {
+        let of = self.columns.get(column)?;
+        self.columns.iter().position(|c| c.measure == of.measure && c.unit != of.unit)
+    }
+
+    /// The same names, frames and columns, without entries.
+    pub fn emptied(&self) -> Profile {
+        Profile { entries: Vec::new(), entry_of: HashMap::default(), values: Vec::new(), ..self.clone() }
+    }
+}

@@ -1,0 +1,414 @@
+//! Random profiles compared with naive twins: lists of (function names, labels, values) that are filtered and added
+//! directly.
+
+use crate::random::Random;
+use std::collections::BTreeMap;
+
+use super::diff::{AFTER, BEFORE};
+use super::*;
+use plimsoll_facts::units::Avma;
+
+/// An entry of the twin, innermost frame first.
+#[derive(Clone, Debug)]
+struct Plain {
+    frames: Vec<usize>,
+    thread: Option<usize>,
+    bytes: i64,
+    count: i64,
+    variance: f64,
+}
+
+const FUNCTIONS: usize = 14;
+const THREADS: [&str; 3] = ["main", "worker", "GC Thread#0"];
+
+/// Frames with and without names; Java frames of the platform, of an application, and without package.
+fn frame(profile: &mut Profile, function: usize, line: u32) -> FrameId {
+    let lib = profile.module(Module { path: "/usr/lib/libdemo.so".into(), ..Module::default() });
+    let app = profile.module(Module { path: "/opt/app".into(), ..Module::default() });
+    let offset = 0x100 * function as u64;
+    let java = |name: &str| Frame {
+        function: Some(name.into()),
+        kind: FrameOrigin::Java,
+        line: Some(line),
+        ..Frame::default()
+    };
+    let native = |module, name: Option<&str>| Frame {
+        function: name.map(str::to_string),
+        module: Some(module),
+        offset: offset + if name.is_some() { u64::from(line) } else { 0 },
+        kind: FrameOrigin::Native,
+        line: name.map(|_| line),
+        ..Frame::default()
+    };
+    let frame = match function {
+        0 => native(lib, Some("demo_open")),
+        1 => native(lib, Some("demo_read")),
+        2 => native(lib, None),
+        3 => native(app, Some("main")),
+        4 => native(app, Some("recurse")),
+        5 => native(app, None),
+        6 => java("java.util.zip.Inflater.init"),
+        7 => java("java.nio.Bits.reserveMemory"),
+        8 => java("org.acme.Shop.order"),
+        9 => java("org.acme.Shop$Item.<init>"),
+        10 => java("org.other.Job.run"),
+        11 => java("Main.main"),
+        12 => Frame { address: Avma(0x7000), kind: FrameOrigin::Jit, ..Frame::default() },
+        _ => Frame::truncated(),
+    };
+    profile.frame(frame)
+}
+
+fn names() -> Vec<String> {
+    let mut profile = Profile::new(vec![]);
+    (0..FUNCTIONS)
+        .map(|f| {
+            let id = frame(&mut profile, f, 0);
+            profile.function_at(profile.function_of(id)).name.clone()
+        })
+        .collect()
+}
+
+fn random(random: &mut Random, entries: u64) -> (Profile, Vec<Plain>) {
+    let mut profile = Profile::new(vec![Column::bytes("live"), Column::count("live", "block")]);
+    let mut plain = vec![];
+    for _ in 0..entries {
+        let depth = random.below(7);
+        let frames: Vec<usize> = (0..depth).map(|_| random.below(FUNCTIONS as u64) as usize).collect();
+        let thread = random.below(4).checked_sub(1).map(|t| t as usize);
+        // Round values too, so that some sites are equal in both profiles.
+        let unit = [1, 5000][random.below(2) as usize];
+        let (bytes, count) = ((random.below(10_000 / unit) * unit) as i64, random.below(5) as i64);
+        let variance = if random.below(3) == 0 { random.below(1_000_000) as f64 } else { 0.0 };
+        let ids: Vec<FrameId> = frames.iter().map(|f| frame(&mut profile, *f, 1 + random.below(3) as u32)).collect();
+        let stack = profile.stack(&ids);
+        let labels = Labels { thread: thread.map(|t| profile.name(THREADS[t])), ..Labels::default() };
+        profile.add(stack, labels, &[Value::estimated(bytes as u64, variance), Value::exact(count as u64)]);
+        plain.push(Plain { frames, thread, bytes, count, variance });
+    }
+    (profile, plain)
+}
+
+fn sums(values: &[Value]) -> (i64, i64) {
+    (values[0].amount, values[1].amount)
+}
+
+fn plain_sum<'a>(plain: impl IntoIterator<Item = &'a Plain>) -> (i64, i64) {
+    plain.into_iter().fold((0, 0), |(bytes, count), p| (bytes + p.bytes, count + p.count))
+}
+
+#[test]
+fn every_view_sums_to_the_total() {
+    let mut dice = Random(0x9e37_79b9);
+    let mut merged = 0;
+    for _ in 0..200 {
+        let many = dice.below(300);
+        let (profile, plain) = random(&mut dice, many);
+        let total = plain_sum(&plain);
+        assert_eq!(sums(&profile.total()), total);
+        let variance: f64 = plain.iter().map(|p| p.variance).sum();
+        assert!((profile.total()[0].variance - variance).abs() <= variance * 1e-9);
+        merged += plain.len() - profile.entries().len();
+        for by in GroupBy::ALL {
+            let groups = profile.group(by, 0);
+            let of_groups = groups.iter().map(|g| sums(&g.values)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            assert_eq!(of_groups, total, "by {}", by.name());
+            assert!(groups.is_sorted_by_key(|g| -g.values[0].amount), "by {}", by.name());
+            assert_eq!(groups.iter().map(|g| g.entries).sum::<u64>(), profile.entries().len() as u64);
+        }
+        for column in 0..2 {
+            let tree = Tree::of_column(&profile, column);
+            let (of, other) = (tree.values(0)[0].amount, tree.values(0)[1].amount);
+            assert_eq!(if column == 0 { (of, other) } else { (other, of) }, total);
+            assert_eq!(tree.nodes[0].weight, of);
+            for (at, node) in tree.nodes.iter().enumerate() {
+                let children: i64 = node.children.iter().map(|c| tree.values(*c)[0].amount).sum();
+                assert_eq!(tree.values(at)[0].amount, children + tree.own(at)[0].amount);
+                assert!(node.children.iter().all(|c| *c > at && tree.nodes[*c].parent == at));
+                assert!(node.children.is_sorted_by_key(|c| -tree.nodes[*c].weight));
+            }
+        }
+    }
+    assert!(merged > 0, "no stack came twice");
+}
+
+#[test]
+fn groups_equal_a_naive_sum() {
+    let names = names();
+    let module = |f: usize| ["libdemo.so", "libdemo.so", "libdemo.so", "app", "app", "app"].get(f).copied();
+    let package = |f: usize| match f {
+        6 => Some("java.util.zip"),
+        7 => Some("java.nio"),
+        8 | 9 => Some("org.acme"),
+        10 => Some("org.other"),
+        11 => Some("(default package)"),
+        _ => None,
+    };
+    let mut dice = Random(77);
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for _ in 0..100 {
+        let (profile, plain) = random(&mut dice, 200);
+        for by in [GroupBy::Site, GroupBy::Caller, GroupBy::Module, GroupBy::Thread, GroupBy::Package] {
+            let mut twin: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+            for p in &plain {
+                let first = |of: &dyn Fn(usize) -> Option<&'static str>| p.frames.iter().find_map(|f| of(*f));
+                let none = "(none)".to_string();
+                let key = match by {
+                    GroupBy::Site => p.frames.iter().map(|f| names[*f].clone()).collect::<Vec<_>>().join(";"),
+                    GroupBy::Caller => p.frames.first().map_or(none, |f| names[*f].clone()),
+                    GroupBy::Module => first(&module).map_or(none, str::to_string),
+                    GroupBy::Thread => p.thread.map_or(none, |t| THREADS[t].to_string()),
+                    _ => first(&|f| package(f).filter(|_| f >= 8))
+                        .or_else(|| first(&package))
+                        .or_else(|| first(&module))
+                        .map_or(none, str::to_string),
+                };
+                let sum = twin.entry(key).or_default();
+                *sum = (sum.0 + p.bytes, sum.1 + p.count);
+            }
+            let mut found: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+            for group in profile.group(by, 0) {
+                let key = match group.stack {
+                    Some(stack) => {
+                        let text = |f: &FrameId| profile.function_at(profile.function_of(*f)).name.clone();
+                        profile.frames_of(stack).iter().map(text).collect::<Vec<_>>().join(";")
+                    }
+                    None => group.name.clone(),
+                };
+                *seen.entry(format!("{} {}", by.name(), if by == GroupBy::Site { "x" } else { &key })).or_default() +=
+                    1;
+                assert!(found.insert(key.clone(), sums(&group.values)).is_none(), "{key} twice by {}", by.name());
+            }
+            assert_eq!(found, twin, "by {}", by.name());
+        }
+    }
+    for line in [
+        "package org.acme",
+        "package (default package)",
+        "package java.nio",
+        "package app",
+        "module (none)",
+        "thread (none)",
+        "caller 0x7000",
+        "caller libdemo.so+0x200",
+        "caller [truncated]",
+    ] {
+        assert!(seen.contains_key(line), "never: {line} of {seen:?}");
+    }
+}
+
+#[test]
+fn focus_keeps_what_lies_below_and_counts_the_rest() {
+    let names = names();
+    let mut dice = Random(4711);
+    let (mut kept_some, mut cut, mut recursive) = (0, 0, 0);
+    for pattern in ["recurse", "^main$", "org\\.acme", "libdemo", "0x", "nothing at all", "."] {
+        let focus = Focus::new(pattern).expect("a pattern");
+        let in_module = |f: usize| ["libdemo.so", "libdemo.so", "libdemo.so", "app", "app", "app"].get(f).copied();
+        for _ in 0..50 {
+            let (profile, plain) = random(&mut dice, 100);
+            let root = |p: &Plain| {
+                let matches = |f: &usize| focus.matches(&names[*f]) || in_module(*f).is_some_and(|m| focus.matches(m));
+                recursive += usize::from(p.frames.iter().filter(|f| matches(f)).count() > 1);
+                p.frames.iter().rposition(matches)
+            };
+            let roots: Vec<Option<usize>> = plain.iter().map(root).collect();
+            let Focused { profile: below, left_out } = profile.focus(&focus);
+            let kept = plain.iter().zip(&roots).filter(|(_, r)| r.is_some()).map(|(p, _)| p);
+            let left = plain.iter().zip(&roots).filter(|(_, r)| r.is_none()).map(|(p, _)| p);
+            assert_eq!(sums(&below.total()), plain_sum(kept), "{pattern}");
+            assert_eq!(sums(&left_out), plain_sum(left), "{pattern}");
+            kept_some += roots.iter().flatten().count();
+            cut += plain.iter().zip(&roots).filter(|(p, r)| r.is_some_and(|r| r + 1 < p.frames.len())).count();
+            for (entry, _) in below.entries() {
+                let outermost = *below.frames_of(entry.stack).last().expect("the root");
+                let function = below.function_at(below.function_of(outermost));
+                assert!(focus.matches(&function.name) || focus.matches(&function.module), "{function:?}");
+            }
+        }
+    }
+    assert!(kept_some > 100 && cut > 100 && recursive > 100, "{kept_some} {cut} {recursive}");
+}
+
+#[test]
+fn invalid_patterns_give_one_sentence() {
+    for bad in ["(", "a{99999999}", "[z-a]", "(a{1000}){1000}"] {
+        let said = Focus::new(bad).expect_err(bad);
+        assert!(!said.contains('\n') && said.len() > 10, "{said}");
+    }
+}
+
+#[test]
+fn a_difference_equals_a_naive_one() {
+    let names = names();
+    let mut dice = Random(31);
+    let mut seen: BTreeMap<Change, u64> = BTreeMap::new();
+    for _ in 0..150 {
+        let (many, more) = (dice.below(60), dice.below(60));
+        let ((before, plain_before), (after, plain_after)) = (random(&mut dice, many), random(&mut dice, more));
+        let mut twin: BTreeMap<String, [(i64, f64, bool); 2]> = BTreeMap::new();
+        for (plain, at) in [(&plain_before, BEFORE), (&plain_after, AFTER)] {
+            for p in plain {
+                let key = p.frames.iter().map(|f| names[*f].clone()).collect::<Vec<_>>().join(";");
+                let (bytes, variance, known) = &mut twin.entry(key).or_default()[at];
+                (*bytes, *variance, *known) = (*bytes + p.bytes, *variance + p.variance, true);
+            }
+        }
+        let diff = ProfileDiff::new((&before, 0), (&after, 0));
+        assert_eq!(diff.sites.len(), twin.len());
+        let z = (2.0 * (40.0 * twin.len().max(1) as f64).ln()).sqrt();
+        for site in &diff.sites {
+            let text = |f: &FrameId| diff.profile.function_at(diff.profile.function_of(*f)).name.clone();
+            let key = diff.profile.frames_of(site.stack).iter().map(text).collect::<Vec<_>>().join(";");
+            let [b, a] = twin[&key];
+            assert_eq!((site.before.amount, site.after.amount), (b.0, a.0), "{key}");
+            // A ten-thousandth of the larger sum, at most 64 KiB.
+            let whole = before.total()[0].amount.max(after.total()[0].amount);
+            let bound = (z * (a.1 + b.1).sqrt()).max((whole / 10_000).min(65_536) as f64);
+            let change = match a.0 - b.0 {
+                0 => Change::Same,
+                n if (n.abs() as f64) <= bound => Change::Noise,
+                _ if !b.2 => Change::New,
+                _ if !a.2 => Change::Gone,
+                n if n > 0 => Change::Grew,
+                _ => Change::Shrank,
+            };
+            // The bound is rounded up to whole bytes.
+            assert!(
+                site.change == change || (site.grown().unsigned_abs() as f64 - bound).abs() <= 1.0,
+                "{key}: {site:?}"
+            );
+            *seen.entry(site.change).or_default() += 1;
+        }
+        let (total_before, total_after) = diff.total();
+        assert_eq!((total_before.amount, total_after.amount), (before.total()[0].amount, after.total()[0].amount));
+        assert!(diff.sites.is_sorted_by_key(|s| (s.change, -(s.grown().abs()))));
+    }
+    assert!(Change::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
+}
+
+/// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
+/// promised 5 %.
+#[test]
+fn unchanged_sites_are_reported_as_noise() {
+    let mut dice = Random(5);
+    let (mut alarms, mut noise) = (0, 0);
+    const RUNS: u64 = 200;
+    for _ in 0..RUNS {
+        let mut sides = [0, 1].map(|_| Profile::new(vec![Column::bytes("live")]));
+        for profile in &mut sides {
+            for site in 0..200 {
+                // Irwin–Hall: twelve dice of variance 1/12 each are nearly normal with variance 1.
+                let normal = (0..12).map(|_| dice.below(1 << 20) as f64 / (1u64 << 20) as f64).sum::<f64>() - 6.0;
+                let frame = profile.frame(Frame { address: Avma(0x1000 + site), ..Frame::default() });
+                let stack = profile.stack(&[frame]);
+                let value = Value::estimated((1_000_000.0 + 1000.0 * normal) as u64, 1_000_000.0);
+                profile.add(stack, Labels::default(), &[value]);
+            }
+        }
+        let diff = ProfileDiff::new((&sides[0], 0), (&sides[1], 0));
+        noise += diff.sites.iter().filter(|s| s.change == Change::Noise).count();
+        alarms += u64::from(diff.sites.iter().any(|s| !matches!(s.change, Change::Noise | Change::Same)));
+    }
+    assert!(noise > 30_000, "{noise}");
+    assert!(alarms * 20 <= RUNS, "{alarms} of {RUNS} runs");
+}
+
+/// Three runs of each: what every run of B has more counts, what only some have is noise.
+#[test]
+fn a_change_between_runs_counts_if_their_ranges_do_not_overlap() {
+    const MIB: u64 = 1 << 20;
+    let run = |amounts: [u64; 4]| {
+        let mut profile = Profile::new(vec![Column::bytes("held")]);
+        let category = Some(profile.name("zlib"));
+        for (site, amount) in amounts.into_iter().enumerate().filter(|(_, amount)| *amount > 0) {
+            let function = Some(format!("f{site}"));
+            let frame =
+                profile.frame(Frame { function, address: Avma(0x1000 + site as u64 + amount), ..Frame::default() });
+            let stack = profile.stack(&[frame]);
+            profile.add(stack, Labels { category, ..Labels::default() }, &[Value::exact(amount)]);
+        }
+        profile
+    };
+    // Grown by 2 at least, noise, equal, new in each run.
+    let before = [[4, 1, 7, 0], [5, 9, 7, 0], [6, 5, 7, 0]].map(|of| run(of.map(|mib| mib * MIB)));
+    let after = [[8, 8, 7, 1], [9, 2, 7, 2], [10, 6, 7, 3]].map(|of| run(of.map(|mib| mib * MIB)));
+    let [before, after] = [&before, &after].map(|side| side.iter().map(|run| (run, 0)).collect::<Vec<_>>());
+    let diff = ProfileDiff::of_runs(&before, &after);
+    let name = |site: &SiteChange| {
+        let frame = diff.profile.frames_of(site.stack)[0];
+        diff.profile.function_at(diff.profile.function_of(frame)).name.clone()
+    };
+    let found: Vec<_> =
+        diff.sites.iter().map(|site| (name(site), site.change, site.grown() / MIB as i64, site.bound / MIB)).collect();
+    let named = |name: &str, change, grown, bound| (name.to_owned(), change, grown, bound);
+    assert_eq!(
+        found,
+        [
+            named("f3", Change::New, 2, 1),
+            named("f0", Change::Grew, 4, 2),
+            named("f1", Change::Noise, 0, 7),
+            named("f2", Change::Same, 0, 0)
+        ]
+    );
+    assert_eq!((diff.category(diff.sites[0].stack), diff.runs), (Some("zlib"), Some([3, 3])));
+    let (from, to) = diff.total();
+    assert_eq!((from.amount, to.amount), (17 * MIB as i64, 23 * MIB as i64 + (MIB / 3) as i64));
+}
+
+#[test]
+fn deep_stacks_and_huge_figures_cause_no_panic() {
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let frames: Vec<FrameId> =
+        (0..100_000u64).map(|i| profile.frame(Frame { address: Avma(1 + i % 7), ..Frame::default() })).collect();
+    let stack = profile.stack(&frames);
+    for _ in 0..3 {
+        profile.add(stack, Labels::default(), &[Value::estimated(u64::MAX, f64::NAN)]);
+    }
+    profile.add(stack, Labels::default(), &[]);
+    let tree = Tree::of_column(&profile, 0);
+    assert_eq!((tree.nodes.len(), tree.nodes[0].weight), (100_001, i64::MAX));
+    assert_eq!(profile.total(), [Value::exact(u64::MAX)]);
+    let diff = ProfileDiff::new((&profile, 0), (&Profile::default(), 3));
+    assert_eq!(diff.sites[0].change, Change::Gone);
+}
+
+#[test]
+fn packages_of_hidden_and_nested_classes() {
+    for (name, package) in [
+        ("org.acme.Shop.order", "org.acme"),
+        ("org.acme.Shop.order(int, java.lang.String)", "org.acme"),
+        ("org.acme.Shop$Item.<init>", "org.acme"),
+        ("org.acme.Shop$$Lambda/0x0000713f8c0015e8.run", "org.acme"),
+        ("org.acme.Shop$$Lambda.0x713f8c.run", "org.acme"),
+        ("org.acme.Shop$$Lambda$14/0x0000000800c03000.run", "org.acme"),
+        ("Main.main", ""),
+        ("main", ""),
+    ] {
+        let function = Function { name: name.into(), kind: FrameOrigin::Java, named: true, ..Function::default() };
+        assert_eq!(function.package(), Some(package), "{name}");
+    }
+}
+
+#[test]
+fn hidden_classes_of_two_runs_are_the_same_function() {
+    for (name, stable) in [
+        ("Allocates$$Lambda$106+0x00007f50e1007a08.1976870338.run", "Allocates$$Lambda.run"),
+        ("org.acme.Shop$$Lambda/0x0000713f8c0015e8.run", "org.acme.Shop$$Lambda.run"),
+        ("org.acme.Shop$$Lambda.0xb1b2eafa9bd0d966624415bae688b5f60.run", "org.acme.Shop$$Lambda.run"),
+        ("java.lang.invoke.LambdaForm$DMH+0x00007f.12.invokeStatic", "java.lang.invoke.LambdaForm$DMH.invokeStatic"),
+        (
+            "jdk.internal.reflect.GeneratedMethodAccessor12.invoke",
+            "jdk.internal.reflect.GeneratedMethodAccessor.invoke",
+        ),
+        ("org.acme.Shop$Item.<init>", "org.acme.Shop$Item.<init>"),
+        ("org.acme.Shop.lambda$main$0", "org.acme.Shop.lambda$main$0"),
+        ("main", "main"),
+    ] {
+        let mut profile = Profile::new(vec![]);
+        let frame = Frame { function: Some(name.into()), kind: FrameOrigin::Java, ..Frame::default() };
+        let frame = profile.frame(frame);
+        assert_eq!(profile.function_at(profile.function_of(frame)).name, stable);
+        assert_eq!(profile.frame_at(frame).function.as_deref(), Some(name));
+    }
+}

@@ -1,0 +1,88 @@
+//! Memory that a process had before a late attach and still has: glibc's live chunks, as the walk of its arenas finds
+//! them, minus those in the books.
+//!
+//! ```text
+//! before = Σ usable of live chunks − (live of the books + 8 B for each trailer)
+//! error  = what was allocated and freed between two readings of the books, one before the walk and one after it
+//!        + resident bytes that the walk could not parse
+//! ```
+//! The walk takes milliseconds, and the program keeps running. So the error is the program's allocations and frees in
+//! that time.
+
+use super::Books;
+use plimsoll_facts::snapshot::{Booked, Glibc};
+use plimsoll_facts::units::Bytes;
+
+/// glibc's size field before each chunk; a chunk with a mapping of its own has two words.
+const HEADER: Bytes = Bytes(8);
+const MMAPPED_HEADER: Bytes = Bytes(16);
+const TRAILER: u64 = 8;
+
+/// A derived figure with its error bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    pub live: Bytes,
+    pub live_count: u64,
+    pub error: Bytes,
+}
+
+impl Books {
+    /// Its figures at the moment of its reading.
+    pub fn booked(&self) -> Booked {
+        let total = &self.total;
+        let trailers = self.own.trailers;
+        Booked { live: total.live, live_count: total.live_count, cumulative: total.cumulative, trailers }
+    }
+}
+
+/// `earlier` and `later` are books of the same process, read before and after the walk.
+pub fn before(glibc: &Glibc, earlier: Booked, later: Booked) -> Before {
+    let arenas = glibc.arenas.iter();
+    let chunks: u64 = arenas.clone().map(|a| a.live_count).sum();
+    let usable: Bytes = arenas.clone().map(|a| a.live - Bytes(HEADER.0.saturating_mul(a.live_count))).sum();
+    let mapped: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length() - MMAPPED_HEADER).sum();
+    let booked = later.live + Bytes(later.trailers.saturating_mul(TRAILER));
+    let freed = |books: Booked| books.cumulative - books.live;
+    let traffic = (later.cumulative - earlier.cumulative) + (freed(later) - freed(earlier));
+    let unknown: Bytes = arenas.map(|a| a.unknown_resident).sum();
+    Before {
+        live: (usable + mapped) - booked,
+        live_count: (chunks + glibc.mmapped.len() as u64).saturating_sub(later.live_count),
+        error: traffic + unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_facts::snapshot::{Arena, MmappedChunk};
+    use plimsoll_facts::units::{AddressRange, Avma};
+
+    fn books(live: u64, count: u64, cumulative: u64, trailers: u64) -> Booked {
+        Booked { live: Bytes(live), live_count: count, cumulative: Bytes(cumulative), trailers }
+    }
+
+    #[test]
+    fn blocks_missing_in_the_books_are_from_before_the_attach() {
+        let arena = |live, live_count| Arena { live: Bytes(live), live_count, ..Arena::default() };
+        let range = AddressRange { start: Avma(0x7000), end: Avma(0x7000 + 0x21000) };
+        let glibc = Glibc {
+            arenas: vec![arena(1000 * 48, 1000), arena(100 * 112, 100)],
+            mmapped: vec![MmappedChunk { range }],
+            ..Glibc::default()
+        };
+        // 300 of the 48-byte chunks are in the books: 40 usable bytes, 8 of them the trailer.
+        let then = books(300 * 32, 300, 5000 * 32, 300);
+        let now = before(&glibc, then, then);
+        assert_eq!(now, Before { live: Bytes(700 * 40 + 100 * 104 + 0x21000 - 16), live_count: 801, error: Bytes(0) });
+        // Meanwhile, 10 blocks were allocated and 4 freed.
+        let later = books(306 * 32, 306, 5010 * 32, 306);
+        assert_eq!(before(&glibc, then, later).error, Bytes(14 * 32));
+    }
+
+    #[test]
+    fn more_in_the_books_than_in_the_arenas_means_nothing_from_before() {
+        let many = books(1 << 40, 1 << 30, 1 << 41, 1 << 30);
+        assert_eq!(before(&Glibc::default(), many, many), Before::default());
+    }
+}

@@ -1,0 +1,112 @@
+//! Reserved and committed bytes by category, from the virtual memory map, so that they belong to one moment. If the map
+//! can't be read, the categories' own central figures are used.
+
+use plimsoll_segment::vmap::{InFlight, MappingKind, Unreadable, VmaMap};
+
+use super::{Books, Figures};
+use crate::segment::Segment;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::units::{Avma, Bytes};
+
+/// PROT_WRITE.
+const WRITE: u16 = 2;
+
+/// A mapping that the program made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: Avma,
+    pub end: Avma,
+    /// Accessible in some way; otherwise only reserved.
+    pub committed: bool,
+    pub writable: bool,
+    pub kind: MappingKind,
+    pub category: usize,
+    /// Index of the caller; `None` if unknown.
+    pub reserved_by: Option<usize>,
+    pub committed_by: Option<usize>,
+}
+
+impl Mapping {
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.end.0.saturating_sub(self.start.0))
+    }
+}
+
+pub(super) fn book(books: &mut Books, segment: &Segment) {
+    let map = match VmaMap::new(&segment.vmap) {
+        Ok(map) => map,
+        // Every program has mappings before main, but a tracker may run without the map. Then its figures are all 0.
+        Err(Unreadable::Short | Unreadable::Magic) => return,
+    };
+    for category in &mut books.categories {
+        (category.figures.reserved, category.figures.committed) = (Bytes(0), Bytes(0));
+    }
+    let (categories, callers) = (books.categories.len(), books.callers.len());
+    let caller = |index: u32| Some(segment.caller_of(index as usize)).filter(|i| (1..callers).contains(i));
+    let mut strays = 0u64;
+    let mut entries = map.entries();
+    for vma in entries.by_ref() {
+        let attributes = vma.attributes();
+        let category = usize::from(attributes.category());
+        strays += u64::from(category >= categories);
+        let mapping = Mapping {
+            start: Avma(vma.start),
+            end: Avma(vma.end),
+            committed: attributes.committed(),
+            writable: attributes.prot() & WRITE != 0,
+            kind: attributes.kind(),
+            category: if category < categories { category } else { 0 },
+            reserved_by: caller(attributes.reserve_caller()),
+            committed_by: caller(attributes.commit_caller()),
+        };
+        let figures = &mut books.categories[mapping.category].figures;
+        add(figures, &mapping);
+        if let Some(caller) = mapping.committed_by.or(mapping.reserved_by) {
+            let caller = &mut books.callers[caller];
+            add(&mut caller.figures, &mapping);
+            if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                add(&mut books.modules[module].figures, &mapping);
+            }
+        }
+        books.mappings.push(mapping);
+    }
+    let damaged = entries.damaged();
+    let mut gap = |reason: String, effect: &str| books.gaps.push(Gap::new(Source::Segment, reason, effect));
+    if strays > 0 {
+        gap(
+            format!("{strays} mappings name a category that the segment doesn't have"),
+            "they are in the first category",
+        );
+    }
+    if damaged > 0 {
+        gap(format!("the virtual memory map is damaged at {damaged} places"), "reserved and committed are too low");
+    }
+    if map.lost_ops() > 0 {
+        let lost = Bytes(map.lost_bytes());
+        gap(
+            format!("{} mapping operations found no room in the map", map.lost_ops()),
+            &format!("{lost} may be in a wrong state"),
+        );
+    }
+    if let Some(InFlight { bytes, .. }) = map.in_flight() {
+        gap(
+            "a mapping operation was under way".into(),
+            &format!("{} may be in their old or their new state", Bytes(bytes)),
+        );
+    }
+}
+
+/// A shared mapping without write access is also a file: memory that nobody can write would be useless.
+pub(crate) fn is_file(kind: MappingKind, prot: u16) -> bool {
+    kind == MappingKind::File || (kind == MappingKind::Shared && prot & WRITE == 0)
+}
+
+fn add(figures: &mut Figures, mapping: &Mapping) {
+    figures.reserved += mapping.bytes();
+    if mapping.committed {
+        figures.committed += mapping.bytes();
+        if is_file(mapping.kind, if mapping.writable { WRITE } else { 0 }) {
+            figures.files += mapping.bytes();
+        }
+    }
+}

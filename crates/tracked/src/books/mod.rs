@@ -1,0 +1,554 @@
+//! The books: the sums over a segment's facts. Pure; every sum is computed here and nowhere else.
+//!
+//! ```text
+//! rows ─Σ─► callers ─Σ─► categories ─Σ─► total        live = Σ (alloc − free), requested and cumulative likewise
+//!       └Σ─► threads (allocated and freed by each; another thread may free a block)
+//! callers ─Σ─► modules (of the innermost frame)
+//! map, thread table, module table, own counters ─► reserved and committed of categories
+//! ```
+//! So Σ categories = total by construction, except for peaks, which belong to different moments. `at_peak` is what a
+//! category held when the *total* was at its recorded peak, and Σ at_peak = total.at_peak again.
+//!
+//! The central peak may lag behind the rows by the drift. `max` restores peak ≥ live. `peak_error` bounds how much the
+//! peak may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
+
+pub use plimsoll_segment::NATIVE_IMAGE_CATEGORIES;
+use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIES, ModuleFacts, text};
+
+use crate::segment::parse::CounterFacts;
+use crate::segment::{Life, Segment};
+use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::OwnMapping;
+use plimsoll_facts::units::{Avma, Bytes};
+
+mod before_attach;
+mod mappings;
+mod peak;
+mod resident;
+mod without_caller;
+
+pub use before_attach::{Before, before};
+pub use mappings::Mapping;
+pub(crate) use mappings::is_file;
+pub use plimsoll_facts::snapshot::{Booked, BookedSince};
+pub use without_caller::TrackerCost;
+
+/// Figures of a line: first of blocks, then of mappings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Usable bytes of live blocks.
+    pub live: Bytes,
+    pub live_count: u64,
+    /// Bytes that the program requested for these blocks.
+    pub requested: Bytes,
+    /// Highest `live`, the number of blocks at that time, and the time (ns since 1970).
+    pub peak: Bytes,
+    pub count_at_peak: u64,
+    pub peak_time_ns: Option<u64>,
+    /// Sums over all blocks ever allocated.
+    pub cumulative: Bytes,
+    pub cumulative_count: u64,
+    /// Address space mapped, and its accessible part.
+    pub reserved: Bytes,
+    pub committed: Bytes,
+    /// Part of `committed` that maps files: libraries, data, class archives.
+    pub files: Bytes,
+    pub peak_reserved: Bytes,
+    pub peak_committed: Bytes,
+    /// Resident bytes of the mappings, if the kernel reported them.
+    pub resident: Option<Bytes>,
+    /// What this line held when the total of live bytes was at its recorded peak.
+    pub at_peak: Bytes,
+    pub at_peak_count: u64,
+    /// More was freed than allocated, in this line or in a part of this sum. So the live bytes are unknown.
+    pub fault: bool,
+}
+
+impl Figures {
+    /// Blocks and mappings together; lines are ordered by it. Files are left out: the kernel can reclaim their pages,
+    /// and no limit counts them against the process before they are written.
+    pub fn size(&self) -> Bytes {
+        self.live + (self.committed - self.files)
+    }
+
+    /// The memory that a line really costs; tables are ordered by it. For mappings, these are the resident pages if
+    /// known: a stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
+    pub fn weight(&self) -> Bytes {
+        let mapped = self.committed - self.files;
+        self.live + self.resident.map_or(mapped, |resident| resident.min(mapped))
+    }
+
+    /// Adds everything except peaks, which belong to different moments.
+    pub(crate) fn add(&mut self, other: &Figures) {
+        self.live += other.live;
+        self.live_count = self.live_count.saturating_add(other.live_count);
+        self.requested += other.requested;
+        self.cumulative += other.cumulative;
+        self.cumulative_count = self.cumulative_count.saturating_add(other.cumulative_count);
+        self.reserved += other.reserved;
+        self.committed += other.committed;
+        self.files += other.files;
+        self.at_peak += other.at_peak;
+        self.at_peak_count = self.at_peak_count.saturating_add(other.at_peak_count);
+        self.fault |= other.fault;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Figures { resident: self.resident, ..Figures::default() }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Books {
+    pub process: ProcessFacts,
+    /// Time of the snapshot (or of death, if known), ns since 1970.
+    pub time_ns: u64,
+    pub life: Life,
+    /// How the process ended, if it has.
+    pub ending: Option<Ending>,
+    pub mode: Mode,
+    /// Since when the mode applies, if these books began with another mode.
+    pub mode_since_ns: Option<u64>,
+    pub total: Figures,
+    /// In the segment's order. `callers` and `modules` refer to categories by index.
+    pub categories: Vec<Category>,
+    pub callers: Vec<Caller>,
+    pub threads: Vec<Thread>,
+    pub modules: Vec<Module>,
+    /// In address order.
+    pub mappings: Vec<Mapping>,
+    pub counters: Vec<CounterFacts>,
+    pub own: TrackerCost,
+    /// The tracker's private mappings, as listed in the segment.
+    pub own_mappings: Vec<OwnMapping>,
+    /// How much a peak may be too low.
+    pub peak_error: Bytes,
+    /// Memory from before a late attach, if the arenas could be walked.
+    pub before: Option<Before>,
+    pub gaps: Vec<Gap>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessFacts {
+    pub pid: u32,
+    pub parent: u32,
+    pub executable: String,
+    /// Arguments, `argv[0]` first.
+    pub arguments: Vec<String>,
+    pub runtime: Runtime,
+    pub runtime_version: Option<String>,
+    pub allocator: &'static str,
+    /// Number of threads: the kernel's count for a live process if readable, else the slots in use.
+    pub threads: u64,
+    /// Start of the tracker, ns since 1970.
+    pub start_ns: u64,
+    /// Start of these books, ns since 1970: the last attach, else the tracker's start.
+    pub since_ns: u64,
+    /// Time between the tracker's start and the snapshot (or the orderly end).
+    pub up_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    #[default]
+    Native,
+    HotSpot,
+    NativeImage,
+}
+
+impl Runtime {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Runtime::Native => "native",
+            Runtime::HotSpot => "hotspot",
+            Runtime::NativeImage => "native-image",
+        }
+    }
+}
+
+/// How deep stacks are collected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    Off,
+    #[default]
+    Sampled,
+    Exact,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Off, Mode::Sampled, Mode::Exact];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Sampled => "sampled",
+            Mode::Exact => "exact",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Category {
+    pub name: String,
+    pub kind: Origin,
+    pub figures: Figures,
+}
+
+/// Where the name of a category comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    #[default]
+    Own,
+    Rule,
+    Module,
+    Program,
+    Vm,
+}
+
+impl Origin {
+    pub const ALL: [Origin; 5] = [Origin::Own, Origin::Rule, Origin::Module, Origin::Program, Origin::Vm];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Origin::Own => "own",
+            Origin::Rule => "rule",
+            Origin::Module => "module",
+            Origin::Program => "program",
+            Origin::Vm => "vm",
+        }
+    }
+
+    fn from_segment(kind: u32) -> Origin {
+        match kind {
+            k if k == CategoryKind::Rule as u32 => Origin::Rule,
+            k if k == CategoryKind::Module as u32 => Origin::Module,
+            k if k == CategoryKind::Program as u32 => Origin::Program,
+            k if k == CategoryKind::Vm as u32 => Origin::Vm,
+            _ => Origin::Own,
+        }
+    }
+}
+
+/// A short native stack that allocates, innermost frame first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    pub frames: Vec<Frame>,
+    pub category: usize,
+    /// The stack walk ended early.
+    pub truncated: bool,
+    pub figures: Figures,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Return address.
+    pub address: Avma,
+    /// Index into `modules`.
+    pub module: Option<usize>,
+    /// Offset of the address in its module, as linked (Svma).
+    pub offset: u64,
+    pub function: Option<String>,
+    /// Offset of the call in its function.
+    pub function_offset: u64,
+    /// Source position of the call, if debug information has it.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    pub slot: usize,
+    pub tid: u32,
+    pub in_use: bool,
+    pub name: Option<String>,
+    pub stack: Bytes,
+    pub guard: Bytes,
+    pub stack_range: (Avma, Avma),
+    /// 0: made by libc; 1: the program's own memory; 2: the main thread's stack.
+    pub stack_kind: u64,
+    /// Bytes that the threads of this slot allocated and freed. The freed ones may be other threads' blocks.
+    pub allocated: Bytes,
+    pub allocated_count: u64,
+    pub freed: Bytes,
+    pub freed_count: u64,
+    pub generation: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    pub path: String,
+    pub range: (Avma, Avma),
+    /// Avma = Svma + bias.
+    pub bias: u64,
+    pub build_id: Vec<u8>,
+    pub loaded_ns: u64,
+    /// 0 while it is loaded.
+    pub unloaded_ns: u64,
+    /// Σ callers whose innermost frame is in this module.
+    pub figures: Figures,
+}
+
+impl Module {
+    /// The last component of the path.
+    pub fn name(&self) -> &str {
+        match self.path.rsplit('/').next() {
+            Some(name) if !name.is_empty() => name,
+            _ => &self.path,
+        }
+    }
+}
+
+impl Books {
+    /// `now_boottime_ns` is the time of the reading; for a dead process, pass the time when it was last seen alive.
+    pub fn new(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
+        let ending = match life {
+            Life::Live | Life::Detached => None,
+            Life::Exited => Some(Ending::of(How::Exited)),
+            Life::Killed => Some(Ending::UNKNOWN),
+        };
+        let mut books = Books { life, ending, ..Books::default() };
+        books.gaps = segment.gaps.clone();
+        books.counters = segment.counters.clone();
+        let head = &segment.head;
+        let clock = Clock { boot: head.start_boottime_ns, real: head.start_realtime_ns };
+        let end = if head.end_boottime_ns != 0 { head.end_boottime_ns } else { now_boottime_ns };
+        books.time_ns = clock.real(end);
+        books.mode = match head.mode {
+            0 => Mode::Off,
+            2 => Mode::Exact,
+            _ => Mode::Sampled,
+        };
+        books.mode_since_ns = segment.mode_changed_ns().map(|at| clock.real(at));
+        books.process = process(segment, end, &clock);
+        books.modules = segment.modules.iter().map(module).collect();
+        books.categories = segment.categories.iter().map(|c| category(c, head.composition, &clock)).collect();
+        if books.categories.is_empty() {
+            books.categories.push(Category { name: FIXED_CATEGORIES[0].into(), ..Category::default() });
+        }
+        books.callers = segment.callers.iter().map(|c| books.caller(c)).collect();
+        books.threads = without_caller::threads(segment);
+        books.book_rows(segment);
+        books.book_callers();
+        mappings::book(&mut books, segment);
+        without_caller::book(&mut books, segment);
+        peak::book(&mut books, segment, &clock);
+        books.process.threads = books.threads.iter().filter(|t| t.in_use && t.tid != 0).count() as u64;
+        books.gaps.extend(lost(segment));
+        books
+    }
+
+    fn caller(&self, facts: &CallerFacts) -> Caller {
+        // A site's own figures belong to another report. Here its blocks count under its caller, and its own line stays
+        // empty.
+        let depth = if facts.is_site() { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
+        let site = facts.is_site();
+        let frames = facts.frames[..depth].iter().map(|&address| self.frame(Avma(address), facts.first_ns)).collect();
+        Caller {
+            frames,
+            category: usize::from(facts.category),
+            truncated: facts.flags & 1 != 0,
+            figures: Figures {
+                peak: if site { Bytes(0) } else { Bytes(facts.peak_bytes) },
+                count_at_peak: if site { 0 } else { facts.count_at_peak },
+                ..Figures::default()
+            },
+        }
+    }
+
+    /// The module that was at `address` when the caller was first seen: dlclose makes addresses available again.
+    fn frame(&self, address: Avma, seen_ns: u64) -> Frame {
+        // A return address may be the first byte after a function that never returns, so look up the byte before it.
+        let call = Avma(address.0.saturating_sub(1));
+        let at = |m: &Module| m.range.0 <= call && call < m.range.1;
+        let then = |m: &Module| m.loaded_ns <= seen_ns && (m.unloaded_ns == 0 || seen_ns <= m.unloaded_ns);
+        let index = self.modules.iter().position(|m| at(m) && then(m)).or_else(|| self.modules.iter().position(at));
+        let offset = index.map_or(0, |i| address.0.wrapping_sub(self.modules[i].bias));
+        Frame { address, module: index, offset, ..Frame::default() }
+    }
+
+    fn book_rows(&mut self, segment: &Segment) {
+        // The last entry collects rows that refer to a missing caller.
+        let mut sums = vec![[0u64; 6]; self.callers.len() + 1];
+        let (mut lost_callers, mut lost_slots) = (0u64, 0u64);
+        for row in &segment.rows {
+            let caller = segment.caller_of(row.caller as usize).min(self.callers.len());
+            lost_callers += u64::from(caller == self.callers.len());
+            let figures = [
+                row.alloc_count,
+                row.alloc_bytes,
+                row.alloc_requested,
+                row.free_count,
+                row.free_bytes,
+                row.free_requested,
+            ];
+            for (sum, figure) in sums[caller].iter_mut().zip(figures) {
+                *sum = sum.saturating_add(figure);
+            }
+            match self.threads.get_mut(row.slot as usize) {
+                Some(thread) => {
+                    thread.allocated += Bytes(row.alloc_bytes);
+                    thread.allocated_count = thread.allocated_count.saturating_add(row.alloc_count);
+                    thread.freed += Bytes(row.free_bytes);
+                    thread.freed_count = thread.freed_count.saturating_add(row.free_count);
+                }
+                None => lost_slots += 1,
+            }
+        }
+        if lost_callers > 0 {
+            self.callers.push(Caller::default());
+            let reason = format!("{lost_callers} rows name a caller that the segment doesn't have");
+            self.gaps.push(Gap::new(Source::Segment, reason, "their blocks are in the first category"));
+        }
+        if lost_slots > 0 {
+            let reason = format!("{lost_slots} rows name a thread that the segment doesn't have");
+            self.gaps.push(Gap::new(Source::Segment, reason, "they are missing in the figures by thread"));
+        }
+        let (mut negative, mut blocks, mut bytes) = (0u64, 0u64, Bytes::ZERO);
+        for (caller, sums) in self.callers.iter_mut().zip(&sums) {
+            let [alloc_count, alloc, alloc_requested, free_count, free, free_requested] = *sums;
+            let f = &mut caller.figures;
+            f.fault = free_count > alloc_count || free > alloc || free_requested > alloc_requested;
+            negative += u64::from(f.fault);
+            blocks = blocks.saturating_add(free_count.saturating_sub(alloc_count));
+            bytes += Bytes(free) - Bytes(alloc);
+            f.live = Bytes(alloc.saturating_sub(free));
+            f.live_count = alloc_count.saturating_sub(free_count);
+            f.requested = Bytes(alloc_requested.saturating_sub(free_requested));
+            f.cumulative = Bytes(alloc);
+            f.cumulative_count = alloc_count;
+        }
+        if negative > 0 {
+            let callers = if negative == 1 { "1 caller has" } else { &format!("{negative} callers have") };
+            let reason = format!("fault: {callers} more freed than allocated, by {blocks} blocks, {bytes}");
+            let effect = "their live bytes are unknown, and so is each sum with them (marked 'fault')";
+            self.gaps.push(Gap::new(Source::Segment, reason, effect));
+        }
+    }
+
+    fn book_callers(&mut self) {
+        let mut lost = 0u64;
+        for caller in &mut self.callers {
+            if caller.category >= self.categories.len() {
+                lost += 1;
+                caller.category = 0;
+            }
+            peak::at_least_live(&mut caller.figures);
+            self.categories[caller.category].figures.add(&caller.figures);
+            if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                self.modules[module].figures.add(&caller.figures);
+            }
+        }
+        if lost > 0 {
+            let reason = format!("{lost} callers name a category that the segment doesn't have");
+            self.gaps.push(Gap::new(Source::Segment, reason, "their blocks are in the first category"));
+        }
+    }
+
+    /// Index of the category with this name; added if missing.
+    pub(crate) fn category_named(&mut self, name: &str) -> usize {
+        self.categories.iter().position(|c| c.name == name).unwrap_or_else(|| {
+            self.categories.push(Category { name: name.into(), ..Category::default() });
+            self.categories.len() - 1
+        })
+    }
+
+    /// A counter by name; 0 if the tracker doesn't have it.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
+    }
+}
+
+/// Converts CLOCK_BOOTTIME to ns since 1970, by the pair of times that the tracker recorded at its start.
+struct Clock {
+    boot: u64,
+    real: u64,
+}
+
+impl Clock {
+    fn real(&self, boottime_ns: u64) -> u64 {
+        self.real.saturating_add(boottime_ns.saturating_sub(self.boot))
+    }
+}
+
+fn category(facts: &CategoryFacts, composition: Option<usize>, clock: &Clock) -> Category {
+    let figures = Figures {
+        peak: Bytes(facts.peak_bytes),
+        count_at_peak: facts.count_at_peak,
+        peak_time_ns: (facts.peak_ns != 0).then(|| clock.real(facts.peak_ns)),
+        reserved: Bytes(facts.reserved_bytes),
+        committed: Bytes(facts.committed_bytes),
+        peak_reserved: Bytes(facts.peak_reserved_bytes),
+        peak_committed: Bytes(facts.peak_committed_bytes),
+        at_peak: Bytes(composition.map_or(0, |half| facts.at_peak_bytes[half])),
+        at_peak_count: composition.map_or(0, |half| facts.at_peak_count[half]),
+        ..Figures::default()
+    };
+    let name = String::from_utf8_lossy(text(&facts.name)).into_owned();
+    Category { name, kind: Origin::from_segment(facts.kind), figures }
+}
+
+fn module(facts: &ModuleFacts) -> Module {
+    let build_id = facts.build_id[..usize::from(facts.build_id_bytes).min(facts.build_id.len())].to_vec();
+    Module {
+        path: String::from_utf8_lossy(text(&facts.path)).into_owned(),
+        range: (Avma(facts.start), Avma(facts.end)),
+        bias: facts.bias,
+        build_id,
+        loaded_ns: facts.loaded_ns,
+        unloaded_ns: facts.unloaded_ns,
+        figures: Figures::default(),
+    }
+}
+
+fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFacts {
+    let head = &segment.head;
+    let mut words = segment.command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+    ProcessFacts {
+        pid: head.pid,
+        parent: head.ppid,
+        executable: words.next().unwrap_or_default(),
+        arguments: words.collect(),
+        runtime: match head.runtime {
+            1 => Runtime::HotSpot,
+            2 => Runtime::NativeImage,
+            _ => Runtime::Native,
+        },
+        runtime_version: None,
+        allocator: match head.allocator {
+            1 => "glibc",
+            2 => "jemalloc",
+            3 => "tcmalloc",
+            4 => "mimalloc",
+            _ => "unknown",
+        },
+        threads: 0,
+        start_ns: head.start_realtime_ns,
+        since_ns: clock.real(segment.begun_ns()),
+        up_ns: end_boottime_ns.checked_sub(head.start_boottime_ns).filter(|&up| up > 0),
+    }
+}
+
+/// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap.
+fn lost(segment: &Segment) -> Vec<Gap> {
+    const LOST: [(&str, &str, &str); 9] = [
+        ("unbooked_blocks", "blocks could not be booked", "live bytes are too low by their size"),
+        ("callers_merged", "callers did not fit", "their blocks are under their module's category"),
+        ("rows_shared", "operations were booked in shared rows", "figures by thread lack them"),
+        ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),
+        ("modules_lost", "loaded objects did not fit", "callers in them are without a module"),
+        ("categories_lost", "categories did not fit", "their blocks are in 'other'"),
+        (
+            "grow_failures",
+            "times the segment could not grow (its file system full, or a sandbox that the program is in)",
+            "what did not fit is missing",
+        ),
+        ("vmap_lost", "mapping operations could not be booked", "reserved and committed may be off"),
+        ("forks_untracked", "children of fork() went on untracked", "they have no segment"),
+    ];
+    let counted = LOST.iter().map(|&(name, what, effect)| (segment.counter(name), what, effect));
+    counted
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, what, effect)| Gap::new(Source::Segment, format!("{count} {what}"), effect))
+        .collect()
+}

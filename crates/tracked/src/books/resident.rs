@@ -1,0 +1,109 @@
+//! Resident bytes of the mappings, from the kernel's page map (/proc/PID/pagemap), for a live process that we may read.
+//! 'Committed' is what may be touched; 'resident' is what was.
+
+use plimsoll_segment::Purpose;
+
+use super::without_caller::{LOADED_LIBRARIES, THREAD_STACK};
+use super::{Books, Figures};
+use crate::segment::names::is_library_or_rules;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{OwnMapping, Residency};
+use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::{Target, parse_maps, read_residency};
+
+/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, the
+/// report would be slow for a column that `explain` shows anyway.
+const MOST: Bytes = Bytes::mib(4096);
+
+/// Each range needs a read of its own.
+const MOST_MAPPINGS: usize = 4096;
+
+impl Books {
+    /// Fills in `resident` for the categories whose mappings are known. If the kernel refuses, adds a gap.
+    pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
+        self.read_own(pid, deadline);
+        let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
+        let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
+        let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
+        let libraries: Vec<AddressRange> = modules.map(|m| AddressRange::new(m.range.0, m.range.1)).collect();
+        let committed = self.mappings.iter().filter(|m| m.committed);
+        let mapped: Vec<AddressRange> = committed.clone().map(|m| AddressRange::new(m.start, m.end)).collect();
+
+        let many = mapped.len() > MOST_MAPPINGS;
+        let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
+        if total(&all) > MOST || many {
+            all = [stacks.clone(), libraries.clone()].concat();
+            let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");
+            self.gap_of_residency(reason, format!("plimsoll explain {pid}"));
+        }
+        if total(&all) > MOST {
+            return;
+        }
+        let page = Bytes(rustix::param::page_size() as u64);
+        let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
+        let file = file.and_then(|t| t.file("pagemap").map_err(|e| e.to_string()));
+        let residency = match file.and_then(|f| read_residency(&f, &all, page).map_err(|e| e.to_string())) {
+            Ok(residency) => residency,
+            Err(error) => {
+                let remedy = "run plimsoll as the process's user or as root".to_string();
+                return self.gap_of_residency(format!("the page map can't be read ({error})"), remedy);
+            }
+        };
+        self.book_resident(&residency, &stacks, &libraries);
+    }
+
+    /// The tracker counts its private memory by what it handed out. But a table is resident only where it was touched,
+    /// and two pieces may share a page. Without a page map, the tracker's count stays.
+    fn read_own(&mut self, pid: u32, deadline: Deadline) {
+        let page = Bytes(rustix::param::page_size() as u64);
+        let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
+        let pools: Vec<AddressRange> =
+            self.own_mappings.iter().filter(|own| !is_table(own)).map(|own| own.range).collect();
+        // Small levels of the side table lie inside a pool.
+        let tables: Vec<AddressRange> = self.own_mappings.iter().filter(is_table).map(|own| own.range).collect();
+        let apart = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
+        let private: Vec<AddressRange> = pools.iter().chain(apart).copied().collect();
+        let Ok(target) = Target::open(pid, deadline) else { return };
+        let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
+        let files: Vec<AddressRange> =
+            maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range).collect();
+        let all = [private.as_slice(), &files].concat();
+        if private.is_empty() || total(&all) > MOST {
+            return;
+        }
+        let residency = target.file("pagemap").ok().and_then(|pages| read_residency(&pages, &all, page).ok());
+        if let Some(residency) = residency {
+            let sum = |ranges: &[AddressRange]| ranges.iter().map(|range| residency.resident(*range)).sum();
+            (self.own.private, self.own.library) = (sum(&private), sum(&files));
+            self.own.side_table = sum(&tables);
+            self.own.by_page = true;
+        }
+    }
+
+    fn book_resident(&mut self, residency: &Residency, stacks: &[AddressRange], libraries: &[AddressRange]) {
+        let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
+        for mapping in &self.mappings {
+            let range = AddressRange::new(mapping.start, mapping.end);
+            if mapping.committed && residency.covers(range) && !range.is_empty() {
+                add(&mut self.categories[mapping.category].figures, residency.resident(range));
+            }
+        }
+        for (name, ranges) in [(THREAD_STACK, stacks), (LOADED_LIBRARIES, libraries)] {
+            let index = self.category_named(name);
+            add(&mut self.categories[index].figures, sum(ranges));
+        }
+    }
+
+    fn gap_of_residency(&mut self, reason: String, remedy: String) {
+        self.gaps.push(Gap::new(Source::Pagemap, reason, "resident sizes are missing").remedy(remedy));
+    }
+}
+
+fn add(figures: &mut Figures, bytes: Bytes) {
+    figures.resident = Some(figures.resident.unwrap_or_default() + bytes);
+}
+
+fn total(ranges: &[AddressRange]) -> Bytes {
+    ranges.iter().map(|r| r.length()).sum()
+}

@@ -1,0 +1,152 @@
+//! Categories without callers: thread stacks, loaded libraries, and Plimsoll's own cost.
+
+use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts, text};
+
+use super::{Books, Figures, Thread};
+use crate::segment::Segment;
+use plimsoll_facts::units::{Avma, Bytes};
+
+/// Name of the category of Plimsoll's own cost.
+pub(crate) const PLIMSOLL: &str = FIXED_CATEGORIES[2];
+/// Name of the category of thread stacks.
+pub(crate) const THREAD_STACK: &str = FIXED_CATEGORIES[3];
+/// Name of the category of loaded objects.
+pub(crate) const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
+
+/// Kinds of stacks in the segment's thread entries.
+pub(crate) const OWN_MEMORY: u64 = 1;
+pub(crate) const MAIN: u64 = 2;
+
+/// Plimsoll's own cost: `bytes = private + segment + library`. Trailers lie inside the program's blocks; `growth`
+/// bounds how much they enlarge the allocator's blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackerCost {
+    /// Live blocks with a trailer.
+    pub trailers: u64,
+    /// Live blocks in the side table.
+    pub tabled: u64,
+    /// Growth of the heap due to trailers, at least and at most. It is computed from each caller's sums, so it is an
+    /// interval.
+    pub growth: (Bytes, Bytes),
+    /// Thread state, memos and the side table: resident pages for a live process, else the tracker's own count.
+    pub private: Bytes,
+    /// Whether `private`, `side_table` and `library` were counted page by page. If not, the latter two are 0.
+    pub by_page: bool,
+    /// The side table's part of `private`.
+    pub side_table: Bytes,
+    /// The tracker's library and the compiled rules.
+    pub library: Bytes,
+    /// Populated pages of the segment.
+    pub segment: Bytes,
+    /// Address space reserved for the side table and the segment's growth.
+    pub reserved: Bytes,
+}
+
+impl TrackerCost {
+    pub fn bytes(&self) -> Bytes {
+        self.private + self.segment + self.library
+    }
+
+    /// Average cost of a live block in bytes, at least and at most: its share of the side table and of the heap's
+    /// growth. `None` if no block is live, or if the side table's pages are unknown.
+    pub fn of_a_block(&self) -> Option<[f64; 2]> {
+        let blocks = self.trailers + self.tabled;
+        let known = blocks > 0 && (self.by_page || self.tabled == 0);
+        let share = |growth: Bytes| (self.side_table + growth).0 as f64 / blocks as f64;
+        known.then(|| [share(self.growth.0), share(self.growth.1)])
+    }
+}
+
+/// Growth of glibc's chunks due to trailers, at least and at most, from each caller's sums.
+///
+/// A chunk has 16 bytes more than its usable bytes beside a trailer, and at least 32. So a request of n bytes takes
+/// `max(32, n + 16 rounded up to 16)`, and without the tracker `max(32, n + 8 rounded up to 16)`. The difference is 16
+/// bytes only if the padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds the number of such
+/// blocks. A row's sum doesn't, because a row may have frees of blocks that other threads allocated. The minimum is 0:
+/// requests of 16 bytes or less, and aligned blocks, have padding but don't grow.
+/// A block with a mapping of its own may need one more page; then most of that page is padding.
+fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
+    if segment.head.allocator != plimsoll_segment::Allocator::Glibc as u32 {
+        // The trailer lies in space that the allocator added by rounding up.
+        return (Bytes::ZERO, Bytes::ZERO);
+    }
+    let most = callers.iter().map(|caller| {
+        let f = &caller.figures;
+        let padding = f.live.0.saturating_sub(f.requested.0);
+        let mapped = f.live_count.min(f.requested.0 / MAPPED_FROM);
+        let by_count = f.live_count.saturating_mul(CHUNK_STEP).saturating_add(mapped.saturating_mul(PAGE));
+        by_count.min((padding / LEAST_PADDING).saturating_mul(CHUNK_STEP))
+    });
+    (Bytes::ZERO, Bytes(most.fold(0, u64::saturating_add)))
+}
+
+/// glibc's malloc, 64 bit (malloc/malloc.c): MALLOC_ALIGNMENT, and DEFAULT_MMAP_THRESHOLD.
+const CHUNK_STEP: u64 = 16;
+const LEAST_PADDING: u64 = 8;
+const MAPPED_FROM: u64 = 128 << 10;
+const PAGE: u64 = 4096;
+
+pub(super) fn threads(segment: &Segment) -> Vec<Thread> {
+    segment.threads.iter().enumerate().map(|(slot, facts)| thread(slot, facts)).collect()
+}
+
+fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
+    Thread {
+        slot,
+        tid: facts.tid,
+        name: Some(String::from_utf8_lossy(text(&facts.name)).into_owned()).filter(|name| !name.is_empty()),
+        in_use: facts.state == 1,
+        stack: Bytes(facts.stack_high.saturating_sub(facts.stack_low)),
+        guard: Bytes(facts.guard_bytes),
+        stack_range: (Avma(facts.stack_low), Avma(facts.stack_high)),
+        stack_kind: facts.stack_kind,
+        generation: facts.generation,
+        ..Thread::default()
+    }
+}
+
+pub(super) fn book(books: &mut Books, segment: &Segment) {
+    // A stack in the program's own memory is booked with that memory. The kernel maps the main thread's stack as it
+    // grows, so its limit doesn't count as committed.
+    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != OWN_MEMORY);
+    let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(reserved, committed), t| {
+        let committed = if t.stack_kind == MAIN { committed } else { committed + t.stack };
+        (reserved + t.stack + t.guard, committed)
+    });
+    let index = books.category_named(THREAD_STACK);
+    map(&mut books.categories[index].figures, reserved, committed);
+
+    let loaded = books.modules.iter().filter(|m| m.unloaded_ns == 0);
+    let libraries = loaded.map(|m| Bytes(m.range.1.0.saturating_sub(m.range.0.0))).sum();
+    let index = books.category_named(LOADED_LIBRARIES);
+    map(&mut books.categories[index].figures, libraries, libraries);
+    books.categories[index].figures.files += libraries;
+
+    let slots = segment.threads.iter();
+    let (put, taken) = slots
+        .fold((0u64, 0u64), |sum, t| (sum.0.saturating_add(t.table_inserts), sum.1.saturating_add(t.table_removes)));
+    let put = put.saturating_add(segment.counter("table_inserts"));
+    let tabled = put.saturating_sub(taken.saturating_add(segment.counter("table_removes")));
+    let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
+    books.own = TrackerCost {
+        trailers: live.saturating_sub(tabled),
+        tabled: tabled.min(live),
+        growth: growth(segment, &books.callers),
+        by_page: false,
+        side_table: Bytes::ZERO,
+        library: Bytes::ZERO,
+        private: Bytes(segment.counter("own_private_bytes")),
+        segment: Bytes(segment.counter("own_segment_bytes")),
+        reserved: Bytes(segment.counter("own_reserved_bytes")),
+    };
+    books.own_mappings.clone_from(&segment.own_mappings);
+    let index = books.category_named(PLIMSOLL);
+    let committed = books.own.private + books.own.segment;
+    let reserved = committed.max(books.own.reserved + books.own.private + Bytes(segment.head.file_bytes));
+    map(&mut books.categories[index].figures, reserved, committed);
+}
+
+fn map(figures: &mut Figures, reserved: Bytes, committed: Bytes) {
+    figures.reserved += reserved;
+    figures.committed += committed;
+}

@@ -1,0 +1,392 @@
+//! Finds the segment of a process, and whether the process still lives.
+//!
+//! ```text
+//! PID ─┬─ $PLIMSOLL_DIR, plimsoll-UID in /dev/shm, /tmp, /run          of our user and of the process's owner
+//!      ├─ the same under /proc/PID/root                                (another mount namespace)
+//!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir; a deleted file)
+//! ```
+//! A segment belongs to the process if its header has the process's PID (in its own namespace) and its tracker started
+//! after the process did: PIDs are reused, start times aren't. If there are several, the newest one is used (exec makes
+//! a new one).
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use plimsoll_segment::{SUFFIX, State};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::parse::{Head, Segment};
+use super::read::{self, ReadError};
+use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Folder};
+use plimsoll_process::kernel_log;
+use plimsoll_process::proc::Target;
+
+/// State of a segment's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Life {
+    #[default]
+    Live,
+    /// The process ran its exit handlers.
+    Exited,
+    /// The process ended without them: a signal, the OOM killer, _exit, or exec of an untracked program.
+    Killed,
+    /// The tracker was detached: the process continued without books.
+    Detached,
+}
+
+/// The environment variable that names the segment directory.
+pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
+
+/// The directory that our own environment names. An empty value counts as none, as it does in the tracker.
+pub fn named_directory() -> Option<PathBuf> {
+    std::env::var_os(DIRECTORY_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
+/// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). In the first two,
+/// any user could create root's directory; in the last, only root can.
+pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
+
+/// Limit of segments of one directory whose headers are read. `--retain` keeps tens of them, and each may be another
+/// user's FIFO.
+const MOST_HEADS: usize = 1 << 14;
+
+/// The directories to search for segments, in order; only existing ones. A directory named after a user must belong to
+/// that user, because anybody can create it in /tmp first.
+pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
+    let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
+    let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
+    if let Some(dir) = named_directory() {
+        found.push((dir, None));
+    }
+    if let Some(pid) = pid {
+        if let Some(dir) = environment_directory(pid).filter(|dir| dir.is_absolute()) {
+            found.push((dir.clone(), None));
+            found.push((Path::new(&format!("/proc/{pid}/root")).join(dir.strip_prefix("/").unwrap_or(&dir)), None));
+        }
+        if let Ok(meta) = fs::metadata(format!("/proc/{pid}")) {
+            owners.push(meta.uid());
+        }
+    }
+    let roots = [Some(String::new()), pid.map(|pid| format!("/proc/{pid}/root"))];
+    for root in roots.iter().flatten() {
+        for owner in &owners {
+            for place in PLACES {
+                found.push((PathBuf::from(format!("{root}{place}/plimsoll-{owner}")), Some(*owner)));
+            }
+        }
+    }
+    let mut seen = Vec::new();
+    found.retain(|(dir, owner)| match Folder::open(dir, deadline) {
+        Ok(folder)
+            if !seen.contains(&folder.identity) && owner.is_none_or(|owner| [owner, 0].contains(&folder.uid)) =>
+        {
+            seen.push(folder.identity);
+            true
+        }
+        _ => false,
+    });
+    found.into_iter().map(|(dir, _)| dir).collect()
+}
+
+/// Names in a directory with this prefix and a segment's ending, up to a limit.
+fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
+    let all = Folder::open(directory, deadline).map(|folder| folder.names()).unwrap_or_default();
+    let fits = |name: &OsString| {
+        let name = name.as_bytes();
+        name.starts_with(prefix.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
+    };
+    all.into_iter().filter(fits).take(MOST_HEADS).collect()
+}
+
+/// The users that a process has or could have again; its files belong to one of them.
+pub(super) fn users(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
+}
+
+pub(super) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn environment_directory(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = format!("{DIRECTORY_VARIABLE}=");
+    let value = environment.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
+}
+
+/// The segments of a directory with a readable header, oldest first: of a directory that the caller has named.
+pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    list_asked(directory, Ask::of(FileKind::Segment), deadline)
+}
+
+/// The same of a directory that was found: only root's and our own. Other users may be able to write to it.
+pub fn list_own(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    let owners = [0, own_user()];
+    list_asked(directory, Ask { links: false, owners: Some(&owners), ..Ask::of(FileKind::Segment) }, deadline)
+}
+
+fn list_asked(directory: &Path, ask: Ask<'_>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
+    let mut found: Vec<(PathBuf, Head)> =
+        paths.filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, _)| (path, head))).collect();
+    found.sort_by_key(|(_, head)| head.start_boottime_ns);
+    found
+}
+
+/// The segment of a process; the newest if there are several. If the process with this PID isn't tracked, the segment
+/// of a dead process with the same PID.
+pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
+    let inner = namespace_pid(pid).unwrap_or(pid);
+    let prefix = format!("{inner}-");
+    let mut dead: Option<(PathBuf, Head, Life)> = None;
+    // Owned by root, by us, or by the process's users: in a directory that others can write to, another user's file may
+    // have its number.
+    let mut owners = users(pid);
+    owners.extend([0, own_user()]);
+    let ask = Ask { links: false, ..Ask::of(FileKind::Segment) };
+    for directory in search_directories(Some(pid), deadline) {
+        let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
+        let mut heads: Vec<(PathBuf, Head)> = paths
+            .filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, meta)| (path, head, meta)))
+            .filter(|(path, head, meta)| {
+                head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path, deadline))
+            })
+            .map(|(path, head, _)| (path, head))
+            .collect();
+        heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
+        for (path, head) in heads {
+            let life = life_as(pid, &head, &path, deadline);
+            if life == Life::Live {
+                return Some((path, head, life));
+            }
+            if dead.as_ref().is_none_or(|(_, best, _)| best.start_boottime_ns < head.start_boottime_ns) {
+                dead = Some((path, head, life));
+            }
+        }
+    }
+    match mapped_segment(pid, deadline) {
+        // Still mapped, for the next attach.
+        Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
+            Some((path, head, Life::Detached))
+        }
+        Some((path, head)) if head.pid == inner => Some((path, head, Life::Live)),
+        _ => dead,
+    }
+}
+
+/// Whether the books belong to a process yet. A segment that fork prepares for its child lies beside the parent's and
+/// has the parent's PID.
+fn has_begun(head: &Head) -> bool {
+    ![State::Booting, State::Prepared].iter().any(|state| head.state == *state as u32)
+}
+
+/// State of the process of a segment file.
+pub fn life_of(head: &Head, path: &Path, deadline: Deadline) -> Life {
+    life_as(head.pid, head, path, deadline)
+}
+
+fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
+    let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
+    match last_word(head) {
+        Some(life) => life,
+        None if start_time_ns(pid).is_some_and(lives)
+            && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline)) =>
+        {
+            Life::Live
+        }
+        // The process may have ended in order since the header was read.
+        None => read::head(path, deadline).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
+    }
+}
+
+/// How the process of a segment ended, by any source that knows. None if it lives, with or without its tracker.
+pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
+    let head = &segment.head;
+    match life {
+        Life::Live | Life::Detached => return None,
+        _ if head.ended != 0 => {
+            let mut ending = Ending::from_word(head.ended)?;
+            if ending.is_sigkill() && ending.oom.is_none() && kernel_has_killed(segment) {
+                ending.oom = Some(true);
+            }
+            return Some(ending);
+        }
+        Life::Exited => return Some(Ending::of(How::Exited)),
+        Life::Killed => {}
+    }
+    if kernel_has_killed(segment) {
+        return Some(Ending::oom_killed());
+    }
+    // The PID may belong to another process: to number 1 of a container, or reused. A process that began just before
+    // the tracker is the same.
+    let began = start_time_ns(head.pid);
+    let is_same = began.is_some_and(|began| {
+        began <= head.start_boottime_ns.saturating_add(TICK_NS)
+            && head.start_boottime_ns.saturating_sub(began) < BOOTED_NS
+    });
+    Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
+}
+
+/// What prevents knowing the ending: only the kernel's log records OOM kills of processes without a waiting parent.
+pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
+    let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
+    let error = could_be_oom.then(kernel_log::refusal)??;
+    let reason = format!("the kernel's log can't be read: {error}");
+    let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be known as one");
+    Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"))
+}
+
+/// Maximum time between the start of a process and that of its tracker.
+const BOOTED_NS: u64 = 2_000_000_000;
+
+/// Whether the kernel's log has an OOM kill of a process with this PID and name after the process was last seen alive.
+fn kernel_has_killed(segment: &Segment) -> bool {
+    let suspended = {
+        let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
+            let now = clock_gettime(clock);
+            u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1000
+        });
+        boot.saturating_sub(mono)
+    };
+    // The log's clock and ours differ by some ms.
+    let since = (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000);
+    let executable = segment.command.first().map(Vec::as_slice).unwrap_or_default();
+    let name = executable.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    let name = name.get(..name.len().min(15)).unwrap_or_default();
+    kernel_log::oom_kills()
+        .iter()
+        .any(|kill| kill.pid == segment.head.pid && kill.time_us >= since && kill.name == name)
+}
+
+/// What the process itself recorded about its end.
+fn last_word(head: &Head) -> Option<Life> {
+    match head.state {
+        state if state == State::Exited as u32 => Some(Life::Exited),
+        state if state == State::Detached as u32 => Some(Life::Detached),
+        _ => None,
+    }
+}
+
+/// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on all current Linux systems), rounded down.
+const TICK_NS: u64 = 10_000_000;
+
+/// The fields of /proc/PID/stat, from the third one (the state) on.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The command in parentheses may contain anything, also parentheses, so count from the last one.
+    let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
+    Some(std::str::from_utf8(rest).ok()?.split(' ').map(String::from).collect())
+}
+
+/// Start time of a process, CLOCK_BOOTTIME ns; `None` if it doesn't exist or is a zombie.
+pub fn start_time_ns(pid: u32) -> Option<u64> {
+    let fields = stat_fields(pid)?;
+    // A first thread that left by pthread_exit shows as a zombie while the others run on.
+    let others = fields.get(17).and_then(|n| n.parse::<u64>().ok()).is_some_and(|threads| threads > 1);
+    if matches!(fields.first().map(String::as_str), Some("Z" | "X")) && !others {
+        return None;
+    }
+    fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
+}
+
+/// The process of a thread: /proc/TID exists for every thread, although listings don't show it. A process is its own
+/// leader.
+pub fn leader_of(tid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// The PID that the process itself sees: the last one of NSpid.
+pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's stack in
+/// the segment. Each exec places it elsewhere, and the check is cheap, while reading 60,000 lines of maps takes 30 ms.
+/// False is inconclusive: without address randomisation, or without the right to see the field, the maps must be read.
+fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
+    let randomised = fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|value| !value.starts_with(b"0"));
+    let start = stat_fields(pid).and_then(|fields| fields.get(25)?.parse::<u64>().ok());
+    match (start, read::main_stack(path, deadline)) {
+        (Some(start), Some((low, high))) => randomised && low <= start && start < high,
+        _ => false,
+    }
+}
+
+/// True if the process maps the file, or if its maps can't be read (then the start time must suffice). An exec keeps
+/// PID and start time, but not the mapping.
+fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
+    let Ok(file) = read::open(path, deadline) else { return true };
+    let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
+    let inode = file.meta().ino().to_string();
+    let mut readable = false;
+    for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
+        let Ok(line) = line else { return true };
+        readable = true;
+        let name = line.strip_suffix(DELETED).unwrap_or(&line);
+        if name.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
+            return true;
+        }
+    }
+    !readable
+}
+
+/// Opens it by the name in maps or, if that was deleted or means another file here, through the mapping itself
+/// (/proc/PID/map_files, for root).
+fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
+    let target = Target::open(pid, deadline).ok()?;
+    mapped_files(&target)?.find_map(|(paths, ask)| {
+        let read = paths.into_iter().find_map(|p| Some((p.clone(), read::head_asked(&p, ask, deadline)?.0)));
+        read.filter(|(_, head)| has_begun(head))
+    })
+}
+
+/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it. None if there is
+/// no such segment, or if it can be read.
+pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
+    let target = Target::open(pid, deadline).ok()?;
+    mapped_files(&target)?.find_map(|(paths, ask)| {
+        let mut errors = Vec::new();
+        for path in paths {
+            match foreign::open(&path, ask, deadline) {
+                Ok(_) => return None,
+                Err(why) => errors.push(read::refused(&path, why)),
+            }
+        }
+        errors.into_iter().next()
+    })
+}
+
+/// The segments in the maps of a process: the paths to try for each, and what the file must be.
+fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Ask<'static>)>> {
+    let pid = target.pid();
+    let maps = target.file("maps").ok()?;
+    Some(BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).filter_map(move |line| {
+        let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
+        let kept = name.strip_suffix(DELETED).unwrap_or(name);
+        if !kept.ends_with(SUFFIX.as_bytes()) {
+            return None;
+        }
+        let path = std::str::from_utf8(kept).ok()?;
+        let range = std::str::from_utf8(line.split(|b| *b == b' ').next()?).ok()?;
+        let mapping = PathBuf::from(format!("/proc/{pid}/map_files/{range}"));
+        let named = [target.path(path), PathBuf::from(path)];
+        let named = named.into_iter().filter(|_| kept.len() == name.len());
+        let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
+        let ask = Ask { inode: Some(inode), ..Ask::of(FileKind::Segment) };
+        Some((named.chain([mapping]).collect(), ask))
+    }))
+}
+
+/// What the kernel appends to the name of a mapped file that was deleted.
+const DELETED: &[u8] = b" (deleted)";

@@ -1,0 +1,215 @@
+//! Module + offset → functions, source files and lines: ELF symbol tables, DWARF's inlined functions, maps of JIT code.
+//!
+//! ```text
+//! offsets of a module ─► cache ─► misses: object + debug files (read.rs) ─► symbols, DWARF ─► cache
+//! ```
+//! All calls of a module are resolved together. A file is used only if it is of the build that was loaded: an updated
+//! library would give wrong names. A call without a name stays module+0xoffset; a file with symbols of the same build
+//! that is given later can still name it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::books::{Books, Module};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::units::Avma;
+use plimsoll_process::foreign::Deadline;
+
+pub(crate) mod cache;
+pub(crate) mod dwarf;
+pub(crate) mod functions;
+pub(crate) mod jitdump;
+mod mangling;
+pub(crate) mod object;
+pub(crate) mod perf_map;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use mangling::demangle;
+
+use cache::CachedNames;
+use perf_map::Map;
+
+/// A function, and a position in its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcePlace {
+    pub function: Arc<str>,
+    pub file: Option<Arc<str>>,
+    pub line: Option<u32>,
+    /// Whether it is a method of a native image.
+    pub java: bool,
+}
+
+/// The functions at a return address: the innermost inlined function first, the function that contains all of them
+/// last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub places: Vec<SourcePlace>,
+    /// Offset of the address from the start of the last function.
+    pub into: u64,
+}
+
+/// Sources of names.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The live process, through whose root files are read. For a dead process, paths are taken as ours.
+    pub pid: Option<u32>,
+    /// Files with symbols, and directories of such files.
+    pub given: Vec<PathBuf>,
+    /// Where to cache resolved names.
+    pub cache: Option<PathBuf>,
+    /// Read nothing: frames stay module+0xoffset.
+    pub without: bool,
+}
+
+/// The names of one process's code.
+pub struct Symbols {
+    finder: read::Finder,
+    cache: Option<PathBuf>,
+    known: HashMap<usize, CachedNames>,
+    jit: Option<Map>,
+    jit_asked: bool,
+    without: bool,
+    inner_pid: u32,
+    pub gaps: Vec<Gap>,
+}
+
+impl Symbols {
+    pub fn new(options: &Options, books: &Books, deadline: Deadline) -> Symbols {
+        Symbols {
+            finder: read::Finder::new(options.pid, books.process.start_ns, &options.given, deadline),
+            cache: options.cache.as_ref().map(|dir| dir.join("symbols")),
+            known: HashMap::new(),
+            jit: None,
+            jit_asked: options.without,
+            without: options.without,
+            inner_pid: books.process.pid,
+            gaps: Vec::new(),
+        }
+    }
+
+    /// Resolves these return addresses (as linked), by module.
+    pub fn ask(&mut self, modules: &[Module], wanted: &BTreeMap<usize, BTreeSet<u64>>) {
+        if self.without {
+            return;
+        }
+        for (&index, offsets) in wanted {
+            let Some(module) = modules.get(index) else { continue };
+            let known = self.known.remove(&index).unwrap_or_default();
+            let offsets: Vec<u64> = offsets.iter().copied().filter(|o| !known.contains_key(o)).collect();
+            let known = if offsets.is_empty() { known } else { self.module(module, known, &offsets) };
+            self.known.insert(index, known);
+        }
+    }
+
+    fn module(&mut self, module: &Module, mut known: CachedNames, offsets: &[u64]) -> CachedNames {
+        if !module.path.starts_with('/') {
+            let vdso = if module.path.contains("vdso") { read::vdso() } else { None };
+            let answers = vdso.and_then(|bytes| object::resolve_bytes(&bytes, &module.build_id, offsets));
+            known.extend(answers.map(|a| a.known).unwrap_or_default());
+            return known;
+        }
+        let object = self.finder.object(module);
+        let links = object.as_ref().ok().and_then(|opened| {
+            let pieces = opened.pieces();
+            ::object::File::parse(&pieces).ok().map(|file| read::Links::of(&file))
+        });
+        // If the object's build differs from the loaded one, a debug file found by the old build id still fits.
+        let mut files = Vec::new();
+        match object {
+            Ok(opened) => files.push(opened),
+            Err(Some(reason)) => self.gap(format!("{} {reason}", module.path)),
+            Err(None) => {}
+        }
+        files.extend(self.finder.companions(module, links.as_ref()));
+        if let Some(path) = self.finder.given_by_name(module) {
+            let reason = format!("{} has no build id: {} is used because of its name", module.path, path.display());
+            self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if that file is from another build"));
+        }
+        if self.finder.deadline().has_passed() {
+            self.gap(format!("{} was not read in time", module.path));
+        }
+        let marks: Option<Vec<String>> = files.iter().map(read::mark).collect();
+        let fingerprint = marks.as_ref().map(|marks| marks.join(" ")).unwrap_or_default();
+        let kept = self.cache.as_ref().filter(|_| marks.is_some());
+        let kept = kept.and_then(|dir| read::cache_file(dir, module, &self.finder, &files));
+        let cached = kept.as_ref().and_then(|path| read::cached(path, self.finder.deadline()));
+        let cached = cached.as_deref().and_then(cache::parse);
+        let mut all = match cached {
+            // There is no file to look up, but the build id shows that these names are right.
+            Some((_, cached)) if files.is_empty() && !module.build_id.is_empty() => cached,
+            Some((of, cached)) if of == fingerprint && !files.is_empty() => cached,
+            _ => CachedNames::new(),
+        };
+        let missing: Vec<u64> = offsets.iter().copied().filter(|o| !all.contains_key(o)).collect();
+        if !missing.is_empty() && !files.is_empty() {
+            let answers = object::resolve(&files, &self.finder, &missing);
+            if let Some(reason) = answers.reason {
+                self.gap(format!("{}: {reason}", module.path));
+            }
+            all.extend(answers.known);
+            if let Some(path) = kept {
+                let text = cache::write(&fingerprint, &all);
+                if (text.len() as u64) < cache::LARGEST {
+                    read::store(&path, &text);
+                }
+            }
+        }
+        known.extend(offsets.iter().map(|o| (*o, all.remove(o).flatten())));
+        known
+    }
+
+    fn gap(&mut self, reason: String) {
+        self.gaps.push(Gap::new(Source::Symbols, reason, "its frames lack names or lines"));
+    }
+
+    /// The result of `ask` for a return address.
+    pub fn at(&self, module: usize, offset: u64) -> Option<&Location> {
+        self.known.get(&module)?.get(&offset)?.as_ref()
+    }
+
+    /// The name of code outside all modules, as its JIT recorded it.
+    pub fn jit(&mut self, return_address: Avma) -> Option<String> {
+        if !self.jit_asked {
+            self.jit_asked = true;
+            let (map, reason) = self.finder.jit(self.inner_pid);
+            self.jit = map;
+            if let Some(reason) = reason {
+                self.gaps.push(Gap::new(Source::Symbols, reason, "code generated at run time has no names"));
+            }
+        }
+        self.jit.as_ref()?.at(return_address.0.checked_sub(1)?)
+    }
+}
+
+/// Names the frames of all callers that have no name yet.
+pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
+    let mut wanted: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
+    for frame in books.callers.iter().flat_map(|c| &c.frames).filter(|f| f.function.is_none()) {
+        if let Some(module) = frame.module {
+            wanted.entry(module).or_default().insert(frame.offset);
+        }
+    }
+    let mut symbols = Symbols::new(options, books, deadline);
+    symbols.ask(&books.modules, &wanted);
+    for frame in books.callers.iter_mut().flat_map(|c| &mut c.frames).filter(|f| f.function.is_none()) {
+        match frame.module {
+            // A caller has one line per frame: the function that contains the code, with the innermost source position.
+            Some(module) => {
+                if let Some(location) = symbols.at(module, frame.offset)
+                    && let (Some(first), Some(last)) = (location.places.first(), location.places.last())
+                {
+                    frame.function = Some(last.function.to_string());
+                    frame.function_offset = location.into;
+                    frame.file = first.file.as_ref().map(|f| f.to_string());
+                    frame.line = first.line;
+                }
+            }
+            None if frame.address != Avma(0) => frame.function = symbols.jit(frame.address),
+            None => {}
+        }
+    }
+    books.gaps.append(&mut symbols.gaps);
+}

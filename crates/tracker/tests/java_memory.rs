@@ -89,8 +89,8 @@ fn compressed_numbers() {
     assert!(lengths[1..].iter().all(|n| *n > 1000), "{lengths:?}");
 }
 
-/// Offsets as JDK 25 has them, or as 17 has.
-fn layout(old: bool, at: u64) -> Layout {
+/// Offsets as this JDK has them: 8, 17 or 25. Three ways to the code heaps and the tables of an nmethod.
+fn layout(version: u32, at: u64) -> Layout {
     let both = Layout {
         array_length: 0,
         array_data: 8,
@@ -99,6 +99,8 @@ fn layout(old: bool, at: u64) -> Layout {
         heap_log2: 248,
         space_low: 16,
         space_high: 24,
+        space_low_boundary: 0,
+        space_high_boundary: 8,
         used: 4,
         stubs_at: 8,
         stubs_bytes: 20,
@@ -111,7 +113,6 @@ fn layout(old: bool, at: u64) -> Layout {
         signature_index: 38,
         holder: 24,
         pool_length: 60,
-        source_index: 54,
         class_name: 24,
         symbol_length: 4,
         symbol_body: 6,
@@ -119,16 +120,35 @@ fn layout(old: bool, at: u64) -> Layout {
         pc_desc: 16,
         const_method_size: 56,
         pool_size: 72,
-        heaps: at,
-        code_low: at + 8,
-        code_high: at + 16,
         interpreter: at + 24,
         call_stub_return: at + 32,
         major: at + 40,
         ..Layout::EMPTY
     };
-    if old {
-        Layout {
+    let heaps = Layout { heaps: at, code_low: at + 8, code_high: at + 16, ..both };
+    match version {
+        8 => Layout {
+            class_source_index: 54,
+            only_heap: at,
+            blob_name: 8,
+            blob_size: 16,
+            blob_relocations: 24,
+            blob_frame: 44,
+            blob_code_offset: 32,
+            method: 64,
+            compile_id: 180,
+            level: 184,
+            original_pc: 112,
+            scope_pcs: 136,
+            dependencies: 140,
+            scopes_offset: 132,
+            metadata: 128,
+            deopt_offset: 108,
+            deopt_mh_offset: 112,
+            ..both
+        },
+        17 => Layout {
+            source_index: 54,
             blob_name: 96,
             blob_size: 12,
             blob_frame: 28,
@@ -143,10 +163,10 @@ fn layout(old: bool, at: u64) -> Layout {
             metadata: 260,
             deopt: 128,
             deopt_mh: 136,
-            ..both
-        }
-    } else {
-        Layout {
+            ..heaps
+        },
+        _ => Layout {
+            source_index: 54,
             blob_name: 8,
             blob_kind: 56,
             blob_size: 24,
@@ -164,16 +184,16 @@ fn layout(old: bool, at: u64) -> Layout {
             immutable_size: 160,
             deopt_offset: 176,
             deopt_mh_offset: 180,
-            ..both
-        }
+            ..heaps
+        },
     }
 }
 
 const PLANTED: u64 = 0x4000;
 
 /// A compiled method with one inlined into it, and a method with its names: pc, blob, method.
-fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64) {
-    let l = layout(old, at);
+fn plant(p: *mut u8, at: u64, version: u32, random: &mut Random) -> (u64, Blob, u64) {
+    let l = layout(version, at);
     // SAFETY: all that is written lies in the pages, which end far behind.
     let byte = |to: u64, value: u8| unsafe { p.add((to - at) as usize).write(value) };
     let write = |to: u64, bytes: &[u8]| bytes.iter().enumerate().for_each(|(i, b)| byte(to + i as u64, *b));
@@ -183,9 +203,14 @@ fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64
     let (blob, data, code, class) = (here, here + 0x400, here + 0x1000, here + 0x1800);
     let (some, own, pool, klass) = (here + 0x600, here + 0x700, here + 0x900, here + 0xb00);
     word(blob + u64::from(l.method), some);
-    if old {
-        word(blob + u64::from(l.blob_code), code);
-        word(blob + u64::from(l.scopes), data);
+    if version < 25 {
+        if version == 8 {
+            int(blob + u64::from(l.blob_code_offset), code - blob);
+            int(blob + u64::from(l.scopes_offset), data - blob);
+        } else {
+            word(blob + u64::from(l.blob_code), code);
+            word(blob + u64::from(l.scopes), data);
+        }
         int(blob + u64::from(l.metadata), data + 0x100 - blob);
         int(blob + u64::from(l.scope_pcs), data + 0x80 - blob);
         int(blob + u64::from(l.dependencies), data + 0x80 + 4 * 16 - blob);
@@ -198,12 +223,12 @@ fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64
         word(blob + u64::from(l.blob_mutable), data + 0xf0);
         int(blob + u64::from(l.blob_relocations), 16);
     }
-    let pcs = if old { data + 0x80 } else { data - 0x40 };
+    let pcs = if version < 25 { data + 0x80 } else { data - 0x40 };
     for i in 0..4 {
         int(pcs + 16 * i, 32 * i);
         int(pcs + 16 * i + 4, 10);
     }
-    let skip = u8::from(!old);
+    let skip = u8::from(version == 25);
     write(data + 3, &[0, 1, 9].map(|n| n + skip));
     write(data + 10, &[3, 1, 5].map(|n| n + skip));
     word(data + 0x100, some);
@@ -236,9 +261,9 @@ fn what_is_known_of_a_method_is_what_is_read() {
     (words[32 + 1], words[32 + 2]) = (at, 100 << 32);
     (words[64], words[65], words[100]) = (1, at + 800, at + 1024);
     (words[128 + 2], words[128 + 3], words[128 + 31]) = (at, at + BYTES as u64, 7);
-    let l = layout(false, at);
+    let l = layout(25, at);
     let vm = Vm::new(l).expect("a VM");
-    let (_, _, some) = plant(p, at, false, &mut random);
+    let (_, _, some) = plant(p, at, 25, &mut random);
     let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
     let segment = unsafe { Segment::at(base as usize) };
@@ -312,7 +337,8 @@ fn any_memory_is_survived() {
         core::slice::from_raw_parts_mut(p.cast::<u64>(), BYTES / 8)
     };
     let mut random = Random(11);
-    let (mut vms, mut methods, mut frames, mut named) = (0u64, 0u64, 0u64, 0u64);
+    let mut vms = [0; 3];
+    let (mut methods, mut frames, mut named) = (0u64, 0u64, 0u64);
     for round in 0..1500u64 {
         for w in words.iter_mut() {
             *w = match random.below(8) {
@@ -323,17 +349,21 @@ fn any_memory_is_survived() {
                 _ => random.next(),
             };
         }
-        let old = round % 2 == 0;
+        let version = [8, 17, 25][round as usize % 3];
         // Enough is valid that most of them pass the first check.
         let (list, heap, map) = (at + 512, at + 1024, at + 4096);
         words[0] = list;
         (words[1], words[2]) = (at, at + BYTES as u64);
         words[3] = at + 256;
         words[4] = at + 8 * random.below(100);
-        words[5] = if old { 17 } else { 25 };
+        words[5] = version.into();
         (words[32 + 1], words[32 + 2]) = (at + 8 * random.below(1000), (100 + random.below(1000)) << 32);
         words[64] = 1 + random.below(3);
         words[65] = at + 800;
+        if version == 8 {
+            words[0] = heap;
+            (words[128], words[129]) = (at, at + BYTES as u64);
+        }
         for i in 0..3 {
             words[100 + i] = heap;
         }
@@ -354,10 +384,10 @@ fn any_memory_is_survived() {
                 segment += n;
             }
         }
-        let Some(vm) = Vm::new(layout(old, at)) else { continue };
-        vms += 1;
+        let Some(vm) = Vm::new(layout(version, at)) else { continue };
+        vms[round as usize % 3] += 1;
         for _ in 0..20 {
-            let (pc, blob, some) = plant(p, at, old, &mut random);
+            let (pc, blob, some) = plant(p, at, version, &mut random);
             for _ in 0..random.below(2) * random.below(200) {
                 words[(PLANTED + random.below(0x2000)) as usize / 8] = at + random.below(BYTES as u64 + 4096);
             }
@@ -380,8 +410,8 @@ fn any_memory_is_survived() {
             vm.blob_name(pc);
         }
     }
-    println!("{vms} VMs, {methods} compiled, {frames} frames, {named} methods with names");
-    assert!(vms > 1000 && methods > 10_000 && frames > 20_000 && named > 10_000);
+    println!("{vms:?} VMs, {methods} compiled, {frames} frames, {named} methods with names");
+    assert!(vms.iter().all(|vms| *vms > 300) && methods > 10_000 && frames > 20_000 && named > 10_000);
     let none = Layout::EMPTY;
     assert!(Vm::new(none).is_none() && none.blob_kind == NONE);
 }

@@ -129,7 +129,8 @@ impl Machine {
                 self.fp = cfa - 16;
                 self.set(self.fp - 8, before);
                 self.sp = self.fp - 64 - locals;
-                self.enter(Some(Rule::INTERPRETED), JIT);
+                // Of JDK 8, or of a later one.
+                self.enter(Some(Rule::interpreted(-56 - 8 * random.below(2) as i32)), JIT);
                 self.made.interpreted += 1;
             }
             15 => {

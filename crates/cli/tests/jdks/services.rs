@@ -26,7 +26,8 @@ fn classes() -> &'static Path {
     })
 }
 
-fn source() -> PathBuf {
+/// The service's source.
+pub fn source() -> PathBuf {
     repository().join("fixtures/java/jdks/Service.java")
 }
 
@@ -91,5 +92,10 @@ impl Service {
     #[track_caller]
     pub fn report(&self) -> Value {
         serde_json::from_slice(&self.plimsoll(&["report", "--format", "json"])).expect("JSON")
+    }
+
+    #[track_caller]
+    pub fn report_by_site(&self) -> Value {
+        serde_json::from_slice(&self.plimsoll(&["report", "--by", "site", "--format", "json"])).expect("JSON")
     }
 }

@@ -458,7 +458,7 @@ impl<'a> Deep<'a> {
         if is_java {
             let (next, words) = match here.step() {
                 Step::Frame { cfa, fp } => (self.by_rule(r, cfa, fp)?, [0; 2]),
-                Step::Interpreted => self.interpreted(r)?,
+                Step::Interpreted { bytecode_slot } => self.interpreted(r, bytecode_slot)?,
                 Step::Deoptimised { bytes, original_pc } => {
                     let own = self.stack_word(r.sp.wrapping_add_signed(i64::from(original_pc)))?;
                     (self.compiled(r, bytes)?, [own, 0])
@@ -580,14 +580,15 @@ impl<'a> Deep<'a> {
     }
 
     /// Slots from the frame pointer: walk.rs says which.
-    fn interpreted(&mut self, mut r: Registers) -> Result<(Registers, [u64; 2]), Cut> {
+    fn interpreted(&mut self, mut r: Registers, bytecode_slot: i32) -> Result<(Registers, [u64; 2]), Cut> {
         let fp = self.frame_pointer(&mut r.fp)?;
         if fp < r.sp {
             return Err(Cut::Broken);
         }
         let pc = self.stack_word(fp.saturating_add(8))?;
         let sp = self.stack_word(fp - 8)?;
-        let words = [self.stack_word(fp - 3 * 8)?, self.stack_word(fp - 8 * 8)?];
+        let bytecode = fp.wrapping_add_signed(i64::from(bytecode_slot));
+        let words = [self.stack_word(fp - 3 * 8)?, self.stack_word(bytecode)?];
         // Below the frame by a word where a method handle's linker popped an argument: walk.rs.
         if sp < fp || sp % 8 != 0 {
             return Err(Cut::Broken);

@@ -90,8 +90,11 @@ pub enum Step {
         cfa: Cfa,
         fp: SavedFp,
     },
-    /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer.
-    Interpreted,
+    /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer. The slot of
+    /// the bytecode pointer, as an offset, depends on the version.
+    Interpreted {
+        bytecode_slot: i32,
+    },
     /// HotSpot: a frame of this many bytes, whose return address was replaced; its own is kept at this offset from its
     /// stack pointer.
     Deoptimised {
@@ -110,7 +113,11 @@ impl Rule {
     pub const END: Self = Self::plain(END);
     pub const SIGNAL: Self = Self::plain(SIGNAL);
     pub const FRAME_POINTER: Self = Self::plain(FRAME_POINTER);
-    pub const INTERPRETED: Self = Self::plain(INTERPRETED);
+
+    /// See [`Step::Interpreted`].
+    pub const fn interpreted(bytecode_slot: i32) -> Self {
+        Self { cfa: bytecode_slot, fp: 0, add: 0, kind: INTERPRETED }
+    }
 
     /// See [`Step::Deoptimised`]; both are multiples of 8.
     pub const fn deoptimised(bytes: i32, original_pc: i32) -> Self {
@@ -163,7 +170,7 @@ impl Rule {
             END => Step::End,
             SIGNAL => Step::Signal,
             FRAME_POINTER => Step::FramePointer,
-            INTERPRETED => Step::Interpreted,
+            INTERPRETED => Step::Interpreted { bytecode_slot: self.cfa },
             DEOPTIMISED => Step::Deoptimised { bytes: self.cfa, original_pc: self.fp as i32 * 8 },
             CONTINUATION => Step::Continuation { entry_bytes: self.cfa },
             kind if kind & FRAME != 0 => {
@@ -184,7 +191,7 @@ impl Rule {
     /// A frame of Java code, or a stub of its compilers.
     pub const fn is_java(self) -> bool {
         match self.step() {
-            Step::Interpreted | Step::Deoptimised { .. } => true,
+            Step::Interpreted { .. } | Step::Deoptimised { .. } => true,
             Step::Frame { cfa, fp } => {
                 matches!(cfa.base, Base::Sp) && cfa.deref.is_none() && matches!(fp, SavedFp::Cfa(-16))
             }

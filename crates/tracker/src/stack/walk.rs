@@ -198,9 +198,9 @@ impl Walker {
                         next
                     }
                 }
-                Some(Step::Interpreted) => {
+                Some(Step::Interpreted { bytecode_slot }) => {
                     let index = state.walk.frames - 1;
-                    state.interpreted().map(|(ra, words)| {
+                    state.interpreted(bytecode_slot).map(|(ra, words)| {
                         note(index, words);
                         ra
                     })
@@ -360,16 +360,16 @@ impl<M: Memory> State<'_, M> {
         self.frame(super::rule::Cfa { base: Base::Sp, offset: bytes, deref: None }, SavedFp::Cfa(-16))
     }
 
-    /// Slots from the frame pointer (hotspot, cpu/x86/frame_x86.hpp; the same in 17 to 25): 0 the caller's, 1 return
-    /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer.
-    fn interpreted(&mut self) -> Result<(u64, [u64; 2]), End> {
+    /// Slots from the frame pointer (hotspot, cpu/x86/frame_x86.hpp; the same in 9 to 27): 0 the caller's, 1 return
+    /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer (8: -7).
+    fn interpreted(&mut self, bytecode_slot: i32) -> Result<(u64, [u64; 2]), End> {
         let fp = self.frame_pointer()?;
         if fp < self.sp {
             return Err(End::Broken);
         }
         let ra = self.read(fp.saturating_add(8), false)?;
         let sp = self.read(fp - 8, true)? as i64;
-        let words = [self.read(fp - 3 * 8, false)?, self.read(fp - 8 * 8, false)?];
+        let words = [self.read(fp - 3 * 8, false)?, self.read(fp.wrapping_add(i64::from(bytecode_slot)), false)?];
         // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller noted;
         // such a caller is interpreted and found by its frame pointer.
         if sp < fp || sp % 8 != 0 {

@@ -36,6 +36,8 @@ pub struct Vm {
     heaps: [Option<Heap>; HEAPS],
     cache: (u64, u64),
     interpreter: (u64, u64),
+    /// Offset of the bytecode pointer from the frame pointer of an interpreted frame.
+    pub bytecode_slot: i32,
     call_stub_return: u64,
     /// Encoding of compressed streams: see [`super::compiled`].
     pub skips_zero_bytes: bool,
@@ -69,9 +71,14 @@ pub struct Blob {
 impl Vm {
     /// `None` until the code cache and the interpreter are there.
     pub fn new(layout: Layout) -> Option<Self> {
-        let list: u64 = load(layout.heaps)?;
-        let n = load::<i32>(list.checked_add(layout.array_length as u64)?)? as usize;
-        let data: u64 = load(list.wrapping_add(layout.array_data as u64))?;
+        let is_version_8 = layout.is_version_8();
+        let (data, n) = if is_version_8 {
+            (layout.only_heap, 1)
+        } else {
+            let list: u64 = load(layout.heaps)?;
+            let n = load::<i32>(list.checked_add(layout.array_length as u64)?)? as usize;
+            (load(list.wrapping_add(layout.array_data as u64))?, n)
+        };
         let mut heaps = [None; HEAPS];
         if n == 0 || n > HEAPS {
             return None;
@@ -87,7 +94,13 @@ impl Vm {
                 log2: u32::try_from(log2).ok().filter(|l| (4..=16).contains(l))?,
             });
         }
-        let cache: (u64, u64) = (load(layout.code_low)?, load(layout.code_high)?);
+        let cache: (u64, u64) = if is_version_8 {
+            let memory = load::<u64>(data)?.wrapping_add(layout.heap_memory as u64);
+            let bound = |of: u32| load(memory.wrapping_add(of as u64));
+            (bound(layout.space_low_boundary)?, bound(layout.space_high_boundary)?)
+        } else {
+            (load(layout.code_low)?, load(layout.code_high)?)
+        };
         let stubs: u64 = load(layout.interpreter)?;
         let code: u64 = load(stubs.checked_add(layout.stubs_at as u64)?)?;
         let bytes = load::<i32>(stubs.wrapping_add(layout.stubs_bytes as u64))?;
@@ -99,9 +112,11 @@ impl Vm {
             heaps,
             cache,
             interpreter: (code, code.wrapping_add(bytes as u64)),
+            // From 9 on the frame also holds the class's mirror (hotspot, cpu/x86/frame_x86.hpp).
+            bytecode_slot: if is_version_8 { -7 * 8 } else { -8 * 8 },
             call_stub_return,
             // JDK-8292758, in 20.
-            skips_zero_bytes: major >= 20,
+            skips_zero_bytes: major >= 20 && !is_version_8,
         })
     }
 
@@ -166,7 +181,7 @@ impl Vm {
     fn kind(&self, blob: u64) -> Option<Kind> {
         let l = &self.layout;
         if l.blob_kind != NONE {
-            // CodeBlobKind, the same in 23 to 25.
+            // CodeBlobKind, the same in 23 to 27.
             match load::<u8>(blob.wrapping_add(l.blob_kind as u64))? {
                 1 => return Some(Kind::Method),
                 11 => return Some(Kind::Upcall),

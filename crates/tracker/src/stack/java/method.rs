@@ -17,6 +17,7 @@ use super::code_cache::Vm;
 use super::compiled::Stream;
 use super::known::{self, Known};
 use super::memory::{self, Bytes, load, slice};
+use super::structs::NONE;
 use crate::segment::Segment;
 use crate::segment::slots;
 
@@ -260,7 +261,12 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
 #[cold]
 #[inline(never)]
 fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u32> {
-    let source = load(t.way.pool.wrapping_add(vm.layout.source_index as u64))
+    let l = &vm.layout;
+    let source = match l.class_source_index {
+        NONE => t.way.pool.wrapping_add(l.source_index as u64),
+        index => t.way.holder.wrapping_add(index as u64),
+    };
+    let source = load(source)
         .and_then(|i| pool_entry(vm, t.way.pool, i))
         .and_then(|at| symbol(vm, at))
         .unwrap_or(Bytes::from(&[][..]));

@@ -121,7 +121,7 @@ pub fn rule(pc: u64) -> Option<Rule> {
 fn work_out(vm: &Vm, ra: u64) -> Option<Rule> {
     let fp = Rule::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
     match vm.code(ra)? {
-        Code::Interpreter => Some(Rule::INTERPRETED),
+        Code::Interpreter => Some(Rule::interpreted(vm.bytecode_slot)),
         Code::Entry | Code::Upcall => Some(fp),
         Code::Stub(blob) => Some(Rule::compiled(blob.frame as i32)),
         Code::Method(blob) => Some(match compiled::deoptimised(vm, blob, ra) {

@@ -5,8 +5,8 @@
 //! gHotSpotVMTypes   ─▶ { type, superclass, …, size }
 //! gHotSpotVM…Entry…Offset, …ArrayStride: where the fields of an entry lie
 //! ```
-//! (hotspot, share/runtime/vmStructs.hpp.) Seen in 17.0.15, 21.0.8 and 25.0.3: every field below but those marked, which
-//! have another form in the versions that lack them.
+//! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below but those marked, which have another form
+//! in the versions that lack them.
 
 use super::memory::{c_string, load};
 use crate::sys::{elf, os};
@@ -50,13 +50,15 @@ macro_rules! layout {
 
 layout! {
     offsets {
-        array_length: "GrowableArrayBase::_len";
+        array_length: "GrowableArrayBase::_len" | "GenericGrowableArray::_len";
         array_data: "GrowableArray<int>::_data";
         heap_memory: "CodeHeap::_memory";
         heap_map: "CodeHeap::_segmap";
         heap_log2: "CodeHeap::_log2_segment_size";
         space_low: "VirtualSpace::_low";
         space_high: "VirtualSpace::_high";
+        space_low_boundary: "VirtualSpace::_low_boundary";
+        space_high_boundary: "VirtualSpace::_high_boundary";
         used: "HeapBlock::Header::_used";
         stubs_at: "StubQueue::_stub_buffer";
         stubs_bytes: "StubQueue::_buffer_limit";
@@ -66,9 +68,9 @@ layout! {
         blob_size: "CodeBlob::_size";
         /// In words.
         blob_frame: "CodeBlob::_frame_size";
-        /// Up to 22, an address.
+        /// 9 to 22, an address.
         blob_code: "CodeBlob::_code_begin";
-        /// From 23 on, an offset.
+        /// Up to 8 and from 23 on, an offset.
         blob_code_offset: "CodeBlob::_code_offset";
         /// From 24 on: relocations, then metadata, on the C heap.
         blob_mutable: "CodeBlob::_mutable_data";
@@ -81,21 +83,21 @@ layout! {
         scope_pcs: "nmethod::_scopes_pcs_offset";
         /// Up to 22: where the pcs end.
         dependencies: "nmethod::_dependencies_offset";
-        /// Up to 22, an address.
+        /// 9 to 22, an address.
         scopes: "CompiledMethod::_scopes_data_begin";
-        /// From 23 on: of the immutable data; where the pcs end.
+        /// Up to 8: from the blob's begin. From 23 on: of the immutable data; where the pcs end.
         scopes_offset: "nmethod::_scopes_data_offset";
         /// From 23 on, on the C heap.
         immutable: "nmethod::_immutable_data";
         immutable_size: "nmethod::_immutable_data_size";
         /// Up to 23.
         metadata: "nmethod::_metadata_offset";
-        /// Up to 22, addresses.
+        /// 9 to 22, addresses.
         deopt: "CompiledMethod::_deopt_handler_begin";
         deopt_mh: "CompiledMethod::_deopt_mh_handler_begin";
-        /// From 23 on, offsets.
-        deopt_offset: "nmethod::_deopt_handler_offset";
-        deopt_mh_offset: "nmethod::_deopt_mh_handler_offset";
+        /// Up to 8 and from 23 on, offsets. From 26 on there is only the first.
+        deopt_offset: "nmethod::_deoptimize_offset" | "nmethod::_deopt_handler_offset" | "nmethod::_deopt_handler_entry_offset";
+        deopt_mh_offset: "nmethod::_deoptimize_mh_offset" | "nmethod::_deopt_mh_handler_offset";
         const_method: "Method::_constMethod";
         access: "Method::_access_flags";
         pool: "ConstMethod::_constants";
@@ -105,15 +107,21 @@ layout! {
         signature_index: "ConstMethod::_signature_index";
         holder: "ConstantPool::_pool_holder";
         pool_length: "ConstantPool::_length";
+        /// From 12 on (JDK-8209138).
         source_index: "ConstantPool::_source_file_name_index";
+        /// Before.
+        class_source_index: "InstanceKlass::_source_file_name_index";
         class_name: "Klass::_name";
         symbol_length: "Symbol::_length";
-        symbol_body: "Symbol::_body[0]";
+        symbol_body: "Symbol::_body";
     }
     statics {
+        /// From 9 on, as are the bounds.
         heaps: "CodeCache::_heaps";
         code_low: "CodeCache::_low_bound";
         code_high: "CodeCache::_high_bound";
+        /// Up to 8.
+        only_heap: "CodeCache::_heap";
         interpreter: "AbstractInterpreter::_code";
         call_stub_return: "StubRoutines::_call_stub_return_address";
         major: "Abstract_VM_Version::_vm_major_version";
@@ -168,6 +176,11 @@ impl Layout {
         layout.is_whole().then_some(layout)
     }
 
+    /// Whether this is HotSpot 25, the VM of JDK 8. JDK 25 also calls its VM 25, so the version's number can't tell.
+    pub fn is_version_8(&self) -> bool {
+        self.only_heap != 0
+    }
+
     /// Whether every field is known without which frames cannot be read, in one form or the other.
     fn is_whole(&self) -> bool {
         let one = |a: u32, b: u32| (a != NONE) != (b != NONE);
@@ -179,6 +192,8 @@ impl Layout {
             self.heap_log2,
             self.space_low,
             self.space_high,
+            self.space_low_boundary,
+            self.space_high_boundary,
             self.used,
             self.stubs_at,
             self.stubs_bytes,
@@ -199,7 +214,6 @@ impl Layout {
             self.signature_index,
             self.holder,
             self.pool_length,
-            self.source_index,
             self.class_name,
             self.symbol_length,
             self.symbol_body,
@@ -207,11 +221,12 @@ impl Layout {
             self.const_method_size,
             self.pool_size,
         ];
+        let heaps = [self.heaps, self.code_low, self.code_high].iter().all(|a| *a != 0);
         all.iter().all(|o| *o < 1 << 16)
-            && [self.heaps, self.code_low, self.code_high, self.interpreter, self.call_stub_return, self.major]
-                .iter()
-                .all(|a| *a != 0)
+            && [self.interpreter, self.call_stub_return, self.major].iter().all(|a| *a != 0)
+            && heaps != self.is_version_8()
             && self.pc_desc == 16
+            && one(self.source_index, self.class_source_index)
             && one(self.blob_code, self.blob_code_offset)
             && one(self.scopes, self.scopes_offset)
             && one(self.deopt, self.deopt_offset)

@@ -82,6 +82,14 @@ fn shared_memory_is_a_line_of_its_own() {
 }
 
 #[test]
+fn a_private_mapping_of_dev_zero_is_anonymous_and_a_shared_one_is_shared_memory() {
+    let fixture = Fixture::c("dev_zero", &[]);
+    let explained = fixture.explained();
+    explained.line_is("shared-memory", fixture.truth("shared"));
+    assert_eq!(explained.child("other-anonymous", "/dev/zero"), fixture.truth("private"));
+}
+
+#[test]
 fn memory_that_is_mapped_three_times_counts_once_against_a_limit() {
     let fixture = Fixture::c("mapped_again", &[]);
     let explained = explain(fixture.pid(), &["--limit", "64m"]);

@@ -107,7 +107,7 @@ pub struct Vma {
 /// What backs the pages, derived from name, device and inode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Backing {
-    /// No file; `Vma::name` keeps `[anon:NAME]` names.
+    /// No file, or a private mapping of `/dev/zero`; `Vma::name` keeps that and `[anon:NAME]` names.
     #[default]
     Anonymous,
     /// `[heap]`

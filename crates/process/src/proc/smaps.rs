@@ -130,16 +130,22 @@ fn header(line: &[u8], tmpfs: &[(u32, u32)]) -> Option<Vma> {
         None => (raw, false),
     };
     let name = String::from_utf8_lossy(raw).replace("\\012", "\n");
+    let shared = permissions[3] == b's';
+    let backing = match name.as_str() {
+        // drivers/char/mem.c, mmap_zero: a private mapping is anonymous memory, a shared one tmpfs's.
+        "/dev/zero" if !shared => Backing::Anonymous,
+        _ => backing(&name, device, inode, tmpfs),
+    };
     Some(Vma {
         range: AddressRange::new(Avma(start), Avma(end)),
         readable: permissions[0] == b'r',
         writable: permissions[1] == b'w',
         executable: permissions[2] == b'x',
-        shared: permissions[3] == b's',
+        shared,
         offset: hex(offset)?,
         device,
         inode,
-        backing: backing(&name, device, inode, tmpfs),
+        backing,
         name,
         deleted,
         ..Vma::default()
@@ -275,6 +281,10 @@ Private_Clean:       512 kB
 VmFlags: rd mr mw me
 7f0000b00000-7f0000c00000 rw-p 00000000 00:21 7                          /run/cache
 VmFlags: rd wr
+7f0000d00000-7f0000e00000 rw-p 00000000 00:21 4                          /dev/zero
+VmFlags: rd wr mr mw me ac
+7f0000f00000-7f0001000000 rw-s 00000000 00:01 1027                       /dev/zero (deleted)
+VmFlags: rd wr sh mr mw me ms
 ";
 
     #[test]
@@ -282,7 +292,9 @@ VmFlags: rd wr
         let smaps = parse_smaps(TEXT, &[(0, 0x21)]);
         assert_eq!(smaps.bad_lines, 0);
         let kinds: Vec<_> = smaps.vmas.iter().map(|vma| vma.backing.clone()).collect();
-        assert_eq!(kinds, [Backing::Brk, Backing::Anonymous, Backing::Shmem, Backing::File, Backing::Shmem]);
+        let [brk, anonymous, shmem, file] = [Backing::Brk, Backing::Anonymous, Backing::Shmem, Backing::File];
+        let all = [&brk, &anonymous, &shmem, &file, &shmem, &anonymous, &shmem];
+        assert_eq!(kinds.iter().collect::<Vec<_>>(), all);
         let memfd = &smaps.vmas[2];
         assert_eq!(
             (memfd.name.as_str(), memfd.deleted, memfd.shared, memfd.rss),

@@ -25,7 +25,7 @@ pub struct Args {
     /// PID or name of the process; without one, list what could be explained
     #[arg(value_name = "PID|NAME", conflicts_with = "process")]
     which: Option<OsString>,
-    /// The same, for a name that looks like an option, or the id of a container
+    /// Choose a process whose name looks like an option, or by the id of its container
     #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
     /// List every mapping with its owner
@@ -43,7 +43,7 @@ pub struct Args {
     /// Use colours
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
-    /// Name of the process in the metrics, with --format prometheus [default: its name in /proc]
+    /// Name the process like this in the metrics of --format prometheus [default: its name in /proc]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
     /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx

@@ -56,7 +56,7 @@ mod why;
 #[command(name = "plimsoll", version = env!("PLIMSOLL_VERSION"), max_term_width = 110)]
 struct Cli {
     /// Print long text on a terminal at once, without a pager
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     no_pager: bool,
     #[command(subcommand)]
     verb: Verb,

@@ -36,7 +36,7 @@ pub struct Named {
     /// PID or name of the process
     #[arg(value_name = "PID|NAME", required_unless_present = "process", conflicts_with = "process")]
     which: Option<OsString>,
-    /// The same, for a name that looks like an option, or the id of a container
+    /// Choose a process whose name looks like an option, or by the id of its container
     #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
 }

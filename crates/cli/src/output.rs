@@ -36,7 +36,7 @@ pub fn shown(path: &Path) -> String {
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb
     Auto,
-    /// Also in a pipe or a file; the lines that `watch` prints there have none
+    /// Whatever the output, NO_COLOR and TERM
     Always,
     Never,
 }
@@ -100,6 +100,7 @@ impl By {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Style {
+    /// Columns of live, peak, committed and reserved memory
     Plimsoll,
     /// Like -XX:+PrintNMTStatistics of GraalVM 25
     NativeImage,

@@ -22,7 +22,7 @@ pub struct Args {
     /// of a process
     #[arg(required_unless_present = "process", conflicts_with = "process")]
     target: Option<PathBuf>,
-    /// PID or name of a process or the id of a container, never a file
+    /// Choose a process by PID, name or id of its container, even if a file has that name
     #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER", allow_hyphen_values = true)]
     process: Option<OsString>,
     #[command(flatten)]

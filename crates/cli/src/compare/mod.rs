@@ -42,13 +42,13 @@ use tracked::Folder;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The program before the change, and its arguments, quoted as for a shell
+    /// Run this command line as A, the program before the change; quote its words as for a shell
     #[arg(long, value_name = "CMD", value_parser = command, requires = "b")]
     a: Option<Command>,
-    /// The program after the change
+    /// Run this command line as B, the program after the change
     #[arg(long, value_name = "CMD", value_parser = command, requires = "a")]
     b: Option<Command>,
-    /// Instead of two programs: two flight recordings (.jfr)
+    /// Two flight recordings (.jfr) to compare instead of two programs
     #[arg(value_name = "RECORDING", num_args = 2, conflicts_with_all = ["a", "b", "budget", "stacks"])]
     recordings: Vec<PathBuf>,
     /// Run each program this many times
@@ -57,7 +57,7 @@ pub struct Args {
     /// Then run each this many times with the tracker, for categories and call stacks; 0: never
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=100))]
     tracked: u16,
-    /// A program is ready when: port:N, url:http://…, log:REGEX or seconds:N [default: it runs until it ends]
+    /// Wait until the program is ready: port:N, url:http://…, log:REGEX or seconds:N [default: until it ends]
     #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
     ready: Option<Ready>,
     /// Give up waiting after this many seconds
@@ -75,8 +75,8 @@ pub struct Args {
     /// Print text for people, or JSON for programs (docs/json.md)
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Write to this file
-    #[arg(short, value_name = "FILE")]
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 

@@ -55,7 +55,7 @@ pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, lib
 #[derive(clap::Args)]
 pub struct Args {
     /// Try this remedy: arenas=1,2,4 | trim | jemalloc[,background] | tcmalloc | mimalloc | thp=never | env:NAME=VALUE |
-    /// flag:-XX:… | cmd:COMMAND. May be repeated [default: those that explain proposes]
+    /// flag:-XX:… | cmd:COMMAND; repeat for several [default: those that explain proposes]
     #[arg(long, value_name = "REMEDY", value_parser = remedies)]
     with: Vec<Remedies>,
     /// Wait until the program is ready: port:N, url:http://…, log:REGEX or seconds:N
@@ -67,16 +67,16 @@ pub struct Args {
     /// Run this shell command as the load; the latencies of wrk, hey, oha, k6 and redis-benchmark are read
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     load: Option<String>,
-    /// Built-in load: GET this address (http) at a constant rate, for --for seconds
+    /// Send GET requests to this address (http) at a constant rate, for --for seconds: the built-in load
     #[arg(long, value_name = "URL", value_parser = Url::parse, requires = "ready", conflicts_with = "load")]
     url: Option<Url>,
-    /// Requests per second of --url, whatever the answers take
+    /// Send this many requests a second to --url, however long the answers take
     #[arg(long, value_name = "N", default_value_t = 100, requires = "url", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// Connections of --url
+    /// Open this many connections to --url
     #[arg(long, value_name = "N", default_value_t = 8, requires = "url", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// Without a load command: measure after this many seconds [default: 10 with --ready, else when the program ends]
+    /// Measure after this many seconds, if there is no --load [default: 10 with --ready, else when the program ends]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
     r#for: Option<Duration>,
     /// Idle for this many seconds after the load, and measure again
@@ -91,8 +91,8 @@ pub struct Args {
     /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Write to this file
-    #[arg(short, value_name = "FILE")]
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]

@@ -39,7 +39,7 @@ pub struct Args {
     /// PID or name of the process; without one, the list of all
     #[arg(value_name = "PID|NAME", conflicts_with_all = ["all", "process"])]
     target: Option<OsString>,
-    /// The same, for a name that looks like an option, or the id of a container
+    /// Choose a process whose name looks like an option, or by the id of its container
     #[arg(
         short = 'p',
         long = "process",
@@ -57,7 +57,7 @@ pub struct Args {
     /// Stop after this time (30s, 5m, 2h, 1d)
     #[arg(long, value_name = "TIME", value_parser = record::time)]
     duration: Option<Duration>,
-    /// Use colours
+    /// Use colours on the screen; the lines for a pipe or a file never have any
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = output::Color::Auto)]
     color: output::Color,
     /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx

@@ -39,7 +39,7 @@ fn bounded_cache(jdk: &Jdk, kind: &str, state: &str) {
         _ => {
             assert!(said.contains("librocksdbjni") && said.contains("rocksdbjni-9.7.3.jar"), "{case}: {said}");
             assert!(said.contains("one reading can't tell a cache in use from a leak"), "{case}: {said}");
-            assert!(how(last(&explained, state)).contains("--baseline before.json"), "{case}");
+            assert!(how(last(&explained, state)).contains("--baseline baseline.json"), "{case}");
         }
     }
     base.serves();

@@ -194,8 +194,8 @@ impl<'c> Case<'c> {
         let Some(baseline) = &self.snapshot.baseline else {
             let pid = self.pid();
             return format!(
-                "One reading can't tell growth from use. Run plimsoll explain {pid} --format json > before.json now, \
-                 and plimsoll explain {pid} --baseline before.json later."
+                "One reading can't tell growth from use. Run plimsoll explain {pid} --format json > baseline.json now, \
+                 and plimsoll explain {pid} --baseline baseline.json later."
             );
         };
         let ago = ago(self.snapshot.time - baseline.time);
@@ -214,11 +214,20 @@ impl<'c> Case<'c> {
     /// What is known about growth of the whole process.
     pub(crate) fn over_time(self) -> String {
         match &self.snapshot.baseline {
-            None => "one reading can't show growth: compare with --baseline FILE, or record".to_owned(),
+            None => format!(
+                "one reading can't show growth: run plimsoll explain {pid} --format json > baseline.json now, \
+                 and plimsoll explain {pid} --baseline baseline.json later, or plimsoll record {pid}",
+                pid = self.pid()
+            ),
             Some(baseline) => {
-                let (change, ago) = (self.ledger.rss_change_since(baseline), ago(self.snapshot.time - baseline.time));
-                let more = if change < 0 { "less" } else { "more" };
-                format!("RSS has {} {more} than at the baseline, {ago} ago", Bytes(change.unsigned_abs()))
+                let ago = ago(self.snapshot.time - baseline.time);
+                match self.ledger.rss_change_since(baseline) {
+                    0 => format!("RSS is unchanged since the baseline, {ago} ago"),
+                    change => {
+                        let (verb, by) = (if change < 0 { "shrank" } else { "grew" }, Bytes(change.unsigned_abs()));
+                        format!("RSS {verb} by {by} since the baseline, {ago} ago")
+                    }
+                }
             }
         }
     }

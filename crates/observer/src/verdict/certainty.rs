@@ -20,7 +20,11 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         VerdictId::HeapCommittedUnused => "at least: what was live after the last collection is an upper bound".to_owned(),
         VerdictId::Healthy => {
             let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<plimsoll_facts::units::Bytes>();
-            format!("{:.0} % of RSS is explained; one reading can't show growth", 100.0 - unexplained.percent_of(ledger.rss))
+            let growth = match &snapshot.baseline {
+                Some(baseline) => format!("compared with the baseline, {} ago", ago(snapshot.time - baseline.time)),
+                None => "one reading can't show growth".to_owned(),
+            };
+            format!("{:.0} % of RSS is explained; {growth}", 100.0 - unexplained.percent_of(ledger.rss))
         }
         VerdictId::Unclear => "counted; unknown is who holds it, or how much of it is in use".to_owned(),
         id => match id.line().and_then(|line| ledger.line(line)) {

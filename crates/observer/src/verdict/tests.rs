@@ -159,6 +159,8 @@ fn mappings_near_the_kernel_s_limit_count_deleted_files() {
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!(verdicts[0].id, VerdictId::MapCount);
     assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("of deleted files: 500;")), "{verdicts:?}");
+    snapshot.host.max_map_count = Some(1200);
+    assert!(!ids(&snapshot).contains(&"map-count"), "800 of 1,200 mappings");
 }
 
 #[test]
@@ -303,6 +305,25 @@ fn growth_of_go_s_heap_leads_to_its_own_profile() {
     assert!(verdict.remedies[0].how.starts_with("go tool pprof "), "{:?}", verdict.remedies);
 }
 
+#[test]
+fn a_healthy_state_says_how_rss_changed_since_the_baseline() {
+    let mib = Bytes::mib;
+    let words = |snapshot: &Snapshot| {
+        let verdict = verdict_of(snapshot, VerdictId::Healthy);
+        (certainty(snapshot, &Ledger::of(snapshot), &verdict), verdict.evidence.last().cloned().unwrap_or_default())
+    };
+    let alone = with_mappings(&[mib(100)]);
+    let (sure, over_time) = words(&alone);
+    assert_eq!(sure, "100 % of RSS is explained; one reading can't show growth");
+    assert!(over_time.contains("--baseline baseline.json later"), "{over_time}");
+    for (earlier, change) in [(100, "is unchanged"), (99, "grew by 1.00 MiB"), (102, "shrank by 2.00 MiB")] {
+        let lines = [(LineId::SharedMemory, mib(earlier))];
+        let (sure, over_time) = words(&with_baseline(alone.clone(), 600.0, mib(earlier), &lines));
+        assert_eq!(sure, "100 % of RSS is explained; compared with the baseline, 10 min ago");
+        assert_eq!(over_time, format!("RSS {change} since the baseline, 10 min ago"));
+    }
+}
+
 /// 7 MiB that became 29, and 153 MiB that became 600, as observed.
 #[test]
 fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
@@ -422,7 +443,7 @@ fn a_library_that_caches_is_accused_only_with_a_reason() {
     let verdict = verdict_of(&unknown, VerdictId::Unclear);
     assert_eq!(verdict.bytes, mib(120));
     assert!(verdict.evidence[0].contains("one reading can't tell a cache in use from a leak"), "{verdict:?}");
-    assert!(verdict.remedies[0].how.contains("--baseline before.json"), "{verdict:?}");
+    assert!(verdict.remedies[0].how.contains("--baseline baseline.json"), "{verdict:?}");
     // It grew.
     let grown = with_baseline(unknown.clone(), 600.0, mib(100), &[(LineId::GlibcLive, mib(80))]);
     assert!(ids(&grown).contains(&"native-leak"), "{:?}", ids(&grown));

@@ -138,7 +138,7 @@ fn compare(case: Case<'_>) -> Remedy {
         Effort::Now,
         "compare two readings under load, an hour apart or more: a cache stops growing at its bound",
         format!(
-            "plimsoll explain {pid} --format json > before.json && sleep 3600 && plimsoll explain {pid} --baseline before.json"
+            "plimsoll explain {pid} --format json > baseline.json && sleep 3600 && plimsoll explain {pid} --baseline baseline.json"
         ),
         "",
     )

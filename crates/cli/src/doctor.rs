@@ -98,19 +98,19 @@ fn ptrace() -> Check {
 /// Which sources give code its names, and how to enable more.
 fn names() -> Check {
     const ALSO: &[&str] = &[
-        "Java in HotSpot: named without any option; HotSpot's own functions by the symbols of libjvm.so",
-        "native images: -H:-DeleteLocalSymbols at the build gives methods names, -g packages and lines too; a stripped",
-        "  image shows image+offset, and --symbols FILE of the same build names it later",
-        "JITs: a /tmp/perf-PID.map or jitdump; their code is walked by its frame pointers",
-        "node: --perf-basic-prof --interpreted-frames-native-stack names JavaScript functions; without them, only V8's builtins have names",
-        "stripped programs: gcc -g, then objcopy --only-keep-debug; report --symbols FILE|DIR",
+        "Java methods in HotSpot: always named; HotSpot's own functions: by the symbols of libjvm.so",
+        "native images: build with -H:-DeleteLocalSymbols to name methods, and with -g to name packages and lines; a stripped",
+        "  image shows image+offset until report gets --symbols FILE of the same build",
+        "generated code (JITs): by /tmp/perf-PID.map or a jitdump; stacks lead through it by frame pointers",
+        "node: start it with --perf-basic-prof --interpreted-frames-native-stack to name JavaScript functions, not only V8's builtins",
+        "stripped programs: build with gcc -g, keep the symbols by objcopy --only-keep-debug, then report --symbols FILE|DIR",
     ];
     let more = if Path::new("/usr/lib/debug/.build-id").is_dir() {
         "separate debug files in /usr/lib/debug"
     } else {
         "no debug files in /usr/lib/debug: system libraries show exported functions only (Debian: packages -dbg, -dbgsym)"
     };
-    let text = format!("symbol tables and DWARF of programs and libraries; {more}");
+    let text = format!("of functions, by symbol tables and DWARF of programs and libraries; {more}");
     Check { notes: ALSO, ..Check::new("names", true, text) }
 }
 

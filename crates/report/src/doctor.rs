@@ -109,7 +109,7 @@ pub fn text(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
             Books::Refused { error } => writeln!(out, "{pid:>9} {state:<8} {}", printable(error))?,
         }
     }
-    writeln!(out, "\nplimsoll report PID │ SEGMENT")
+    writeln!(out, "\nPrint what one of them holds:  plimsoll report PID, or, after its end:  plimsoll report SEGMENT")
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
                                           /dev/shm/7.seg
         8 live     cannot read it
 
-plimsoll report PID │ SEGMENT
+Print what one of them holds:  plimsoll report PID, or, after its end:  plimsoll report SEGMENT
 ";
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
     }

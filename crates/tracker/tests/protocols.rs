@@ -68,7 +68,7 @@ fn live_can_be_negative_if_allocated_is_read_first() {
     counters(Release, false);
 }
 
-/// account/side_table.rs: an entry is claimed by compare-and-swap, filled, and freed by a store after its key was read.
+/// account/side_table/: an entry of two words is claimed by compare-and-swap, filled, and freed by a store after its key was read.
 struct Entry {
     address: AtomicU64,
     key: AtomicU64,

@@ -358,7 +358,7 @@ const UNSAFE: &[&str] = &[
     "crates/tracker/src/account/rows.rs",
     "crates/tracker/src/account/samples.rs",
     "crates/tracker/src/account/segment_file.rs",
-    "crates/tracker/src/account/side_table.rs",
+    "crates/tracker/src/account/side_table/",
     "crates/tracker/src/account/thread.rs",
     "crates/tracker/src/account/vmas/",
     "crates/tracker/src/agent.rs",

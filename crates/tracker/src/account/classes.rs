@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! LEFT       one entry of 2 B for each 8 B of request, up to 4 KiB
-//!            0            no eight bytes are left behind the request: the key goes to the side table
-//!            1 … 65,534   bytes in front of the trailer, which lies in the last eight that malloc_usable_size would tell
-//!            65,535       ask malloc_usable_size of this block
+//!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report
+//!            odd      the usable bytes + 1: no eight bytes are left behind the request, so the key goes to the side table
+//!            65,535   ask malloc_usable_size of this block
 //! ```
 //!
 //! Requests of one entry differ by at most seven bytes, and sizes are multiples of eight. So either all of them leave eight bytes, or none.
@@ -20,8 +20,10 @@ use plimsoll_segment::Allocator;
 
 /// Bytes of request for one entry.
 pub const STEP: usize = 8;
-/// The entry that says nothing.
+/// The entry that says nothing. Odd, as are the entries without a trailer ([`TABLE`]).
 pub const ASK: u16 = u16::MAX;
+/// Bit of an entry whose requests leave no room for a trailer.
+pub const TABLE: u16 = 1;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each request.
 const MOST: usize = 128;
 
@@ -49,7 +51,7 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         let holds = (*size as usize / STEP).min(LEFT.len() - 1);
         for (i, entry) in LEFT.iter().enumerate().take(holds + 1).skip(1) {
             let left = *size as usize - i * STEP >= TRAILER;
-            entry.store(if left { *size - TRAILER as u16 } else { 0 }, Relaxed);
+            entry.store(if left { *size - TRAILER as u16 } else { *size | TABLE }, Relaxed);
         }
     }
 }

@@ -35,7 +35,7 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
             blocks::clear_trailer(p, usable);
         }
     }
-    side_table::insert(p, key)
+    side_table::insert(p, usable, key)
 }
 
 /// What `set_key` will return if there is room.
@@ -56,13 +56,22 @@ pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
 #[inline(always)]
 pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
     // SAFETY: the caller's contract.
+    unsafe { take_key_of(p, blocks::usable(p)) }
+}
+
+/// The same for a block whose usable bytes are known.
+///
+/// # Safety
+/// As `take_key`; `usable` is what malloc_usable_size reports for `p`.
+#[inline(always)]
+pub unsafe fn take_key_of(p: *mut u8, usable: usize) -> Option<(Key, Amount)> {
+    // SAFETY: the caller's contract.
     unsafe {
-        let usable = blocks::usable(p);
         if let Some(key) = blocks::read_trailer(p, usable) {
             blocks::clear_trailer(p, usable);
             return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
         }
-        let key = side_table::remove(p)?;
+        let key = side_table::remove(p, usable)?;
         Some((key, Amount { usable: usable as u64, requested: key.requested }))
     }
 }
@@ -73,5 +82,8 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 /// `p` is a live block.
 pub unsafe fn is_booked(p: *mut u8) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { blocks::read_trailer(p, blocks::usable(p)).is_some() || side_table::get(p).is_some() }
+    unsafe {
+        let usable = blocks::usable(p);
+        blocks::read_trailer(p, usable).is_some() || side_table::get(p, usable).is_some()
+    }
 }

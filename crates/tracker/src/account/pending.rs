@@ -43,9 +43,8 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
-        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| side_table::get(p)) else {
-            return;
-        };
+        let key = blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable));
+        let Some(Key { row, requested, .. }) = key else { return };
         let Some(c) = image::category(segment, p, requested) else { return };
         let old = segment.seen(row).caller();
         let of = segment.caller(callers::parent(segment, old));

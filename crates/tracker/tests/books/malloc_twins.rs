@@ -629,7 +629,7 @@ fn operations(
                     let usable = blocks::usable(block);
                     (usable, blocks::read_trailer(block, usable))
                 };
-                let in_table = if key.is_none() { side_table::get(block) } else { None };
+                let in_table = if key.is_none() { side_table::get(block, usable) } else { None };
                 exercised.in_table += u64::from(in_table.is_some());
                 exercised.sampled += u64::from(key.or(in_table).is_some_and(|key| key.sampled));
                 write!(text, " at {p:x}, usable {usable}, {key:?} {in_table:?}").expect("a string");

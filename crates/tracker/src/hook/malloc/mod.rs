@@ -31,7 +31,7 @@ pub mod x86_64;
 use self::slow::{book_fresh, book_slow, caller_of_key, finish_any, place_of, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
-use crate::account::keys::{set_key, take_key};
+use crate::account::keys::{set_key, take_key_of};
 use crate::account::rows::{self, Amount};
 use crate::account::thread::ThreadState;
 use crate::account::{image, pending, samples};
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         }
         let old_usable = blocks::usable(p);
         // Out before the real call: if it moves the block, another thread may own the old address before it returns.
-        let old = if early::booking() { take_key(p) } else { None };
+        let old = if early::booking() { take_key_of(p, old_usable) } else { None };
         let sample = match (old, Segment::current()) {
             (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),
             _ => None,

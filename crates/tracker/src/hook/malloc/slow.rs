@@ -3,7 +3,7 @@
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::early;
-use crate::account::keys::{amount_of, set_key, take_key, to_table};
+use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
@@ -34,9 +34,10 @@ pub mod off_path {
         pub fn flush(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 = super::flush_now;
         pub fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_walk;
         pub fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_sampled;
-        pub fn other_finish(p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 = super::other_finish;
+        pub fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, row: u32, usable: usize) -> *mut u8 = super::other_without_trailer;
         pub fn other_flush(p: *mut u8, caller: u32) -> *mut u8 = super::other_flush;
         pub fn free(p: *mut u8) = super::free;
+        pub fn free_sized(p: *mut u8, usable: usize) = super::free_sized;
         pub fn free_flush(p: *mut u8, caller: u32) = super::free_flush;
     }
 }
@@ -321,16 +322,15 @@ unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut Threa
     }
 }
 
-/// Books a fresh block of an allocator other than glibc's whose size isn't known from the request, or has no room for a trailer.
-/// The state isn't taken.
+/// Books a fresh block of an allocator other than glibc's that has no room for a trailer. The state isn't taken.
 #[inline(never)]
-unsafe extern "C" fn other_finish(p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 {
+unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, row: u32, usable: usize) -> *mut u8 {
     let Some(segment) = Segment::current() else { return p };
     // SAFETY: p is a live block of n bytes; row and key were remembered by this thread.
     unsafe {
-        if let Some(amount) = write_key(segment, p, row_key, n) {
+        if enter_table(segment, p, usable, row_key, n) {
             let row = OwnRow::remembered(segment, row);
-            if rows::add_alloc(row, amount) {
+            if rows::add_alloc(row, Amount { usable: usable as u64, requested: n as u64 }) {
                 flush_own(row.caller.load(Relaxed));
             }
         }
@@ -369,7 +369,7 @@ unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Opt
 }
 
 /// The key of a block that has no room for a trailer. False: it is not booked.
-#[inline(never)]
+#[inline(always)]
 unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64, n: usize) -> bool {
     // SAFETY: the caller's block.
     unsafe {
@@ -486,6 +486,19 @@ pub(super) unsafe extern "C" fn free(p: *mut u8) {
     }
 }
 
+/// The same for a block whose usable bytes are known.
+///
+/// # Safety
+/// `p` is a live block; `usable` is what malloc_usable_size reports for it.
+#[inline(never)]
+unsafe extern "C" fn free_sized(p: *mut u8, usable: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        release_sized(p, usable);
+        calls::free(p)
+    }
+}
+
 /// Books the release of a block, any allocator, any thread.
 ///
 /// # Safety
@@ -503,9 +516,19 @@ pub unsafe fn book_release(p: *mut u8) {
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
     // SAFETY: p is a live block.
+    unsafe { release_sized(p, blocks::usable(p)) }
+}
+
+/// The same for a block whose usable bytes are known.
+///
+/// # Safety
+/// As `book_release`; `usable` is what malloc_usable_size reports for `p`.
+#[inline(always)]
+unsafe fn release_sized(p: *mut u8, usable: usize) {
+    // SAFETY: p is a live block.
     unsafe {
         let (false, Some(segment)) = (image::is_image(), Segment::current()) else { return release_slow(p) };
-        let Some((key, amount)) = take_key(p) else { return unknown(segment, p) };
+        let Some((key, amount)) = take_key_of(p, usable) else { return unknown(segment, p) };
         if key.sampled {
             end_sample(segment, p);
         }

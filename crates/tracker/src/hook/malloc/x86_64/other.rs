@@ -16,7 +16,7 @@
 
 use super::parts::{ROWS, at, book_free, check_trailer};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
-use crate::account::classes::{self, ASK, LEFT};
+use crate::account::classes::{self, ASK, LEFT, TABLE};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
@@ -71,12 +71,10 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset -40",
         "test rax, rax",
         "je 25f",
-        // Neither 0 nor ASK, and not at a page's begin.
-        "lea r8d, [rsi - 1]",
-        "cmp r8d, {ask} - 1",
-        "jae 27f",
+        "test sil, {in_table}",
+        "jne 27f",
         "test eax, 4095",
-        "je 27f",
+        "je 33f",
         "31: add rcx, qword ptr [rip + {lasting}]",
         "add qword ptr [rcx + {alloc_requested}], rdi",
         "shl rdi, 48",
@@ -109,10 +107,17 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "add rdi, 8",
         "add qword ptr [r9 + {countdown}], rdi",
         "32: ret",
-        // Asks for the size, unless it is known to leave no eight bytes.
-        "27: test esi, esi",
-        "je 30f",
-        "push rdi",
+        // Known to leave no eight bytes, unless the block lies at a page's begin.
+        "27: cmp esi, {ask}",
+        "je 33f",
+        "test eax, 4095",
+        "je 33f",
+        "lea r8, [rsi - {in_table}]",
+        "30: mov rsi, rdi",
+        "mov rdi, rax",
+        "jmp {finish}",
+        // Asks for the size.
+        "33: push rdi",
         ".cfi_adjust_cfa_offset 8",
         "push rdx",
         ".cfi_adjust_cfa_offset 8",
@@ -124,6 +129,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset 8",
         "mov rdi, rax",
         "call qword ptr [rip + {real} + {real_usable}]",
+        "mov r8, rax",
         "lea rsi, [rax - 8]",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
@@ -136,12 +142,10 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "pop rdi",
         ".cfi_adjust_cfa_offset -8",
         "cmp rsi, {table_from} - 8",
-        "jae 30f",
+        "jae 30b",
         "cmp rsi, rdi",
         "jae 31b",
-        "30: mov rsi, rdi",
-        "mov rdi, rax",
-        "jmp {finish}",
+        "jmp 30b",
         "28: mov rdi, rax",
         "mov esi, dword ptr [rcx + {caller}]",
         "jmp {flush}",
@@ -151,6 +155,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         allocator = sym ALLOCATOR,
         left = sym LEFT,
         ask = const ASK,
+        in_table = const TABLE,
         countdown = const at::COUNTDOWN,
         memo = const at::MEMO,
         mask = const at::MASK,
@@ -183,7 +188,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         sampled = sym off_path::other_sampled,
         walk = sym off_path::other_walk,
         same = sym memo::same_words,
-        finish = sym off_path::other_finish,
+        finish = sym off_path::other_without_trailer,
         flush = sym off_path::other_flush,
     );
 }
@@ -202,12 +207,13 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "cmp rcx, qword ptr [rip + {allocator}]",
         "jb 19f",
         "cmp rcx, qword ptr [rip + {allocator} + 8]",
-        "jb 21f",
+        "jb 24f",
         "19: push rdi",
         ".cfi_adjust_cfa_offset 8",
         "call qword ptr [rip + {real} + {real_usable}]",
         "pop rdi",
         ".cfi_adjust_cfa_offset -8",
+        "mov rsi, rax",
         "lea rcx, [rax - 8]",
         "cmp rcx, {table_from} - 8",
         "jae 21f",
@@ -216,7 +222,8 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "jae 21f",
         book_free!(),
         "20: ret",
-        "21: jmp {slow}",
+        "21: jmp {sized}",
+        "24: jmp {slow}",
         "22: mov esi, dword ptr [r8 + {caller}]",
         "jmp {flush}",
         ".p2align 6",
@@ -240,6 +247,7 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         caller = const ROWS + offset_of!(Row, caller),
         real = sym REAL,
         real_free = const Call::free as usize * 8,
+        sized = sym off_path::free_sized,
         slow = sym crate::hook::entry::free_entry,
         flush = sym off_path::free_flush,
     );

@@ -1,0 +1,162 @@
+//! A hash table whose entries never move, in levels that double: lock-free, private to the process.
+//!
+//! ```text
+//! level 0   2^first entries        the newest level takes new entries; where its bucket is full, the older ones do
+//! level 1   twice as many          a level is opened when an entry's buckets are full in all levels
+//! …                                memory is reserved for several levels at once, and touched where used
+//!
+//! bucket    one cache line of entries; an entry has one bucket in each level
+//! entry     name (0 = free) │ WORDS − 1 more words
+//! ```
+//!
+//! All levels before the newest have about as many entries as the newest alone. So most look-ups read one line. A level opens when
+//! those before it are two thirds full, so a table never touches much more than three words for one word in use.
+//!
+//! Inserting claims an entry by compare-and-swap. Removing is a plain store: only the thread that frees a block removes its entry,
+//! and the program's own hand-over of the pointer orders the two. No tombstones, no locks.
+
+use crate::sys::os;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::Purpose;
+
+/// Levels at most.
+const LEVELS: usize = 18;
+/// Levels of the first mapping, and of each later one.
+const FIRST_LEVELS: usize = 6;
+const MORE_LEVELS: usize = 3;
+/// Bytes of a bucket.
+const LINE: usize = 64;
+
+pub(super) struct Levels<const WORDS: usize> {
+    at: [AtomicUsize; LEVELS],
+    open: AtomicUsize,
+    /// log2 of the entries of the first level.
+    first: u32,
+}
+
+/// An entry; its first word is the name.
+pub(super) type Entry<const WORDS: usize> = [AtomicU64; WORDS];
+
+/// The levels that one mapping holds: its first level, and one past its last.
+fn mapping_of(level: usize) -> (usize, usize) {
+    if level < FIRST_LEVELS {
+        return (0, FIRST_LEVELS);
+    }
+    let from = level - (level - FIRST_LEVELS) % MORE_LEVELS;
+    (from, from + MORE_LEVELS)
+}
+
+impl<const WORDS: usize> Levels<WORDS> {
+    const BUCKET: usize = LINE / size_of::<Entry<WORDS>>();
+
+    pub(super) const fn new(first: u32) -> Self {
+        assert!(WORDS.is_power_of_two() && 1usize << first >= Self::BUCKET);
+        Self { at: [const { AtomicUsize::new(0) }; LEVELS], open: AtomicUsize::new(0), first }
+    }
+
+    fn entries(&self, level: usize) -> usize {
+        1 << (self.first as usize + level)
+    }
+
+    /// Entries of the levels in `from..to`.
+    fn entries_of(&self, from: usize, to: usize) -> usize {
+        self.entries(to) - self.entries(from)
+    }
+
+    /// The entries of this hash's bucket in a level, the one that it prefers first.
+    #[inline(always)]
+    fn bucket(&self, level: usize, hash: u64) -> impl Iterator<Item = &'static Entry<WORDS>> {
+        let base = self.at[level].load(Acquire);
+        let index = (hash >> (64 - self.first - level as u32)) as usize;
+        let line = base + (index & !(Self::BUCKET - 1)) * size_of::<Entry<WORDS>>();
+        (0..if base == 0 { 0 } else { Self::BUCKET }).map(move |i| {
+            let slot = (index + i) & (Self::BUCKET - 1);
+            // SAFETY: the index is below the level's entries, and the slot is in the same bucket; reserved memory, never
+            // unmapped, atomics only.
+            unsafe { &*((line + slot * size_of::<Entry<WORDS>>()) as *const Entry<WORDS>) }
+        })
+    }
+
+    /// Claims a free entry for a name. `None`: no memory, or all its buckets are full.
+    #[inline(always)]
+    pub(super) fn claim(&self, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
+        match self.open.load(Acquire) {
+            0 => self.claim_deeper(hash, name),
+            open => self.claim_in(open - 1, hash, name).or_else(|| self.claim_deeper(hash, name)),
+        }
+    }
+
+    #[inline(always)]
+    fn claim_in(&self, level: usize, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
+        self.bucket(level, hash)
+            .find(|e| e[0].load(Relaxed) == 0 && e[0].compare_exchange(0, name, AcqRel, Relaxed).is_ok())
+    }
+
+    /// The same where the newest level has no free entry, or is still to be opened.
+    #[cold]
+    #[inline(never)]
+    fn claim_deeper(&self, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
+        loop {
+            let open = self.open.load(Acquire);
+            let claimed = (0..open).rev().find_map(|level| self.claim_in(level, hash, name));
+            if claimed.is_some() {
+                return claimed;
+            }
+            if open == LEVELS || !self.reserve(open) {
+                return None;
+            }
+            // If another thread opens it first, or one more, that is as good.
+            let _ = self.open.compare_exchange(open, open + 1, AcqRel, Relaxed);
+        }
+    }
+
+    /// Makes sure that a level has memory.
+    fn reserve(&self, level: usize) -> bool {
+        if self.at[level].load(Acquire) != 0 {
+            return true;
+        }
+        let (from, to) = mapping_of(level);
+        let bytes = self.entries_of(from, to) * size_of::<Entry<WORDS>>();
+        let Some(p) = os::table(bytes, Purpose::SideTable) else { return false };
+        for level in from..to {
+            let at = p as usize + self.entries_of(from, level) * size_of::<Entry<WORDS>>();
+            // If another thread was first, ours stays reserved and untouched.
+            let _ = self.at[level].compare_exchange(0, at, AcqRel, Relaxed);
+        }
+        true
+    }
+
+    /// The entry whose name has these bits under this mask.
+    #[inline(always)]
+    pub(super) fn find(&self, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
+        let open = self.open.load(Acquire);
+        let newest = open.checked_sub(1)?;
+        self.find_in(newest, hash, name, mask).or_else(|| self.find_deeper(newest, hash, name, mask))
+    }
+
+    #[inline(always)]
+    fn find_in(&self, level: usize, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
+        self.bucket(level, hash).find(|e| e[0].load(Relaxed) & mask == name)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_deeper(&self, newest: usize, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
+        (0..newest).rev().find_map(|level| self.find_in(level, hash, name, mask))
+    }
+
+    /// Removes all entries, and returns the memory to the kernel.
+    ///
+    /// # Safety
+    /// No thread is in a hook, and none enters one meanwhile.
+    pub(super) unsafe fn clear(&self) {
+        for (level, at) in self.at.iter().enumerate() {
+            let at = at.load(Acquire);
+            if at != 0 {
+                // SAFETY: our own private reservation, which no thread uses now.
+                unsafe { os::empty(at as *mut u8, self.entries(level) * size_of::<Entry<WORDS>>()) };
+            }
+        }
+        self.open.store(0, Release);
+    }
+}

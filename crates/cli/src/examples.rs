@@ -16,11 +16,11 @@ pub const ALL: &[(&str, &[(&str, &str)])] = &[
     (
         "attach",
         &[
-            ("plimsoll attach 4711", "Load the tracker into JVM 4711"),
+            ("plimsoll attach 4711", "Load the tracker into process 4711"),
             ("plimsoll attach 4711 --sites off", "Keep the exact books by caller, and stop taking deep stacks"),
         ],
     ),
-    ("detach", &[("plimsoll detach 4711", "Remove the tracker's hooks from JVM 4711")]),
+    ("detach", &[("plimsoll detach 4711", "Remove the tracker's hooks from process 4711")]),
     (
         "explain",
         &[

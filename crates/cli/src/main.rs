@@ -67,10 +67,10 @@ enum Verb {
     /// Start a program with the tracker loaded
     #[command(after_help = examples::of("run"))]
     Run(run::Args),
-    /// Load the tracker into a running JVM, or change the sites mode of a tracked process
+    /// Load the tracker into a running program, or change the sites mode of a tracked process
     #[command(after_help = examples::of("attach"))]
     Attach(attach::Args),
-    /// Remove the tracker from a JVM
+    /// Remove the tracker from a process
     #[command(after_help = examples::of("detach"))]
     Detach(attach::DetachArgs),
     /// Explain where every resident byte of a running process is, and what to do about it

@@ -105,9 +105,10 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
         )
         .into()),
         Some((path, _, life)) => dead(&path, life, deadline),
-        None if deadline.has_passed() => {
-            Err(format!("cannot tell whether process {pid} is tracked: the search took too long. Name its segment file").into())
-        }
+        None if deadline.has_passed() => Err(format!(
+            "cannot tell whether process {pid} is tracked: the search took too long. Name its segment file"
+        )
+        .into()),
         None if exists && is_thread => {
             let leader = segment::leader_of(pid).unwrap_or(pid);
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
@@ -118,8 +119,14 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
         None if exists && has_no_memory(pid) => {
             Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
         }
-        None if exists => Err(format!("process {pid} is not tracked. Start it with 'plimsoll run -- COMMAND' or, if it is a JVM, use 'plimsoll attach {pid}'").into()),
-        None => Err(format!("there is no process {pid} and no segment of one. If it ran with --dir, name that directory").into()),
+        None if exists => Err(format!(
+            "process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with 'plimsoll run -- COMMAND'"
+        )
+        .into()),
+        None => {
+            Err(format!("there is no process {pid} and no segment of one. If it ran with --dir, name that directory")
+                .into())
+        }
     }
 }
 

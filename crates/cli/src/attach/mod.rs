@@ -1,8 +1,9 @@
-//! `plimsoll attach` and `plimsoll detach`: load the tracker into a running JVM, and remove its hooks again.
+//! `plimsoll attach` and `plimsoll detach`: load the tracker into a running process, and remove its hooks again.
 //!
 //! ```text
 //! target ─┬─ tracked already ────────▶ change the sites mode: the segment's control word
-//!         └─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ load
+//!         ├─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ the VM loads it
+//!         └─ any other, or a VM whose attach is disabled ─▶ library and rules likewise ─▶ a thread of our own loads it
 //! ```
 //! crates/tracker/src/agent.rs is the side in the target.
 
@@ -31,7 +32,14 @@ use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
 
 mod library_directory;
+#[cfg(target_arch = "x86_64")]
+mod native;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_native.rs"]
+mod native;
 mod threads_outside;
+
+use native::{Fault, Way};
 
 /// Long limits: on an overloaded machine attach has nothing better to do than to wait for the VM.
 const PATIENCE: Patience = Patience {
@@ -86,18 +94,19 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         segment::set_control(pid, path, args.mode(), args.sample, deadline)?;
         return done(format!("process {pid} is tracked already; it now uses --sites {}", args.sites()));
     }
-    let perfdata = process.hotspot()?;
+    process.can_load()?;
     let loaded = process.tracker_file();
     let mut vm = process.speak("attached to")?;
     let asked = Instant::now();
-    if loaded.is_none() && !process.warning_is_accepted(&perfdata, args.yes)? {
+    if vm.is_some() && loaded.is_none() && !process.warning_is_accepted(args.yes)? {
         say(format_args!("nothing was done"));
         return Ok(Exit::Failed.into());
     }
     // The time that the user takes to answer doesn't count.
     let deadline = deadline.later(asked.elapsed());
     process.target.allow(deadline);
-    vm.extend(deadline);
+    vm.iter_mut().for_each(|vm| vm.extend(deadline));
+    let mut loader = process.loader(vm, loaded.as_deref(), "attach")?;
     if loaded.is_some() {
         // No thread may still write to the old books: see `threads_outside`.
         let announce = |threads| {
@@ -109,7 +118,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             )
         })?;
     }
-    let answer = load(&process, &mut vm, loaded, &args)?;
+    let answer = load(&process, &mut loader, loaded.as_deref(), &args)?;
     match Answer::of(answer) {
         Some(Answer::Attached | Answer::AttachedAgain | Answer::Switched) => {}
         other => return Err(sentence(pid, answer, other).into()),
@@ -157,9 +166,10 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
     }
     let library =
         process.tracker_file().ok_or_else(|| format!("process {pid} has the tracker, but not from an attach"))?;
-    let mut vm = process.speak("detached from")?;
-    let answer = vm.load_agent(&library, segment::agent::DETACH);
-    match answer.map_err(|e| process.unwilling("detached from", &e))? {
+    let vm = process.speak("detached from")?;
+    let mut loader = process.loader(vm, Some(&library), "detach")?;
+    let answer = loader.load_agent(&process, &library, segment::agent::DETACH, "detached from");
+    match answer.map_err(|fault| fault.text().to_owned())? {
         n if n == Answer::Detached as i32 => {}
         n => return Err(sentence(pid, n, Answer::of(n)).into()),
     }
@@ -192,8 +202,40 @@ fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     format!("process {pid}: {why}")
 }
 
-/// Writes the library into the first directory that the VM can load it from, and has the VM load it.
-fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> Result<i32, Failure> {
+/// Who loads the library in the target.
+enum Loader<'p> {
+    /// HotSpot, on a request to its attach socket.
+    Vm(Box<Vm>),
+    /// A thread that plimsoll starts there.
+    Thread(Way<'p>),
+}
+
+impl Loader<'_> {
+    /// `what`: the action as the error names it, such as "attached to".
+    fn load_agent(&mut self, process: &Process, path: &str, options: &str, what: &str) -> Result<i32, Fault> {
+        let answer = match self {
+            Loader::Thread(way) => way.load_agent(path, options),
+            Loader::Vm(vm) => vm.load_agent(path, options).map_err(|e| match e {
+                e if e.contains("EnableDynamicAgentLoading") => {
+                    Fault::Final("accepts no agent: it was started with -XX:-EnableDynamicAgentLoading".into())
+                }
+                // Another directory would not help.
+                e if !process.is_there() || e.contains(NO_ANSWER) => Fault::Final(format!("cannot be {what}: {e}")),
+                e => Fault::File(format!("the VM says: {e}")),
+            }),
+        };
+        answer.map_err(|fault| match fault {
+            Fault::Final(_) if !process.is_there() || process.is_stopped() => {
+                Fault::Final(process.unwilling(what, fault.text()))
+            }
+            Fault::Final(why) => Fault::Final(format!("process {} {}", process.pid, printable(&why))),
+            Fault::File(why) => Fault::File(printable(&why)),
+        })
+    }
+}
+
+/// Writes the library into the first directory that the target can load it from, and has it loaded.
+fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Args) -> Result<i32, Failure> {
     let pid = process.pid;
     let options = |rules: Option<&str>| {
         let rules = rules.map(|path| format!(",rules={path}")).unwrap_or_default();
@@ -201,8 +243,8 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
     };
     if let Some(path) = loaded {
         // glibc finds the loaded library by this name, even if the file was deleted.
-        let answer = vm.load_agent(&path, &options(None));
-        return answer.map_err(|e| process.unwilling("attached to", &e).into());
+        let answer = loader.load_agent(process, path, &options(None), "attached to");
+        return answer.map_err(|fault| fault.text().into());
     }
     let blob = process.compiled_rules();
     let mut refused = Vec::new();
@@ -221,19 +263,10 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
         });
         let reason = match written {
             Err(reason) => reason,
-            Ok((library, rules)) => match vm.load_agent(&library, &options(Some(&rules))) {
+            Ok((library, rules)) => match loader.load_agent(process, &library, &options(Some(&rules)), "attached to") {
                 Ok(answer) => return Ok(answer),
-                Err(e) if e.contains("EnableDynamicAgentLoading") => {
-                    return Err(format!(
-                        "process {pid} accepts no agent: it was started with -XX:-EnableDynamicAgentLoading"
-                    )
-                    .into());
-                }
-                // Another directory would not help.
-                Err(e) if !process.is_there() || e.contains(NO_ANSWER) => {
-                    return Err(process.unwilling("attached to", &e).into());
-                }
-                Err(e) => format!("the VM says: {}", printable(&e)),
+                Err(Fault::Final(why)) => return Err(why.into()),
+                Err(Fault::File(why)) => why,
             },
         };
         refused.push(format!("{}: {reason}", printable(&directory.display().to_string())));
@@ -273,8 +306,8 @@ impl Process {
         Ok(Process { target, pid, vmas })
     }
 
-    /// The VM's hsperfdata, if the target is a HotSpot VM that can load an agent.
-    fn hotspot(&self) -> Result<Option<PerfData>, Failure> {
+    /// Refuses a process that can't load this tracker's library.
+    fn can_load(&self) -> Result<(), Failure> {
         let pid = self.pid;
         let names = || self.vmas.iter().map(|vma| vma.name.as_str());
         if let Some(other) = names().find(|name| is_library(name) && !name.contains(tracker::SHA256)) {
@@ -282,45 +315,46 @@ impl Process {
             return Err(format!("process {pid} holds the tracker of plimsoll {other}: use that version").into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        match untrackable::of(&exe, self.target.deadline()) {
-            Some(Obstacle::Musl) => {
-                return Err(
-                    format!("cannot attach to process {pid}: it runs on musl, and the tracker needs glibc").into()
-                );
-            }
-            Some(Obstacle::OtherMachine) => {
-                return Err(format!("process {pid} is built for another CPU than the tracker").into());
-            }
-            _ => {}
-        }
-        if !hotspot::is_hotspot(&self.vmas) {
-            let what = if is_native_image(&self.target, &self.vmas) {
-                "is a native image, which cannot load an agent"
-            } else {
-                "is not a HotSpot JVM, and attach works with those only"
-            };
-            return Err(format!("process {pid} {what}: start it with 'plimsoll run -- COMMAND'").into());
-        }
-        // Without hsperfdata, the VM's own answer shows whether it accepts an agent.
-        Ok(hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default())
+        let why = match untrackable::of(&exe, self.target.deadline()) {
+            Some(Obstacle::Musl) => "runs on musl, and the tracker needs glibc",
+            Some(Obstacle::OtherMachine) => "is built for another CPU than the tracker",
+            Some(Obstacle::Static) => "is a static program, which loads no library",
+            Some(Obstacle::NoLibc) => "uses no C library, so the tracker would see no block",
+            _ => return Ok(()),
+        };
+        Err(format!("cannot attach to process {pid}: it {why}. For its mappings: plimsoll explain {pid}").into())
     }
 
-    /// The error for a command that the VM did not carry out.
+    /// The error for a command that was not carried out.
     fn unwilling(&self, what: &str, error: &str) -> String {
         let pid = self.pid;
         if !self.is_there() {
             return format!("process {pid} ended or was replaced by exec while it was being {what}");
         }
-        let status = String::from_utf8_lossy(&self.target.read("status").unwrap_or_default()).into_owned();
-        let stopped = status.lines().any(|line| line.starts_with("State:") && line.contains("stop"));
-        let why = if stopped { " (it is stopped and will continue after kill -CONT)" } else { "" };
+        let why = if self.is_stopped() { " (it is stopped and will continue after kill -CONT)" } else { "" };
         format!("process {pid} cannot be {what}: {}{why}", printable(error))
     }
 
-    /// Whether the process is still alive and a HotSpot VM.
+    fn is_stopped(&self) -> bool {
+        let status = String::from_utf8_lossy(&self.target.read("status").unwrap_or_default()).into_owned();
+        status.lines().any(|line| line.starts_with("State:") && line.contains("stop"))
+    }
+
+    /// Whether the process is still alive and runs the same program: exec gives it a new vdso at a random address.
     fn is_there(&self) -> bool {
         let Ok(maps) = self.target.read("maps") else { return false };
-        segment::start_time_ns(self.pid).is_some() && hotspot::is_hotspot(&proc::parse_maps(&maps, &[]).vmas)
+        let mark = |vmas: &[Vma]| vmas.iter().find(|vma| vma.name == "[vdso]").map(|vma| vma.range);
+        segment::start_time_ns(self.pid).is_some() && mark(&proc::parse_maps(&maps, &[]).vmas) == mark(&self.vmas)
+    }
+
+    fn loader(&self, vm: Option<Vm>, loaded: Option<&str>, verb: &str) -> Result<Loader<'_>, Failure> {
+        Ok(match vm {
+            Some(vm) => Loader::Vm(Box::new(vm)),
+            None => {
+                let way = Way::find(&self.target, &self.vmas, loaded, verb);
+                Loader::Thread(way.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?)
+            }
+        })
     }
 
     /// Whether the file of its segment was deleted while it was in use.
@@ -337,7 +371,8 @@ impl Process {
 
     /// JDK 21 and newer write a warning to the target's standard error when an agent is loaded later (JEP 451). Announces it,
     /// and asks on a terminal.
-    fn warning_is_accepted(&self, vm: &Option<PerfData>, yes: bool) -> Result<bool, Failure> {
+    fn warning_is_accepted(&self, yes: bool) -> Result<bool, Failure> {
+        let vm = self.perfdata();
         let text = |name: &str| vm.as_ref().and_then(|vm| vm.text(name)).unwrap_or_default();
         let version = text("java.property.java.vm.specification.version");
         let major: Option<u32> = version.strip_prefix("1.").unwrap_or(version).parse().ok();
@@ -360,18 +395,29 @@ impl Process {
         Ok(matches!(line.trim(), "y" | "Y" | "yes"))
     }
 
-    /// Opens the VM's attach socket. `what`: the action as the error names it, such as "attached to".
-    fn speak(&self, what: &str) -> Result<Vm, Failure> {
-        let perfdata = hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default();
+    /// Without hsperfdata, the VM's own answer shows whether it accepts an agent.
+    fn perfdata(&self) -> Option<PerfData> {
+        hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default()
+    }
+
+    /// Opens the VM's attach socket. `None`: no HotSpot VM, or one that was told to open none. `what`: the action as the
+    /// error names it, such as "attached to".
+    fn speak(&self, what: &str) -> Result<Option<Vm>, Failure> {
+        if !hotspot::is_hotspot(&self.vmas) {
+            return Ok(None);
+        }
+        let perfdata = self.perfdata();
         let pid = self.pid;
         let verb = if what.starts_with("attach") { "attach" } else { "detach" };
-        Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match (self.is_there(), &mute) {
-            (true, Mute::NotAllowed(_)) => {
-                format!("cannot ask process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}").into()
+        match Vm::open(&self.target, perfdata.as_ref(), PATIENCE) {
+            Ok(vm) => Ok(Some(vm)),
+            Err(_) if !self.is_there() => Err(self.unwilling(what, "").into()),
+            Err(Mute::Disabled) => Ok(None),
+            Err(mute @ Mute::NotAllowed(_)) => {
+                Err(format!("cannot ask process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}").into())
             }
-            (true, _) => format!("cannot ask process {pid}: {mute}").into(),
-            (false, _) => self.unwilling(what, "").into(),
-        })
+            Err(mute) => Err(format!("cannot ask process {pid}: {mute}").into()),
+        }
     }
 
     /// The built-in category rules, for the objects that the target has loaded.
@@ -394,8 +440,4 @@ fn is_library(name: &str) -> bool {
         let file = file.to_string_lossy();
         file.starts_with("libplimsoll-") && file.ends_with(".so")
     })
-}
-
-fn is_native_image(target: &Target, vmas: &[Vma]) -> bool {
-    plimsoll_observer::source::native_image::read(target, vmas, None).0.is_some()
 }

@@ -85,10 +85,10 @@ fn another_users_segment_does_not_answer_for_a_process() {
     };
     let refused = report();
     assert_eq!(refused.code(), Some(2), "{}", refused.text);
-    assert!(refused.text.contains("is not tracked. Start it"), "{}", refused.text);
+    assert!(refused.text.contains("is not tracked. Use"), "{}", refused.text);
     // The same file, owned by root, is found: so it was refused because of its owner.
     chown(&forged, Some(0), Some(0)).expect("chown");
-    assert!(!report().text.contains("is not tracked. Start it"), "{}", report().text);
+    assert!(!report().text.contains("is not tracked. Use"), "{}", report().text);
 }
 
 /// Lays other files over the group's, in every mount of the kernel's that the target has, for the group and all above

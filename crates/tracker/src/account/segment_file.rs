@@ -4,7 +4,6 @@ use super::inherited::{Child, Inherited};
 use super::retained::{self, Looked, file_name, prune};
 use super::{blocks, control, image};
 use crate::options::{Options, Path, number};
-use crate::phase;
 use crate::segment::Segment;
 use crate::segment::windows;
 use crate::sys::elf;
@@ -192,9 +191,6 @@ fn runtime() -> u32 {
 fn look_at_runtime() -> Runtime {
     if image::is_image() {
         Runtime::NativeImage
-    } else if phase::is_late() {
-        // Only a HotSpot VM calls the agent's entry.
-        Runtime::Hotspot
     } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
         Runtime::Hotspot
     } else {

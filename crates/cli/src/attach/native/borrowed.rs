@@ -1,0 +1,270 @@
+//! A thread of the target, borrowed for a few calls of libc's functions, and given back as it was.
+//!
+//! ```text
+//! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: a call ─▶ signals blocked ─▶ … ─▶ begin of rt_sigreturn
+//!                                          ▲──────────────── next call ◀───────────────┤
+//!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn cancelled, to begin again ◀─┘
+//! ```
+//! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into rt_sigreturn, and
+//! that restores it from the frame. Normally the registers are set directly instead, because the kernel then restarts an
+//! interrupted wait with the rest of its timeout; rt_sigreturn would give up that rest.
+//!
+//! A thread that runs execve meanwhile is let go at once, and its new program isn't touched.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use plimsoll_facts::snapshot::{Backing, Vma};
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::Target;
+
+use super::frame::{self, Interrupted};
+use super::identity::Identity;
+use super::objects::{Objects, RESTORER_BYTES};
+use super::ptrace::{Registers, Stop, Thread};
+use super::threads;
+
+/// A running thread stops within microseconds; with many threads for each CPU it takes longer.
+const STOPPING: Duration = Duration::from_secs(5);
+/// A call may wait for a lock that another thread holds.
+const CALLING: Duration = Duration::from_secs(20);
+/// A deeper stack isn't searched: the thread would stand still for too long.
+const DEEPEST: u64 = 1 << 20;
+/// The longest frame, and what mmap uses below it. A signal handler needs as much.
+const ROOM: u64 = 16 << 10;
+const USER_CODE: u64 = 0x33;
+/// x86 flags that a function may not find set: trap and direction.
+const TRAP_AND_DIRECTION: u64 = 0x500;
+/// Signals that the thread itself causes; blocked, they would kill the process.
+const OWN_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// Why a thread was not borrowed.
+pub enum Unfit {
+    /// Another thread or another moment may do.
+    Now(&'static str),
+    /// ptrace(2) is refused.
+    Refused,
+    /// The process isn't the one any more that was examined.
+    Replaced,
+    /// The thread did not stop; it stays attached until this process ends.
+    Stuck,
+}
+
+/// What became of a call.
+pub struct Done {
+    /// The system calls that were made in it, with their results.
+    calls: Vec<(i64, i64)>,
+}
+
+impl Done {
+    /// The result of the last of these system calls.
+    pub fn result_of(&self, numbers: &[libc::c_long]) -> Option<i64> {
+        self.calls.iter().rev().find(|(number, _)| numbers.contains(number)).map(|(_, result)| *result)
+    }
+}
+
+pub struct Borrowed<'t> {
+    target: &'t Target,
+    memory: &'t File,
+    thread: Thread,
+    tid: u32,
+    restorer: u64,
+    original: Registers,
+    xstate: Vec<u8>,
+    mask: u64,
+    is_masked: bool,
+    /// Whether the last stop was the begin of a system call.
+    in_call: bool,
+}
+
+impl<'t> Borrowed<'t> {
+    /// Stops the thread, and lets it go unless it may be borrowed where it is.
+    pub fn at(
+        target: &'t Target,
+        memory: &'t File,
+        vmas: &[Vma],
+        objects: &Objects,
+        identity: &Identity,
+        tid: u32,
+    ) -> Result<Borrowed<'t>, Unfit> {
+        let gone = |_| Unfit::Now("has ended");
+        let mut thread = Thread::seize(tid).map_err(|e| match e.raw_os_error() {
+            Some(libc::ESRCH) => Unfit::Now("has ended"),
+            _ => Unfit::Refused,
+        })?;
+        stop(&mut thread, target.deadline().sooner(STOPPING))?;
+        // Only now can the thread no longer exec. A set-user-ID program must not get registers that were meant for the program
+        // before it, whose user could have chosen them. The handle is one that a reused number cannot redirect.
+        let status = target.read(&format!("task/{tid}/status")).map_err(gone)?;
+        if Identity::of(target, &status).is_none_or(|now| now != *identity) {
+            return Err(Unfit::Replaced);
+        }
+        let original = thread.registers().map_err(gone)?;
+        let mask = thread.mask().map_err(gone)?;
+        let stack = stack(vmas, &original).ok_or(Unfit::Now("runs on a stack of its own"))?;
+        if original.cs & 0xffff != USER_CODE {
+            return Err(Unfit::Now("runs 32-bit code"));
+        }
+        if in_restartable_sequence(&thread, memory, original.rip) {
+            return Err(Unfit::Now("is in a restartable sequence"));
+        }
+        let mut words = vec![0; (stack.end - stack.start) as usize];
+        memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
+        if let Some(place) = objects.forbidden.found(original.rip, &words) {
+            return Err(Unfit::Now(place));
+        }
+        if threads::has_signal(target, tid, mask) {
+            return Err(Unfit::Now("is about to get a signal"));
+        }
+        let xstate = thread.xstate().map_err(gone)?;
+        let restorer = objects.restorer;
+        Ok(Borrowed { target, memory, thread, tid, restorer, original, xstate, mask, is_masked: false, in_call: false })
+    }
+
+    /// Calls a function on the thread's own stack, or below the address `stack`.
+    pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<Done> {
+        let again = frame::made_again(&self.original);
+        let below = stack.unwrap_or(self.original.rsp);
+        let frame = frame::build(below, &again, self.mask, &self.xstate, self.restorer);
+        let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
+        self.memory.write_all_at(&frame.bytes, frame.at)?;
+        let [rdi, rsi, rdx, rcx, r8, r9] = arguments;
+        self.thread.set_registers(&Registers {
+            rip: function,
+            rsp: frame.at,
+            // No system call is restarted, and none is made where the thread stands.
+            orig_rax: u64::MAX,
+            rax: 0,
+            eflags: self.original.eflags & !TRAP_AND_DIRECTION,
+            rdi,
+            rsi,
+            rdx,
+            rcx,
+            r8,
+            r9,
+            ..self.original
+        })?;
+        if !self.is_masked {
+            let open = OWN_SIGNALS.iter().fold(0u64, |set, signal| set | 1 << (signal - 1));
+            self.thread.set_mask(!open)?;
+            self.is_masked = true;
+        }
+        self.run_to_its_return(frame.at + 8)
+    }
+
+    fn run_to_its_return(&mut self, stack: u64) -> io::Result<Done> {
+        let deadline = self.target.deadline().sooner(CALLING);
+        let mut done = Done { calls: Vec::new() };
+        self.thread.run_to_call(0)?;
+        loop {
+            match self.thread.wait(deadline)? {
+                Stop::Call => {
+                    self.in_call = !self.in_call;
+                    let r = self.thread.registers()?;
+                    let number = r.orig_rax as i64;
+                    let is_back = r.rsp == stack && r.rip == self.restorer + RESTORER_BYTES;
+                    if self.in_call && is_back && number == libc::SYS_rt_sigreturn {
+                        return Ok(done);
+                    }
+                    if !self.in_call {
+                        done.calls.push((number, r.rax as i64));
+                    }
+                }
+                Stop::Event => {}
+                Stop::Exec => return Err(replaced()),
+                // The call itself did that: the signal is dropped, and the thread goes back to where it was.
+                Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
+                    self.in_call = false;
+                    self.restore()?;
+                    return Err(io::Error::other(format!("the call was ended by signal {signal}")));
+                }
+                Stop::Signal(signal) => {
+                    self.thread.run_to_call(signal)?;
+                    continue;
+                }
+            }
+            self.thread.run_to_call(0)?;
+        }
+    }
+
+    /// Gives the thread back. It runs on when this returns.
+    pub fn give_back(mut self) -> io::Result<()> {
+        if self.in_call {
+            // In place of the call, the thread would set it up again: it comes back to this frame if we end here.
+            let r = self.thread.registers()?;
+            self.thread.set_registers(&Registers { orig_rax: u64::MAX, rip: self.restorer, ..r })?;
+            self.thread.interrupt()?;
+            self.thread.run()?;
+            let deadline = self.target.deadline().sooner(CALLING);
+            loop {
+                match self.thread.wait(deadline)? {
+                    Stop::Exec => return Err(replaced()),
+                    Stop::Signal(signal) => self.thread.run_with(signal)?,
+                    Stop::Event | Stop::Call => break,
+                }
+            }
+            self.in_call = false;
+        }
+        self.restore()
+    }
+
+    fn restore(&mut self) -> io::Result<()> {
+        self.thread.set_xstate(&self.xstate)?;
+        self.thread.set_mask(self.mask)?;
+        let is_ours = frame::interrupted(&self.original) == Interrupted::ByUs;
+        // If a signal came meanwhile, EINTR is the right answer.
+        let made_again = is_ours && !threads::has_signal(self.target, self.tid, self.mask);
+        self.thread.set_registers(&if made_again { frame::made_again(&self.original) } else { self.original })
+    }
+}
+
+fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
+    let why = |e: io::Error| match e.kind() {
+        io::ErrorKind::TimedOut => Unfit::Stuck,
+        _ => Unfit::Now("has ended"),
+    };
+    thread.interrupt().map_err(why)?;
+    loop {
+        match thread.wait(deadline).map_err(why)? {
+            Stop::Event => return Ok(()),
+            Stop::Exec => return Err(Unfit::Replaced),
+            Stop::Signal(signal) => thread.run_with(signal).map_err(why)?,
+            Stop::Call => thread.run_with(0).map_err(why)?,
+        }
+    }
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("it has run another program")
+}
+
+/// From the stack pointer to the end of the stack that libc or the kernel gave the thread. `None`: it is on another one.
+fn stack(vmas: &[Vma], registers: &Registers) -> Option<std::ops::Range<u64>> {
+    let (pointer, thread) = (registers.rsp & !7, registers.fs_base);
+    let vma = vmas.iter().find(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer))?;
+    // The kernel tells where the first thread's stack is. In any other, libc's description of the thread lies at its end.
+    let end = match vma.backing {
+        Backing::MainStack => vma.range.end.0,
+        _ if pointer < thread && thread < vma.range.end.0 => thread,
+        _ => return None,
+    };
+    let has_room = vma.range.start.0.checked_add(ROOM)? <= pointer;
+    (has_room && end - pointer <= DEEPEST).then_some(pointer..end)
+}
+
+/// Whether the thread is in a critical section of rseq(2), which the kernel would abort.
+fn in_restartable_sequence(thread: &Thread, memory: &File, instruction: u64) -> bool {
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
+    };
+    // struct rseq: rseq_cs at 8. struct rseq_cs: start_ip at 8, post_commit_offset at 16 (linux/rseq.h).
+    let section = thread.rseq().and_then(|rseq| word(rseq.checked_add(8)?)).filter(|section| *section != 0);
+    section.is_some_and(|section| {
+        let part = |at| section.checked_add(at).and_then(word);
+        let (Some(start), Some(length)) = (part(8), part(16)) else { return true };
+        instruction.wrapping_sub(start) < length
+    })
+}

@@ -1,0 +1,47 @@
+//! Which program the target runs, and with whose rights.
+//!
+//! Between the reading of its objects and the stop of a thread, the target may run execve. With root's rights, plimsoll would
+//! then set registers in a set-user-ID program as the caller of that program has chosen them.
+
+use plimsoll_process::proc::Target;
+
+use super::threads::field;
+
+/// Lines of /proc/PID/status that a program with other rights changes.
+const RIGHTS: [&str; 5] = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:"];
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Identity {
+    program: Vec<u8>,
+    rights: Vec<String>,
+}
+
+impl Identity {
+    /// `status` is that of the process or of one of its threads, which have the same rights. `None`: it has ended.
+    pub fn of(target: &Target, status: &[u8]) -> Option<Identity> {
+        let program = target.link("exe").ok()?;
+        Identity::new(program, &String::from_utf8_lossy(status))
+    }
+
+    fn new(program: Vec<u8>, status: &str) -> Option<Identity> {
+        let rights: Vec<String> = RIGHTS.iter().filter_map(|key| Some(field(status, key)?.to_owned())).collect();
+        (rights.len() == RIGHTS.len()).then_some(Identity { program, rights })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_other_rights_is_another() {
+        let status = "Name:\ta\nUid:\t5\t5\t5\t5\nGid:\t5\t5\t5\t5\nGroups:\t\nCapPrm:\t00\nCapEff:\t00\n";
+        let of = |status: &str| Identity::new(b"/bin/a".to_vec(), status);
+        assert!(of(status).is_some() && of(status) == of(&status.replace("Name:\ta", "Name:\tb")));
+        for (from, to) in [("5\t5\n", "0\t5\n"), ("CapPrm:\t00", "CapPrm:\t20"), ("Groups:\t", "Groups:\t4")] {
+            let changed = status.replacen(from, to, 1);
+            assert!(changed != status && of(status) != of(&changed), "{changed}");
+        }
+        assert!(of("Uid:\t5").is_none() && Identity::new(b"/bin/b".to_vec(), status) != of(status));
+    }
+}

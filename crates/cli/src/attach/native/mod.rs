@@ -1,0 +1,201 @@
+//! Loads the tracker into a program that has no way of its own to load an agent.
+//!
+//! ```text
+//! refusals ─▶ objects: libc's functions, forbidden code ─▶ a thread at a fit point, borrowed
+//!    mmap, mprotect, pthread_create ─▶ given back           helper thread: dlopen, entry ─▶ answer ─▶ acknowledged
+//! ```
+//! Only one thread stands still, for the time of three calls. All else happens on a thread of its own.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::proc::{self, Target};
+
+use crate::tracker;
+use borrowed::{Borrowed, Done, Unfit};
+use helper::{ACKNOWLEDGED, PAGE, REGION_BYTES, State, TALK, Task};
+use identity::Identity;
+use objects::Objects;
+
+mod borrowed;
+mod frame;
+mod helper;
+mod identity;
+mod objects;
+mod point;
+mod ptrace;
+mod refusals;
+mod threads;
+
+/// How long to look for a thread at a fit point.
+const SEARCH: Duration = Duration::from_secs(20);
+/// How long the loading may take: a loaded machine, a slow disk.
+const LOADING: Duration = Duration::from_secs(60);
+/// Between two looks at the threads, or at the helper's answer.
+const PAUSE: Duration = Duration::from_micros(500);
+
+const GONE: &str = "ended or was replaced by exec";
+
+/// Why the tracker isn't loaded. The texts follow "process PID".
+pub enum Fault {
+    /// The loader refused the file, with its reason: another directory may do.
+    File(String),
+    Final(String),
+}
+
+impl Fault {
+    pub fn text(&self) -> &str {
+        match self {
+            Fault::File(text) | Fault::Final(text) => text,
+        }
+    }
+}
+
+/// A process that can be entered.
+pub struct Way<'t> {
+    target: &'t Target,
+    /// Who the process is that was examined.
+    identity: Identity,
+    objects: Objects,
+    memory: File,
+    /// Where the tracker is loaded, if it is.
+    base: u64,
+    entry: u64,
+    munmap: u64,
+}
+
+impl<'t> Way<'t> {
+    /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it has it.
+    pub fn find(target: &'t Target, vmas: &[Vma], loaded: Option<&str>, verb: &str) -> Result<Way<'t>, String> {
+        let status = target.read("status").map_err(|_| GONE)?;
+        let identity = Identity::of(target, &status).ok_or(GONE)?;
+        refusals::check(target, &status, verb)?;
+        let memory = target.memory_for_writing().map_err(|_| refusals::closed(target.pid(), verb))?;
+        let read_code = |range: std::ops::Range<u64>| {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).ok().filter(|n| *n < 64 << 20)?];
+            memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
+        };
+        let objects = objects::survey(target, vmas, read_code)?;
+        let [entry, munmap] = objects::offsets(tracker::LIBRARY, ["Agent_OnAttach", "munmap"])
+            .ok_or("can't be entered: this plimsoll has no tracker for it")?;
+        let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
+        let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
+        Ok(Way { target, identity, objects, memory, base, entry, munmap })
+    }
+
+    /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.
+    pub fn load_agent(&self, library: &str, options: &str) -> Result<i32, Fault> {
+        let region = self.enter(library, options).map_err(Fault::Final)?;
+        let deadline = self.target.deadline().sooner(LOADING);
+        let mut page = vec![0; PAGE as usize];
+        let state = loop {
+            if self.memory.read_exact_at(&mut page, region + TALK).is_err() {
+                return Err(Fault::Final(GONE.into()));
+            }
+            match helper::state(&page) {
+                State::Working if deadline.has_passed() => {
+                    return Err(Fault::Final(format!(
+                        "has not loaded the tracker within {} s: another thread holds the loader's lock",
+                        LOADING.as_secs()
+                    )));
+                }
+                State::Working => std::thread::sleep(PAUSE),
+                state => break state,
+            }
+        };
+        // From here on no thread of the target needs the region but the helper, which removes it.
+        let _ = self.memory.write_all_at(&1u32.to_le_bytes(), region + TALK + ACKNOWLEDGED);
+        match state {
+            State::NotLoaded(why) => Err(Fault::File(why)),
+            State::Answered(answer) => Ok(answer),
+            State::Working => Err(Fault::Final("gave no answer".into())),
+        }
+    }
+
+    /// Starts the helper thread. Returns the address of its region.
+    fn enter(&self, library: &str, options: &str) -> Result<u64, String> {
+        let o = &self.objects;
+        let mut thread = self.borrow()?;
+        let lost = |e: std::io::Error| format!("did not finish a call that plimsoll made in it: {e}");
+        let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let mapped = thread.call(o.mmap, [0, REGION_BYTES, data, private, u64::MAX, 0], None).map_err(lost)?;
+        let region = match mapped.result_of(&[libc::SYS_mmap]) {
+            Some(region) if region > 0 => region as u64,
+            result => {
+                thread.give_back().map_err(lost)?;
+                return Err(format!("has no memory for the tracker: {}", errno(result)));
+            }
+        };
+        let stack = Some(region + TALK);
+        let mut start = || -> std::io::Result<Result<(), String>> {
+            let task = Task {
+                functions: o.helper,
+                flags: o.dlopen_flags,
+                base: self.base,
+                entry: self.entry,
+                tracker_munmap: self.munmap,
+                path: library,
+                options,
+            };
+            let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
+            self.memory.write_all_at(helper::code(), region)?;
+            self.memory.write_all_at(&page, region + TALK)?;
+            let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+            let done = thread.call(o.mprotect, [region, PAGE, code, 0, 0, 0], stack)?;
+            if let Err(why) = succeeded(&done, &[libc::SYS_mprotect]) {
+                return Ok(Err(format!("may not make memory executable: {why}")));
+            }
+            // The thread's number goes where the page has room.
+            let done = thread.call(o.create, [region + TALK + 112, 0, region, region + TALK, 0, 0], stack)?;
+            let made = succeeded(&done, &[libc::SYS_clone, libc::SYS_clone3]);
+            Ok(made.map_err(|why| format!("cannot start a thread: {why}")))
+        };
+        let started = start().map_err(lost)?;
+        if started.is_err() {
+            thread.call(o.helper.munmap, [region, REGION_BYTES, 0, 0, 0, 0], None).map_err(lost)?;
+        }
+        thread.give_back().map_err(lost)?;
+        started.map(|()| region)
+    }
+
+    /// Tries one thread after the other until one is at a fit point.
+    fn borrow(&self) -> Result<Borrowed<'_>, String> {
+        let deadline = self.target.deadline().sooner(SEARCH);
+        let mut why = "has no thread that runs or waits";
+        loop {
+            let maps = self.target.read("maps").map_err(|_| GONE)?;
+            let vmas = proc::parse_maps(&maps, &[]).vmas;
+            for tid in threads::in_order(self.target) {
+                match Borrowed::at(self.target, &self.memory, &vmas, &self.objects, &self.identity, tid) {
+                    Ok(thread) => return Ok(thread),
+                    Err(Unfit::Now(reason)) => why = reason,
+                    Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
+                    Err(Unfit::Replaced) => return Err(GONE.into()),
+                    Err(Unfit::Stuck) => return Err("has a thread that does not stop: the machine is too busy".into()),
+                }
+            }
+            if deadline.has_passed() {
+                let limit = SEARCH.as_secs();
+                return Err(format!(
+                    "had no thread at a point where it can be borrowed within {limit} s (last: {why})"
+                ));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn succeeded(done: &Done, calls: &[libc::c_long]) -> Result<(), String> {
+    match done.result_of(calls) {
+        Some(result) if result >= 0 => Ok(()),
+        result => Err(errno(result)),
+    }
+}
+
+fn errno(result: Option<i64>) -> String {
+    let code = result.and_then(|result| i32::try_from(result.checked_neg()?).ok());
+    code.map_or("the call was not made".into(), |code| std::io::Error::from_raw_os_error(code).to_string())
+}

@@ -1,0 +1,235 @@
+//! What the target's objects tell: the addresses of libc's functions, and the code in which no thread may be borrowed.
+//!
+//! Symbols come from the mapped files. They belong to the target's user, who may have written anything there: a wrong
+//! address harms that user's process only. Exported symbols bound the code around them: the functions of one source file
+//! lie together, and the nearest exported functions of other files end the range.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::{LittleEndian, ReadRef, elf};
+use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::foreign::FileKind;
+use plimsoll_process::proc::Target;
+
+use super::helper::Functions;
+use super::point::Forbidden;
+
+type Header = elf::FileHeader64<LittleEndian>;
+const LE: LittleEndian = LittleEndian;
+const PAGE: u64 = 4096;
+
+/// mov $15, %rax; syscall: what a signal handler returns to in glibc.
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// The instruction SYSCALL ends here.
+pub const RESTORER_BYTES: u64 = RESTORER.len() as u64;
+/// RTLD_NOW, and __RTLD_DLOPEN, which __libc_dlopen_mode wants (glibc before 2.34).
+const NOW: u32 = 2;
+const NOW_INTERNAL: u32 = 0x8000_0002;
+
+/// Exported functions of malloc's source file.
+const MALLOC: [&[u8]; 14] = [
+    b"malloc",
+    b"free",
+    b"calloc",
+    b"realloc",
+    b"memalign",
+    b"aligned_alloc",
+    b"posix_memalign",
+    b"valloc",
+    b"pvalloc",
+    b"malloc_usable_size",
+    b"malloc_trim",
+    b"mallopt",
+    b"malloc_info",
+    b"__libc_memalign",
+];
+/// malloc's file is smaller; if its functions lie further apart, the file was linked in an unknown way.
+const MALLOC_SPREAD: u64 = 256 << 10;
+/// Functions of libc that hold locks of the loader, of the list of threads, or of fork.
+const HOLDERS: [&[u8]; 24] = [
+    b"fork",
+    b"_Fork",
+    b"vfork",
+    b"exit",
+    b"quick_exit",
+    b"on_exit",
+    b"__cxa_atexit",
+    b"__cxa_finalize",
+    b"__cxa_at_quick_exit",
+    b"pthread_atfork",
+    b"__register_atfork",
+    b"pthread_exit",
+    b"pthread_detach",
+    b"pthread_getattr_np",
+    b"pthread_getattr_default_np",
+    b"pthread_setattr_default_np",
+    b"setuid",
+    b"seteuid",
+    b"setreuid",
+    b"setresuid",
+    b"setgid",
+    b"setregid",
+    b"setresgid",
+    b"setgroups",
+];
+const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
+
+/// What an injection needs of the target.
+#[derive(Debug)]
+pub struct Objects {
+    pub forbidden: Forbidden,
+    pub helper: Functions,
+    pub dlopen_flags: u32,
+    pub mmap: u64,
+    pub mprotect: u64,
+    pub create: u64,
+    pub restorer: u64,
+}
+
+/// The functions of one object, at their addresses in the target.
+struct Exports {
+    /// Start, size, name: ascending.
+    functions: Vec<(u64, u64, Vec<u8>)>,
+}
+
+impl Exports {
+    fn address(&self, name: &[u8]) -> Option<u64> {
+        self.functions.iter().find(|(.., n)| n == name).map(|(start, ..)| *start)
+    }
+
+    /// From the end of the exported function before `first` to the start of the one after `last`.
+    fn around(&self, first: u64, last: u64) -> Range<u64> {
+        let before = self.functions.iter().filter(|(start, ..)| *start < first);
+        let from = before.map(|(start, size, _)| start.saturating_add(*size)).filter(|end| *end <= first).max();
+        let to = self.functions.iter().map(|(start, ..)| *start).find(|start| *start > last);
+        from.unwrap_or(first)..to.unwrap_or(last.saturating_add(PAGE))
+    }
+}
+
+/// Why a process is no target for an injection; the text follows "process PID".
+pub fn survey(
+    target: &Target,
+    vmas: &[Vma],
+    read_code: impl Fn(Range<u64>) -> Option<Vec<u8>>,
+) -> Result<Objects, String> {
+    let program = target.link("exe").unwrap_or_default();
+    let program = String::from_utf8_lossy(&program).trim_end_matches(" (deleted)").to_owned();
+    let program = target.inside(&program);
+    let mut files: BTreeMap<(u64, &str), Vec<&Vma>> = BTreeMap::new();
+    for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0 && vma.name.starts_with('/')) {
+        files.entry((vma.inode, &vma.name)).or_default().push(vma);
+    }
+    let (mut forbidden, mut all, mut libc_code) = (vec![], vec![], None);
+    for ((_, name), parts) in &files {
+        let file = target.mapped(parts[0], FileKind::Object);
+        let pieces = file.as_ref().ok().map(|file| file.pieces());
+        let Some(exports) = pieces.as_ref().and_then(|pieces| exports(pieces, parts[0])) else { continue };
+        let has = |name: &[u8]| exports.address(name).is_some();
+        let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
+        if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
+            forbidden.extend(whole("the loader"));
+        } else if has(b"gnu_get_libc_version") {
+            forbidden.extend(in_libc(&exports).ok_or("has a C library whose malloc cannot be located")?);
+            libc_code = Some(parts[0].range.start.0..parts[0].range.end.0);
+            all.insert(0, exports);
+            continue;
+        } else if has(b"malloc") {
+            if *name == program {
+                return Err("has its allocator inside its program file, so no thread of it can be borrowed".into());
+            }
+            forbidden.extend(whole("an allocator"));
+        } else if has(b"pthread_create") || has(b"dlopen") {
+            forbidden.extend(holders(&exports));
+        } else {
+            continue;
+        }
+        let file = name.rsplit('/').next().unwrap_or(name);
+        // Before glibc 2.34, threads and the loader's calls have libraries of their own.
+        if file.starts_with("libpthread") || file.starts_with("libdl") {
+            all.push(exports);
+        }
+    }
+    let find = |name: &str| all.iter().find_map(|exports| exports.address(name.as_bytes()));
+    let need = |name: &str| find(name).ok_or_else(|| format!("has a C library without {name}"));
+    let code = libc_code.ok_or("uses no glibc, which attach needs")?;
+    let bytes = read_code(code.clone()).unwrap_or_default();
+    let restorer = bytes.windows(RESTORER.len()).position(|bytes| bytes == RESTORER);
+    let (dlopen, dlopen_flags) = match find("dlopen") {
+        Some(dlopen) => (dlopen, NOW),
+        None => (need("__libc_dlopen_mode")?, NOW_INTERNAL),
+    };
+    Ok(Objects {
+        forbidden: Forbidden::new(forbidden),
+        helper: Functions {
+            itself: need("pthread_self")?,
+            detach: find("pthread_detach").ok_or("has no library for threads (libpthread), which attach needs")?,
+            dlopen,
+            dlerror: find("dlerror").unwrap_or(0),
+            munmap: need("munmap")?,
+        },
+        dlopen_flags,
+        mmap: need("mmap")?,
+        mprotect: need("mprotect")?,
+        create: need("pthread_create")?,
+        restorer: restorer.ok_or("has a C library without a known return from signals")? as u64 + code.start,
+    })
+}
+
+/// `None`: malloc isn't where its functions should be.
+fn in_libc(exports: &Exports) -> Option<Vec<(Range<u64>, &'static str)>> {
+    let malloc = exports.functions.iter().filter(|(.., name)| MALLOC.contains(&name.as_slice()));
+    let (first, last) = malloc.fold((u64::MAX, 0), |(first, last), (at, ..)| (first.min(*at), last.max(*at)));
+    let spread = last.checked_sub(first).filter(|spread| *spread < MALLOC_SPREAD);
+    spread.map(|_| [vec![(exports.around(first, last), "malloc")], holders(exports)].concat())
+}
+
+fn holders(exports: &Exports) -> Vec<(Range<u64>, &'static str)> {
+    let is_holder = |name: &[u8]| HOLDERS.contains(&name) || HOLDER_PREFIXES.iter().any(|p| name.starts_with(p));
+    let around = |(at, ..): &(u64, u64, Vec<u8>)| (exports.around(*at, *at), "the loader, fork or exit");
+    let mut found: Vec<_> = exports.functions.iter().filter(|(.., name)| is_holder(name)).map(around).collect();
+    // Its source file also has the first function of every thread, which is on every stack.
+    let create = exports.functions.iter().filter(|(.., name)| name == b"pthread_create");
+    found.extend(create.map(|(at, size, _)| (*at..at.saturating_add(*size), "pthread_create")));
+    found
+}
+
+/// Reads the exported functions of a mapped file, if it exports one that matters here.
+fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma) -> Option<Exports> {
+    let header = Header::parse(data).ok()?;
+    let segments = header.program_headers(LE, data).ok()?;
+    let is_part = |segment: &&elf::ProgramHeader64<LittleEndian>| {
+        segment.p_type(LE) == elf::PT_LOAD && segment.p_offset(LE) & !(PAGE - 1) == part.offset
+    };
+    let segment = segments.iter().filter(is_part).find(|segment| segment.p_flags(LE).contains(elf::PF_X))?;
+    let bias = part.range.start.0.wrapping_sub(segment.p_vaddr(LE) & !(PAGE - 1));
+    let sections = header.sections(LE, data).ok()?;
+    let table = sections.symbols(LE, data, elf::SHT_DYNSYM).ok()?;
+    let is_function = |symbol: &&elf::Sym64<LittleEndian>| {
+        symbol.st_shndx(LE) != elf::SHN_UNDEF && matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC)
+    };
+    let name = |symbol: &elf::Sym64<LittleEndian>| symbol.name(LE, table.strings()).ok();
+    const TELLING: [&[u8]; 6] =
+        [b"malloc", b"gnu_get_libc_version", b"pthread_create", b"dlopen", b"__tls_get_addr", b"_dl_debug_state"];
+    let tells = |symbol: &elf::Sym64<LittleEndian>| name(symbol).is_some_and(|name| TELLING.contains(&name));
+    table.iter().filter(is_function).any(tells).then_some(())?;
+    let function = |symbol: &elf::Sym64<LittleEndian>| {
+        Some((bias.wrapping_add(symbol.st_value(LE)), symbol.st_size(LE), name(symbol)?.to_vec()))
+    };
+    let mut functions: Vec<_> = table.iter().filter(is_function).filter_map(function).collect();
+    functions.sort_unstable();
+    Some(Exports { functions })
+}
+
+/// Offsets of functions in a library of ours.
+pub fn offsets<const N: usize>(library: &[u8], names: [&str; N]) -> Option<[u64; N]> {
+    let header = Header::parse(library).ok()?;
+    let table = header.sections(LE, library).ok()?.symbols(LE, library, elf::SHT_DYNSYM).ok()?;
+    let find = |wanted: &str| {
+        let mut defined = table.iter().filter(|symbol| symbol.st_shndx(LE) != elf::SHN_UNDEF);
+        let found = defined.find(|symbol| symbol.name(LE, table.strings()) == Ok(wanted.as_bytes()));
+        found.map_or(0, |symbol| symbol.st_value(LE))
+    };
+    Some(names.map(find)).filter(|offsets| !offsets.contains(&0))
+}

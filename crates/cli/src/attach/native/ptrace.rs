@@ -1,0 +1,160 @@
+//! One thread of the target under ptrace(2): the only file here that makes these system calls.
+//!
+//! PTRACE_SEIZE sends no signal, and no option kills the thread. If plimsoll ends at any moment, the kernel detaches the
+//! thread and the thread runs on from the registers that it has.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use plimsoll_process::foreign::Deadline;
+
+pub type Registers = libc::user_regs_struct;
+
+/// PTRACE_EVENT_STOP (linux/ptrace.h).
+const EVENT_STOP: i32 = 128;
+/// ELF note type of the extended processor state (linux/elf.h).
+const NT_X86_XSTATE: usize = 0x202;
+/// Larger than the state of any processor: AMX has 11 KiB.
+const XSTATE_BYTES: usize = 64 << 10;
+/// How long a wait spins before it sleeps: most stops come within microseconds, and the thread stands still meanwhile.
+const SPIN: Duration = Duration::from_millis(2);
+
+/// Why the thread stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// PTRACE_INTERRUPT, or the whole process is stopped.
+    Event,
+    /// The begin or the end of a system call.
+    Call,
+    /// The thread has run execve: its memory is another program's.
+    Exec,
+    /// A signal is about to be delivered.
+    Signal(i32),
+}
+
+/// A seized thread. The kernel detaches it when this process ends.
+pub struct Thread {
+    tid: libc::pid_t,
+    is_stopped: bool,
+}
+
+impl Thread {
+    /// Attaches without stopping the thread.
+    pub fn seize(tid: u32) -> io::Result<Thread> {
+        let tid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
+        request(libc::PTRACE_SEIZE, tid, 0, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize)?;
+        Ok(Thread { tid, is_stopped: false })
+    }
+
+    /// Makes the thread stop with `Stop::Event`.
+    pub fn interrupt(&self) -> io::Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)
+    }
+
+    /// Waits for the next stop. An error of kind `TimedOut`: the thread did not stop in time. Any other: it has ended.
+    pub fn wait(&mut self, deadline: Deadline) -> io::Result<Stop> {
+        let began = Instant::now();
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is ours; the call returns at once.
+            match unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) } {
+                0 if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
+                0 if began.elapsed() < SPIN => std::thread::yield_now(),
+                0 => std::thread::sleep(Duration::from_micros(200)),
+                -1 => return Err(io::Error::last_os_error()),
+                _ if libc::WIFSTOPPED(status) => {
+                    self.is_stopped = true;
+                    let signal = libc::WSTOPSIG(status);
+                    return Ok(match status >> 16 {
+                        EVENT_STOP => Stop::Event,
+                        libc::PTRACE_EVENT_EXEC => Stop::Exec,
+                        _ if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+                        _ => Stop::Signal(signal),
+                    });
+                }
+                _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
+        }
+    }
+
+    /// Lets the thread run until its next system call begins or ends.
+    pub fn run_to_call(&mut self, signal: i32) -> io::Result<()> {
+        self.is_stopped = false;
+        request(libc::PTRACE_SYSCALL, self.tid, 0, signal as usize)
+    }
+
+    /// Lets the thread run.
+    pub fn run(&mut self) -> io::Result<()> {
+        self.run_with(0)
+    }
+
+    /// Lets the thread run and delivers the signal.
+    pub fn run_with(&mut self, signal: i32) -> io::Result<()> {
+        self.is_stopped = false;
+        request(libc::PTRACE_CONT, self.tid, 0, signal as usize)
+    }
+
+    pub fn registers(&self) -> io::Result<Registers> {
+        // SAFETY: the struct is plain numbers.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        request(libc::PTRACE_GETREGS, self.tid, 0, &raw mut registers as usize)?;
+        Ok(registers)
+    }
+
+    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        request(libc::PTRACE_SETREGS, self.tid, 0, &raw const *registers as usize)
+    }
+
+    /// The floating-point and vector registers, in the layout of XSAVE.
+    pub fn xstate(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0u8; XSTATE_BYTES];
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        request(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut part as usize)?;
+        bytes.truncate(part.iov_len);
+        Ok(bytes)
+    }
+
+    pub fn set_xstate(&self, xstate: &[u8]) -> io::Result<()> {
+        // The kernel only reads through this vector (ptrace(2), PTRACE_SETREGSET).
+        let mut part = libc::iovec { iov_base: xstate.as_ptr().cast_mut().cast(), iov_len: xstate.len() };
+        request(libc::PTRACE_SETREGSET, self.tid, NT_X86_XSTATE, &raw mut part as usize)
+    }
+
+    /// The blocked signals; bit 0 is signal 1.
+    pub fn mask(&self) -> io::Result<u64> {
+        let mut mask = 0u64;
+        request(libc::PTRACE_GETSIGMASK, self.tid, 8, &raw mut mask as usize)?;
+        Ok(mask)
+    }
+
+    pub fn set_mask(&self, mask: u64) -> io::Result<()> {
+        request(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw const mask as usize)
+    }
+
+    /// The address of the thread's `struct rseq`; `None` if it has none, or if the kernel is older than 5.13.
+    pub fn rseq(&self) -> Option<u64> {
+        // struct ptrace_rseq_configuration (linux/ptrace.h): pointer, size, signature, flags, padding.
+        let mut words = [0u64; 3];
+        request(libc::PTRACE_GET_RSEQ_CONFIGURATION, self.tid, size_of_val(&words), words.as_mut_ptr() as usize)
+            .ok()?;
+        Some(words[0]).filter(|pointer| *pointer != 0)
+    }
+}
+
+impl Drop for Thread {
+    /// A thread that runs cannot be detached; the end of this process detaches it.
+    fn drop(&mut self) {
+        if self.is_stopped {
+            let _ = request(libc::PTRACE_DETACH, self.tid, 0, 0);
+        }
+    }
+}
+
+fn request(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: each caller in this file passes, where the request reads or writes memory of ours, a pointer to a live object of
+    // the size that the request has for it (ptrace(2)). Everything else happens in the target.
+    match unsafe { libc::ptrace(what, tid, address, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

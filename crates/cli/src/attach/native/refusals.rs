@@ -1,0 +1,79 @@
+//! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
+
+use plimsoll_process::proc::Target;
+
+use super::threads::field;
+
+const RUN: &str = "start it with 'plimsoll run -- COMMAND'";
+
+/// `status` is /proc/PID/status.
+pub fn check(target: &Target, status: &[u8], verb: &str) -> Result<(), String> {
+    let status = String::from_utf8_lossy(status);
+    if let Some(why) = reason(&status, target.pid(), verb) {
+        return Err(why);
+    }
+    // The library lies where the target's user can change it. In a user namespace, capabilities are that user's own.
+    let our_namespace = Target::open(std::process::id(), target.deadline()).map(|us| us.link("ns/user").ok());
+    let is_ours = our_namespace.is_ok_and(|ours| ours.is_some() && ours == target.link("ns/user").ok());
+    match is_ours && has_more_rights_than_its_user(&status) {
+        true => {
+            Err(format!("has capabilities that its user does not have, and that user could change the library: {RUN}"))
+        }
+        false => Ok(()),
+    }
+}
+
+fn has_more_rights_than_its_user(status: &str) -> bool {
+    let is_root = field(status, "Uid:").is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"));
+    let has_capabilities = field(status, "CapPrm:").is_some_and(|set| set.contains(|digit| digit != '0'));
+    !is_root && has_capabilities
+}
+
+/// Reads /proc/PID/status.
+fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
+    let is = |key, value: &str| field(status, key).is_some_and(|v| v == value);
+    let tracer = field(status, "TracerPid:").filter(|tracer| *tracer != "0");
+    if let Some(tracer) = tracer {
+        return Some(format!("is traced by process {tracer} (a debugger or strace): end that first"));
+    }
+    if field(status, "State:").is_some_and(|state| state.starts_with('T')) {
+        return Some(format!("is stopped: kill -CONT {pid}, then plimsoll {verb} {pid}"));
+    }
+    if !is("Seccomp:", "0") && field(status, "Seccomp:").is_some() {
+        return Some(format!("has a seccomp filter, which may end it for a system call of plimsoll's: {RUN}"));
+    }
+    let has_shadow_stack = field(status, "x86_Thread_features:").is_some_and(|f| f.split(' ').any(|f| f == "shstk"));
+    has_shadow_stack.then(|| format!("has a shadow stack, so no thread of it can be borrowed: {RUN}"))
+}
+
+/// ptrace(2) is refused.
+pub fn closed(pid: u32, verb: &str) -> String {
+    format!("can't be traced: {}", crate::target::closed(pid, verb))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_count_unless_the_user_is_root() {
+        let of = |uid: &str, set: &str| has_more_rights_than_its_user(&format!("Uid:\t{uid}\nCapPrm:\t{set}\n"));
+        assert!(of("5\t5\t5\t5", "0000000000000400") && of("0\t5\t0\t0", "000001ffffffffff"));
+        assert!(!of("0\t0\t0\t0", "000001ffffffffff") && !of("5\t5\t5\t5", "0000000000000000"));
+    }
+
+    #[test]
+    fn each_obstacle_has_a_sentence_with_a_remedy() {
+        let of = |text: &str| reason(text, 7, "attach");
+        assert_eq!(of("State:\tS (sleeping)\nTracerPid:\t0\nSeccomp:\t0\nx86_Thread_features:\t\n"), None);
+        for (status, words) in [
+            ("TracerPid:\t12\nSeccomp:\t0", ["process 12", "end that"]),
+            ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7"]),
+            ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "plimsoll run"]),
+            ("Seccomp:\t0\nx86_Thread_features:\twrss shstk \n", ["shadow stack", "plimsoll run"]),
+        ] {
+            let sentence = of(status).expect(status);
+            assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Which threads of the target to try, in which order.
+
+use plimsoll_process::proc::Target;
+
+/// Waits that the kernel restarts by itself, and where programs spend their time.
+const RESTARTED: [libc::c_long; 12] = [
+    libc::SYS_futex,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_pause,
+    libc::SYS_read,
+];
+
+/// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced, ended,
+/// in an uninterruptible wait, or under a system call filter isn't listed.
+pub fn in_order(target: &Target) -> Vec<u32> {
+    let threads = target.numbers("task").unwrap_or_default();
+    let mut ranked: Vec<(u8, u32)> = threads.into_iter().filter_map(|tid| Some((rank(target, tid)?, tid))).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(_, tid)| tid).collect()
+}
+
+fn rank(target: &Target, tid: u32) -> Option<u8> {
+    let text =
+        |name: &str| Some(String::from_utf8_lossy(&target.read(&format!("task/{tid}/{name}")).ok()?).into_owned());
+    let status = text("status")?;
+    let is_usable = matches!(field(&status, "State:")?.chars().next(), Some('R' | 'S'));
+    if !is_usable || field(&status, "Seccomp:").is_some_and(|mode| mode != "0") {
+        return None;
+    }
+    // "running", or the number of the call (proc(5)).
+    let call: Option<libc::c_long> = text("syscall").and_then(|text| text.split(' ').next()?.trim().parse().ok());
+    Some(match call {
+        Some(call) if RESTARTED.contains(&call) => 0,
+        Some(_) => 1,
+        None => 2,
+    })
+}
+
+/// A line of /proc/PID/status.
+pub fn field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
+/// Whether a signal waits for this thread, which would take it when it runs on. `blocked`: its mask.
+pub fn has_signal(target: &Target, tid: u32, blocked: u64) -> bool {
+    let Ok(status) = target.read(&format!("task/{tid}/status")) else { return false };
+    let status = String::from_utf8_lossy(&status);
+    let set = |key| field(&status, key).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    (set("SigPnd:") | set("ShdPnd:")) & !blocked & !set("SigIgn:") != 0
+}

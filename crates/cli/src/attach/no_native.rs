@@ -1,0 +1,34 @@
+//! Where plimsoll has no code to enter a program: every CPU but x86-64.
+
+use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::proc::Target;
+
+/// See native/mod.rs.
+pub enum Fault {
+    File(String),
+    Final(String),
+}
+
+impl Fault {
+    pub fn text(&self) -> &str {
+        match self {
+            Fault::File(text) | Fault::Final(text) => text,
+        }
+    }
+}
+
+pub enum Way<'t> {
+    /// There is none.
+    _Never(&'t std::convert::Infallible),
+}
+
+impl<'t> Way<'t> {
+    pub fn find(_: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<Way<'t>, String> {
+        Err("is no HotSpot JVM with an attach socket, and on this CPU attach works with those only: start it with 'plimsoll run -- COMMAND'".into())
+    }
+
+    pub fn load_agent(&self, _: &str, _: &str) -> Result<i32, Fault> {
+        let Way::_Never(never) = self;
+        match **never {}
+    }
+}

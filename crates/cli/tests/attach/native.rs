@@ -1,0 +1,277 @@
+//! Attach to programs that have no way of their own to load an agent: C, Redis, Python, Node, a JVM that opens no socket.
+//! The program notices any harm itself (fixtures/c/attach_rounds.c), and its own log is what the books are compared with.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, plimsoll, scratch};
+use crate::stage::{Scratch, must};
+use crate::{category, counter, held, wait_until};
+
+/// The fixture, compiled with these flags.
+fn compiled(flags: &[&str]) -> PathBuf {
+    let to = scratch("native").join(format!("attach_rounds{}-{}", flags.concat(), std::process::id()));
+    let mut gcc = Command::new("gcc");
+    // Without -fno-builtin the compiler may remove a malloc whose block is not used.
+    gcc.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-pthread", "-w"]).args(flags);
+    must(gcc.arg(fixtures().join("c/attach_rounds.c")).arg("-o").arg(&to));
+    to
+}
+
+fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Program::start(command, name)
+}
+
+/// What the fixture answers to `stop`.
+struct Held {
+    blocks: u64,
+    bytes: u64,
+    operations: u64,
+    interrupted: u64,
+}
+
+fn stop(program: &mut Program) -> Held {
+    let line = program.tell("stop");
+    let mut numbers = line.split(' ').skip(1).map(|n| n.parse().expect("a number"));
+    let mut next = || numbers.next().unwrap_or_else(|| panic!("{line}; it says: {}", program.said()));
+    Held { blocks: next(), bytes: next(), operations: next(), interrupted: next() }
+}
+
+/// The category of the fixture's own calls: its file's name.
+fn own(program: &Path) -> String {
+    program.file_name().expect("a name").to_string_lossy().into_owned()
+}
+
+#[test]
+fn books_of_a_c_program_are_exact_from_the_attach_on() {
+    rounds(6);
+}
+
+#[test]
+#[ignore = "full: 100 rounds; make test has 6 of them"]
+fn a_hundred_rounds_in_a_c_program_lose_and_leak_nothing() {
+    rounds(100);
+}
+
+fn rounds(rounds: usize) {
+    let file = compiled(&[]);
+    let mut program = start("native-rounds", &file, &["3"]);
+    let (mut settled, mut mappings) = ([0; 3], 0);
+    for n in 0..rounds {
+        program.done(&["attach", &program.pid(), "--sites", ["sampled", "exact"][n % 2]]);
+        assert_eq!(program.tell("turn"), "turned");
+        let log = stop(&mut program);
+        let report = program.report();
+        assert_eq!(category(&report, &own(&file)), (log.blocks, log.bytes), "round {n}");
+        assert_eq!((counter(&report, "unbooked_blocks"), counter(&report, "faults")), (0, 0));
+        assert_eq!(counter(&report, "attaches"), n as u64 + 1);
+        assert!(counter(&report, "unknown_frees") > 0, "blocks from before are freed in every round");
+        // The threads that wait in epoll_wait, nanosleep and recv have noticed nothing.
+        assert_eq!(log.interrupted, 0, "round {n}");
+        assert!(log.operations > 0 && report["process"]["runtime"] != "hotspot");
+        assert_eq!(program.tell("go"), "gone");
+        let now = program.mappings().lines().count();
+        if n == 2 {
+            (settled, mappings) = (held(&program, &report), now);
+        } else if n > 2 {
+            let own = held(&program, &report);
+            assert!(own[0] <= settled[0] + 2 && own[2] <= settled[2] + (16 << 20), "{own:?}, {settled:?} in round 2");
+            // Arenas of malloc come and go with the load; a region in each round would not go.
+            assert!(now <= mappings + 12, "{now} mappings, {mappings} in round 2");
+        }
+        program.done(&["detach", &program.pid()]);
+    }
+    assert_eq!(program.said(), "");
+}
+
+/// strace kills plimsoll before its Nth call of ptrace, for every N. The program must go on as if nothing had been.
+#[test]
+fn plimsoll_is_killed_at_any_step() {
+    let every = if crate::stage::is_full() { 1 } else { 3 };
+    let file = compiled(&[]);
+    let mut program = start("native-killed", &file, &["2"]);
+    let (mut killed, mut n, mut operations) = (0, 1, 0);
+    loop {
+        let inject = format!("inject=ptrace:signal=KILL:when={n}");
+        let mut strace = Command::new("strace");
+        strace.args([
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            "trace=ptrace",
+            "-e",
+            &inject,
+            PLIMSOLL,
+            "attach",
+            &program.pid(),
+        ]);
+        let output = strace.env("XDG_CACHE_HOME", scratch("cache")).stdin(Stdio::null()).output().expect("strace");
+        let is_killed = output.status.signal() == Some(9) || output.status.code() == Some(137);
+        killed += usize::from(is_killed);
+        // A helper that was started before goes on: wait until it has attached, or until it is clear that there is none.
+        let log = stop(&mut program);
+        assert!(log.operations > operations, "step {n}: the workers go on");
+        assert_eq!(log.interrupted, 0, "step {n}");
+        operations = log.operations;
+        assert_eq!(program.tell("go"), "gone");
+        if !is_killed {
+            assert!(output.status.success(), "step {n}: {}", String::from_utf8_lossy(&output.stderr));
+            break;
+        }
+        wait_until("a detach", || {
+            let detached = plimsoll(&["detach", &program.pid()]);
+            let said = String::from_utf8_lossy(&detached.stderr).into_owned();
+            detached.status.success() || said.contains("not attached")
+        });
+        n += every;
+    }
+    assert!(killed * every > 40, "killed at {killed} steps of {n}");
+    println!("exercised: killed at {killed} of {n} calls of ptrace");
+    assert_eq!(program.said(), "");
+}
+
+/// A service, killed when dropped.
+struct Service(Child);
+
+impl Service {
+    fn start(command: &mut Command) -> Service {
+        Service(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn done(arguments: &[&str]) -> String {
+    let output = plimsoll(arguments);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {out}{err}");
+    out.into_owned()
+}
+
+fn books(pid: &str) -> serde_json::Value {
+    serde_json::from_str(&done(&["report", pid, "--by", "caller", "--format", "json"])).expect("JSON")
+}
+
+fn live_bytes(report: &serde_json::Value) -> u64 {
+    let all = report["categories"].as_array().expect("categories");
+    all.iter().map(|c| c["live_bytes"].as_u64().expect("a number")).sum()
+}
+
+/// Redis counts the usable sizes of its blocks itself: `used_memory`. Its growth since the attach is what the books have.
+#[test]
+fn books_of_redis_match_its_own_count() {
+    let folder = Scratch::new("redis-attach");
+    let socket = folder.path().join("redis.sock");
+    let mut server = Command::new("redis-server");
+    server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
+    server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
+    let server = Service::start(&mut server);
+    let ask = |words: &[&str]| {
+        let output = Command::new("redis-cli").arg("-s").arg(&socket).args(words).output().expect("redis-cli");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    wait_until("redis", || ask(&["ping"]) == "PONG\n");
+    let used = || -> u64 {
+        let info = ask(&["info", "memory"]);
+        let used = info.lines().find_map(|line| line.trim_end().strip_prefix("used_memory:"));
+        used.expect("used_memory").parse().expect("a number")
+    };
+    let fill = |from: u32, to: u32| {
+        let script =
+            format!("for i={from},{to} do redis.call('set', 'key:'..i, string.rep('v', i % 700)) end return 1");
+        assert_eq!(ask(&["eval", &script, "0"]).trim(), "1");
+    };
+    fill(1, 1000);
+    let before = used();
+    done(&["attach", &server.pid(), "--sites", "exact"]);
+    fill(1001, 41_000);
+    let (own, ours) = (used() - before, live_bytes(&books(&server.pid())));
+    println!("exercised: redis counts {own} B since the attach, the books {ours} B");
+    assert!(own > 10 << 20);
+    // The table of keys from before is freed when it grows, and what the client's connection took comes on top.
+    assert!(ours.abs_diff(own) < own / 50, "redis counts {own} B since the attach, the books {ours} B");
+    done(&["detach", &server.pid()]);
+    assert_eq!(ask(&["dbsize"]).trim(), "41000", "it serves on");
+}
+
+/// Interpreters: allocators of their own, many threads, compiled code.
+#[test]
+fn python_and_node_go_on() {
+    let python = "import json,os,sys,time\nn=0\nwhile True:\n json.loads(json.dumps(list(range(500)))); n+=1\n os.pwrite(3,b'%9d'%n,0)";
+    let node = "const fs=require('fs');let n=0;setInterval(()=>{Buffer.alloc(20000);fs.writeSync(3,String(++n).padStart(9),0)},1)";
+    for (program, flag, script) in [("python3", "-c", python), ("node", "-e", node)] {
+        let heartbeat = scratch("native").join(format!("{program}-{}", std::process::id()));
+        let shell = format!("exec {program} \"$@\" 3>'{}'", heartbeat.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &shell, "sh", flag, script]).env("PLIMSOLL_DIR", scratch("segments-interpreters"));
+        let service = Service::start(&mut command);
+        let beats =
+            || fs::read_to_string(&heartbeat).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
+        wait_until("its first steps", || beats() > 10);
+        for _ in 0..3 {
+            done(&["attach", &service.pid()]);
+            let then = beats();
+            wait_until("it to go on", || beats() > then + 10);
+            let report = books(&service.pid());
+            assert!(counter(&report, "import_words") > 5 && counter(&report, "faults") == 0, "{program}");
+            done(&["detach", &service.pid()]);
+        }
+    }
+}
+
+/// A VM that opens no socket is entered as a native program is.
+#[test]
+fn a_jvm_whose_attach_is_disabled() {
+    let jdk = jdks().last().expect("a JDK");
+    let mut java = jdk.start("native-disabled", &["-XX:+DisableAttachMechanism"]);
+    java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert_eq!(java.tell("turn"), "turned");
+    let log = java.stop();
+    let report = java.report();
+    assert_eq!(report["process"]["runtime"], "hotspot");
+    assert_eq!(category(&report, "code in no file"), log.pointers);
+    assert_eq!(category(&report, "zlib").0, 2 * log.inflaters);
+    assert_eq!(java.tell("go"), "gone");
+    java.done(&["detach", &java.pid()]);
+}
+
+#[test]
+fn what_cannot_be_entered_is_refused_in_one_line() {
+    let refused = |pid: &str, words: &[&str]| {
+        let output = plimsoll(&["attach", pid]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    };
+    let file = compiled(&[]);
+    let program = start("native-static", &compiled(&["-static"]), &["0"]);
+    refused(&program.pid(), &[&program.pid(), "static", "plimsoll explain"]);
+    let program = start("native-filtered", &file, &["0", "filtered"]);
+    refused(&program.pid(), &[&program.pid(), "seccomp", "plimsoll run"]);
+    let mut program = start("native-refused", &file, &["1"]);
+    program.halt();
+    refused(&program.pid(), &[&program.pid(), "stopped", "kill -CONT"]);
+    program.signal("-CONT");
+    let tracer = Service::start(Command::new("strace").args(["-f", "-o", "/dev/null", "-p", &program.pid()]));
+    let status = || fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("status");
+    wait_until("the tracer", || status().contains(&format!("TracerPid:\t{}", tracer.pid())));
+    refused(&program.pid(), &["traced by process", &tracer.pid()]);
+    drop(tracer);
+    wait_until("its end", || status().contains("TracerPid:\t0"));
+    program.done(&["attach", &program.pid()]);
+    assert_eq!(program.tell("turn"), "turned", "it goes on");
+}

@@ -119,12 +119,6 @@ pub const GROUPS: &[Group] = &[
         Tests(&["fuzz/replay", "fuzz/seeds"]),
     ),
     group(
-        "fuzz",
-        Test,
-        "coverage-guided search in every parser, 1,000 inputs from a fixed seed",
-        Command(&["fuzz/run", "--runs", "1000"]),
-    ),
-    group(
         "sources",
         Test,
         "readers on live processes: glibc's arenas, HotSpot, native images, symbols",
@@ -213,6 +207,12 @@ pub const GROUPS: &[Group] = &[
         Test,
         "kills, cgroup limits, healthy servers that nothing warns of, and libraries that hold memory",
         Tests(&["cli/incidents", "cli/subjects"]),
+    ),
+    group(
+        "fuzz",
+        Full,
+        "coverage-guided search in every parser, 1,000 inputs from a fixed seed",
+        Command(&["fuzz/run", "--runs", "1000"]),
     ),
     group("prometheus", Full, "metrics and alert rules beside promtool", Tests(&["cli/prometheus"])),
     group("page", Full, "the HTML page in Chromium", Tests(&["report/browser"])),

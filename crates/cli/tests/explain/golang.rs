@@ -148,6 +148,7 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
 
 /// The remedy, applied: the fixture calls `debug.FreeOSMemory`, and the saving lies in the predicted interval.
 #[test]
+#[ignore = "full: a second fixture of Go"]
 fn free_pages_that_go_keeps_go_back_as_predicted() {
     let program = PLAIN.program(&fresh("golang-kept"));
     let fixture = started(&program, &["kept"], &[]);

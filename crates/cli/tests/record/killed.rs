@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Divisible by 8.
 fn rounds() -> usize {
-    if stage::is_full() { 200 } else { 24 }
+    if stage::is_full() { 200 } else { 16 }
 }
 
 fn now_ns() -> u64 {

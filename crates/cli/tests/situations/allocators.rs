@@ -83,6 +83,7 @@ fn jemalloc_linked() {
     over(JEMALLOC, false);
 }
 #[test]
+#[ignore = "full: a second way to the same allocator"]
 fn tcmalloc_preloaded() {
     over(TCMALLOC, true);
 }
@@ -91,6 +92,7 @@ fn tcmalloc_linked() {
     over(TCMALLOC, false);
 }
 #[test]
+#[ignore = "full: a second way to the same allocator"]
 fn mimalloc_preloaded() {
     over(MIMALLOC, true);
 }

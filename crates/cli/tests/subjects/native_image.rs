@@ -126,6 +126,7 @@ fn closure_compiler_dynamic() {
 }
 
 #[test]
+#[ignore = "full: a third native image"]
 fn closure_compiler_packed_by_upx() {
     closure("20250407.0.0", "closure-compiler-20250407-upx", 400);
 }

@@ -87,6 +87,9 @@ pub(crate) fn of(snapshot: &Snapshot) -> Claims {
     claims
 }
 
+/// Blocks that glibc mapped one by one.
+pub(super) const LARGE_BLOCKS: &str = "large blocks, each in a mapping of its own";
+
 fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
     let Some(glibc) = &snapshot.glibc else { return };
     for (index, arena) in glibc.arenas.iter().enumerate() {
@@ -98,7 +101,7 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
     for chunk in &glibc.mmapped {
         claims.add(Claim {
             range: chunk.range,
-            owner: Owner::line(LineId::GlibcLive, "large blocks, each in a mapping of its own"),
+            owner: Owner::line(LineId::GlibcLive, LARGE_BLOCKS),
             grade: Grade::Exact,
             source: Source::Glibc,
         });

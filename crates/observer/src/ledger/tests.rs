@@ -193,6 +193,47 @@ fn memory_since_the_walk_is_classified_by_the_books_and_by_java_nio() {
     assert_eq!(Ledger::of(&snapshot).overclaimed, Bytes(0));
 }
 
+/// 40 buffers of a megabyte are large blocks, and so is one block of the program's. The arena's blocks are not buffers.
+#[test]
+fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let arena_range = AddressRange::sized(Avma(1 << 30), pages(2000));
+    let arena = Arena { heaps: vec![arena_range], live: pages(2000), live_resident: pages(2000), ..Arena::default() };
+    let mut snapshot = Snapshot::default();
+    let mapped =
+        |range: AddressRange| Vma { range, readable: true, writable: true, rss: range.length(), ..Vma::default() };
+    snapshot.vmas.push(mapped(arena_range));
+    let mut glibc = Glibc { arenas: vec![arena], ..Glibc::default() };
+    for n in 0..41 {
+        let length = if n == 40 { pages(300) } else { pages(257) };
+        let range = AddressRange::sized(Avma((2 << 30) + (n << 24)), length);
+        snapshot.vmas.push(mapped(range));
+        glibc.mmapped.push(MmappedChunk { range });
+    }
+    snapshot.glibc = Some(glibc);
+    snapshot.host.page = pages(1);
+    let children = |snapshot: &Snapshot| -> Vec<Bytes> {
+        let ledger = Ledger::of(snapshot);
+        let line = ledger.line(LineId::GlibcLive).expect("live blocks");
+        let mut found: Vec<_> = line.children.iter().map(|child| (child.name.clone(), child.resident)).collect();
+        found.sort();
+        found.into_iter().map(|(_, resident)| resident).collect()
+    };
+    let direct = |count, capacity| {
+        Some(DirectBuffers { count: Some(count), capacity, at_walk: capacity, ..DirectBuffers::default() })
+    };
+    snapshot.hotspot = Some(HotSpot { direct_buffers: direct(40, pages(40 * 256)), ..HotSpot::default() });
+    // 40 headers and the program's block stay.
+    assert_eq!(children(&snapshot), [pages(40 + 300), pages(2000)]);
+    // Of 60 buffers at least 20 lie elsewhere: where, nobody knows.
+    snapshot.hotspot = Some(HotSpot { direct_buffers: direct(60, pages(60 * 100)), ..HotSpot::default() });
+    let shares = children(&snapshot);
+    assert!(
+        shares[1] < pages(2000) && shares.iter().copied().sum::<Bytes>() == pages(2000 + 300 + 40 * 257 - 6000),
+        "{shares:?}"
+    );
+}
+
 #[test]
 fn without_smaps_the_kernel_s_kinds_are_the_sum() {
     let snapshot = Snapshot {

@@ -13,11 +13,12 @@
 //! is older: new buffers lie in memory that came after the walk and is still unclassified.
 
 use super::attribute::apportion;
+use super::claims::LARGE_BLOCKS;
 use super::opened::child;
 use super::{Grade, LineSums};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
-use plimsoll_facts::snapshot::{HeapPart, NmtCategory, Snapshot};
+use plimsoll_facts::snapshot::{DirectBuffers, Glibc, HeapPart, MmappedChunk, NmtCategory, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
@@ -67,7 +68,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     books.overclaimed += asked - live.max(resident);
     let untouched = live - resident;
     wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
-    let (mut moved_in_all, mut left, mut unsure) = (Bytes(0), live, Bytes(0));
+    let (mut moved_in_all, mut moved_direct, mut left, mut unsure) = (Bytes(0), Bytes(0), live, Bytes(0));
     for Wanted { line, bytes, found, moved: change } in wanted {
         let still_resident = resident - moved_in_all;
         let scaled = match line {
@@ -80,15 +81,39 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         let error = (moved - least).max(most - moved) + change;
         unsure += change;
         moved_in_all += moved;
+        if line == LineId::DirectBuffers {
+            moved_direct = moved;
+        }
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
         books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
     }
-    take(books, from, is_holder, moved_in_all, Source::HotSpot);
+    let from_large = match &snapshot.glibc {
+        Some(glibc) if from == LineId::GlibcLive && are_large_blocks(&direct, glibc, snapshot.host.page) => {
+            let large: Bytes = books.of(from).filter(|(of, _)| *of == LARGE_BLOCKS).map(|(_, sum)| sum.resident).sum();
+            moved_direct.min(large)
+        }
+        _ => Bytes(0),
+    };
+    if from_large > Bytes(0) {
+        take(books, from, |detail| detail == LARGE_BLOCKS, from_large, Source::HotSpot);
+    }
+    take(books, from, is_holder, moved_in_all - from_large, Source::HotSpot);
     // What the VM allocated or freed meanwhile is also what the rest of the allocator's line may be wrong by.
     let largest = books.entries.iter_mut().filter(|((of, detail), _)| *of == from && is_holder(detail));
     if let Some((_, entry)) = largest.max_by_key(|(_, entry)| entry.resident) {
         entry.error += unsure;
     }
+}
+
+/// Whether the buffers that java.nio counts are blocks with a mapping of their own: as many of these as there are
+/// buffers have the buffers' mean size. Buffers of several sizes can't be told apart this way.
+fn are_large_blocks(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) -> bool {
+    // A chunk's header, and with -XX:+PageAlignDirectMemory a page more; then up to whole pages.
+    const BESIDE: u64 = 16;
+    let Some(count) = direct.count.filter(|count| *count > 0) else { return false };
+    let least = direct.at_walk.0 / count + BESIDE;
+    let is_one = |chunk: &&MmappedChunk| (least..=least + 2 * page.0).contains(&chunk.range.length().0);
+    glibc.mmapped.iter().filter(is_one).count() as u64 >= count
 }
 
 /// What moves to one line.
@@ -106,7 +131,7 @@ fn wanted_of(category: &NmtCategory) -> Option<Wanted> {
     Some(Wanted { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
 }
 
-/// Moves `bytes` out of the matching children of `line` in proportion to their size, because the blocks' addresses are
+/// Moves `bytes` out of the matching children of `line` in proportion to their size: in which of them the blocks lie is
 /// unknown.
 pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
     let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));

@@ -116,9 +116,11 @@ fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
             alike.resident += piece.resident;
         }
     }
+    // The line excludes blocks that java.nio counts, and any of these may be among the large ones.
+    let counted = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.at_walk).unwrap_or_default();
+    by_size.values_mut().for_each(|alike| alike.resident -= counted);
     let most = by_size.into_values().max_by_key(|alike| alike.resident)?;
     let live = case.resident(LineId::GlibcLive);
-    // The line excludes blocks that java.nio counts.
     (most.number >= ALIKE_AT_LEAST && most.resident <= live && most.resident.percent_of(live) >= 20.0).then_some(most)
 }
 

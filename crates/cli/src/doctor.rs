@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::processes::{Lacking, Seen};
 use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
 
@@ -37,7 +38,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
     progress::begin("checking this machine");
     let deadline = Deadline::after(LOOK);
-    let checks = vec![kernel(), libc(), ptrace(), names(), segments(), preload(deadline)];
+    let checks = vec![kernel(), libc(), ptrace(), visible(), names(), segments(), preload(deadline)];
     let tracked = segments_of_all(deadline).into_iter().map(|found| tracked(found, deadline)).collect();
     let found = Findings { checks, complete: !deadline.has_passed(), tracked };
     to_output(None, |out| match args.format {
@@ -92,6 +93,14 @@ fn ptrace() -> Check {
         }
         (n, _) => found(false, &format!("kernel.yama.ptrace_scope = {n}: resident sizes need root"))
             .with_remedy("sudo plimsoll report PID"),
+    }
+}
+
+/// Which processes /proc shows.
+fn visible() -> Check {
+    match Seen::now().lacking() {
+        Some(Lacking { what, remedy, within }) => Check::new("processes", !within, what).with_remedy(remedy),
+        None => Check::new("processes", true, "every process of this machine is visible"),
     }
 }
 

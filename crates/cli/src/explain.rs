@@ -12,7 +12,7 @@ use plimsoll_observer::collect::{Regions, take};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, given};
-use plimsoll_process::processes::{self, Known};
+use plimsoll_process::processes::{self, Known, Lacking, Seen};
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, prometheus};
@@ -123,10 +123,14 @@ fn list() -> Result<ExitCode, Failure> {
     let mut all = processes::list(&mut Known::default(), Deadline::after(LOOK));
     all.retain(|of| of.identity.pid != std::process::id());
     let columns = width();
+    let lacking = Seen::now().lacking();
     to_output(None, |out| {
         writeln!(out, "{:>8}  {:>9}  process", "PID", "RSS")?;
         for of in &all {
             writeln!(out, "{}", named::row(of, columns))?;
+        }
+        if let Some(Lacking { what, remedy, .. }) = &lacking {
+            writeln!(out, "\n{what}: {remedy}")?;
         }
         writeln!(out, "\nplimsoll explain PID │ NAME")
     })?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Why};
 use plimsoll_process::proc;
+use plimsoll_process::processes::Seen;
 use plimsoll_report::{json, words};
 use plimsoll_tracked::books::{Books, before};
 use plimsoll_tracked::rules;
@@ -123,10 +124,11 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
             "process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with 'plimsoll run -- COMMAND'"
         )
         .into()),
-        None => {
-            Err(format!("there is no process {pid} and no segment of one. If it ran with --dir, name that directory")
-                .into())
-        }
+        None => Err(format!(
+            "{}. There is no segment of one either: if it ran with --dir, name that directory",
+            Seen::now().absent(pid)
+        )
+        .into()),
     }
 }
 

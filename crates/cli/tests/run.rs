@@ -471,7 +471,7 @@ fn doctor_s_json_says_what_works() {
     assert_eq!((&found["schema"], &found["complete"]), (&"plimsoll.doctor/1".into(), &true.into()));
     let ids: Vec<&str> =
         found["checks"].as_array().unwrap().iter().map(|check| check["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, ["kernel", "c-library", "ptrace", "names", "segments", "tracker"]);
+    assert_eq!(ids, ["kernel", "c-library", "ptrace", "processes", "names", "segments", "tracker"]);
     assert!(["c-library", "tracker"].iter().all(|id| check(&found, id)["ok"] == true), "{found}");
     if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
         let found = check(&doctor(&["--bounding-set=-sys_ptrace", "--inh-caps=-all"]), "ptrace");

@@ -12,5 +12,6 @@ parsers! {
     access: proc::access;
     cgroup: cgroup::parse;
     kernel_log: kernel_log;
+    seen: processes::seen;
     status: proc::status;
 }

@@ -2,6 +2,7 @@
 
 use plimsoll_process::parsers::access::{Said, parse_closed};
 use plimsoll_process::parsers::kernel_log;
+use plimsoll_process::parsers::seen::{Shown, parse_seen};
 use plimsoll_process::parsers::status::*;
 
 pub fn run(bytes: &[u8]) {
@@ -19,4 +20,6 @@ pub fn run(bytes: &[u8]) {
     let (own, its) = text.split_once("\n\n").unwrap_or((&text, &text));
     let closed = parse_closed(Said { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
     assert!(!closed.reason.is_empty());
+    let seen = parse_seen(Shown { mountinfo: &text, own_status: own, own_user_map: its, namespace: own });
+    assert!(seen.absent(7).starts_with("no process 7"));
 }

@@ -144,6 +144,7 @@ pub const GROUPS: &[Group] = &[
         "verbs, options, messages, man pages, completions",
         Tests(&[
             "cli::pages",
+            "cli/containers",
             "cli/names",
             "cli/run",
             "cli/sentences",

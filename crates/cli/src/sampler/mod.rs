@@ -23,6 +23,7 @@ use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::{Deadline, LOOK, NAMES};
 use plimsoll_process::proc::{self, Target};
+use plimsoll_process::processes::Seen;
 use plimsoll_report::jfr::{Cost, End, How, Site};
 use plimsoll_tracked::books::{Booked, BookedSince, Books};
 use plimsoll_tracked::segment::{self, Life};
@@ -153,13 +154,13 @@ pub struct Ended {
 impl Sampler {
     pub fn of(Subject { pid, child, interval, verb, within }: Subject) -> Result<Sampler, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
-            proc::Absent::NoSuchProcess => Failure(format!("no process {pid}")),
+            proc::Absent::NoSuchProcess => Failure(Seen::now().absent(pid)),
             proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
         })?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
-        let (process, _) = proc::read_process(&target).map_err(|_| format!("no process {pid}"))?;
+        let (process, _) = proc::read_process(&target).map_err(|_| Seen::now().absent(pid))?;
         // A child that ended at once stays a zombie until we reap it.
         if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
             return Err(reason.into());

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, given};
-use plimsoll_process::processes::{self, Known};
+use plimsoll_process::processes::{self, Known, Seen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sha2::{Digest, Sha256};
@@ -192,7 +192,7 @@ fn wanted(args: &Args) -> Result<Wanted, Failure> {
         match word.parse::<u32>() {
             Ok(pid) => {
                 let of = listed.iter().find(|of| of.identity.pid == pid);
-                identities.push(of.ok_or_else(|| format!("no process {pid}"))?.identity);
+                identities.push(of.ok_or_else(|| Seen::now().absent(pid))?.identity);
             }
             Err(_) => {
                 let word = word.clone();

@@ -485,7 +485,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/tracked/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
     ("crates/process/src/cgroup/read.rs", 3, "/proc: the kernel's own"),
     ("crates/process/src/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
-    ("crates/process/src/processes/read.rs", 1, "/proc/uptime: the kernel's own"),
+    ("crates/process/src/processes/read.rs", 2, "/proc/uptime, /proc/self: the kernel's own"),
     ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
     ("crates/process/src/proc/read.rs", 6, "settings of the kernel"),
     ("crates/process/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),

@@ -8,6 +8,8 @@
 //! none, another user                           nothing
 //! ```
 
+use super::status::value_of;
+
 const CAP_SYS_PTRACE: u32 = 19;
 
 /// Two sentences without a full stop; the second is empty if nothing helps.
@@ -49,10 +51,6 @@ pub fn parse_closed(said: Said<'_>, pid: u32, verb: &str) -> Closed {
         yama: said.yama.trim().parse().unwrap_or(0),
     };
     closed(facts, pid, verb)
-}
-
-fn value_of<'s>(status: &'s str, key: &str) -> Option<&'s str> {
-    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 
 fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {

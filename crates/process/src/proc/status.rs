@@ -55,6 +55,11 @@ pub fn parse_status(text: &[u8]) -> Status {
     status
 }
 
+/// The value of one line of a status file, such as `CapEff:`.
+pub fn value_of<'s>(status: &'s str, key: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
 /// `0-3,8,10-11` → 7
 pub fn cpu_count(list: &str) -> u64 {
     list.trim()

@@ -5,6 +5,8 @@
 
 mod parse;
 mod read;
+pub(crate) mod seen;
 
 pub use parse::{Identity, ProcessKind};
 pub use read::{Known, Listed, container_of, executable_of, list};
+pub use seen::{Lacking, Seen};

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::parse::{Identity, ProcessKind, parse_container, parse_kind};
+use super::seen::{Seen, Shown, parse_seen};
 use crate::foreign::{Deadline, Target};
 use crate::proc::status::{parse_command, parse_start_ticks, parse_status};
 use plimsoll_facts::snapshot::ProcessState;
@@ -82,6 +83,23 @@ fn age(start_ticks: u64) -> Option<Duration> {
     let up = text.split(' ').next()?.parse::<f64>().ok()?;
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
     Duration::try_from_secs_f64(up - start_ticks as f64 / ticks).ok()
+}
+
+impl Seen {
+    pub fn now() -> Seen {
+        let text = |name: &str| {
+            let bytes = fs::read(format!("/proc/self/{name}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let namespace =
+            fs::read_link("/proc/self/ns/pid").map_or(String::new(), |of| of.to_string_lossy().into_owned());
+        parse_seen(Shown {
+            mountinfo: &text("mountinfo"),
+            own_status: &text("status"),
+            own_user_map: &text("uid_map"),
+            namespace: &namespace,
+        })
+    }
 }
 
 /// The id of the container that a process runs in, by the name of its cgroup.

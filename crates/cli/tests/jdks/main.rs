@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 #[path = "../explain/fixture.rs"]
 mod fixture;
+mod options;
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
 mod services;

@@ -43,24 +43,29 @@ impl fmt::Display for Service {
     }
 }
 
-/// The service on one JDK after another. None at all, and a line about it, where nobody may make a root.
+/// The root with the JDKs. None, and a line about it, where nobody may make one.
+pub fn jdks() -> Option<Root> {
+    Root::of_jdks(&JDKS, target(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// The command that starts this JDK's VM in the root.
+pub fn java(root: &Root, jdk: u32) -> Command {
+    root.command(&format!("/usr/lib/jvm/java-{jdk}-openjdk-amd64/bin/java"))
+}
+
+/// The service on one JDK after another.
 pub fn services(flags: &[&str]) -> impl Iterator<Item = Service> {
-    let root = Root::of_jdks(&JDKS, target(env!("CARGO_TARGET_TMPDIR")));
-    let flags: Vec<String> = flags.iter().map(|flag| flag.to_string()).collect();
-    root.into_iter().flat_map(move |root| {
-        let flags = flags.clone();
-        JDKS.into_iter().map(move |jdk| Service::start(&root, jdk, &flags))
-    })
+    jdks().into_iter().flat_map(move |root| JDKS.into_iter().map(move |jdk| Service::start(&root, jdk, flags)))
 }
 
 impl Service {
     /// Blocks of one Deflater: java.util.zip's and deflateInit's.
     pub const ZLIB_BLOCKS: u64 = 6;
 
-    fn start(root: &Root, jdk: u32, flags: &[String]) -> Service {
+    pub fn start(root: &Root, jdk: u32, flags: &[&str]) -> Service {
         let inside = format!("/service-{}", std::process::id());
         must(Command::new("cp").args(["-rT"]).arg(classes()).arg(root.0.join(&inside[1..])));
-        let mut java = root.command(&format!("/usr/lib/jvm/java-{jdk}-openjdk-amd64/bin/java"));
+        let mut java = java(root, jdk);
         java.args(["-Xms64m", "-Xmx64m"]).args(flags).args(["-cp", &inside, "Service"]);
         let fixture = Fixture::run(java.stdin(Stdio::piped()));
         // The classes that it needs are loaded.

@@ -44,6 +44,19 @@ impl HotSpot {
         jdk_of(&self.version)
     }
 
+    /// Whether the VM knows TrimNativeHeapInterval: from 17.0.9, 21.0.1 and 22 on (JDK-8293114). True if the VM didn't tell
+    /// its version.
+    pub(crate) fn can_trim(&self) -> bool {
+        let numbers = self.version.split(['+', '-']).next().unwrap_or_default();
+        let update: u32 = numbers.split('.').nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
+        match self.jdk() {
+            Some(17) => update >= 9,
+            Some(21) => update >= 1,
+            Some(jdk) => jdk >= 22,
+            None => true,
+        }
+    }
+
     /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.
     pub fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
         self.threads.iter().map(|thread| (thread.tid, thread)).collect()

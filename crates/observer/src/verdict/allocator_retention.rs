@@ -41,9 +41,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.extend(at_ends(&arenas, retained));
     if returned.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
-        if case.is_jvm() {
-            remedies.push(periodic_trim());
-        }
+        remedies.extend(periodic_trim(case));
     } else {
         evidence.push(format!("a trim would return {returned}: no more of it is in whole pages between blocks"));
     }

@@ -40,9 +40,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mut remedies = Vec::new();
     if trimmable.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
-        if case.is_jvm() {
-            remedies.push(periodic_trim());
-        }
+        remedies.extend(periodic_trim(case));
     }
     let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
     if !cap_already {

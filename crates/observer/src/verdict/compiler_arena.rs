@@ -8,9 +8,17 @@ use plimsoll_facts::units::Bytes;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let resident = case.resident(LineId::Compiler);
-    if !case.is_jvm() || !case.matters(resident, 10.0, Bytes::mib(96)) {
-        return None;
-    }
+    let vm = case.vm().filter(|_| case.matters(resident, 10.0, Bytes::mib(96)))?;
+    // A VM without MemLimit starts with it, but only prints a warning.
+    let is_since = |jdk: u32| vm.jdk().is_none_or(|of_vm| of_vm >= jdk);
+    let by_method =
+        remedy(Effort::Now, "see which method (JDK 22 or later)", format!("jcmd {} Compiler.memory", case.pid()), "");
+    let limit = remedy(
+        Effort::Restart,
+        "bound the memory of one compilation (JDK 23 or later)",
+        "-XX:CompileCommand=MemLimit,*.*,256M~stop",
+        "a method that needs more stays in the lower tier",
+    );
     Some(Verdict {
         id: VerdictId::CompilerArena,
         severity: Severity::Warning,
@@ -22,19 +30,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "compiler arenas are freed at the end of each compilation; what they were stays with the allocator"
                 .to_owned(),
         ],
-        remedies: vec![
-            remedy(
-                Effort::Now,
-                "see which method (JDK 22 or later)",
-                format!("jcmd {} Compiler.memory", case.pid()),
-                "",
-            ),
-            remedy(
-                Effort::Restart,
-                "bound the memory of one compilation (JDK 23 or later)",
-                "-XX:CompileCommand=MemLimit,*.*,256M~stop",
-                "a method that needs more stays in the lower tier",
-            ),
-        ],
+        remedies: [(by_method, 22), (limit, 23)]
+            .into_iter()
+            .filter(|(_, jdk)| is_since(*jdk))
+            .map(|(it, _)| it)
+            .collect(),
     })
 }

@@ -39,14 +39,15 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
     trim.saves(pages.min(line) - taken, (pages + ends).min(line))
 }
 
-/// HotSpot trims by itself from 17.0.9, 21.0.1 and 22 on.
-pub(crate) fn periodic_trim() -> Remedy {
-    remedy(
+/// None if this VM can't trim by itself: it wouldn't start with the option.
+pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
+    let trim = remedy(
         Effort::Restart,
         "let the VM trim by itself",
         "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'",
         "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)",
-    )
+    );
+    case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
 }
 
 pub(crate) fn arena_cap(cap: u64) -> Remedy {

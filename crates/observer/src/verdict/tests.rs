@@ -691,6 +691,24 @@ fn a_heap_cap_is_never_below_what_the_heap_needed() {
     assert!(!cap(mib(80), mib(60), mib(240)), "native memory has most of the limit");
 }
 
+#[test]
+fn only_a_vm_that_can_trim_is_told_to() {
+    for (version, can) in [
+        ("25.504-b01", false),
+        ("11.0.33+8-ea", false),
+        ("17.0.8+7-LTS", false),
+        ("17.0.9+9", true),
+        ("17.0.15+6-Debian-1deb12u1", true),
+        ("21+35-2513", false),
+        ("21.0.1+12-29", true),
+        ("22+36", true),
+        ("27.0.1.0.3+1-1-Debian", true),
+        ("", true),
+    ] {
+        assert_eq!(HotSpot { version: version.to_owned(), ..HotSpot::default() }.can_trim(), can, "{version}");
+    }
+}
+
 /// A VM doesn't start with an option that it doesn't know.
 #[test]
 fn a_heap_gets_only_options_that_its_version_has() {

@@ -1,0 +1,80 @@
+//! Options that verdicts propose: each VM starts with those that are proposed for it, and refuses those of later versions.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::roots::Root;
+use crate::services::{JDKS, Service, java, jdks};
+
+/// Options that a verdict proposes from a version on (docs/verdicts/heap-committed-unused.md), and that version.
+const CITED: [(&[&str], u32); 5] = [
+    (&["-XX:+UseSerialGC", "-XX:-ShrinkHeapInSteps"], 9),
+    (&["-XX:+UseG1GC", "-XX:G1PeriodicGCInterval=60000"], 12),
+    (&["-XX:SoftMaxHeapSize=64m"], 13),
+    (&["-XX:ZUncommitDelay=60"], 13),
+    (&["-XX:+UnlockExperimentalVMOptions", "-XX:TrimNativeHeapInterval=60000"], 17),
+];
+/// Each with the first of the seven that starts with it.
+const COLLECTORS: [(&str, u32); 5] =
+    [("UseSerialGC", 8), ("UseParallelGC", 8), ("UseG1GC", 8), ("UseShenandoahGC", 11), ("UseZGC", 17)];
+
+fn started(root: &Root, jdk: u32, options: &[&str]) -> Output {
+    java(root, jdk).args(options).arg("-version").output().expect("java")
+}
+
+#[test]
+#[ignore = "full: makes a root with seven JDKs"]
+fn options_exist_from_the_version_that_the_pages_name() {
+    let Some(root) = jdks() else { return };
+    for (options, since) in CITED {
+        for jdk in JDKS {
+            let done = started(&root, jdk, options);
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert_eq!(done.status.success(), jdk >= since, "JDK {jdk} {options:?}: {said}");
+            assert!(jdk >= since || said.contains("Unrecognized VM option"), "JDK {jdk} {options:?}: {said}");
+        }
+    }
+}
+
+/// A heap of 256 MiB that was touched at start and is empty. Every VM starts with what is proposed for it, and without a word
+/// against it; where a collector has an option that makes the heap smaller, that option is proposed.
+#[test]
+#[ignore = "full: makes a root with seven JDKs"]
+fn every_vm_starts_with_the_options_that_are_proposed_for_it() {
+    let Some(root) = jdks() else { return };
+    let mut tried = 0;
+    for (collector, first) in COLLECTORS {
+        for jdk in JDKS.into_iter().filter(|jdk| *jdk >= first) {
+            let collector_flag = format!("-XX:+{collector}");
+            let flags = [&collector_flag, "-XX:+AlwaysPreTouch", "-Xms256m", "-Xmx512m"];
+            let explained = Service::start(&root, jdk, &flags).explained();
+            let context = format!("JDK {jdk} {collector}");
+            assert!(explained.verdicts().contains(&"heap-committed-unused"), "{context}: {:#}", explained.0["lines"]);
+            let proposed = options(explained.verdict("heap-committed-unused"));
+            let shrinks = ["ShrinkHeapInSteps", "G1PeriodicGCInterval", "UncommitDelay"];
+            let is_offered = proposed.iter().any(|how| shrinks.iter().any(|option| how.contains(option)));
+            // Of JDK 11, Serial has such an option; G1 and Shenandoah don't yet.
+            assert_eq!(is_offered, jdk >= 17 || (jdk, collector) == (11, "UseSerialGC"), "{context}: {proposed:?}");
+            for how in proposed {
+                let options: Vec<&str> = [&collector_flag[..], "-Xmx512m"].into_iter().chain(how.split(' ')).collect();
+                // A remedy may choose another collector.
+                let options = &options[usize::from(how.contains("-XX:+UseG1GC"))..];
+                let done = started(&root, jdk, options);
+                let said = String::from_utf8_lossy(&done.stderr);
+                assert!(
+                    done.status.success() && !said.to_lowercase().contains("warning"),
+                    "{context} {options:?}: {said}"
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 40, "{tried}");
+}
+
+/// The remedies of a verdict that are options of a new start.
+fn options(verdict: &Value) -> Vec<&str> {
+    let remedies = verdict["remedies"].as_array().expect("remedies").iter();
+    remedies.filter_map(|remedy| remedy["how"].as_str()).filter(|how| how.starts_with("-X")).collect()
+}

@@ -18,13 +18,14 @@ pub fn run(bytes: &[u8]) {
         z_globals: if bytes.len().is_multiple_of(2) { at(4) } else { 0 },
         z_load_shift: 8,
     };
+    let is_version_8 = bytes.first().is_some_and(|byte| byte & 1 != 0);
     let direct_fields = direct::BufferFields {
-        loaders: at(5),
-        loader_next: 0,
+        classes: match is_version_8 {
+            true => direct::Classes::Below { object: at(5), first: 8, next: 24, loader: 32 },
+            false => direct::Classes::OfLoaders { head: at(5), next_loader: 0, klasses: 16, next_klass: 8 },
+        },
         loader_object: 8,
-        loader_klasses: 16,
         klass_name: 0,
-        klass_next: 8,
         klass_mirror: 16,
         symbol_length: 0,
         symbol_body: 6,
@@ -37,13 +38,16 @@ pub fn run(bytes: &[u8]) {
     let heap_fields = heap::HeapFields {
         heap: at(7),
         reserved: 8,
-        barrier_set: at(8),
-        card_table: 8,
+        cards: match is_version_8 {
+            true => heap::CardTable::OfHeap(24),
+            false => heap::CardTable::OfBarriers { barrier_set: at(8), card_table: 8 },
+        },
         whole_heap: 0,
         byte_map: 16,
         byte_map_size: 24,
     };
-    for region in heap::regions(&image, &heap_fields) {
+    let code_fields = heap::CodeFields { heap: at(7), memory: 8, low_boundary: 0, high_boundary: 8, low: 16, high: 24 };
+    for region in heap::regions(&image, &heap_fields).into_iter().chain(heap::code(&image, &code_fields)) {
         assert!(region.range.start <= region.range.end);
     }
     let name_fields = names::ThreadFields {

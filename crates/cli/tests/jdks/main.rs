@@ -17,18 +17,18 @@ use std::fs;
 use serde_json::Value;
 use services::{Service, services, source};
 
-/// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %.
+/// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %, without NMT and with it.
 #[test]
 #[ignore = "full: makes a root with seven JDKs"]
 fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
-    for service in services(&[]) {
-        // JDK 8 keeps no list of its classes that leads to java.nio's count.
-        if service.jdk == 8 {
-            continue;
-        }
+    for (service, has_nmt) in [false, true].into_iter().flat_map(|nmt| {
+        services(if nmt { &["-XX:NativeMemoryTracking=detail"] } else { &[] }).map(move |service| (service, nmt))
+    }) {
         let explained = service.explained();
         for line in ["java-heap", "class", "code-cache", "gc"] {
-            assert!(explained.line(line) > 0, "{service}: {line}: {:#}", explained.0["lines"]);
+            // Only NMT's detail tells where JDK 8 has its metaspace.
+            let is_known = line != "class" || service.jdk > 8 || has_nmt;
+            assert_eq!(explained.line(line) > 0, is_known, "{service}: {line}: {:#}", explained.0["lines"]);
         }
         let (found, truth) = (explained.line("direct-buffers"), service.truth("direct"));
         assert!(found.abs_diff(truth) * 100 <= truth * 3, "{service}: {found} of {truth}");

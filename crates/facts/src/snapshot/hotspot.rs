@@ -46,7 +46,7 @@ impl HotSpot {
 
     /// Whether the VM knows TrimNativeHeapInterval: from 17.0.9, 21.0.1 and 22 on (JDK-8293114). True if the VM didn't tell
     /// its version.
-    pub(crate) fn can_trim(&self) -> bool {
+    pub fn can_trim(&self) -> bool {
         let numbers = self.version.split(['+', '-']).next().unwrap_or_default();
         let update: u32 = numbers.split('.').nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
         match self.jdk() {

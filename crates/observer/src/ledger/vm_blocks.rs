@@ -25,11 +25,21 @@ const DETAIL: &str = "malloc'ed";
 
 pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let Some(vm) = &snapshot.hotspot else { return };
-    let mut wanted: Vec<Wanted> = vm.categories.iter().filter_map(wanted_of).collect();
     // Java zeroes a new direct buffer, so all its pages are resident.
     let direct = vm.direct_buffers.clone().unwrap_or_default();
-    if wanted.is_empty() {
-        let (bytes, moved) = (direct.at_walk, direct.moved);
+    let mut of_buffers = direct.at_walk;
+    let mut categories = vm.categories.clone();
+    // NMT has them in Other; up to JDK 10 among other blocks in Internal.
+    if !categories.iter().any(|category| line_of(category) == Some(LineId::DirectBuffers))
+        && let Some(internal) = categories.iter_mut().find(|category| category.name == "Internal")
+    {
+        of_buffers = of_buffers.min(internal.malloc);
+        internal.malloc -= of_buffers;
+        internal.malloc_resident = internal.malloc_resident.map(|resident| resident - of_buffers);
+    }
+    let mut wanted: Vec<Wanted> = categories.iter().filter_map(wanted_of).collect();
+    if !wanted.iter().any(|wanted| wanted.line == LineId::DirectBuffers) {
+        let (bytes, moved) = (of_buffers, direct.moved);
         wanted.push(Wanted { line: LineId::DirectBuffers, bytes, found: Some(bytes), moved });
     }
     let (new, gone) = (direct.capacity - direct.at_walk, direct.at_walk - direct.capacity);

@@ -8,6 +8,14 @@
 //!         static fields ─▶ three AtomicLongs: RESERVED_MEMORY ≥ TOTAL_CAPACITY ≥ COUNT
 //! ```
 //!
+//! The table of JDK 8 has no list of a loader's classes. There every class is below java.lang.Object:
+//!
+//! ```text
+//! Object's Klass ─ _subklass ─▶ a Klass ─ _next_sibling ─▶ …            each with its own subclasses
+//!     _class_loader_data ─▶ _class_loader                                null: the boot loader's
+//!     _java_mirror ─▶ its java.lang.Class                                itself, where later versions have a handle
+//! ```
+//!
 //! Netty allocates by Unsafe where it may, and java.nio counts none of that. Netty has a count of its own, in the same form:
 //! `io.netty.util.internal.PlatformDependent` (also under a shaded name) has one static AtomicLong, DIRECT_MEMORY_COUNTER.
 //! Where Netty goes through java.nio, it is null.
@@ -34,14 +42,11 @@ const MOST_CLASSES: usize = 100_000;
 const LONGEST_MIRROR: u64 = 4096;
 
 /// Offsets of fields and addresses of static fields, from the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferFields {
-    pub loaders: u64,
-    pub loader_next: u64,
+    pub classes: Classes,
     pub loader_object: u64,
-    pub loader_klasses: u64,
     pub klass_name: u64,
-    pub klass_next: u64,
     pub klass_mirror: u64,
     pub symbol_length: u64,
     pub symbol_body: u64,
@@ -49,16 +54,47 @@ pub struct BufferFields {
     pub objects: objects::ObjectFields,
 }
 
+/// The way to all classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classes {
+    /// Each loader's list.
+    OfLoaders { head: u64, next_loader: u64, klasses: u64, next_klass: u64 },
+    /// JDK 8: down from java.lang.Object, whose Klass is at a static address.
+    Below { object: u64, first: u64, next: u64, loader: u64 },
+}
+
+impl Classes {
+    fn of(rows: &Rows) -> Option<Classes> {
+        let Some(klasses) = rows.offset("ClassLoaderData", "_klasses") else {
+            let object = "_well_known_klasses[SystemDictionary::Object_klass_knum]";
+            return Some(Classes::Below {
+                object: rows.address("SystemDictionary", object)?,
+                first: rows.offset("Klass", "_subklass")?,
+                next: rows.offset("Klass", "_next_sibling")?,
+                loader: rows.offset("InstanceKlass", "_class_loader_data")?,
+            });
+        };
+        Some(Classes::OfLoaders {
+            head: rows.address("ClassLoaderDataGraph", "_head")?,
+            next_loader: rows.offset("ClassLoaderData", "_next")?,
+            klasses,
+            next_klass: rows.offset("Klass", "_next_link")?,
+        })
+    }
+
+    /// Whether a class refers to its java.lang.Class through a handle.
+    fn have_handles(self) -> bool {
+        matches!(self, Classes::OfLoaders { .. })
+    }
+}
+
 impl BufferFields {
     /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<BufferFields> {
         Some(BufferFields {
-            loaders: rows.address("ClassLoaderDataGraph", "_head")?,
-            loader_next: rows.offset("ClassLoaderData", "_next")?,
+            classes: Classes::of(rows)?,
             loader_object: rows.offset("ClassLoaderData", "_class_loader")?,
-            loader_klasses: rows.offset("ClassLoaderData", "_klasses")?,
             klass_name: rows.offset("Klass", "_name")?,
-            klass_next: rows.offset("Klass", "_next_link")?,
             klass_mirror: rows.offset("Klass", "_java_mirror")?,
             symbol_length: rows.offset("Symbol", "_length")?,
             symbol_body: rows.offset("Symbol", "_body")?,
@@ -80,35 +116,63 @@ pub struct BufferClasses {
 /// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
 pub fn place(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
-    let (mut bits, mut atomic_long) = (None, None);
-    let (mut netty, mut nettys) = ([0; MOST_NETTYS], 0);
-    let mut loader = memory.word(Avma(fields.loaders))?;
-    let mut classes = 0;
-    for _ in 0..MOST_LOADERS {
-        if loader == 0 {
-            break;
-        }
-        // Hidden classes of the boot loader have entries of their own without a class loader object, like the boot
-        // loader's entry.
-        let is_boot = at(loader, fields.loader_object)? == 0;
-        let mut klass = at(loader, fields.loader_klasses)?;
-        while klass != 0 && classes < MOST_CLASSES {
-            let [symbol, next] = words(memory, klass, [fields.klass_name, fields.klass_next])?;
-            match named(memory, fields, symbol) {
-                Some(Wanted::Bits) if is_boot => bits = Some(klass),
-                Some(Wanted::AtomicLong) if is_boot => atomic_long = Some(klass),
-                Some(Wanted::Netty) if nettys < MOST_NETTYS => {
-                    netty[nettys] = klass;
-                    nettys += 1;
+    let mut found = Found::default();
+    match fields.classes {
+        Classes::OfLoaders { head, next_loader, klasses, next_klass } => {
+            let mut loader = memory.word(Avma(head))?;
+            let mut classes = 0;
+            for _ in 0..MOST_LOADERS {
+                if loader == 0 {
+                    break;
                 }
-                _ => {}
+                // Hidden classes of the boot loader have entries of their own without a class loader object, like the
+                // boot loader's entry.
+                let is_boot = at(loader, fields.loader_object)? == 0;
+                let mut klass = at(loader, klasses)?;
+                while klass != 0 && classes < MOST_CLASSES {
+                    let [symbol, next] = words(memory, klass, [fields.klass_name, next_klass])?;
+                    found.meet(klass, named(memory, fields, symbol), || is_boot);
+                    klass = next;
+                    classes += 1;
+                }
+                loader = at(loader, next_loader)?;
             }
-            klass = next;
-            classes += 1;
         }
-        loader = at(loader, fields.loader_next)?;
+        Classes::Below { object, first, next, loader } => {
+            let is_boot = |klass| at(at(klass, loader)?, fields.loader_object);
+            let mut left = vec![memory.word(Avma(object))?];
+            for _ in 0..MOST_CLASSES {
+                let Some(klass) = left.pop() else { break };
+                let [symbol, below] = words(memory, klass, [fields.klass_name, first])?;
+                found.meet(klass, named(memory, fields, symbol), || is_boot(klass) == Some(0));
+                left.extend([below, at(klass, next)?].into_iter().filter(|klass| *klass != 0));
+            }
+        }
     }
-    Some(BufferClasses { bits: bits?, atomic_long: atomic_long?, netty })
+    Some(BufferClasses { bits: found.bits?, atomic_long: found.atomic_long?, netty: found.netty })
+}
+
+/// The wanted classes that were met.
+#[derive(Default)]
+struct Found {
+    bits: Option<u64>,
+    atomic_long: Option<u64>,
+    netty: [u64; MOST_NETTYS],
+}
+
+impl Found {
+    fn meet(&mut self, klass: u64, wanted: Option<Wanted>, is_boot: impl Fn() -> bool) {
+        match wanted {
+            Some(Wanted::Bits) if is_boot() => self.bits = Some(klass),
+            Some(Wanted::AtomicLong) if is_boot() => self.atomic_long = Some(klass),
+            Some(Wanted::Netty) => {
+                if let Some(free) = self.netty.iter_mut().find(|other| **other == 0) {
+                    *free = klass;
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, place: BufferClasses) -> Option<DirectBuffers> {
@@ -136,8 +200,8 @@ fn counts(
     klass: u64,
     atomic_long: u64,
 ) -> Option<Vec<u64>> {
-    let handle = klass.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
-    let mirror = encoding.wide(memory.word(Avma(handle))?);
+    let mirror = klass.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
+    let mirror = if fields.classes.have_handles() { encoding.wide(memory.word(Avma(mirror))?) } else { mirror };
     let size_offset = u64::from(memory.half(Avma(fields.mirror_size))?);
     let size = u64::from(memory.half(Avma(mirror.checked_add(size_offset)?))?).checked_mul(8)?.min(LONGEST_MIRROR);
     let mut object = vec![0; size as usize];

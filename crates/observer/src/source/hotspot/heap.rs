@@ -4,7 +4,13 @@
 //! ```text
 //! Universe::_collectedHeap ─▶ CollectedHeap::_reserved                   MemRegion: start, length in words
 //! BarrierSet::_barrier_set ─▶ CardTableBarrierSet::_card_table ─▶ CardTable::_whole_heap, _byte_map, _byte_map_size
+//!
+//! JDK 8
+//! Universe::_collectedHeap ─▶ CollectedHeap::_barrier_set ─▶ CardTableModRefBS::_whole_heap, _byte_map, _byte_map_size
+//! CodeCache::_heap ─▶ CodeHeap::_memory                                  VirtualSpace: bounds, and those of what is committed
 //! ```
+//!
+//! JDK 8 has no command that prints its code cache. Later versions have, with the figures of each segment.
 //!
 //! A collector without card marking has another barrier set, with other data at that offset. So a card table counts
 //! only if it covers this heap. ZGC has no `_reserved`.
@@ -20,28 +26,78 @@ const SMALLEST_CARD: u64 = 128;
 const LARGEST_CARD: u64 = 1024;
 
 /// Offsets of fields and addresses of static fields, from the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapFields {
     pub heap: u64,
     pub reserved: u64,
-    pub barrier_set: u64,
-    pub card_table: u64,
+    pub cards: CardTable,
     pub whole_heap: u64,
     pub byte_map: u64,
     pub byte_map_size: u64,
 }
 
+/// Where the pointer to the card table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CardTable {
+    /// A static pointer to the barrier set, and the pointer in that.
+    OfBarriers { barrier_set: u64, card_table: u64 },
+    /// JDK 8: at this offset of the heap. The barrier set is the card table.
+    OfHeap(u64),
+}
+
+/// JDK 8: the only code heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeFields {
+    pub heap: u64,
+    pub memory: u64,
+    pub low_boundary: u64,
+    pub high_boundary: u64,
+    pub low: u64,
+    pub high: u64,
+}
+
+impl CodeFields {
+    /// None if the table lacks one: later versions have several code heaps.
+    pub fn of(rows: &Rows) -> Option<CodeFields> {
+        Some(CodeFields {
+            heap: rows.address("CodeCache", "_heap")?,
+            memory: rows.offset("CodeHeap", "_memory")?,
+            low_boundary: rows.offset("VirtualSpace", "_low_boundary")?,
+            high_boundary: rows.offset("VirtualSpace", "_high_boundary")?,
+            low: rows.offset("VirtualSpace", "_low")?,
+            high: rows.offset("VirtualSpace", "_high")?,
+        })
+    }
+}
+
+/// The region of the code cache.
+pub fn code(memory: &impl Memory, fields: &CodeFields) -> Option<VmRegion> {
+    let space = memory.word(Avma(fields.heap))?.checked_add(fields.memory)?;
+    let bound = |offset: u64| memory.word(Avma(space.checked_add(offset)?)).filter(|bound| *bound < 1 << 56).map(Avma);
+    let range = AddressRange::new(bound(fields.low_boundary)?, bound(fields.high_boundary)?);
+    let committed = AddressRange::new(bound(fields.low)?, bound(fields.high)?);
+    let is_sound = range.start != Avma(0) && !committed.is_empty() && range.covers(committed);
+    is_sound.then(|| VmRegion { range, tag: VmTag::Code, committed: vec![committed] })
+}
+
 impl HeapFields {
     /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<HeapFields> {
+        let (cards, of) = match rows.offset("CollectedHeap", "_barrier_set") {
+            Some(at) => (CardTable::OfHeap(at), "CardTableModRefBS"),
+            None => {
+                let barrier_set = rows.address("BarrierSet", "_barrier_set")?;
+                let card_table = rows.offset("CardTableBarrierSet", "_card_table")?;
+                (CardTable::OfBarriers { barrier_set, card_table }, "CardTable")
+            }
+        };
         Some(HeapFields {
             heap: rows.address("Universe", "_collectedHeap")?,
             reserved: rows.offset("CollectedHeap", "_reserved")?,
-            barrier_set: rows.address("BarrierSet", "_barrier_set")?,
-            card_table: rows.offset("CardTableBarrierSet", "_card_table")?,
-            whole_heap: rows.offset("CardTable", "_whole_heap")?,
-            byte_map: rows.offset("CardTable", "_byte_map")?,
-            byte_map_size: rows.offset("CardTable", "_byte_map_size")?,
+            cards,
+            whole_heap: rows.offset(of, "_whole_heap")?,
+            byte_map: rows.offset(of, "_byte_map")?,
+            byte_map_size: rows.offset(of, "_byte_map_size")?,
         })
     }
 }
@@ -59,8 +115,11 @@ fn heap(memory: &impl Memory, fields: &HeapFields) -> Option<AddressRange> {
 }
 
 fn card_table(memory: &impl Memory, fields: &HeapFields, heap: AddressRange) -> Option<AddressRange> {
-    let barriers = memory.word(Avma(fields.barrier_set))?;
-    let table = memory.word(Avma(barriers.checked_add(fields.card_table)?))?;
+    let (base, offset) = match fields.cards {
+        CardTable::OfBarriers { barrier_set, card_table } => (barrier_set, card_table),
+        CardTable::OfHeap(offset) => (fields.heap, offset),
+    };
+    let table = memory.word(Avma(memory.word(Avma(base))?.checked_add(offset)?))?;
     let at = |offset: u64| table.checked_add(offset);
     let of_this_heap = mem_region(memory, at(fields.whole_heap)?)? == heap;
     let (map, size) = (memory.word(Avma(at(fields.byte_map)?))?, memory.word(Avma(at(fields.byte_map_size)?))?);
@@ -91,8 +150,7 @@ mod tests {
     const FIELDS: HeapFields = HeapFields {
         heap: BASE,
         reserved: 48,
-        barrier_set: BASE + 8,
-        card_table: 72,
+        cards: CardTable::OfBarriers { barrier_set: BASE + 8, card_table: 72 },
         whole_heap: 8,
         byte_map: 40,
         byte_map_size: 32,
@@ -128,6 +186,37 @@ mod tests {
         }
         assert_eq!(found(vec![0; 1024]), []);
         assert_eq!(found(Vec::new()), []);
+    }
+
+    /// The heap of JDK 8 has the pointer to its barrier set at 72, and there the card table begins.
+    #[test]
+    fn the_card_table_of_jdk_8() {
+        let mut bytes = image(HEAP, 0x20000);
+        bytes[256 + 72..][..8].copy_from_slice(&(BASE + 768).to_le_bytes());
+        let fields = HeapFields { cards: CardTable::OfHeap(72), ..FIELDS };
+        let cards = AddressRange::sized(Avma(0x7fc6_e4e0_6000), Bytes(0x20000));
+        let found = regions(&Image(bytes), &fields);
+        assert_eq!(found.iter().map(|region| region.range).collect::<Vec<_>>(), [HEAP, cards]);
+    }
+
+    const CODE: CodeFields = CodeFields { heap: BASE, memory: 8, low_boundary: 0, high_boundary: 8, low: 16, high: 24 };
+
+    #[test]
+    fn the_code_cache_of_jdk_8() {
+        let [start, committed, end] = [0x7fc5_3500_0000, 0x7fc5_3527_0000, 0x7fc5_4400_0000];
+        let of = |bounds: [u64; 4]| {
+            let words = [BASE + 64, 0, 0, 0, 0, 0, 0, 0, 0].into_iter().chain(bounds);
+            code(&Image(words.flat_map(u64::to_le_bytes).collect()), &CODE)
+        };
+        let region = of([start, end, start, committed]).expect("a code cache");
+        assert_eq!((region.tag, region.range), (VmTag::Code, AddressRange::new(Avma(start), Avma(end))));
+        assert_eq!(region.committed, [AddressRange::new(Avma(start), Avma(committed))]);
+        for none in
+            [[0; 4], [start, end, start, end + 4096], [end, start, end, start], [start, 1 << 60, start, committed]]
+        {
+            assert_eq!(of(none), None, "{none:x?}");
+        }
+        assert_eq!(code(&Image(Vec::new()), &CODE), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Parses `VM.native_memory summary|detail scale=1` as JDK 17 to 25 print it (src/hotspot/share/nmt/memReporter.cpp).
+//! Parses `VM.native_memory summary|detail scale=1` as JDK 8 to 27 print it (src/hotspot/share/nmt/memReporter.cpp); 8 with
+//! scale=KB.
 //!
 //! ```text
 //! Total: reserved=8044513267, committed=501200883
@@ -172,6 +173,7 @@ mod tests {
     use super::*;
     use crate::mutated::mutated;
 
+    const DETAIL_8: &str = include_str!("../../../goldens/nmt-detail-8.txt");
     const DETAIL_17: &str = include_str!("../../../goldens/nmt-detail-17.txt");
     const DETAIL_25: &str = include_str!("../../../goldens/nmt-detail-25.txt");
 
@@ -198,6 +200,24 @@ mod tests {
         }
     }
 
+    /// In KB; the committed parts of the heap are listed from the top.
+    #[test]
+    fn a_detail_report_of_jdk_8() {
+        let report = parse_nmt(DETAIL_8);
+        assert_eq!((report.mode, report.classes), (NmtMode::Detail, Some(435)));
+        assert_eq!(report.total.as_ref().map(|total| total.committed), Some(Bytes::kib(171_717)));
+        let internal = named(&report, "Internal");
+        assert_eq!((internal.malloc, internal.malloc_count), (Bytes::kib(44_324), 1684));
+        assert_eq!(named(&report, "Class").mmap_committed, Bytes::kib(4864));
+        let sum = |tag: VmTag| {
+            let of_tag = report.regions.iter().filter(move |region| region.tag == tag);
+            let committed = of_tag.flat_map(|region| &region.committed).map(|range| range.length());
+            committed.sum::<Bytes>()
+        };
+        assert_eq!(sum(VmTag::JavaHeap), Bytes::mib(64));
+        assert_eq!((sum(VmTag::Class), sum(VmTag::Code)), (Bytes::kib(4864), Bytes::kib(2536)));
+    }
+
     #[test]
     fn the_sites_of_detail_change_no_category() {
         let (before, _) = DETAIL_17.split_once("Details:").expect("sites");
@@ -217,7 +237,7 @@ mod tests {
     #[test]
     fn mutated_reports_neither_panic_nor_leave_a_region() {
         let mut committed = 0;
-        for text in [DETAIL_17, DETAIL_25] {
+        for text in [DETAIL_8, DETAIL_17, DETAIL_25] {
             for bytes in mutated(text.as_bytes(), 2000) {
                 let report = parse_nmt(&String::from_utf8_lossy(&bytes));
                 for region in &report.regions {

@@ -26,7 +26,7 @@ pub(crate) struct VmFacts {
     pub direct_buffers: Option<DirectBuffers>,
     /// The path to that count, for later readings.
     pub direct: Option<Direct>,
-    /// Addresses of the Java heap and its card table.
+    /// Addresses of the Java heap and its card table; of JDK 8 also of the code cache.
     pub regions: Vec<VmRegion>,
     /// None if the names can't be read.
     pub threads: Option<Vec<JavaThread>>,
@@ -80,8 +80,14 @@ pub(crate) fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, Str
         direct_buffers: direct.as_mut().and_then(|direct| direct.read(&memory)),
         direct,
         threads: names::ThreadFields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
-        regions: heap::HeapFields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
+        regions: regions(&rows, &memory),
     }))
+}
+
+fn regions(rows: &Rows, memory: &Live) -> Vec<VmRegion> {
+    let heap = heap::HeapFields::of(rows).map(|fields| heap::regions(memory, &fields)).unwrap_or_default();
+    let code = heap::CodeFields::of(rows).and_then(|fields| heap::code(memory, &fields));
+    heap.into_iter().chain(code).collect()
 }
 
 fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {

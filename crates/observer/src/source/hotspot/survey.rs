@@ -46,7 +46,13 @@ const FLAGS: [&str; 22] = [
     "UseZGC",
 ];
 
-const NMT_SUMMARY: &str = "VM.native_memory summary scale=1";
+/// JDK 8 knows no scale finer than KB.
+fn nmt_summary(jdk: Option<u32>) -> &'static str {
+    match jdk {
+        Some(8) => "VM.native_memory summary scale=KB",
+        _ => "VM.native_memory summary scale=1",
+    }
+}
 
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
@@ -77,7 +83,11 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)>
     });
     let VmFacts { direct_buffers, direct, regions, threads } = kept.unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
-        Ok(mut vm) => ask(&mut hotspot, &mut vm, threads.is_none().then(|| count_threads(target)), &mut gaps),
+        Ok(mut vm) => {
+            let unnamed = threads.is_none().then(|| count_threads(target));
+            let has_code = regions.iter().any(|region| region.tag == VmTag::Code);
+            ask(&mut hotspot, &mut vm, Unknown { unnamed, code: !has_code }, &mut gaps);
+        }
         Err(mute) => gaps.push(gap_of(mute, target)),
     }
     if let Some(threads) = threads {
@@ -112,7 +122,7 @@ pub(crate) fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -
     // `read` already reported what refused it.
     let perfdata = read::perfdata(target, vmas).unwrap_or_default();
     let mut vm = Vm::open(target, perfdata.as_ref(), Patience::default()).map_err(|mute| mute.to_string())?;
-    let later = parse_nmt(&vm.ask(NMT_SUMMARY)?).categories;
+    let later = parse_nmt(&vm.ask(nmt_summary(hotspot.jdk()))?).categories;
     for category in hotspot.categories.iter_mut().filter(|category| category.malloc_resident.is_none()) {
         let then = category.malloc + category.arena;
         let now = later.iter().find(|later| later.name == category.name);
@@ -146,10 +156,11 @@ fn witnesses(hotspot: &HotSpot) -> &'static [Witness] {
 }
 
 impl Witness {
-    fn command(self) -> &'static str {
+    fn command(self, jdk: Option<u32>) -> &'static str {
         match self {
             Witness::Info => "VM.info",
             Witness::SystemMap => "System.map",
+            Witness::Detail if jdk == Some(8) => "VM.native_memory detail scale=KB",
             Witness::Detail => "VM.native_memory detail scale=1",
         }
     }
@@ -158,7 +169,7 @@ impl Witness {
 /// The command that [`locate`] would send next, if the VM would keep libjvm's symbols because of it.
 pub(crate) fn next_with_symbols(hotspot: &HotSpot) -> Option<&'static str> {
     let next = witnesses(hotspot).get(hotspot.located)?;
-    matches!(next, Witness::Info | Witness::Detail).then_some(next.command())
+    matches!(next, Witness::Info | Witness::Detail).then_some(next.command(hotspot.jdk()))
 }
 
 /// Whether the VM could report more regions than it has been queried for.
@@ -184,7 +195,7 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
         Witness::Detail => |text| parse_nmt(text).regions,
     };
     hotspot.symbols_for.extend(with_symbols);
-    match vm.ask(witness.command()) {
+    match vm.ask(witness.command(hotspot.jdk())) {
         Ok(text) => {
             let mut said = regions_in(&text);
             if witness != Witness::Info {
@@ -223,8 +234,15 @@ fn count_threads(target: &Target) -> usize {
     target.numbers("task").map_or(0, |tasks| tasks.len())
 }
 
-/// `unnamed` is the number of threads whose names are unknown.
-fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Vec<Gap>) {
+/// What the VM's memory didn't show.
+struct Unknown {
+    /// The number of threads whose names are unknown.
+    unnamed: Option<usize>,
+    /// Where the code cache is.
+    code: bool,
+}
+
+fn ask(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, gaps: &mut Vec<Gap>) {
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
         let why = format!(
@@ -248,7 +266,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     }
 
     let nmt_effect = "the VM's categories are unknown: its malloc is part of glibc-live";
-    let nmt = parse_nmt(&answer(NMT_SUMMARY, nmt_effect));
+    let nmt = parse_nmt(&answer(nmt_summary(hotspot.jdk()), nmt_effect));
     if nmt.mode != NmtMode::Unknown {
         let asked_for = hotspot.flags.iter().find(|(flag, _)| flag == "NativeMemoryTracking");
         let detail = nmt.mode == NmtMode::Summary && asked_for.is_some_and(|(_, level)| level == "detail");
@@ -258,7 +276,10 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     let loaders = parse_loaders(&metaspace);
     // VM.info has all of this in one answer, but leaves 4 to 5 MB of libjvm's symbols in the VM.
     let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");
-    let code = answer("Compiler.codecache", "the code cache is in other-anonymous");
+    let code = match code {
+        true => answer("Compiler.codecache", "the code cache is in other-anonymous"),
+        false => String::new(),
+    };
     let (newer, older) = ("VM.events log=heap", "VM.events log=gc");
     let known_as = if hotspot.jdk() >= Some(25) { [newer, older] } else { [older, newer] };
     let mut history = String::new();

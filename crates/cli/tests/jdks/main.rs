@@ -11,11 +11,9 @@ mod services;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;
+mod table;
 
-use std::fs;
-
-use serde_json::Value;
-use services::{Service, services, source};
+use services::{Service, services};
 
 /// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %, without NMT and with it.
 #[test]
@@ -44,9 +42,7 @@ fn attach_counts_every_block_from_then_on() {
     for mut service in services(&[]) {
         service.plimsoll(&["attach", "--sites", "exact", "--yes"]);
         service.serves();
-        let report = service.report();
-        let zlib = report["categories"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "zlib"));
-        let zlib = zlib.unwrap_or_else(|| panic!("{service}: {:#}", report["categories"]));
+        let zlib = service.category("zlib");
         let blocks = Service::ZLIB_BLOCKS * service.truth("deflaters");
         assert_eq!(zlib["live_count"], blocks, "{service}: {zlib:#}");
         service.plimsoll(&["detach"]);
@@ -68,32 +64,8 @@ fn stacks_have_the_java_methods_and_their_lines() {
         for mut service in services(mode) {
             service.plimsoll(&["attach", "--sites", "exact", "--yes"]);
             service.serves();
-            let report = service.report_by_site();
-            let sites = report["sites"].as_array().expect("sites").iter();
-            let blocks =
-                sites.filter(|site| is_of_a_deflater(site)).map(|site| site["live_count"].as_u64().expect("a count"));
             let truth = Service::ZLIB_BLOCKS * service.truth("deflaters");
-            assert_eq!(blocks.sum::<u64>(), truth, "{service} {mode:?}: {:#}", report["sites"]);
+            assert_eq!(service.blocks_with_java_frames(), truth, "{service} {mode:?}");
         }
     }
-}
-
-/// From the native method out to main: each frame in its turn, the service's own ones at the lines of the source. The VM's
-/// own blocks, made when it links the native method, don't count.
-fn is_of_a_deflater(site: &Value) -> bool {
-    if site["category"] != "zlib" {
-        return false;
-    }
-    let source = fs::read_to_string(source()).expect("the fixture");
-    let line_of = |text: &str| 1 + source.lines().position(|line| line.contains(text)).expect("in the source") as u64;
-    let way = [
-        ("java.util.zip.Deflater.init", None),
-        ("java.util.zip.Deflater.<init>", None),
-        ("Service.pack", Some(line_of("KEPT.add(new Deflater())"))),
-        ("Service.main", Some(line_of("pack();"))),
-    ];
-    let mut frames = site["frames"].as_array().expect("frames").iter();
-    way.iter().all(|(name, line)| {
-        frames.any(|frame| frame["function"] == **name && line.is_none_or(|line| frame["line"] == line))
-    })
 }

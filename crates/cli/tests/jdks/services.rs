@@ -26,8 +26,7 @@ fn classes() -> &'static Path {
     })
 }
 
-/// The service's source.
-pub fn source() -> PathBuf {
+fn source() -> PathBuf {
     repository().join("fixtures/java/jdks/Service.java")
 }
 
@@ -95,12 +94,38 @@ impl Service {
     }
 
     #[track_caller]
-    pub fn report(&self) -> Value {
-        serde_json::from_slice(&self.plimsoll(&["report", "--format", "json"])).expect("JSON")
+    fn report(&self, by: &str) -> Value {
+        serde_json::from_slice(&self.plimsoll(&["report", "--by", by, "--format", "json"])).expect("JSON")
     }
 
     #[track_caller]
-    pub fn report_by_site(&self) -> Value {
-        serde_json::from_slice(&self.plimsoll(&["report", "--by", "site", "--format", "json"])).expect("JSON")
+    pub fn category(&self, name: &str) -> Value {
+        let report = self.report("category");
+        let mut all = report["categories"].as_array().expect("categories").iter();
+        all.find(|one| one["name"] == name).unwrap_or_else(|| panic!("{self}: {:#}", report["categories"])).clone()
+    }
+
+    /// Blocks of Deflaters whose stack has the whole way: from the native method out to main each frame in its turn, the
+    /// service's own ones at the lines of the source. The VM's own blocks, made when it links the native method, don't
+    /// count.
+    pub fn blocks_with_java_frames(&self) -> u64 {
+        let source = fs::read_to_string(source()).expect("the fixture");
+        let line_of =
+            |text: &str| 1 + source.lines().position(|line| line.contains(text)).expect("in the source") as u64;
+        let way = [
+            ("java.util.zip.Deflater.init", None),
+            ("java.util.zip.Deflater.<init>", None),
+            ("Service.pack", Some(line_of("KEPT.add(new Deflater())"))),
+            ("Service.main", Some(line_of("pack();"))),
+        ];
+        let is_whole = |site: &&Value| {
+            let mut frames = site["frames"].as_array().expect("frames").iter();
+            way.iter().all(|(name, line)| {
+                frames.any(|frame| frame["function"] == **name && line.is_none_or(|line| frame["line"] == line))
+            })
+        };
+        let report = self.report("site");
+        let sites = report["sites"].as_array().expect("sites").iter().filter(|site| site["category"] == "zlib");
+        sites.filter(is_whole).map(|site| site["live_count"].as_u64().expect("a count")).sum()
     }
 }

@@ -171,66 +171,188 @@ fn live_bytes(report: &serde_json::Value) -> u64 {
     all.iter().map(|c| c["live_bytes"].as_u64().expect("a number")).sum()
 }
 
+struct Redis {
+    server: Service,
+    socket: PathBuf,
+    _folder: Scratch,
+}
+
+impl Redis {
+    fn start(name: &str) -> Redis {
+        let folder = Scratch::new(name);
+        let socket = folder.path().join("redis.sock");
+        let mut server = Command::new("redis-server");
+        server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
+        server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
+        let redis = Redis { server: Service::start(&mut server), socket, _folder: folder };
+        wait_until("redis", || redis.ask(&["ping"]) == "PONG\n");
+        redis
+    }
+
+    fn ask(&self, words: &[&str]) -> String {
+        let output = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().expect("redis-cli");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn figure(&self, section: &str, key: &str) -> u64 {
+        let info = self.ask(&["info", section]);
+        let figure = info.lines().find_map(|line| line.trim_end().strip_prefix(key));
+        figure.unwrap_or_else(|| panic!("no {key} in {info}")).parse().expect("a number")
+    }
+}
+
 /// Redis counts the usable sizes of its blocks itself: `used_memory`. Its growth since the attach is what the books have.
 #[test]
 fn books_of_redis_match_its_own_count() {
-    let folder = Scratch::new("redis-attach");
-    let socket = folder.path().join("redis.sock");
-    let mut server = Command::new("redis-server");
-    server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
-    server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
-    let server = Service::start(&mut server);
-    let ask = |words: &[&str]| {
-        let output = Command::new("redis-cli").arg("-s").arg(&socket).args(words).output().expect("redis-cli");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    wait_until("redis", || ask(&["ping"]) == "PONG\n");
-    let used = || -> u64 {
-        let info = ask(&["info", "memory"]);
-        let used = info.lines().find_map(|line| line.trim_end().strip_prefix("used_memory:"));
-        used.expect("used_memory").parse().expect("a number")
-    };
+    let redis = Redis::start("redis-attach");
+    let used = || redis.figure("memory", "used_memory:");
     let fill = |from: u32, to: u32| {
         let script =
             format!("for i={from},{to} do redis.call('set', 'key:'..i, string.rep('v', i % 700)) end return 1");
-        assert_eq!(ask(&["eval", &script, "0"]).trim(), "1");
+        assert_eq!(redis.ask(&["eval", &script, "0"]).trim(), "1");
     };
     fill(1, 1000);
     let before = used();
-    done(&["attach", &server.pid(), "--sites", "exact"]);
+    done(&["attach", &redis.server.pid(), "--sites", "exact"]);
     fill(1001, 41_000);
-    let (own, ours) = (used() - before, live_bytes(&books(&server.pid())));
+    let (own, ours) = (used() - before, live_bytes(&books(&redis.server.pid())));
     println!("exercised: redis counts {own} B since the attach, the books {ours} B");
     assert!(own > 10 << 20);
     // The table of keys from before is freed when it grows, and what the client's connection took comes on top.
     assert!(ours.abs_diff(own) < own / 50, "redis counts {own} B since the attach, the books {ours} B");
-    done(&["detach", &server.pid()]);
-    assert_eq!(ask(&["dbsize"]).trim(), "41000", "it serves on");
+    done(&["detach", &redis.server.pid()]);
+    assert_eq!(redis.ask(&["dbsize"]).trim(), "41000", "it serves on");
 }
+
+/// A program that writes how far it is into a file.
+struct Beating {
+    service: Service,
+    heartbeat: PathBuf,
+}
+
+impl Beating {
+    fn start(name: &str, program: &str, arguments: &[&str]) -> Beating {
+        let heartbeat = scratch("native").join(format!("{name}-{}", std::process::id()));
+        let shell = format!("exec {program} \"$@\" 3>'{}'", heartbeat.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &shell, "sh"]).args(arguments).env("PLIMSOLL_DIR", scratch("segments-beating"));
+        let beating = Beating { service: Service::start(&mut command), heartbeat };
+        wait_until("its first steps", || beating.beats() > 10);
+        beating
+    }
+
+    fn beats(&self) -> u64 {
+        fs::read_to_string(&self.heartbeat).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// It lives and gets on.
+    fn goes_on(&self) {
+        let then = self.beats();
+        wait_until("it to go on", || self.beats() > then + 10);
+    }
+}
+
+const PYTHON: &str =
+    "import json,os\nn=0\nwhile True:\n json.loads(json.dumps(list(range(500)))); n+=1\n os.pwrite(3,b'%9d'%n,0)";
+const NODE: &str =
+    "const fs=require('fs');let n=0;setInterval(()=>{Buffer.alloc(20000);fs.writeSync(3,String(++n).padStart(9),0)},1)";
 
 /// Interpreters: allocators of their own, many threads, compiled code.
 #[test]
 fn python_and_node_go_on() {
-    let python = "import json,os,sys,time\nn=0\nwhile True:\n json.loads(json.dumps(list(range(500)))); n+=1\n os.pwrite(3,b'%9d'%n,0)";
-    let node = "const fs=require('fs');let n=0;setInterval(()=>{Buffer.alloc(20000);fs.writeSync(3,String(++n).padStart(9),0)},1)";
-    for (program, flag, script) in [("python3", "-c", python), ("node", "-e", node)] {
-        let heartbeat = scratch("native").join(format!("{program}-{}", std::process::id()));
-        let shell = format!("exec {program} \"$@\" 3>'{}'", heartbeat.display());
-        let mut command = Command::new("sh");
-        command.args(["-c", &shell, "sh", flag, script]).env("PLIMSOLL_DIR", scratch("segments-interpreters"));
-        let service = Service::start(&mut command);
-        let beats =
-            || fs::read_to_string(&heartbeat).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
-        wait_until("its first steps", || beats() > 10);
+    for (program, flag, script) in [("python3", "-c", PYTHON), ("node", "-e", NODE)] {
+        let program = Beating::start(program, program, &[flag, script]);
+        let pid = program.service.pid();
         for _ in 0..3 {
-            done(&["attach", &service.pid()]);
-            let then = beats();
-            wait_until("it to go on", || beats() > then + 10);
-            let report = books(&service.pid());
-            assert!(counter(&report, "import_words") > 5 && counter(&report, "faults") == 0, "{program}");
-            done(&["detach", &service.pid()]);
+            done(&["attach", &pid]);
+            program.goes_on();
+            let report = books(&pid);
+            assert!(counter(&report, "import_words") > 5 && counter(&report, "faults") == 0);
+            done(&["detach", &pid]);
         }
     }
+}
+
+/// Attach and detach, in turn: each enters the program once. The program checks itself, or gets on.
+fn entered(times: usize, name: &str, pid: &str, mut check: impl FnMut()) {
+    let mappings = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives").lines().count();
+    let mut settled = 0;
+    for n in 0..times / 2 {
+        done(&["attach", pid, "--sites", ["sampled", "exact"][n % 2]]);
+        if n % 20 == 0 {
+            check();
+        }
+        done(&["detach", pid]);
+        if n == 10 {
+            settled = mappings();
+        }
+    }
+    check();
+    // Arenas of malloc come and go with the load; a region for each time would not go.
+    assert!(mappings() < settled + 20 + times / 10, "{name}: {settled} mappings, then {}", mappings());
+    println!("exercised: {name}: entered {} times", times / 2 * 2);
+}
+
+#[test]
+#[ignore = "full: 1,000 injections into each of eight programs"]
+fn a_thousand_injections_harm_no_program() {
+    for_each_program(1000);
+}
+
+fn for_each_program(times: usize) {
+    let file = compiled(&[]);
+    for (name, file) in [("C", &file), ("C, vectorised", &compiled(&["-O3", "-march=native"]))] {
+        let mut program = start("native-many", file, &["3"]);
+        let (pid, mut operations) = (program.pid(), 0);
+        entered(times, name, &pid, || {
+            let log = stop(&mut program);
+            assert!(log.operations > operations && log.interrupted == 0, "{name}: {} EINTR", log.interrupted);
+            operations = log.operations;
+            assert_eq!(program.tell("go"), "gone");
+        });
+        assert_eq!(program.said(), "");
+    }
+    let alone = compiled(&["-DALONE"]);
+    for (name, program, arguments) in [
+        ("one thread in malloc", alone.to_str().expect("a path"), &[][..]),
+        ("python", "python3", &["-c", PYTHON]),
+        ("node", "node", &["-e", NODE]),
+    ] {
+        let program = Beating::start(program.rsplit('/').next().unwrap_or(program), program, arguments);
+        entered(times, name, &program.service.pid(), || program.goes_on());
+    }
+    let sleep = Service::start(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
+    entered(times, "sleep", &sleep.pid(), || ());
+    let jdk = jdks().last().expect("a JDK");
+    let mut java = jdk.start("native-many-java", &["-XX:+DisableAttachMechanism"]);
+    let (pid, mut operations) = (java.pid(), 0);
+    entered(times, "java", &pid, || {
+        let log = java.stop();
+        assert!(log.operations > operations);
+        operations = log.operations;
+        assert_eq!(java.tell("go"), "gone");
+    });
+    let redis = Redis::start("redis-many");
+    let mut load = Command::new("redis-benchmark");
+    load.arg("-s").arg(&redis.socket).args([
+        "-t",
+        "set,get,lpush",
+        "-r",
+        "10000",
+        "-d",
+        "300",
+        "-c",
+        "8",
+        "-n",
+        "100000000",
+        "-q",
+    ]);
+    let _load = Service::start(&mut load);
+    let commands = || redis.figure("stats", "total_commands_processed:");
+    entered(times, "redis", &redis.server.pid(), || {
+        let then = commands();
+        wait_until("redis to serve", || commands() > then + 1000);
+    });
 }
 
 /// A VM that opens no socket is entered as a native program is.

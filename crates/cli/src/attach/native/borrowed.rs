@@ -34,6 +34,8 @@ const CALLING: Duration = Duration::from_secs(20);
 const DEEPEST: u64 = 1 << 20;
 /// The longest frame, and what mmap uses below it. A signal handler needs as much.
 const ROOM: u64 = 16 << 10;
+/// pthread_create makes fewer than ten system calls, malloc below it some more.
+const MOST_CALLS: usize = 10_000;
 const USER_CODE: u64 = 0x33;
 /// x86 flags that a function may not find set: trap and direction.
 const TRAP_AND_DIRECTION: u64 = 0x500;
@@ -159,7 +161,12 @@ impl<'t> Borrowed<'t> {
         let mut done = Done { calls: Vec::new() };
         self.thread.run_to_call(0)?;
         loop {
-            match self.thread.wait(deadline)? {
+            let stop = self.thread.wait(deadline)?;
+            // A hostile program could make calls without end.
+            if deadline.has_passed() || done.calls.len() > MOST_CALLS {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match stop {
                 Stop::Call => {
                     self.in_call = !self.in_call;
                     let r = self.thread.registers()?;
@@ -201,6 +208,7 @@ impl<'t> Borrowed<'t> {
             loop {
                 match self.thread.wait(deadline)? {
                     Stop::Exec => return Err(replaced()),
+                    Stop::Signal(_) if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
                     Stop::Signal(signal) => self.thread.run_with(signal)?,
                     Stop::Event | Stop::Call => break,
                 }
@@ -227,8 +235,11 @@ fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
     };
     thread.interrupt().map_err(why)?;
     loop {
-        match thread.wait(deadline).map_err(why)? {
+        let stop = thread.wait(deadline).map_err(why)?;
+        match stop {
             Stop::Event => return Ok(()),
+            // Signals without end.
+            _ if deadline.has_passed() => return Err(Unfit::Stuck),
             Stop::Exec => return Err(Unfit::Replaced),
             Stop::Signal(signal) => thread.run_with(signal).map_err(why)?,
             Stop::Call => thread.run_with(0).map_err(why)?,

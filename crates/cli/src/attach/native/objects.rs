@@ -233,3 +233,52 @@ pub fn offsets<const N: usize>(library: &[u8], names: [&str; N]) -> Option<[u64;
     };
     Some(names.map(find)).filter(|offsets| !offsets.contains(&0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_facts::units::{AddressRange, Avma};
+
+    /// The C library that this test runs with, mapped at an address of our choice.
+    fn libc() -> (Vec<u8>, Vma) {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let line = maps.lines().find(|line| line.contains("/libc.so.6") && line.contains("r-xp")).expect("a libc");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let offset = u64::from_str_radix(fields[2], 16).expect("an offset");
+        let range = AddressRange::new(Avma(0x7000_0000_0000), Avma(0x7000_0020_0000));
+        let vma = Vma { range, offset, executable: true, ..Vma::default() };
+        (std::fs::read(fields[5]).expect("the file"), vma)
+    }
+
+    #[test]
+    fn the_range_of_malloc_leaves_out_what_waits() {
+        let (bytes, vma) = libc();
+        let exports = exports(&bytes[..], &vma).expect("exports");
+        let forbidden = Forbidden::new(in_libc(&exports).expect("malloc"));
+        let at = |name: &str| forbidden.found(exports.address(name.as_bytes()).expect(name), &[]);
+        for name in ["malloc", "free", "realloc", "malloc_info", "fork", "dl_iterate_phdr", "exit"] {
+            assert!(at(name).is_some(), "{name}");
+        }
+        // If one of these were forbidden, hardly a thread could ever be borrowed.
+        for name in ["read", "epoll_wait", "nanosleep", "pthread_cond_wait", "sem_wait", "poll", "__libc_start_main"] {
+            assert_eq!(at(name), None, "{name}");
+        }
+    }
+
+    /// Every truncation and every flipped byte of the tables gives an answer.
+    #[test]
+    fn broken_objects_are_survived() {
+        let (mut bytes, vma) = libc();
+        for n in (0..bytes.len()).step_by(bytes.len() / 11) {
+            let _ = exports(&bytes[..n], &vma).map(|exports| in_libc(&exports));
+        }
+        let headers = (bytes.len() - 4096..bytes.len()).step_by(151);
+        for i in (0..1200).step_by(29).chain(headers) {
+            bytes[i] ^= 0xff;
+            let _ = exports(&bytes[..], &vma).map(|exports| in_libc(&exports));
+            let _ = offsets(&bytes, ["malloc"]);
+            bytes[i] ^= 0xff;
+        }
+        assert!(offsets(&bytes, ["malloc", "munmap"]).is_some() && offsets(&bytes, ["no such function"]).is_none());
+    }
+}

@@ -86,13 +86,20 @@ fn ptrace() -> Check {
         .with_remedy(
             "from inside a container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})",
         ),
-        (0, _) => found(true, "resident sizes of your own processes can be read; others: sudo plimsoll …"),
+        (0, _) => {
+            let others = sys::as_root("plimsoll …");
+            found(true, &format!("resident sizes of your own processes can be read; others: {others}"))
+        }
         (1, _) => {
             found(false, "yama allows ancestors only: reports work, but resident sizes of a running process can't be read")
-                .with_remedy("sudo plimsoll report PID, or: sudo sysctl kernel.yama.ptrace_scope=0")
+                .with_remedy(format!(
+                    "{}, or: {}",
+                    sys::as_root("plimsoll report PID"),
+                    sys::as_root("sysctl kernel.yama.ptrace_scope=0")
+                ))
         }
         (n, _) => found(false, &format!("kernel.yama.ptrace_scope = {n}: resident sizes need root"))
-            .with_remedy("sudo plimsoll report PID"),
+            .with_remedy(sys::as_root("plimsoll report PID")),
     }
 }
 

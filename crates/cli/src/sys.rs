@@ -78,6 +78,13 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// A command that needs root, as it can be typed here: containers seldom have sudo.
+pub fn as_root(command: &str) -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_sudo = std::env::split_paths(&path).any(|folder| folder.join("sudo").is_file());
+    if has_sudo { format!("sudo {command}") } else { format!("as root: {command}") }
+}
+
 /// RLIMIT_FSIZE.
 pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE)

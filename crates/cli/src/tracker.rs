@@ -51,7 +51,7 @@ pub fn unpack() -> Result<Unpacked, Failure> {
         }
     }
     Err(format!(
-        "cannot unpack the tracker anywhere ({}). Set XDG_CACHE_HOME to a directory of yours",
+        "cannot unpack the tracker anywhere ({}). Set XDG_CACHE_HOME to a directory of yours; if others can write to one on its path, chmod +t that",
         refused.join("; ")
     )
     .into())

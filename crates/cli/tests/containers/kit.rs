@@ -11,6 +11,10 @@ use crate::stage::{Scratch, must, say};
 /// Before a command: as a user without rights.
 pub const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
+/// Begins a script: only the folder `volume` can be written to, as in a container with a read-only root and one volume.
+pub const READ_ONLY: &str = "mkdir -p volume; mount -t tmpfs -o mode=0755 none volume; \
+    for place in / /dev/shm /tmp; do mountpoint -q $place && mount -o remount,bind,ro $place; done;";
+
 pub struct Container {
     scratch: Scratch,
 }
@@ -76,7 +80,7 @@ impl Container {
         self.scratch.path()
     }
 
-    /// Compiles the program `healthy`, which holds 8 MiB, for `TARGET` in scripts. It prints how much lives.
+    /// Compiles the program `healthy`, which holds 8 MiB, in the folder. It prints how much lives.
     pub fn with_target(self) -> Container {
         compiled(
             "../explain/healthy",
@@ -88,8 +92,20 @@ impl Container {
 
     /// Runs a shell script in PID and mount namespaces of their own. `plimsoll` in it is the program.
     pub fn run(&self, script: &str) -> Said {
+        // bash execs a last command, which would then be process 1.
+        let script = &format!("{script}\nexit $?");
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "120", "unshare", "-mpf", "--mount-proc", "--kill-child", "sh", "-c", script]);
+        command.args([
+            "--kill-after=5",
+            "120",
+            "unshare",
+            "-mpf",
+            "--mount-proc",
+            "--kill-child",
+            "bash",
+            "-c",
+            script,
+        ]);
         let path = format!("{}:{}", self.folder().display(), std::env::var("PATH").unwrap_or_default());
         command.env("PATH", path).env("HOME", "/nowhere").env("XDG_CACHE_HOME", self.folder().join("cache"));
         let output = command.current_dir(self.folder()).stdin(Stdio::null()).output().expect("unshare");

@@ -4,6 +4,8 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 mod kit;
+mod manifests;
+mod read_only;
 mod rights;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
@@ -62,4 +64,19 @@ fn the_group_of_the_mount_sees_hidden_processes() {
     assert!(inside.code == Some(0) && inside.text.contains("can't be read"), "{}", inside.text);
     let list = container.run(&format!("{mount}; {member} plimsoll explain"));
     assert!(list.text.contains("       1  ") && !list.text.contains("/proc hides"), "{}", list.text);
+}
+
+/// Containers seldom have sudo. The known answer is the search path that the test makes.
+#[test]
+fn doctor_proposes_sudo_only_where_it_is() {
+    let Some(container) = Container::new("sudo") else { return };
+    let doctor = |before: &str| {
+        let script =
+            format!("{before} U=$(command -v setpriv); PATH=$PWD/bin exec $U {} $PWD/plimsoll doctor", &NOBODY[8..]);
+        container.run(&script).text
+    };
+    let without = doctor("mkdir bin;");
+    assert!(without.contains("as root: plimsoll") && !without.contains("sudo "), "{without}");
+    let with = doctor("cp /bin/true bin/sudo;");
+    assert!(with.contains("sudo plimsoll") && !with.contains("as root: "), "{with}");
 }

@@ -69,7 +69,7 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
         ),
         Facts { own_user: 0, .. } => (
             "can't be read without CAP_SYS_PTRACE, which this root doesn't have",
-            format!("{sudo}   # with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
+            format!("plimsoll {verb} {pid}   # with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
         ),
         Facts { own_user, its_user, yama, .. } if own_user == its_user => (
             match yama {
@@ -102,6 +102,7 @@ mod tests {
         assert!(contained.reason.contains("namespace") && contained.remedy.contains("outside"), "{contained:?}");
         let bounded = of(Facts { own_user: 0, ..facts });
         assert!(bounded.reason.contains("CAP_SYS_PTRACE") && bounded.remedy.contains("--cap-add"), "{bounded:?}");
+        assert!(!bounded.remedy.contains("sudo"), "{bounded:?}");
         assert!(of(Facts { its_user: 1000, ..facts }).reason.contains("dumpable"));
         assert!(of(Facts { its_user: 1000, yama: 1, ..facts }).reason.contains("ptrace_scope"));
         assert!(of(Facts { own_user: 0, may_trace: true, yama: 3, ..facts }).reason.contains("= 3"));

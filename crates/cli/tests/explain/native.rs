@@ -30,6 +30,19 @@ fn many_arenas_keep_what_their_threads_freed() {
     assert!(remedies.contains("MALLOC_ARENA_MAX="), "{remedies}");
 }
 
+/// A program may have more blocks of the size of a thread's cache than the walk would try one by one.
+#[test]
+fn a_cache_behind_many_blocks_of_its_size_is_found() {
+    let fixture = Fixture::c("cache_behind", &[]);
+    let explained = fixture.explained();
+    let arenas = explained.0["arenas"].as_array().unwrap();
+    let of_thread = arenas.iter().find(|arena| arena["kind"] == "thread").expect("the thread has an arena");
+    let [live, retained] = ["live_bytes", "retained_bytes"].map(|key| of_thread[key].as_u64().unwrap());
+    let cached = fixture.truth("cached");
+    assert!(retained >= cached && live < cached / 10, "{live} live, {retained} free, {cached} of it in the cache");
+    explained.line_is("glibc-live", fixture.truth("blocks"));
+}
+
 #[test]
 fn a_fragmented_main_arena_is_not_told_to_cap_its_arenas() {
     let fixture = Fixture::c("main_fragmentation", &[]);

@@ -84,6 +84,9 @@ pub(crate) fn fastbin_chunks(
     (found, whole)
 }
 
+/// Of a program, on any CPU: x86-64 has at most 57 bits (Documentation/arch/x86/x86_64/5level-paging.rst).
+const LAST_ADDRESS: u64 = (1 << 57) - 1;
+
 #[derive(Clone, Copy)]
 struct TcacheShape {
     chunk: u64,
@@ -106,9 +109,20 @@ fn shape(size: u64) -> Option<&'static TcacheShape> {
     TCACHE_SHAPES.iter().find(|shape| [shape.chunk, shape.chunk + ALIGN].contains(&size))
 }
 
-/// Whether a chunk of that size could be a thread's cache.
-pub(crate) fn could_be_tcache(size: u64) -> bool {
-    shape(size).is_some()
+/// Whether a chunk could be a thread's cache with entries. `bytes` are the program's, as far as they were read: a program
+/// may have a million other blocks of that size, and each candidate is read again.
+pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
+    let Some(shape) = shape(size) else { return false };
+    let heads = (0..shape.bins).map_while(|bin| word_at(bytes, shape.entries + bin * 8));
+    let (mut read, mut used) = (0, 0);
+    for head in heads {
+        if !head.is_multiple_of(ALIGN) || head > LAST_ADDRESS {
+            return false;
+        }
+        read += 1;
+        used += usize::from(head != 0);
+    }
+    used > 0 || read < shape.bins
 }
 
 /// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
@@ -184,6 +198,17 @@ mod tests {
                 }
                 image.put(HEAP + 16 + shape.entries as u64 + 8 * bin as u64, next);
             }
+            let mut body = vec![0; shape.chunk as usize - 8];
+            assert!(image.read(Avma(HEAP + CHUNK_HEADER), &mut body) && could_be_tcache(size, &body));
+            // A part of it doesn't rule it out; one word that is no address does, and so does a cache without an entry.
+            assert!((0..body.len()).all(|read| could_be_tcache(size, &body[..read])));
+            for bin in 0..shape.bins {
+                let mut other = body.clone();
+                other[shape.entries + bin * 8] |= 1;
+                assert!(!could_be_tcache(size, &other), "a head that isn't aligned");
+            }
+            body[shape.entries..].fill(0);
+            assert!(!could_be_tcache(size, &body), "an empty cache");
             let mut found = tcache_chunks(&image, Avma(HEAP), size, &Heaps(&heap)).expect("a cache");
             found.sort_unstable();
             assert_eq!(found, want, "a cache in a chunk of {size:#x} bytes");

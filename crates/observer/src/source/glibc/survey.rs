@@ -3,7 +3,7 @@
 use super::ends;
 use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
-use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
+use super::lists::{Heaps, ListedChunk, fastbin_chunks, tcache_chunks};
 use super::mmapped;
 use super::objects::Objects;
 use super::sizes::Sizes;
@@ -19,7 +19,7 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched, word_a
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
-/// Limit of candidates for thread caches: a program may have many other chunks of the same size.
+/// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and addresses.
 const MOST_CANDIDATES: usize = 200_000;
 /// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
@@ -435,7 +435,7 @@ fn walk_piece<M: Memory>(
     let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, pages| {
         let range = AddressRange::sized(chunk.at, Bytes(chunk.size));
         sizes.add(chunk.size, resident(pages, range));
-        if could_be_tcache(chunk.size) && finds.caches.len() < MOST_CANDIDATES {
+        if chunk.could_be_tcache && finds.caches.len() < MOST_CANDIDATES {
             finds.caches.push((chunk.at, chunk.size));
         }
         if finds.wants_first_bytes() {

@@ -15,6 +15,7 @@
 //! the kernel map it.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
+use super::lists::could_be_tcache;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
@@ -85,10 +86,16 @@ struct Headers<'m, M: Memory> {
 }
 
 impl<M: Memory> Headers<'_, M> {
+    /// The program's bytes from the start of a chunk to the end of the window.
+    fn program(&self, chunk: u64) -> &[u8] {
+        let from = (chunk + CHUNK_HEADER).checked_sub(self.start);
+        let read = self.bytes.get(..self.filled).unwrap_or_default();
+        from.and_then(|from| read.get(from as usize..)).unwrap_or_default()
+    }
+
     /// The first 16 of the program's bytes, if they are in the window.
     fn first_bytes(&self, chunk: u64) -> Option<&[u8; 16]> {
-        let from = (chunk + CHUNK_HEADER).checked_sub(self.start)? as usize;
-        self.bytes.get(..self.filled)?.get(from..from.checked_add(16)?)?.try_into().ok()
+        self.program(chunk).first_chunk()
     }
 
     fn size_field(&mut self, chunk: u64, pages: &mut PageStates<'_, M>) -> Option<u64> {
@@ -128,6 +135,8 @@ pub(crate) struct InUse<'w> {
     pub size: u64,
     /// The first 16 bytes that malloc returned, if they were read.
     pub first_bytes: Option<&'w [u8; 16]>,
+    /// What was read of it doesn't rule out a thread's cache.
+    pub could_be_tcache: bool,
 }
 
 /// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's top.
@@ -168,11 +177,13 @@ pub(crate) fn walk<M: Memory>(
         if !size.is_multiple_of(ALIGN) || end > limit.0 || field & IS_MMAPPED != 0 {
             return (sums, End::Broken(Avma(chunk)));
         }
+        // Before the window moves on.
+        let could_be_tcache = could_be_tcache(size, headers.program(chunk));
         let Some(next) = headers.size_field(end, pages) else { return (sums, End::Broken(Avma(chunk))) };
         if next & PREV_INUSE != 0 {
             sums.inuse += Bytes(size);
             sums.inuse_count += 1;
-            seen(InUse { at: Avma(chunk), size, first_bytes: first_bytes.as_ref() }, pages);
+            seen(InUse { at: Avma(chunk), size, first_bytes: first_bytes.as_ref(), could_be_tcache }, pages);
         } else {
             sums.binned += Bytes(size);
             sums.binned_count += 1;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::fixture::{Explained, Fixture, compiled, explain, is_root, run, scratch, skip};
+use crate::fixture::{Explained, Fixture, compiled, explain, fresh, is_root, run, scratch, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,6 +65,23 @@ fn a_pool_that_was_never_shut_down_is_named() {
     assert!(explained.verdicts().contains(&"thread-stacks"));
     let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
     assert!(evidence.contains("the largest pool is leaky-pool: 300 threads"), "{evidence}");
+}
+
+/// OpenJ9 isn't taken for HotSpot: it gets no SIGQUIT, which would end the fixture before the second explanation.
+#[test]
+fn openj9_is_told_apart_and_gets_no_signal() {
+    let folder = fresh("openj9");
+    let names = ["libjvm.so", "libj9vm29.so"].map(|name| folder.join(name));
+    let paths = names.each_ref().map(|path| path.to_str().expect("a path"));
+    paths.iter().for_each(|path| std::fs::write(path, [0; 4096]).expect("own folder"));
+    let fixture = Fixture::c("openj9", &paths);
+    for _ in 0..2 {
+        let explained = fixture.explained();
+        assert_eq!(explained.0["process"]["runtime"], "native");
+        let gaps = explained.0["gaps"].as_array().expect("gaps");
+        let gap = gaps.iter().find(|gap| gap["source"] == "hotspot").expect("a gap");
+        assert!(gap["reason"].as_str().is_some_and(|reason| reason.contains("OpenJ9")), "{gap:#}");
+    }
 }
 
 #[test]

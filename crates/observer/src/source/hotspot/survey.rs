@@ -57,14 +57,24 @@ fn nmt_summary(jdk: Option<u32>) -> &'static str {
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
+/// Eclipse OpenJ9 has a libjvm.so, too, which leads to its own library. It answers none of HotSpot's commands, and SIGQUIT
+/// makes it write a dump into its directory.
 pub fn is_hotspot(vmas: &[Vma]) -> bool {
-    vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so"))
+    vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so")) && !is_openj9(vmas)
+}
+
+/// Its library is called libj9vm29.so; the number is the VM's version.
+fn is_openj9(vmas: &[Vma]) -> bool {
+    vmas.iter().any(|vma| vma.name.rsplit('/').next().is_some_and(|name| name.starts_with("libj9vm")))
 }
 
 /// None without a gap: the process isn't a HotSpot VM. Also returns the path to the count of direct buffers.
 pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)> {
     if !is_hotspot(vmas) {
-        return (None, Vec::new());
+        let reason = "the VM is Eclipse OpenJ9, not HotSpot, and was not queried";
+        let effect = "its Java heap, classes and compiled code are in other-anonymous";
+        let gap = is_openj9(vmas).then(|| Gap::new(Source::HotSpot, reason.to_owned(), effect));
+        return (None, gap.into_iter().collect());
     }
     let mut hotspot = HotSpot::default();
     let mut gaps = Vec::new();

@@ -1,12 +1,16 @@
-//! Java frames in the sites of HotSpot 17, 21 and 25 against what the fixtures report: the right leaf, the right
-//! callers, the right number of blocks, however the code ran. The segment is read after the end of the process.
+//! Java frames in the sites of HotSpot 11 to 27 against what the fixtures report: the right leaf, the right callers, the
+//! right number of blocks, however the code ran. The segment is read after the end of the process. 8 can't run the fixtures:
+//! see `jdks`.
 
+#[path = "../../../fixtures/roots.rs"]
+mod roots;
 #[allow(dead_code)]
 #[path = "subjects/stage.rs"]
 mod stage;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +18,33 @@ use std::process::{Command, Stdio};
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::{FrameKind, frame_flags};
 use plimsoll_tracked::segment::{Segment, read};
-use stage::{Jdk, Scratch, jdk, must, repository, say, vms};
+use roots::{Root, home_of};
+use stage::{Jdk, Scratch, is_full, jdk, must, repository, say};
+
+/// A JVM of this machine, or one of the root with the JDKs in service.
+struct Vm {
+    jdk: Jdk,
+    root: Option<Root>,
+}
+
+impl Deref for Vm {
+    type Target = Jdk;
+
+    fn deref(&self) -> &Jdk {
+        &self.jdk
+    }
+}
+
+/// `make test-full` takes the root's versions, too, that the machine doesn't have.
+fn vms() -> Vec<Vm> {
+    let mut vms: Vec<Vm> = stage::vms().into_iter().map(|jdk| Vm { jdk, root: None }).collect();
+    for major in [11, 26, 27].into_iter().filter(|_| is_full()) {
+        if let Some(root) = Root::of_jdks(roots::target(env!("CARGO_TARGET_TMPDIR"))) {
+            vms.push(Vm { jdk: Jdk { home: home_of(major), major }, root: Some(root) });
+        }
+    }
+    vms
+}
 
 fn compiler() -> Jdk {
     jdk(17).expect("JDK 17 (run .ci/setup)")
@@ -25,7 +55,9 @@ fn built(folder: &Path) {
     let (jdk, sources) = (compiler(), repository().join("fixtures/java/sites"));
     let compile = |to: &Path, names: &[&str]| {
         let mut javac = jdk.tool("javac");
-        javac.args(["-nowarn", "-XDignore.symbol.file", "-d"]).arg(to);
+        javac
+            .args(["-nowarn", "-Xlint:-options", "-XDignore.symbol.file", "-source", "11", "-target", "11", "-d"])
+            .arg(to);
         must(javac.args(names.iter().map(|name| sources.join(name))));
     };
     compile(folder, &["Sites.java", "Churn.java"]);
@@ -129,11 +161,19 @@ struct Run {
 }
 
 /// Runs Java under the tracker with exact sites. `check`: each remembered stack is walked again.
-fn run(vm: &Jdk, folder: &Path, check: bool, arguments: &[&str]) -> Run {
+fn run(vm: &Vm, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     let segments = Scratch::new("java-segments");
     fs::set_permissions(segments.path(), fs::Permissions::from_mode(0o700)).expect("own folder");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let plimsoll = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let mut command = match &vm.root {
+        Some(root) => {
+            root.take(plimsoll);
+            root.command_with(&[folder, segments.path()], "/plimsoll")
+        }
+        None => Command::new(plimsoll),
+    };
     command.args(["run", "--sites", "exact", "--dir"]).arg(segments.path()).arg("--").arg(vm.bin("java"));
+    command.args(vm.denies_unsafe_memory().then_some("--sun-misc-unsafe-memory-access=allow"));
     command.args(["-Xmx256m", "-cp"]).arg(folder).args(arguments);
     command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }).env("XDG_CACHE_HOME", segments.path());
     let output = command.stdin(Stdio::null()).output().expect("plimsoll");
@@ -158,7 +198,7 @@ const ALLOCATE: &str = "jdk/internal/misc/Unsafe.allocateMemory0";
 const MAIN: [&str; 3] = ["Sites.middle", "Sites.outer", "Sites.main"];
 
 /// Runs everything that the fixture does, with these options of the VM.
-fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
+fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
     let rounds = format!("-Drounds={ROUNDS}");
     let here = folder.to_str().expect("a path");
     let mut arguments = [options, &[&rounds, "Sites", here]].concat();
@@ -329,7 +369,7 @@ fn classes_and_code_that_go() {
 #[test]
 fn foreign_functions() {
     let folder = Scratch::new("java-foreign");
-    let vm = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let vm = Vm { jdk: jdk(25).expect("JDK 25 (run .ci/setup)"), root: None };
     let source = repository().join("fixtures/java/sites/Foreign.java");
     must(vm.tool("javac").arg("-d").arg(folder.path()).arg(source));
     for check in [false, true] {
@@ -366,7 +406,8 @@ fn a_compiler_at_work() {
         .map(|i| format!("  int m{i}(java.util.List<String> l) {{ return l.stream().map(s -> s + {i}).mapToInt(String::length).sum(); }}\n"))
         .collect();
     fs::write(&source, format!("class Many {{\n{methods}}}\n")).expect("scratch");
-    for vm in vms().iter().filter(|vm| vm.major != 21) {
+    // The root's JDKs have no compiler.
+    for vm in vms().iter().filter(|vm| vm.major != 21 && vm.root.is_none()) {
         let out = folder.path().join(vm.major.to_string());
         let arguments = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", out.to_str().expect("a path")];
         for check in [false, true] {
@@ -394,7 +435,7 @@ fn direct_buffers_are_other_on_17_and_25() {
     fs::write(&source, text).expect("own folder");
     must(compiler().tool("javac").arg("-d").arg(scratch.path()).arg(&source));
     // The libjvm of this JDK 21 package has no symbols, so no rule finds os::malloc there.
-    for (index, vm) in vms().iter().filter(|vm| vm.major != 21).enumerate() {
+    for (index, vm) in stage::vms().iter().filter(|vm| vm.major != 21).enumerate() {
         let segments = scratch.path().join(format!("segments-{index}"));
         let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         run.arg("run")

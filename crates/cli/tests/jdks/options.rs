@@ -4,8 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::roots::Root;
-use crate::services::{JDKS, Service, java, jdks};
+use crate::roots::{JDKS, Root};
+use crate::services::{Service, java, jdks};
 
 /// Options that a verdict proposes from a version on (docs/verdicts/heap-committed-unused.md), and that version.
 const CITED: [(&[&str], u32); 5] = [

@@ -9,11 +9,8 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::fixture::{Explained, Fixture, PLIMSOLL, fresh};
-use crate::roots::{Root, target};
+use crate::roots::{JDKS, Root, home_of, target};
 use crate::stage::{installed, must, repository};
-
-/// The versions in service (docs/jdks.md).
-pub const JDKS: [u32; 7] = [8, 11, 17, 21, 25, 26, 27];
 
 /// The service's classes, compiled once for the oldest of them.
 fn classes() -> &'static Path {
@@ -44,12 +41,12 @@ impl fmt::Display for Service {
 
 /// The root with the JDKs. None, and a line about it, where nobody may make one.
 pub fn jdks() -> Option<Root> {
-    Root::of_jdks(&JDKS, target(env!("CARGO_TARGET_TMPDIR")))
+    Root::of_jdks(target(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// The command that starts this JDK's VM in the root.
 pub fn java(root: &Root, jdk: u32) -> Command {
-    root.command(&format!("/usr/lib/jvm/java-{jdk}-openjdk-amd64/bin/java"))
+    root.command(home_of(jdk).join("bin/java").to_str().expect("a path"))
 }
 
 /// The service on one JDK after another.

@@ -4,8 +4,8 @@
 use std::fs;
 
 use crate::fixture::{Explained, resident};
-use crate::roots::Root;
-use crate::services::{JDKS, Service, java, jdks};
+use crate::roots::{JDKS, Root};
+use crate::services::{Service, java, jdks};
 use crate::stage::repository;
 
 const BEGIN: &str = "<!-- The test jdks::table writes what follows. -->\n\n";

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
@@ -59,7 +60,9 @@ impl Service {
     pub const ZLIB_BLOCKS: u64 = 6;
 
     pub fn start(root: &Root, jdk: u32, flags: &[&str]) -> Service {
-        let inside = format!("/service-{}", std::process::id());
+        // Tests of one process start services at the same time.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let inside = format!("/service-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         must(Command::new("cp").args(["-rT"]).arg(classes()).arg(root.0.join(&inside[1..])));
         let mut java = java(root, jdk);
         java.args(["-Xms64m", "-Xmx64m"]).args(flags).args(["-cp", &inside, "Service"]);

@@ -108,11 +108,11 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     // Omits a category whose printed figures would all be 0; the sum stays right.
     let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
-    order.sort_by(|a, b| b.figures.weight().cmp(&a.figures.weight()).then_with(|| a.name.cmp(&b.name)));
-    let weight = order.iter().map(|category| category.figures.weight()).sum();
-    let (shown, folded) = worth_a_line(order, weight);
+    order.sort_by(|a, b| books.weight_of(b).cmp(&books.weight_of(a)).then_with(|| a.name.cmp(&b.name)));
+    let weight = order.iter().map(|category| books.weight_of(category)).sum();
+    let (shown, folded) = worth_a_line(order, books, weight);
     for category in shown {
-        let share = category.figures.weight().percent_of(weight);
+        let share = books.weight_of(category).percent_of(weight);
         category_line(out, &category.name, &category.figures, share, resident)?;
     }
     if !folded.is_empty() {
@@ -128,7 +128,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             // Peaks of different moments do not add up.
             ..Figures::default()
         };
-        let share = folded.iter().map(|category| category.figures.weight()).sum::<Bytes>().percent_of(weight);
+        let share = folded.iter().map(|category| books.weight_of(category)).sum::<Bytes>().percent_of(weight);
         category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
@@ -146,16 +146,26 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             "The kernel can drop their pages and read them again from the files, so `share` leaves them out."
         )?;
     }
+    if let Some(own) = books.mappings_of_malloc() {
+        writeln!(
+            out,
+            "\nThe live blocks are in {}'s mappings: `share` counts of these only what is beyond the blocks.",
+            own.name
+        )?;
+    }
     Ok(())
 }
 
 /// Splits categories into those with a line of their own, and those that never held a thousandth of the total. The
 /// latter share one line, unless there are only a few. JSON has them all.
-fn worth_a_line(order: Vec<&Category>, weight: Bytes) -> (Vec<&Category>, Vec<&Category>) {
+fn worth_a_line<'b>(order: Vec<&'b Category>, books: &Books, weight: Bytes) -> (Vec<&'b Category>, Vec<&'b Category>) {
     const FEW: usize = 3;
     let least = Bytes(weight.0 / 1000);
-    let is_small = |f: &Figures| f.weight() < least && f.peak < least && f.reserved < least;
-    let (small, large): (Vec<_>, Vec<_>) = order.iter().partition(|category| is_small(&category.figures));
+    let is_small = |category: &Category| {
+        let f = &category.figures;
+        books.weight_of(category) < least && f.peak < least && f.reserved < least
+    };
+    let (small, large): (Vec<_>, Vec<_>) = order.iter().partition(|category| is_small(category));
     if small.len() > FEW { (large, small) } else { (order, Vec::new()) }
 }
 
@@ -383,5 +393,23 @@ mod tests {
         );
         // The resident bytes of a dead process are unknown.
         assert!(lines(None)[0].starts_with("Thread Stack"));
+    }
+
+    /// 60 MiB of live blocks lie in 64 resident MiB that jemalloc mapped: they must not be counted twice.
+    #[test]
+    fn the_mappings_of_malloc_count_beyond_its_blocks() {
+        let categories = vec![category("app", 60, 0, None), category("jemalloc", 0, 80, Some(64))];
+        let mut books = Books { categories, ..Books::default() };
+        books.process.allocator = "jemalloc";
+        books.total.live = Bytes::mib(60);
+        let mut out = Vec::new();
+        super::categories(&mut out, &books).expect("a Vec takes it");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let share = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).expect("a line");
+            line.split_whitespace().find(|word| word.ends_with('%')).expect("a share").to_string()
+        };
+        assert_eq!((share("app"), share("jemalloc")), ("93.8%".into(), "6.2%".into()), "{text}");
+        assert!(text.contains("in jemalloc's mappings"), "{text}");
     }
 }

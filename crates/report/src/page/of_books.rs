@@ -73,10 +73,10 @@ fn bars(books: &Books) -> Bars {
     let mut bars: Vec<Bar> = books
         .categories
         .iter()
-        .filter(|category| category.figures.weight() > Bytes(0))
+        .filter(|category| books.weight_of(category) > Bytes(0))
         .map(|category| Bar {
             name: category.name.clone(),
-            bytes: category.figures.weight().0,
+            bytes: books.weight_of(category).0,
             note: if category.figures.fault { "more freed than allocated: unknown".into() } else { String::new() },
             parts: vec![],
         })
@@ -102,7 +102,7 @@ fn categories(books: &Books) -> Table {
         ]
     };
     let mut all: Vec<&Category> = books.categories.iter().filter(|category| !category.figures.is_empty()).collect();
-    all.sort_by_key(|category| std::cmp::Reverse(category.figures.weight()));
+    all.sort_by_key(|category| std::cmp::Reverse(books.weight_of(category)));
     Table {
         id: "categories",
         title: "Categories".into(),

@@ -74,7 +74,7 @@ impl Figures {
 
     /// The memory that a line really costs; tables are ordered by it. For mappings, these are the resident pages if
     /// known: a stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
-    pub fn weight(&self) -> Bytes {
+    fn weight(&self) -> Bytes {
         let mapped = self.committed - self.files;
         self.live + self.resident.map_or(mapped, |resident| resident.min(mapped))
     }
@@ -300,6 +300,21 @@ impl Module {
 }
 
 impl Books {
+    /// The category of what malloc itself mapped, if it isn't glibc's: its name is the allocator's. All live blocks lie
+    /// in these mappings. (glibc calls the kernel past the hooks, so its arenas have no category.)
+    pub fn mappings_of_malloc(&self) -> Option<&Category> {
+        let is_its = |category: &&Category| category.name == self.process.allocator;
+        self.categories.iter().filter(is_its).find(|category| category.figures.committed > Bytes(0))
+    }
+
+    /// What the category costs. The mappings of malloc weigh what is beyond the live blocks in them, so that no byte
+    /// counts twice.
+    pub fn weight_of(&self, category: &Category) -> Bytes {
+        let weight = category.figures.weight();
+        let is_its = self.mappings_of_malloc().is_some_and(|its| std::ptr::eq(its, category));
+        if is_its { weight - self.total.live } else { weight }
+    }
+
     /// `now_boottime_ns` is the time of the reading; for a dead process, pass the time when it was last seen alive.
     pub fn new(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
         let ending = match life {

@@ -11,7 +11,6 @@ pub mod classes;
 pub mod classify;
 pub mod control;
 pub mod early;
-pub mod handed;
 pub mod image;
 pub mod inherited;
 pub mod keys;

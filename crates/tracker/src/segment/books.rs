@@ -72,12 +72,6 @@ impl SlotMark {
     pub fn of_thread() -> SlotMark {
         SlotMark(tls_get_half::<SLOT_MARK>(), PhantomData)
     }
-
-    /// The slot + 1; 0 where the thread has no state.
-    #[inline(always)]
-    pub fn number(self) -> u32 {
-        self.0
-    }
 }
 
 /// A row of the calling thread.

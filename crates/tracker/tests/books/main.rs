@@ -6,7 +6,6 @@ mod callers;
 mod categories;
 mod fork;
 mod guesses;
-mod handed;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod malloc_twins;

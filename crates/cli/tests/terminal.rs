@@ -100,7 +100,7 @@ fn one_of_several_processes_is_chosen() {
     fs::copy("/bin/sleep", &program).expect("a copy");
     let start = || Killed(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
     let both = [start(), start()];
-    terminal.start(40, &format!("$plimsoll explain '{}'", program.display()));
+    terminal.start(60, &format!("$plimsoll explain '{}'", program.display()));
     let screen = terminal.shows("PID of one of them, Enter for the first:");
     let [_, second] = both.each_ref().map(|one| one.0.id().to_string());
     assert!(both.iter().all(|one| screen.contains(&one.0.id().to_string())), "{screen}");

@@ -119,7 +119,7 @@ fn a_leak_is_seen_marked_recorded_and_its_end_stays() {
     terminal.shows(&["PAUSED"]);
     terminal.press("p");
     terminal.press("Tab");
-    terminal.shows(&["sites: the process is not tracked", "plimsoll run -- COMMAND"]);
+    terminal.shows(&["sites: the process is not tracked", "plimsoll attach"]);
     leak.kill();
     terminal.shows(&[&format!("process {pid}: ended"), "sum"]);
     terminal.press("q");

@@ -117,8 +117,8 @@ impl Container {
     /// What the target holds, and the report.
     pub fn explain(&self, before: &str, observer: &str) -> (u64, Explained) {
         let script = format!(
-            "{before} ./healthy 8 >truth & \
-             until grep -q ready truth; do sleep 0.01; done; \
+            "rm -f truth; {before} ./healthy 8 >truth & \
+             until grep -q ready truth 2>/dev/null; do sleep 0.01; done; \
              {observer} plimsoll explain $! --format json"
         );
         let said = self.run(&script);

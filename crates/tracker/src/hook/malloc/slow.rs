@@ -515,8 +515,13 @@ pub unsafe fn book_release(p: *mut u8) {
 /// As `book_release`.
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
-    // SAFETY: p is a live block.
-    unsafe { release_sized(p, blocks::usable(p)) }
+    // SAFETY: p is a live block. Without a segment its size is nobody's business, and without a C library nothing tells it.
+    unsafe {
+        match Segment::current() {
+            Some(_) => release_sized(p, blocks::usable(p)),
+            None => release_slow(p),
+        }
+    }
 }
 
 /// The same for a block whose usable bytes are known.

@@ -149,7 +149,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     if let Some(own) = books.mappings_of_malloc() {
         writeln!(
             out,
-            "\nThe live blocks are in {}'s mappings: `share` counts of these only what is beyond the blocks.",
+            "\nThe live blocks lie in {}'s mappings. `share` counts only the part of these mappings beyond the blocks.",
             own.name
         )?;
     }

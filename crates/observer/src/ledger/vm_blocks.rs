@@ -118,12 +118,17 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
 /// Whether the buffers that java.nio counts are blocks with a mapping of their own: as many of these as there are
 /// buffers have the buffers' mean size. Buffers of several sizes can't be told apart this way.
 fn are_large_blocks(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) -> bool {
+    let is_one = |chunk: &&MmappedChunk| is_as_large(direct, chunk.range.length(), page);
+    direct.count.is_some_and(|count| glibc.mmapped.iter().filter(is_one).count() as u64 >= count)
+}
+
+/// Whether a block with a mapping of this length has the mean size of java.nio's buffers.
+pub(crate) fn is_as_large(direct: &DirectBuffers, length: Bytes, page: Bytes) -> bool {
     // A chunk's header, and with -XX:+PageAlignDirectMemory a page more; then up to whole pages.
     const BESIDE: u64 = 16;
     let Some(count) = direct.count.filter(|count| *count > 0) else { return false };
     let least = direct.at_walk.0 / count + BESIDE;
-    let is_one = |chunk: &&MmappedChunk| (least..=least + 2 * page.0).contains(&chunk.range.length().0);
-    glibc.mmapped.iter().filter(is_one).count() as u64 >= count
+    (least..=least + 2 * page.0).contains(&length.0)
 }
 
 /// What moves to one line.

@@ -7,7 +7,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::suspects;
 use super::{Effort, Severity, Verdict, VerdictId};
-use crate::ledger::LineId;
+use crate::ledger::{LineId, is_as_large};
 use plimsoll_facts::snapshot::Glibc;
 use plimsoll_facts::units::{Avma, Bytes, counted};
 
@@ -116,9 +116,14 @@ fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
             alike.resident += piece.resident;
         }
     }
-    // The line excludes blocks that java.nio counts, and any of these may be among the large ones.
-    let counted = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.at_walk).unwrap_or_default();
-    by_size.values_mut().for_each(|alike| alike.resident -= counted);
+    // The line excludes blocks that java.nio counts: those of the size that its buffers have.
+    if let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) {
+        let page = case.snapshot.host.page;
+        for alike in by_size.values_mut().filter(|alike| is_as_large(direct, alike.size, page)) {
+            alike.number = alike.number.saturating_sub(direct.count.unwrap_or_default());
+            alike.resident -= direct.at_walk;
+        }
+    }
     let most = by_size.into_values().max_by_key(|alike| alike.resident)?;
     let live = case.resident(LineId::GlibcLive);
     (most.number >= ALIKE_AT_LEAST && most.resident <= live && most.resident.percent_of(live) >= 20.0).then_some(most)

@@ -412,8 +412,9 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
     // They are what java.nio counts: no evidence against anybody.
-    let counted = mib(340);
-    let direct = DirectBuffers { count: Some(85), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
+    let counted = Bytes(170 * (4 * 1024 - 4) * 1024);
+    snapshot.host.page = Bytes(4096);
+    let direct = DirectBuffers { count: Some(170), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
     snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
     let said: String =
         judge(&snapshot, &Ledger::of(&snapshot)).into_iter().flat_map(|verdict| verdict.evidence).collect();

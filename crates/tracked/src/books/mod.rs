@@ -301,10 +301,12 @@ impl Module {
 
 impl Books {
     /// The category of what malloc itself mapped, if it isn't glibc's: its name is the allocator's. All live blocks lie
-    /// in these mappings. (glibc calls the kernel past the hooks, so its arenas have no category.)
+    /// in these mappings, unless the books began with an attach: then older mappings hold some. (glibc calls the kernel
+    /// past the hooks, so its arenas have no category.)
     pub fn mappings_of_malloc(&self) -> Option<&Category> {
         let is_its = |category: &&Category| category.name == self.process.allocator;
-        self.categories.iter().filter(is_its).find(|category| category.figures.committed > Bytes(0))
+        let holds = |category: &&Category| category.figures.committed > self.total.live;
+        self.categories.iter().filter(is_its).find(holds).filter(|_| self.counter("attaches") == 0)
     }
 
     /// What the category costs. The mappings of malloc weigh what is beyond the live blocks in them, so that no byte

@@ -184,6 +184,7 @@ impl<'t> Borrowed<'t> {
                 // The call itself did that: the signal is dropped, and the thread goes back to where it was.
                 Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
                     self.in_call = false;
+                    self.thread.drop_signal();
                     self.restore()?;
                     return Err(io::Error::other(format!("the call was ended by signal {signal}")));
                 }
@@ -231,6 +232,8 @@ impl<'t> Borrowed<'t> {
 fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
     let why = |e: io::Error| match e.kind() {
         io::ErrorKind::TimedOut => Unfit::Stuck,
+        // Another thread's exec has given this one the number of the process; the end of plimsoll lets it go.
+        _ if e.raw_os_error() == Some(libc::ECHILD) => Unfit::Replaced,
         _ => Unfit::Now("has ended"),
     };
     thread.interrupt().map_err(why)?;

@@ -36,6 +36,8 @@ pub enum Stop {
 pub struct Thread {
     tid: libc::pid_t,
     is_stopped: bool,
+    /// The signal that stopped it; 0: none. It is delivered when the thread goes on, also where we give up.
+    signal: i32,
 }
 
 impl Thread {
@@ -43,7 +45,7 @@ impl Thread {
     pub fn seize(tid: u32) -> io::Result<Thread> {
         let tid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
         request(libc::PTRACE_SEIZE, tid, 0, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize)?;
-        Ok(Thread { tid, is_stopped: false })
+        Ok(Thread { tid, is_stopped: false, signal: 0 })
     }
 
     /// Makes the thread stop with `Stop::Event`.
@@ -65,12 +67,14 @@ impl Thread {
                 _ if libc::WIFSTOPPED(status) => {
                     self.is_stopped = true;
                     let signal = libc::WSTOPSIG(status);
-                    return Ok(match status >> 16 {
+                    let stop = match status >> 16 {
                         EVENT_STOP => Stop::Event,
                         libc::PTRACE_EVENT_EXEC => Stop::Exec,
                         _ if signal == libc::SIGTRAP | 0x80 => Stop::Call,
                         _ => Stop::Signal(signal),
-                    });
+                    };
+                    self.signal = if let Stop::Signal(signal) = stop { signal } else { 0 };
+                    return Ok(stop);
                 }
                 _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
             }
@@ -79,7 +83,7 @@ impl Thread {
 
     /// Lets the thread run until its next system call begins or ends.
     pub fn run_to_call(&mut self, signal: i32) -> io::Result<()> {
-        self.is_stopped = false;
+        (self.is_stopped, self.signal) = (false, 0);
         request(libc::PTRACE_SYSCALL, self.tid, 0, signal as usize)
     }
 
@@ -90,8 +94,13 @@ impl Thread {
 
     /// Lets the thread run and delivers the signal.
     pub fn run_with(&mut self, signal: i32) -> io::Result<()> {
-        self.is_stopped = false;
+        (self.is_stopped, self.signal) = (false, 0);
         request(libc::PTRACE_CONT, self.tid, 0, signal as usize)
+    }
+
+    /// The signal that stopped the thread is ours: nobody gets it.
+    pub fn drop_signal(&mut self) {
+        self.signal = 0;
     }
 
     pub fn registers(&self) -> io::Result<Registers> {
@@ -145,7 +154,7 @@ impl Drop for Thread {
     /// A thread that runs cannot be detached; the end of this process detaches it.
     fn drop(&mut self) {
         if self.is_stopped {
-            let _ = request(libc::PTRACE_DETACH, self.tid, 0, 0);
+            let _ = request(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
         }
     }
 }

@@ -44,6 +44,8 @@ fn total(explained: &Explained) -> u64 {
 
 /// The loader allocates its data about one more library before malloc exists, in its own memory.
 const LOADER: u64 = 16 << 10;
+/// Where these data begin in a page differs from run to run, so the plain program may have touched one page more.
+const PAGE: u64 = 4 << 10;
 
 #[test]
 fn invariant_7_all_lines_but_the_tracker_s_are_those_of_the_plain_program() {
@@ -57,7 +59,11 @@ fn invariant_7_all_lines_but_the_tracker_s_are_those_of_the_plain_program() {
         assert_eq!(fixture.truth("own_mmap"), plain.truth("own_mmap"));
         let (found, truth) = (explained.line("other-anonymous"), plain_lines.line("other-anonymous"));
         assert!(truth >= plain.truth("own_mmap"));
-        assert!((truth..=truth + LOADER).contains(&found), "{mode}: {found}, {truth}\n{:#}", explained.0["lines"]);
+        assert!(
+            (truth - PAGE..=truth + LOADER).contains(&found),
+            "{mode}: {found}, {truth}\n{:#}",
+            explained.0["lines"]
+        );
         for line in ["mapped-files", "shared-memory"] {
             assert_eq!(explained.line(line), plain_lines.line(line), "{mode}: {line}");
         }

@@ -51,7 +51,7 @@ pub fn unpack() -> Result<Unpacked, Failure> {
         }
     }
     Err(format!(
-        "cannot unpack the tracker anywhere ({}). Set XDG_CACHE_HOME to a directory of yours; if others can write to one on its path, chmod +t that",
+        "cannot unpack the tracker anywhere ({}). Set XDG_CACHE_HOME to a directory that you own. If other users can write to it or to a parent: chmod +t DIRECTORY",
         refused.join("; ")
     )
     .into())

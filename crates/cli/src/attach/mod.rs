@@ -32,6 +32,7 @@ use crate::target::closed;
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
 
+mod fault;
 mod library_directory;
 #[cfg(target_arch = "x86_64")]
 mod native;
@@ -40,7 +41,8 @@ mod native;
 mod native;
 mod threads_outside;
 
-use native::{Fault, Way};
+use fault::Fault;
+use native::Way;
 
 /// Long limits: on an overloaded machine attach has nothing better to do than to wait for the VM.
 const PATIENCE: Patience = Patience {

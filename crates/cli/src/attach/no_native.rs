@@ -3,19 +3,7 @@
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::proc::Target;
 
-/// See native/mod.rs.
-pub enum Fault {
-    File(String),
-    Final(String),
-}
-
-impl Fault {
-    pub fn text(&self) -> &str {
-        match self {
-            Fault::File(text) | Fault::Final(text) => text,
-        }
-    }
-}
+use super::fault::Fault;
 
 pub enum Way<'t> {
     /// There is none.

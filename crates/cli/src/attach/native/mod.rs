@@ -13,6 +13,7 @@ use std::time::Duration;
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::proc::{self, Target};
 
+use super::fault::Fault;
 use crate::tracker;
 use borrowed::{Borrowed, Done, Unfit};
 use helper::{ACKNOWLEDGED, PAGE, REGION_BYTES, State, TALK, Task};
@@ -37,21 +38,6 @@ const LOADING: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(500);
 
 const GONE: &str = "ended or was replaced by exec";
-
-/// Why the tracker isn't loaded. The texts follow "process PID".
-pub enum Fault {
-    /// The loader refused the file, with its reason: another directory may do.
-    File(String),
-    Final(String),
-}
-
-impl Fault {
-    pub fn text(&self) -> &str {
-        match self {
-            Fault::File(text) | Fault::Final(text) => text,
-        }
-    }
-}
 
 /// A process that can be entered.
 pub struct Way<'t> {
@@ -97,7 +83,7 @@ impl<'t> Way<'t> {
             match helper::state(&page) {
                 State::Working if deadline.has_passed() => {
                     return Err(Fault::Final(format!(
-                        "has not loaded the tracker within {} s: another thread holds the loader's lock",
+                        "has not loaded the tracker within {} s: another thread may hold the loader's lock, or the disk is slow",
                         LOADING.as_secs()
                     )));
                 }
@@ -174,7 +160,7 @@ impl<'t> Way<'t> {
                     Err(Unfit::Now(reason)) => why = reason,
                     Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
                     Err(Unfit::Replaced) => return Err(GONE.into()),
-                    Err(Unfit::Stuck) => return Err("has a thread that does not stop: the machine is too busy".into()),
+                    Err(Unfit::Stuck) => return Err("has a thread that did not stop within 5 s: try again".into()),
                 }
             }
             if deadline.has_passed() {

@@ -1,8 +1,9 @@
 //! `--baseline`: two readings show what one cannot.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::fixture::{Fixture, explain, fresh, run};
+use crate::fixture::{Fixture, PLIMSOLL, explain, fresh, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -43,6 +44,44 @@ fn growth_since_an_earlier_reading_is_told_line_by_line() {
     let mib: f64 = change.split(' ').next().unwrap().parse().unwrap();
     assert!((mib * MIB as f64 - truth as f64).abs() <= truth as f64 * 0.03, "{text}");
     assert!(text.lines().any(|line| line.contains("RSS since the baseline")), "{text}");
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+/// The command that `unclear` prints, step by step: the program grows where it says to wait.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
+    let place = fresh("settles");
+    let [go, done] = ["go", "done"].map(|name| place.join(name));
+    let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap(), "64"]);
+    let explained = explain(fixture.pid(), &[]);
+    let unclear = explained.verdict("unclear");
+    assert!(!explained.verdicts().contains(&"healthy"));
+    assert!(unclear["summary"].as_str().unwrap().ends_with("is live blocks of glibc's malloc"), "{unclear:#}");
+    let folder = Path::new(PLIMSOLL).parent().unwrap().display();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let mut said = String::new();
+    let how = unclear["remedies"][0]["how"].as_str().unwrap();
+    assert_eq!(how.matches("sleep 600").count(), 1, "{how}");
+    for step in how.split(" && ") {
+        if step == "sleep 600" {
+            std::fs::write(&go, "").unwrap();
+            while !done.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        let output = shell.args(["-c", step]).env("PATH", &path).current_dir(&place).output().unwrap();
+        assert!(output.status.success(), "{step}: {}", String::from_utf8_lossy(&output.stderr));
+        said = String::from_utf8(output.stdout).unwrap();
+    }
+    let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with('+'));
+    let grown = lines.next().expect("a site grew").trim_start().trim_start_matches('+');
+    let mib: f64 = grown.split(' ').next().unwrap().parse().expect(&said);
+    let truth = fixture.truth("growth") as f64 / MIB as f64;
+    assert!(grown.contains(" MiB") && (mib - truth).abs() <= truth * 0.1, "{said}");
+    assert!(lines.next().is_some_and(|frame| frame.trim_start().starts_with("take")), "{said}");
     std::fs::remove_dir_all(place).unwrap();
 }
 

@@ -148,7 +148,7 @@ fn a_reservation_costs_nothing() {
     own_verdicts(&explained, &["unclear"]);
     let unclear = explained.verdict("unclear");
     assert!(unclear["summary"].as_str().unwrap().contains("other anonymous"), "{unclear:#}");
-    assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll run"), "{unclear:#}");
+    assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll attach"), "{unclear:#}");
 }
 
 /// Beside it is a copy of the same file that was only read: the program's own memory.
@@ -263,7 +263,7 @@ fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
         let line =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "other-allocator").unwrap();
         assert!(line["children"].to_string().contains(name), "{line:#}");
-        own_verdicts(&explained, &["healthy"]);
+        own_verdicts(&explained, &["unclear"]);
     }
 }
 
@@ -321,7 +321,7 @@ fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
     assert_eq!(sum + rest, charged as i64);
     // The kernel charges ahead by up to 64 pages for each CPU.
     assert!(rest.unsigned_abs() <= 4 * MIB, "{rest}: {lines:?}");
-    explained.verdicts_are(&["limit-near"]);
+    explained.verdicts_are(&["limit-near", "unclear"]);
     drop(fixture);
     // The group is empty once its process has been reaped.
     std::thread::sleep(std::time::Duration::from_millis(100));

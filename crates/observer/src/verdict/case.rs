@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::remedy::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
-use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};
+use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 #[derive(Clone, Copy)]
@@ -121,6 +121,16 @@ impl<'c> Case<'c> {
         self.resident(LineId::Tracker) > Bytes(0)
     }
 
+    /// Whether `plimsoll attach` works on a program without a VM, as far as the snapshot shows: docs/attach.md.
+    fn can_be_attached_to(self) -> bool {
+        let allocators = &self.snapshot.allocators;
+        let is_library = |known: &LoadedAllocator| Some(&known.path) != self.snapshot.process.executable.as_ref();
+        // A program that imports an allocator's own functions is listed as well, behind the library.
+        let serves = allocators.iter().find(|known| known.serves_malloc);
+        let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
+        cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
+    }
+
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub(crate) fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
@@ -128,17 +138,48 @@ impl<'c> Case<'c> {
             let how = format!("plimsoll report {pid} --by site");
             return remedy(Effort::Now, "see the calls that hold it", how, "");
         }
-        if self.is_jvm() {
+        if self.is_jvm() || self.can_be_attached_to() {
             let how = format!("plimsoll attach {pid} && sleep 60 && plimsoll report {pid} --by site");
+            let lines = if self.is_jvm() { ", Java lines included," } else { "" };
             return remedy(
                 Effort::Now,
-                "name the calls, Java lines included, that allocate from now on",
+                format!("name the calls{lines} that allocate from now on"),
                 how,
                 "the tracker stays in the process until plimsoll detach",
             );
         }
         let how = "plimsoll run -- COMMAND   # then: plimsoll report PID --by site";
         remedy(Effort::Restart, "start it with the tracker, and see the calls that hold it", how, "")
+    }
+
+    /// How to find out whether live blocks are a leak, and whose: the calls whose blocks become more, or two readings.
+    pub(crate) fn name_what_grows(self) -> Remedy {
+        let pid = self.pid();
+        let compare = format!(
+            "plimsoll report {pid} --by site --format json -o before.json && sleep 600 && plimsoll diff before.json {pid} --by site"
+        );
+        const WHAT: &str = "name the calls whose blocks become more in ten minutes under load";
+        if self.is_tracked() {
+            return remedy(Effort::Now, WHAT, compare, "");
+        }
+        if self.can_be_attached_to() {
+            let how = format!("plimsoll attach {pid} && {compare}");
+            return remedy(Effort::Now, WHAT, how, "the tracker stays in the process until plimsoll detach");
+        }
+        self.compare_readings()
+    }
+
+    /// Two readings: a cache and data in use stop growing at their bound, a leak doesn't.
+    pub(crate) fn compare_readings(self) -> Remedy {
+        let pid = self.pid();
+        remedy(
+            Effort::Now,
+            "compare two readings under load, an hour apart or more: what is in use stops growing at its bound",
+            format!(
+                "plimsoll explain {pid} --format json > baseline.json && sleep 3600 && plimsoll explain {pid} --baseline baseline.json"
+            ),
+            "",
+        )
     }
 
     /// Pools of threads, ordered by the bytes of their stacks, largest first.

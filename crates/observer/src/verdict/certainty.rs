@@ -26,7 +26,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             };
             format!("{:.0} % of RSS is explained; {growth}", 100.0 - unexplained.percent_of(ledger.rss))
         }
-        VerdictId::Unclear => "counted; unknown is who holds it, or how much of it is in use".to_owned(),
+        VerdictId::Unclear => "counted; unknown is who holds it, or what it is for".to_owned(),
         id => match id.line().and_then(|line| ledger.line(line)) {
             Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted".to_owned(),
             Some(line) => format!("within {}", line.error),

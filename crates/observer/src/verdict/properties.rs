@@ -252,6 +252,11 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
         if unread.percent_of(ledger.rss) > 10.0 {
             assert!(!has(VerdictId::Healthy) && has(VerdictId::Unclear), "{round}: {unread} of {}", ledger.rss);
         }
+        let live = ledger.resident(LineId::GlibcLive);
+        let has_one_reading = snapshot.hotspot.is_none() && snapshot.baseline.is_none();
+        if has_one_reading && live >= Bytes::mib(48) && live.percent_of(ledger.rss) >= 20.0 {
+            assert!(!has(VerdictId::Healthy), "{round}: {live} of {}", ledger.rss);
+        }
         let warns = verdicts.iter().any(|verdict| verdict.severity > Severity::Note);
         assert!(ledger.rss == Bytes(0) || warns || has(VerdictId::Healthy) != has(VerdictId::Unclear), "{round}");
         assert!(!(has(VerdictId::Healthy) && (warns || has(VerdictId::Unclear))), "{round}");

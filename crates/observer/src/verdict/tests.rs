@@ -52,7 +52,7 @@ fn an_arena_cap_is_proposed_only_for_many_arenas() {
     assert_eq!(ids(&with_arenas(&[mib(100), mib(1), mib(1), mib(1), mib(1), mib(1)], mib(1))), ["allocator-retention"]);
     // One thread arena has nearly all of it: fragmentation of one heap, whatever the number of arenas.
     assert_eq!(ids(&with_arenas(&[mib(1), mib(100), mib(2), mib(2), mib(2), mib(2)], mib(1))), ["allocator-retention"]);
-    assert_eq!(ids(&with_arenas(&[mib(2), mib(2), mib(2), mib(2), mib(2), mib(2)], mib(100))), ["healthy"]);
+    assert_eq!(ids(&with_arenas(&[mib(2), mib(2), mib(2), mib(2), mib(2), mib(2)], mib(100))), ["unclear"]);
 }
 
 #[test]
@@ -207,6 +207,50 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     let pools = vec![python.vmas[1].range];
     python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
     assert_eq!(ids(&python), ["healthy"]);
+}
+
+/// A program's live blocks may be its data or a leak. A second reading tells.
+#[test]
+fn many_live_blocks_are_unclear_until_a_second_reading() {
+    let mib = Bytes::mib;
+    let live = |live: Bytes, others: Bytes| {
+        let mut snapshot = with_arenas(&[mib(0)], live);
+        let range = AddressRange::sized(Avma(1 << 40), others);
+        let backing = Backing::Shmem;
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss: others, backing, ..Vma::default() });
+        let path = "/usr/lib/x86_64-linux-gnu/libc.so.6".to_owned();
+        snapshot.allocators.push(LoadedAllocator { kind: AllocatorKind::Glibc, path, serves_malloc: true });
+        snapshot.process.pid = 4711;
+        snapshot
+    };
+    assert_eq!(ids(&live(mib(47), mib(1))), ["healthy"]);
+    assert_eq!(ids(&live(mib(100), mib(401))), ["healthy"]);
+    let large = live(mib(100), mib(399));
+    let verdict = verdict_of(&large, VerdictId::Unclear);
+    assert_eq!((verdict.bytes, verdict.severity), (mib(100), Severity::Note));
+    assert!(verdict.summary.ends_with("100 MiB, is live blocks of glibc's malloc"), "{}", verdict.summary);
+    let how = &verdict.remedies[0].how;
+    assert_eq!(how.starts_with("plimsoll attach 4711 && plimsoll report 4711"), cfg!(target_arch = "x86_64"), "{how}");
+    // A small program fills a small container.
+    let mut small = live(mib(20), mib(4));
+    assert_eq!(ids(&small), ["healthy"]);
+    small.limit_asked = Some(mib(64));
+    assert_eq!(ids(&small), ["unclear"]);
+
+    let lines = [(LineId::GlibcLive, mib(100)), (LineId::SharedMemory, mib(399))];
+    let then = |seconds: f64| with_baseline(large.clone(), seconds, mib(499), &lines);
+    assert_eq!(ids(&then(59.0)), ["unclear"]);
+    assert_eq!(ids(&then(60.0)), ["healthy"]);
+    // The tracker's library can't be loaded into a static program.
+    let mut fixed = large.clone();
+    fixed.process.executable = Some("/app".to_owned());
+    fixed.allocators[0].path = "/app".to_owned();
+    assert!(verdict_of(&fixed, VerdictId::Unclear).remedies[0].how.starts_with("plimsoll explain 4711"));
+    // V8 has the owners of its buffers.
+    let mut node = large;
+    let buffers = Some(ArrayBuffers { count: 90, bytes: mib(90) });
+    node.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
+    assert_eq!(ids(&node), ["healthy"]);
 }
 
 /// 2,000 Inflaters with 107 MiB, as observed. A VM's own blocks would take as much, but none has these sizes.
@@ -510,7 +554,9 @@ fn retention_under_a_low_cap_names_all_arenas_and_the_cap() {
 #[test]
 fn a_little_retention_is_a_note() {
     let mib = Bytes::mib;
-    let snapshot = with_arenas(&[mib(31), mib(0), mib(0)], mib(70));
+    let mut snapshot = with_arenas(&[mib(31), mib(0), mib(0)], mib(15));
+    snapshot.vmas.push(Vma { range: AddressRange::sized(Avma(1 << 40), mib(165)), ..snapshot.vmas[0].clone() });
+    snapshot.vmas[3].rss = mib(165);
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
     assert_eq!(verdict.severity, Severity::Note);
     assert!(ids(&snapshot).contains(&"healthy"));

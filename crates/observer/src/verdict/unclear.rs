@@ -1,18 +1,28 @@
 //! The state of a process of which too much can't be judged: memory without a claim, memory that could not be read, or
-//! memory whose owner is known but not how much of it is in use. It names the largest such part, and the command that
-//! settles it.
+//! memory whose holder is known but not what it is for. It names the largest such part, and the command that settles it.
+//!
+//! Live malloc blocks of a program without a VM are such memory, until a second reading shows that they don't grow.
 
 use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
 use plimsoll_facts::gap::Source;
+use plimsoll_facts::snapshot::AllocatorKind;
 use plimsoll_facts::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
 const AT_MOST: f64 = 10.0;
 /// Maximum number of parts named as evidence.
 const NAMED: usize = 4;
+/// From this percentage of RSS and this many bytes on, live blocks are large; fewer bytes are, where they fill that percentage
+/// of the limit.
+const PERCENT: f64 = 20.0;
+const LARGE: Bytes = Bytes::mib(48);
+const SMALL: Bytes = Bytes::mib(16);
+const FILLS: f64 = 10.0;
+/// A baseline of that age in seconds shows whether they grow.
+const SETTLES: f64 = 60.0;
 
 struct Unjudged {
     what: String,
@@ -53,6 +63,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
 fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
     parts.extend(beside_the_vm_s_books(case).filter(|_| !is_blamed));
+    parts.extend(live_blocks(case));
     if case.ledger.remainder > Bytes(0) {
         parts.push(Unjudged {
             what: "the remainder".to_owned(),
@@ -96,6 +107,30 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     }
 }
 
+/// Live blocks of a program without a VM, as far as neither V8 nor a second reading says what they are. Blocks that grew since
+/// the baseline are `growth`'s.
+fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
+    let is_settled = case.snapshot.baseline.as_ref().is_some_and(|then| case.snapshot.time - then.time >= SETTLES);
+    if case.is_jvm() || is_settled {
+        return None;
+    }
+    let (_, all) = case.live_blocks();
+    let bytes = all - case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();
+    let fills_the_limit = case.limit().is_some_and(|(limit, _)| bytes.percent_of(limit) >= FILLS);
+    let floor = if fills_the_limit { SMALL } else { LARGE };
+    if !case.matters(bytes, PERCENT, floor) {
+        return None;
+    }
+    let kind = case.snapshot.opened.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
+    Some(Unjudged {
+        what: format!("live blocks of {kind}'s malloc"),
+        why: "one reading can't tell data in use from a leak",
+        bytes,
+        suspects: vec![],
+        settle: case.name_what_grows(),
+    })
+}
+
 /// Live blocks that aren't the VM's own: those outside its books or, if these are off, those beyond the VM's upper
 /// bound. Open Inflaters aren't the VM's either, however few there are.
 fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
@@ -126,22 +161,9 @@ fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
     if suspects::may_be_a_cache(case, bytes) {
         suspects.push(case.growth(line));
         let why = "one reading can't tell a cache in use from a leak";
-        return Some(Unjudged { what, why, bytes, suspects, settle: compare(case) });
+        return Some(Unjudged { what, why, bytes, suspects, settle: case.compare_readings() });
     }
     Some(Unjudged { what, why, bytes, suspects, settle: case.name_the_callers() })
-}
-
-/// Two readings: a cache stops at its bound, a leak doesn't.
-fn compare(case: Case<'_>) -> Remedy {
-    let pid = case.pid();
-    remedy(
-        Effort::Now,
-        "compare two readings under load, an hour apart or more: a cache stops growing at its bound",
-        format!(
-            "plimsoll explain {pid} --format json > baseline.json && sleep 3600 && plimsoll explain {pid} --baseline baseline.json"
-        ),
-        "",
-    )
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

@@ -69,6 +69,7 @@ pub const ALL: &[(&str, &[(&str, &str)])] = &[
                 "plimsoll try --ready port:8080 --load 'wrk -d 20 http://127.0.0.1:8080/' --with arenas=2 --with jemalloc -- java -jar shop.jar",
                 "Try these two under a load",
             ),
+            ("plimsoll try --pid 4711", "Try on a running process what needs no restart"),
         ],
     ),
     (

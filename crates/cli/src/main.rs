@@ -119,6 +119,10 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == trial::keeper::NAME) {
         return trial::keeper::main();
     }
+    // A process that sets back what `try --pid` changed; see `trial::live::guard`.
+    if std::env::args_os().next().is_some_and(|name| name == trial::live::guard::NAME) {
+        return trial::live::guard::main();
+    }
     // The process of `serve` that listens; see `serve::listener`.
     if std::env::args_os().next().is_some_and(|name| name == serve::listener::NAME) {
         return serve::listener::main();

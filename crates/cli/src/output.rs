@@ -26,6 +26,17 @@ pub fn tell(sentence: impl Display) {
     let _ = io::stdout().write_all(format!("{sentence}\n").as_bytes());
 }
 
+/// Asks on a terminal; elsewhere, and with `--yes`, the answer is yes.
+pub fn is_confirmed(question: &str, yes: bool) -> io::Result<bool> {
+    if yes || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(true);
+    }
+    io::stderr().write_all(format!("{question} [y/N] ").as_bytes())?;
+    let mut line = String::new();
+    io::stdin().read_line(&mut line)?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
 /// A path made safe for a terminal.
 pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())

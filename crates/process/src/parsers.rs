@@ -13,5 +13,6 @@ parsers! {
     cgroup: cgroup::parse;
     kernel_log: kernel_log;
     seen: processes::seen;
+    sockets: proc::sockets;
     status: proc::status;
 }

@@ -114,7 +114,7 @@ pub fn markdown(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
 }
 
 /// Text without meaning in Markdown. Everything that could be markup is escaped (CommonMark, 2.4).
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if "\\`*_[]<>&|#~!".contains(c) {
@@ -125,7 +125,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-const STYLE: &str = "
+pub(crate) const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1d2226; --quiet: #56616a; --line: #d9dfe3; --paper: #fff; --good: #00694e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaed; --quiet: #a3aeb6; --line: #38424a; --paper: #14181b; --good: #6fd6b1; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 16px; overflow-wrap: anywhere; }

@@ -5,6 +5,7 @@
 //! remedy ─▶ plan ─▶ (the program runs the commands) ─▶ Run ─▶ rows ─▶ best
 //!                         latency: bytes of a load generator ─▲  └──▶ comparison ─▶ budget
 //!                                                                statistics
+//! live: what is tried on a program that runs
 //! ```
 
 #![warn(unreachable_pub)]
@@ -13,6 +14,7 @@ pub mod budget;
 pub mod comparison;
 pub mod latency;
 pub mod launcher;
+pub mod live;
 pub mod metric;
 pub mod plan;
 #[cfg(test)]

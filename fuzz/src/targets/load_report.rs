@@ -1,6 +1,7 @@
 //! Output of load generators, texts of remedies, addresses of a load, budgets of a comparison.
 
 use plimsoll_trial::budget::Budget;
+use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{Start, words};
 use plimsoll_trial::{Remedy, latency};
@@ -20,6 +21,10 @@ pub fn run(bytes: &[u8]) {
         assert!(!url.path.contains(['\r', '\n', ' ']));
     }
     let _ = Budget::parse(&text, &["java-heap", "direct-buffers"], |_| None);
+    for step in Step::parse(&text).into_iter().chain(Step::from_advice(&text)) {
+        // Each becomes one command of a shell or a VM.
+        assert!(step.commands(7).iter().all(|command| !command.contains(['\n', '\0', ';', '&', '\''])), "{step:?}");
+    }
     let plain = Start { command: vec!["java".into(), "Main".into()], ..Start::default() };
     for remedy in Remedy::parse(&text).into_iter().flatten().chain(Remedy::from_advice(&text)) {
         let _ = remedy.apply(&plain, |one| Some(one.name().into()));

@@ -3,10 +3,12 @@
 use plimsoll_process::parsers::access::{Said, parse_closed};
 use plimsoll_process::parsers::kernel_log;
 use plimsoll_process::parsers::seen::{Shown, parse_seen};
+use plimsoll_process::parsers::sockets;
 use plimsoll_process::parsers::status::*;
 
 pub fn run(bytes: &[u8]) {
     kernel_log::parse(bytes);
+    sockets::parse_listening(bytes);
     parse_status(bytes);
     parse_exiting(bytes);
     parse_start_ticks(bytes);

@@ -109,6 +109,7 @@ pub const GROUPS: &[Group] = &[
             "report/page",
             "report/profile",
             "report/recording_moments",
+            "report/live",
             "report/trial",
         ]),
     ),

@@ -7,7 +7,6 @@
 //! ```
 //! crates/tracker/src/agent.rs is the side in the target.
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::exit::Exit;
 use crate::launch::Sites;
 use crate::named::Named;
-use crate::output::{say, tell};
+use crate::output::{is_confirmed, say, tell};
 use crate::target::closed;
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
@@ -390,13 +389,7 @@ impl Process {
         say(format_args!(
             "JDK 21 and newer: process {pid} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
         ));
-        if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            return Ok(true);
-        }
-        std::io::stderr().write_all(b"attach? [y/N] ")?;
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
-        Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+        Ok(is_confirmed("attach?", yes)?)
     }
 
     /// Without hsperfdata, the VM's own answer shows whether it accepts an agent.

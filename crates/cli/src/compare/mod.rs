@@ -208,7 +208,7 @@ impl<'w> Rounds<'w> {
         };
         let start =
             |command: Vec<OsString>| Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
-        Rounds { comparison, starts: commands.map(start), way, tracked, meter: Meter::new(), done: 0 }
+        Rounds { comparison, starts: commands.map(start), way, tracked, meter: Meter::new("runs"), done: 0 }
     }
 
     /// The pairs that give RSS and the ledgers.

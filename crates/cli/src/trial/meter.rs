@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use plimsoll_report::words;
 
 pub struct Meter {
+    /// What is counted: `runs`, `steps`.
+    noun: &'static str,
     began: Instant,
     is_terminal: bool,
     drawn: Option<Instant>,
 }
 
 impl Meter {
-    pub fn new() -> Meter {
-        Meter { began: Instant::now(), is_terminal: io::stderr().is_terminal(), drawn: None }
+    pub fn new(noun: &'static str) -> Meter {
+        Meter { noun, began: Instant::now(), is_terminal: io::stderr().is_terminal(), drawn: None }
     }
 
     pub fn draw(&mut self, what: &str, done: usize, all: usize) {
@@ -30,7 +32,7 @@ impl Meter {
                 format!(", about {} left", words::duration(u64::try_from(left).unwrap_or(u64::MAX)))
             }
         };
-        let text = words::cut(&format!("{what} ({done} of {all} runs done{left})"), 110);
+        let text = words::cut(&format!("{what} ({done} of {all} {} done{left})", self.noun), 110);
         let _ = write!(io::stderr(), "\r\x1b[K{text}");
     }
 

@@ -1,5 +1,5 @@
 //! `plimsoll try -- CMD`: runs a program once for each remedy, in alternating rounds, and prints what each saves and
-//! costs.
+//! costs. `plimsoll try --pid PID` is `live`.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -12,8 +12,9 @@
 //! | `drive`, `http` | the built-in load, and its client |
 //! | `meter` | the line of progress |
 //! | `libraries` | finds allocators that can be preloaded |
+//! | `live` | what can be tried on a program that runs |
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,12 +24,14 @@ use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Verdict, judge};
-use plimsoll_report::{trial_json, trial_pages, trial_text, words};
+use plimsoll_report::{live_json, live_pages, live_text, trial_json, trial_pages, trial_text, words};
+use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
 
 use crate::exit::Exit;
+use crate::named::pid_of;
 use crate::output::{require_stdout, say, to_output};
 use crate::sys::Signals;
 use crate::{Failure, launch};
@@ -39,6 +42,7 @@ mod http;
 pub mod keeper;
 mod kept;
 mod libraries;
+pub mod live;
 pub mod meter;
 pub mod ready;
 pub mod runner;
@@ -53,11 +57,19 @@ use runner::{Outcome, Runner, Way};
 pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 #[derive(clap::Args)]
+#[command(override_usage = "plimsoll try [OPTIONS] -- <CMD>...\n       plimsoll try [OPTIONS] --pid <PID|NAME>")]
 pub struct Args {
     /// Try this remedy: arenas=1,2,4 | trim | jemalloc[,background] | tcmalloc | mimalloc | thp=never | env:NAME=VALUE |
-    /// flag:-XX:… | cmd:COMMAND; repeat for several [default: those that explain proposes]
-    #[arg(long, value_name = "REMEDY", value_parser = remedies)]
-    with: Vec<Remedies>,
+    /// flag:-XX:… | cmd:COMMAND; with --pid: trim | gc | purge | flag:-XX:NAME=VALUE[,gc]; repeat for several [default: those that
+    /// explain proposes]
+    #[arg(long, value_name = "REMEDY", value_parser = With::parse)]
+    with: Vec<With>,
+    /// Try on this running process what needs no restart, one step after the other; flags are set back
+    #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["ready", "for", "rounds", "limit", "command"])]
+    pid: Option<OsString>,
+    /// Go ahead without asking, with --pid on a terminal
+    #[arg(short, long, requires = "pid")]
+    yes: bool,
     /// Wait until the program is ready: port:N, url:http://…, log:REGEX or seconds:N
     #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
     ready: Option<Ready>,
@@ -79,7 +91,7 @@ pub struct Args {
     /// Measure after this many seconds, if there is no --load [default: 10 with --ready, else when the program ends]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
     r#for: Option<Duration>,
-    /// Idle for this many seconds after the load, and measure again
+    /// Idle for this many seconds after the load, or after each step of --pid, and measure again
     #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
     idle: Duration,
     /// Run each row this many times
@@ -95,7 +107,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "pid", value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -109,12 +121,21 @@ enum Format {
     Html,
 }
 
-/// The rows of one `--with`.
+/// One `--with`: the rows of a start, and the step on a running process. At least one of them is known.
 #[derive(Clone, Debug)]
-struct Remedies(Vec<Remedy>);
+struct With {
+    rows: Result<Vec<Remedy>, String>,
+    step: Result<Step, String>,
+}
 
-fn remedies(text: &str) -> Result<Remedies, String> {
-    Remedy::parse(text).map(Remedies)
+impl With {
+    fn parse(text: &str) -> Result<With, String> {
+        let (rows, step) = (Remedy::parse(text), Step::parse(text));
+        match (&rows, &step) {
+            (Err(reason), Err(_)) => Err(reason.clone()),
+            _ => Ok(With { rows, step }),
+        }
+    }
 }
 
 /// More rows than anyone names; `plan::order` needs a number before the rows of the verdicts are known.
@@ -126,6 +147,9 @@ const LASTS: Duration = Duration::from_secs(10);
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.output.is_none() {
         require_stdout()?;
+    }
+    if let Some(process) = &args.pid {
+        return on_a_process(process, &args);
     }
     let program = args.command.first().cloned().unwrap_or_default();
     if launch::resolve(Path::new(&program)).is_none() {
@@ -147,12 +171,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         format,
         output,
         command,
+        ..
     } = args;
     let lasts = lasts.or(ready.as_ref().filter(|_| load.is_none()).map(|_| LASTS));
     let drive = url.map(|url| Drive { url, rate, connections });
     let way = Way { ready, ready_within, load, drive, lasts, idle, limit: limit.map(|limit| limit.0) };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
-    let asked: Vec<Remedy> = with.into_iter().flat_map(|Remedies(rows)| rows).collect();
+    let asked = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
+    let asked = asked.map_err(|reason| format!("--with: {reason}. gc and purge need a running process (--pid)"))?;
+    let asked: Vec<Remedy> = asked.into_iter().flatten().collect();
     // As a subreaper, this process gets what a killed keeper leaves.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
@@ -168,6 +195,27 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(match trial.runs.iter().any(|run| run.end.is_good()) {
         _ if trial.interrupted => Exit::Interrupted.into(),
         true => ExitCode::SUCCESS,
+        false => Exit::Failed.into(),
+    })
+}
+
+fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
+    let pid = pid_of(process, "try --pid")?;
+    let steps = args.with.iter().map(|with| with.step.clone()).collect::<Result<Vec<_>, _>>();
+    let steps = steps
+        .map_err(|reason| format!("--with beside --pid: {reason}; what needs a restart: plimsoll try -- COMMAND"))?;
+    let wanted = live::Wanted { steps, idle: args.idle, yes: args.yes };
+    let Some(trial) = live::run(pid, wanted)? else { return Ok(Exit::Failed.into()) };
+    to_output(args.output.as_deref(), |out| match args.format {
+        Format::Text => live_text::write(out, &trial),
+        Format::Json => live_json::write(out, &trial),
+        Format::Markdown => live_pages::markdown(out, &trial),
+        Format::Html => live_pages::html(out, &trial),
+    })?;
+    let is_done = trial.steps.iter().skip(1).any(|step| step.idle.is_some());
+    Ok(match trial.interrupted {
+        true => Exit::Interrupted.into(),
+        false if is_done => ExitCode::SUCCESS,
         false => Exit::Failed.into(),
     })
 }
@@ -198,7 +246,7 @@ impl Table {
 
     /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
     fn fill(&mut self, way: &Way, signals: &Signals, asked: &[Remedy]) {
-        let mut meter = Meter::new();
+        let mut meter = Meter::new("runs");
         for remedy in asked {
             self.add(remedy.clone());
         }

@@ -225,7 +225,7 @@ const TRIAL: Order = Order {
     stages: &[
         &["latency", "launcher", "metric", "plan", "rate", "statistics"],
         &["remedy", "rows"],
-        &["comparison"],
+        &["comparison", "live"],
         &["budget"],
     ],
     upward: &[],
@@ -252,6 +252,7 @@ const REPORT: Order = Order {
             "doctor",
             "ledger_json",
             "ledger_tables",
+            "live_text",
             "profile",
             "recording_chart",
             "recording_diff",
@@ -259,10 +260,11 @@ const REPORT: Order = Order {
             "sites_json",
             "trial_json",
         ],
-        &["allocation", "json", "sites_text"],
+        &["allocation", "json", "live_json", "sites_text"],
         &["comparison_text", "prometheus", "recording_json"],
         &["comparison_json", "page"],
         &["trial_pages"],
+        &["live_pages"],
     ],
     upward: &[],
     knots: &[],
@@ -515,7 +517,7 @@ fn files_of_others_are_opened_in_one_place() {
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
-const MAKE_DEADLINES: [(&str, usize, &str); 18] = [
+const MAKE_DEADLINES: [(&str, usize, &str); 21] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/compare/mod.rs", 1, "compare: the caller's own budget, before the runs"),
     ("crates/cli/src/compare/tracked.rs", 1, "compare: the segment of each tracked run"),
@@ -535,6 +537,9 @@ const MAKE_DEADLINES: [(&str, usize, &str); 18] = [
     ("crates/cli/src/sampler/mod.rs", 3, "record, watch: the start, each sample, the end"),
     ("crates/cli/src/report.rs", 1, "report"),
     ("crates/cli/src/launch.rs", 2, "run, record, compare: what is read before the program starts"),
+    ("crates/cli/src/trial/live/guard.rs", 1, "try --pid: the guard's own handle"),
+    ("crates/cli/src/trial/live/mod.rs", 2, "try --pid: the first snapshot, and one after each step"),
+    ("crates/cli/src/trial/live/vm.rs", 1, "try --pid: the commands of each step"),
     ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
     ("crates/cli/src/trial/tree.rs", 4, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),

@@ -3,7 +3,10 @@
 mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../../../../fixtures/jdks.rs"]
+mod jdks;
 mod kit;
+mod live;
 
 use std::net::TcpListener;
 

@@ -9,6 +9,7 @@ mod read;
 mod residency;
 mod scan;
 mod smaps;
+pub(crate) mod sockets;
 mod stacks;
 pub(crate) mod status;
 mod unpacked;
@@ -21,6 +22,7 @@ pub use read::{
 pub use read::{Mappings, Pages, is_exiting, read_host, read_mappings, read_process, refusal, timed};
 pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
+pub use sockets::listens_at;
 pub use stacks::find_stacks;
 pub use status::{Status, parse_status};
 pub use unpacked::find as find_unpacked;

@@ -35,7 +35,7 @@ mod threads;
 
 pub use nmt::{NmtReport, parse_nmt};
 pub use perfdata::PerfData;
-pub use printed::{Printed, parse_flags, parse_printed, parse_version};
+pub use printed::{Printed, parse_flags, parse_manageable, parse_printed, parse_version};
 pub use read::{Mute, Patience, Vm, perfdata};
 pub use structs::Direct;
 pub(crate) use survey::{can_locate, next_with_symbols, read_again};

@@ -321,10 +321,46 @@ pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
     flags.filter(|(name, _)| wanted.contains(name)).map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
+/// The flags that a running VM can change, from VM.flags -all:
+///
+/// ```text
+///     uintx MaxHeapFreeRatio                         = 70                                     {manageable} {default}
+/// ```
+/// JDK 8 prints `:=` for a flag that was set, and `{manageable}` too. A text may be empty, or contain blanks.
+pub fn parse_manageable(text: &str) -> Vec<(String, String)> {
+    let flags = text.lines().filter_map(|line| {
+        let (flag, kind) = line.split_once('{')?;
+        let (left, value) = flag.split_once('=')?;
+        let name = left.trim_end_matches(':').split_whitespace().nth(1)?;
+        kind.starts_with("manageable").then(|| (name.to_owned(), value.trim().to_owned()))
+    });
+    flags.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::mutated::mutated;
+
+    #[test]
+    fn a_flag_is_manageable_if_the_vm_says_so() {
+        let printed = "[Global flags]\n\
+            \x20     int ActiveProcessorCount                     = -1                                        {product} {default}\n\
+            \x20  double G1PeriodicGCSystemLoadThreshold          = 0.000000                               {manageable} {default}\n\
+            \x20   ccstr HeapDumpPath                             =                                        {manageable} {default}\n\
+            \x20   uintx MaxHeapFreeRatio                         = 70                                     {manageable} {management}\n\
+            \x20   uintx MinHeapFreeRatio                        := 10                                  {manageable}\n";
+        let expected = [
+            ("G1PeriodicGCSystemLoadThreshold", "0.000000"),
+            ("HeapDumpPath", ""),
+            ("MaxHeapFreeRatio", "70"),
+            ("MinHeapFreeRatio", "10"),
+        ];
+        assert_eq!(parse_manageable(printed), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        for bytes in mutated(printed.as_bytes(), 200) {
+            parse_manageable(&String::from_utf8_lossy(&bytes));
+        }
+    }
 
     const INFO_17: &str = include_str!("../../../goldens/vm-info-17.txt");
     const INFO_25: &str = include_str!("../../../goldens/vm-info-25.txt");

@@ -1,0 +1,380 @@
+//! `plimsoll try --pid PID`: tries on a live program what needs no restart, one step after the other.
+//!
+//! ```text
+//! snapshot, verdicts ─▶ announce, ask ─▶ nothing ─▶ step ─▶ step ─▶ table
+//!                                        each: RSS, act, RSS, idle, RSS, ledger, set flags back
+//! ```
+//! `vm` and `redis` carry the steps out; `guard` sets flags back if plimsoll is killed.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_observer::collect::{Refusal, Regions, take};
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::verdict::{Effort, Verdict, judge};
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc::{self, Target};
+use plimsoll_process::processes::Seen;
+use plimsoll_report::words::{cut, printable};
+use plimsoll_trial::live::{LiveTrial, Setting, Step, Tried};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::INTERRUPTS;
+use super::meter::Meter;
+use crate::Failure;
+use crate::output::{is_confirmed, say};
+use crate::sys::Signals;
+use crate::target::closed;
+
+pub mod guard;
+mod redis;
+mod vm;
+
+use guard::Guard;
+
+/// Time between two looks whether the program still runs.
+const TICK: Duration = Duration::from_millis(200);
+/// Lines of the ledger that a step shows, and the least part of RSS that a line must change by.
+const LINES: usize = 4;
+const PART_OF_RSS: u64 = 200;
+
+/// What the user asked for.
+pub struct Wanted {
+    /// Empty: what the verdicts propose, and what the program can do.
+    pub steps: Vec<Step>,
+    pub idle: Duration,
+    pub yes: bool,
+}
+
+/// `Ok(None)`: the user said no.
+pub fn run(pid: u32, wanted: Wanted) -> Result<Option<LiveTrial>, Failure> {
+    let mut live = Live::open(pid, wanted.idle)?;
+    let steps = live.plan(wanted.steps);
+    if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
+        let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
+        let reason = reason.unwrap_or_else(|| "it is no JVM and no Redis".into());
+        let restart = "What needs a restart: plimsoll try -- COMMAND";
+        return Err(
+            format!("nothing can be tried on process {pid} while it runs: {}. {restart}", printable(&reason)).into()
+        );
+    }
+    announce(pid, &live, &steps);
+    if !is_confirmed("go ahead?", wanted.yes)? {
+        say("nothing was done");
+        return Ok(None);
+    }
+    live.steps(steps)?;
+    Ok(Some(live.trial))
+}
+
+/// Says what will be done to the program, and what of it stays.
+fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
+    let done = || steps.iter().filter(|(_, tried)| tried.missing.is_none());
+    let mut text = format!(
+        "process {pid} ({}) goes on running; these steps change it, each followed by {} s of waiting:",
+        cut(&live.trial.command, 60),
+        live.idle.as_secs_f64()
+    );
+    for (step, tried) in done() {
+        let what = match step {
+            Step::Nothing => continue,
+            Step::Trim => "glibc gives free pages back and holds each arena's lock meanwhile",
+            Step::Collect => "a full collection: all Java threads stand still",
+            Step::Purge => "Redis gives free pages back and answers nobody meanwhile",
+            Step::Flags { .. } => "set back to the old value afterwards, also after Ctrl-C or if plimsoll is killed",
+        };
+        text += &format!("\n  {}: {what}", tried.commands.join(" && "));
+    }
+    say(text);
+}
+
+struct Live {
+    target: Target,
+    idle: Duration,
+    snapshot: Snapshot,
+    ledger: Ledger,
+    verdicts: Vec<Verdict>,
+    trial: LiveTrial,
+}
+
+/// Why the trial ended before its last step.
+enum Early {
+    Interrupted,
+    Ended,
+}
+
+impl Live {
+    fn open(pid: u32, idle: Duration) -> Result<Live, Failure> {
+        let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| Seen::now().absent(pid))?;
+        let snapshot = take(pid, Regions::AsNeeded, target.deadline()).map_err(|Refusal(reason)| reason)?;
+        let ledger = Ledger::of(&snapshot);
+        let verdicts = judge(&snapshot, &ledger);
+        let trial = LiveTrial {
+            pid,
+            command: snapshot.process.command.join(" "),
+            idle_seconds: idle.as_secs_f64(),
+            ..LiveTrial::default()
+        };
+        let live = Live { target, idle, snapshot, ledger, verdicts, trial };
+        match live.resident() {
+            Some(_) => Ok(live),
+            None => Err(format!("cannot look into process {pid}: {}", closed(pid, "try --pid")).into()),
+        }
+    }
+
+    /// RSS of the process, exact to the byte. `None`: it has ended.
+    fn resident(&self) -> Option<u64> {
+        Some(proc::parse_rollup(&self.target.read("smaps_rollup").ok()?)?.rss.0).filter(|rss| *rss > 0)
+    }
+
+    fn is_redis(&self) -> bool {
+        ["redis-server", "valkey-server"].iter().any(|name| self.snapshot.process.name.starts_with(name))
+    }
+
+    /// The steps in the order in which they run, with what the verdicts expect of each, and why some can't be done.
+    fn plan(&mut self, mut steps: Vec<Step>) -> Vec<(Step, Tried)> {
+        let mut vm = vm::open(&mut self.target);
+        let is_redis = self.is_redis();
+        let pid = self.trial.pid;
+        let advised: Vec<(Step, Option<(u64, u64)>)> = {
+            let remedies = self.verdicts.iter().flat_map(|verdict| &verdict.remedies);
+            let bounds =
+                |bounds: (plimsoll_facts::units::Bytes, plimsoll_facts::units::Bytes)| (bounds.0.0, bounds.1.0);
+            remedies
+                .filter_map(|remedy| Some((Step::from_advice(&remedy.how)?, remedy.effect.bounds().map(bounds))))
+                .collect()
+        };
+        let asked = !steps.is_empty();
+        if !asked {
+            if vm.is_some() && self.snapshot.glibc.is_some() {
+                steps.push(Step::Trim);
+            }
+            if is_redis {
+                steps.push(Step::Purge);
+            }
+            if vm.is_some() {
+                steps.push(Step::Collect);
+            }
+            for (step, _) in &advised {
+                if !steps.contains(step) {
+                    steps.push(step.clone());
+                }
+            }
+        }
+        let mut obstacle = |step: &Step| match (&mut vm, step) {
+            (_, Step::Nothing) => None,
+            (_, Step::Purge) if is_redis => None,
+            (_, Step::Purge) => Some("only Redis and Valkey have such a command".to_owned()),
+            (Some(Ok(vm)), Step::Flags { settings, .. }) => vm::present(vm, settings).err(),
+            (Some(Ok(_)), _) => None,
+            (Some(Err(mute)), _) => Some(format!("the VM can't be asked: {mute}")),
+            (None, Step::Trim) => Some(format!(
+                "it is no JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
+                 malloc. On a replica, type: gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"
+            )),
+            (None, _) => Some("it is no JVM".to_owned()),
+        };
+        let row = |step: Step| {
+            let predicted = advised.iter().filter(|(one, _)| *one == step).find_map(|(_, bounds)| *bounds);
+            let missing = obstacle(&step);
+            (
+                step.clone(),
+                Tried { label: step.label(), commands: step.commands(pid), predicted, missing, ..Tried::default() },
+            )
+        };
+        let mut rows: Vec<(Step, Tried)> = std::iter::once(Step::Nothing).chain(steps).map(row).collect();
+        if !asked {
+            rows.extend(self.other_tools());
+        }
+        // What does nothing is no step by itself.
+        if rows.iter().skip(1).all(|(_, tried)| tried.missing.is_some()) {
+            rows.remove(0);
+        }
+        rows
+    }
+
+    /// What explain proposes to do at once, but only another tool can.
+    fn other_tools(&self) -> Vec<(Step, Tried)> {
+        let now = |verdict: &Verdict| {
+            let remedies = verdict.remedies.iter().filter(|remedy| remedy.effort == Effort::Now);
+            let others = remedies.filter(|remedy| Step::from_advice(&remedy.how).is_none() && !remedy.how.is_empty());
+            let row = |remedy: &plimsoll_observer::verdict::Remedy| {
+                let trade_off = if remedy.trade_off.is_empty() { "" } else { " (it " };
+                let end = if remedy.trade_off.is_empty() { "" } else { ")" };
+                Tried {
+                    label: remedy.what.clone(),
+                    predicted: remedy.effect.bounds().map(|(least, most)| (least.0, most.0)),
+                    missing: Some(format!(
+                        "plimsoll leaves this to you{trade_off}{}{end}. Type: {}",
+                        remedy.trade_off, remedy.how
+                    )),
+                    ..Tried::default()
+                }
+            };
+            others.map(row).collect::<Vec<_>>()
+        };
+        self.verdicts.iter().flat_map(now).map(|tried| (Step::Nothing, tried)).collect()
+    }
+
+    fn steps(&mut self, steps: Vec<(Step, Tried)>) -> Result<(), Failure> {
+        let pid = self.trial.pid;
+        let has_flags = steps.iter().any(|(step, tried)| matches!(step, Step::Flags { .. }) && tried.missing.is_none());
+        // Before the signals are blocked, so that the guard begins as plimsoll did.
+        let mut guard = has_flags.then(|| Guard::start(pid)).transpose().map_err(|error| {
+            format!("nothing was done: the process that would set flags back can't be started ({error})")
+        })?;
+        let signals = Signals::of(Some(&INTERRUPTS))?;
+        let (mut meter, all) = (Meter::new("steps"), steps.iter().filter(|(_, tried)| tried.missing.is_none()).count());
+        let mut early = None;
+        for (step, mut tried) in steps {
+            if tried.missing.is_none() && early.is_none() {
+                let done = self.trial.steps.iter().filter(|tried| tried.missing.is_none()).count();
+                let label = tried.label.clone();
+                let mut wait = |live: &Live| {
+                    let mut draw = || meter.draw(&format!("{label}: idling"), done, all);
+                    live.pass(&signals, &mut draw)
+                };
+                early = self.once(&step, &mut tried, guard.as_mut(), &mut wait).err();
+            } else if tried.missing.is_none() {
+                continue;
+            }
+            self.trial.steps.push(tried);
+        }
+        meter.clear();
+        match early {
+            Some(Early::Interrupted) => self.trial.interrupted = true,
+            Some(Early::Ended) => {
+                let note = format!("process {pid} ended, or was replaced by exec, before the last step");
+                self.trial.notes.push(note);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// One step, with what was measured in `tried`, whatever the end.
+    fn once(
+        &mut self,
+        step: &Step,
+        tried: &mut Tried,
+        mut guard: Option<&mut Guard>,
+        wait: &mut dyn FnMut(&Live) -> Result<(), Early>,
+    ) -> Result<(), Early> {
+        tried.before = Some(self.resident().ok_or(Early::Ended)?);
+        let mut old = Vec::new();
+        if let Err(reason) = self.act(step, guard.as_deref_mut(), &mut old) {
+            tried.missing = Some(reason);
+        }
+        tried.after = self.resident();
+        let waited = match tried.missing {
+            None => wait(self),
+            Some(_) => Ok(()),
+        };
+        if waited.is_ok() && tried.missing.is_none() {
+            tried.idle = self.resident();
+            tried.lines = self.changed_lines();
+        }
+        if !old.is_empty() {
+            match self.set_back(&old) {
+                Ok(back) => {
+                    tried.set_back = back;
+                    // Its end of the line closed: the guard has been killed, and nothing is left for it to do.
+                    let _ = guard.map(Guard::free);
+                }
+                Err(reason) => self.trial.notes.push(guard::left(self.trial.pid, &old, &reason)),
+            }
+        }
+        waited?;
+        if self.resident().is_none() { Err(Early::Ended) } else { Ok(()) }
+    }
+
+    /// `old`: the flags that were changed, with their values before.
+    fn act(&mut self, step: &Step, guard: Option<&mut Guard>, old: &mut Vec<Setting>) -> Result<(), String> {
+        let vm = |target: &mut Target| match vm::open(target) {
+            Some(Ok(vm)) => Ok(vm),
+            Some(Err(mute)) => Err(format!("the VM can't be asked: {mute}")),
+            None => Err("it is no JVM any more".to_owned()),
+        };
+        match step {
+            Step::Nothing => Ok(()),
+            Step::Trim => vm::trim(&mut vm(&mut self.target)?),
+            Step::Collect => vm::collect(&mut vm(&mut self.target)?),
+            Step::Purge => self.purge(),
+            Step::Flags { settings, collect } => {
+                let mut vm = vm(&mut self.target)?;
+                let present = vm::present(&mut vm, settings)?;
+                let guard = guard.ok_or("the process that would set flags back has ended")?;
+                guard
+                    .hold(&present)
+                    .map_err(|error| format!("the process that would set flags back is gone ({error})"))?;
+                *old = present;
+                vm::set(&mut vm, settings)?;
+                if *collect { vm::collect(&mut vm) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn set_back(&mut self, old: &[Setting]) -> Result<Vec<Setting>, String> {
+        match vm::open(&mut self.target) {
+            // It has ended, and its flags with it.
+            None => Ok(Vec::new()),
+            Some(Ok(mut vm)) => vm::set_back(&mut vm, old),
+            Some(Err(mute)) => Err(mute.to_string()),
+        }
+    }
+
+    fn purge(&self) -> Result<(), String> {
+        let own = rustix::fs::readlink("/proc/self/ns/net", Vec::new()).map(|link| link.into_bytes());
+        let addresses = proc::listens_at(&self.target, &own.unwrap_or_default());
+        match redis::purge(&addresses) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(refused)) if refused.0.starts_with("NOAUTH") => {
+                Err("Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE".into())
+            }
+            Some(Err(refused)) => Err(format!("Redis answers: {}", printable(&refused.0))),
+            None => Err("it listens at no TCP port that answers from here (a Unix socket, TLS, or another network namespace). Type there: redis-cli MEMORY PURGE".into()),
+        }
+    }
+
+    /// Waits for the idle time, or until a signal comes or the program ends.
+    fn pass(&self, signals: &Signals, draw: &mut dyn FnMut()) -> Result<(), Early> {
+        let until = Instant::now() + self.idle;
+        loop {
+            draw();
+            if signals.next().is_some() {
+                return Err(Early::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.target.read("statm").map_or(true, |text| text.starts_with(b"0 ")) {
+                return Err(Early::Ended);
+            }
+            let time = Timespec::try_from(left.min(TICK)).ok();
+            let signal = signals.as_fd();
+            let _ = poll(&mut [PollFd::new(&signal, PollFlags::IN)], time.as_ref());
+        }
+    }
+
+    /// Lines of the ledger that changed since the last snapshot by at least half a percent of RSS.
+    fn changed_lines(&mut self) -> Vec<(String, String, i64)> {
+        let Ok(snapshot) = take(self.trial.pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return Vec::new() };
+        let ledger = Ledger::of(&snapshot);
+        let before = |line: &plimsoll_observer::ledger::Line| self.ledger.resident(line.id).0;
+        let mut lines: Vec<(String, String, i64)> = ledger
+            .lines
+            .iter()
+            .map(|line| (line.id.id().to_owned(), line.name.clone(), line.resident.0 as i64 - before(line) as i64))
+            .collect();
+        let gone = self.ledger.lines.iter().filter(|line| ledger.line(line.id).is_none());
+        lines.extend(gone.map(|line| (line.id.id().to_owned(), line.name.clone(), -(line.resident.0 as i64))));
+        let floor = ledger.rss.0 / PART_OF_RSS;
+        lines.retain(|(_, _, change)| change.unsigned_abs() > floor);
+        lines.sort_by_key(|(_, _, change)| std::cmp::Reverse(change.unsigned_abs()));
+        lines.truncate(LINES);
+        self.ledger = ledger;
+        lines
+    }
+}

@@ -1,0 +1,257 @@
+//! `plimsoll try --pid`: what each step does to a program that runs, and that nothing of it stays.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness;
+use crate::jdks::{self, Jdk};
+use crate::kit::{Trial, signal};
+
+const MIB: f64 = 1048576.0;
+const SHORT: [&str; 2] = ["--idle", "0.2"];
+
+/// A program that has said `ready`; killed at the end.
+struct Program {
+    child: Child,
+    truth: BTreeMap<String, u64>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn start(mut command: Command) -> Program {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut program = Program { child, truth: BTreeMap::new() };
+        let output = program.child.stdout.take().expect("a pipe");
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if line == "ready" {
+                return program;
+            }
+            let said = line.split_once(' ').and_then(|(word, figure)| Some((word.to_owned(), figure.parse().ok()?)));
+            program.truth.extend(said);
+        }
+        panic!("the program ended before it was ready");
+    }
+
+    fn java(trial: &Trial, jdk: &Jdk, flags: &[&str], main: &[&str]) -> Program {
+        let classes = trial.folder.join(format!("classes-{}", jdk.major));
+        let source = |name: &str| fixture(&format!("java/explain/{name}.java"));
+        let javac = jdk.tool("javac").arg("-d").arg(&classes).args([source("Truth"), source(main[0])]).output();
+        assert!(javac.expect("javac").status.success());
+        let mut java = jdk.tool("java");
+        java.args(flags).arg("-cp").arg(&classes).args(main);
+        Program::start(java)
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// A flag as the VM shows it.
+    fn flag(&self, jdk: &Jdk, name: &str) -> String {
+        let output = jdk.tool("jcmd").args([&self.pid(), "VM.flags", "-all"]).output().expect("jcmd");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).expect("the flag");
+        line.split('=').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or_default().to_owned()
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+impl Trial {
+    /// `plimsoll try --pid PID OPTIONS`: its exit status, its document, and its standard error.
+    fn live(&self, pid: &str, options: &[&str]) -> (Option<i32>, Value, String) {
+        let all = [&["--pid", pid, "--format", "json"], options].concat();
+        let output = self.verb("try", &all).output().expect("plimsoll");
+        self.assert_nothing_left();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default(), error)
+    }
+}
+
+fn step<'v>(document: &'v Value, name: &str) -> &'v Value {
+    let steps = document["steps"].as_array().unwrap_or_else(|| panic!("no steps in {document:#}"));
+    steps.iter().find(|step| step["name"] == name).unwrap_or_else(|| panic!("no step {name} in {document:#}"))
+}
+
+fn mib(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no bytes: {value}")) / MIB
+}
+
+const RATIOS: &str = "flag:-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30,gc";
+const RATIOS_ROW: &str = "MinHeapFreeRatio=10 MaxHeapFreeRatio=30, gc";
+
+/// The program filled 150 MiB of its heap with garbage, and says how much of the heap is committed and occupied: a
+/// collection with these ratios leaves the occupied part, three tenths of the heap, and some regions.
+#[test]
+fn flags_of_a_live_vm_are_tried_and_set_back() {
+    let trial = Trial::new("live-flags");
+    for jdk in jdks::jdks() {
+        let vm = Program::java(
+            &trial,
+            &jdk,
+            &["-XX:+UseG1GC", "-Xmx300m", "-XX:MaxHeapFreeRatio=100"],
+            &["HeapUnused", "150"],
+        );
+        let old = ["MinHeapFreeRatio", "MaxHeapFreeRatio"].map(|flag| vm.flag(&jdk, flag));
+        let options = [&SHORT[..], &["--with", RATIOS, "--with", "flag:-XX:MaxHeapSize=9"]].concat();
+        let (status, found, error) = trial.live(&vm.pid(), &options);
+        assert_eq!(status, Some(0), "{error}");
+        let (committed, occupied) = (vm.truth["committed"] as f64 / MIB, vm.truth["occupied"] as f64 / MIB);
+        let saved = -mib(&step(&found, RATIOS_ROW)["difference_bytes"]);
+        assert!(saved > 150.0 - occupied / 0.7 - 16.0 && saved < committed, "{saved}: {found:#}");
+        let heap = &step(&found, RATIOS_ROW)["lines"][0];
+        assert_eq!(heap["id"], "java-heap", "{found:#}");
+        assert_eq!(step(&found, RATIOS_ROW)["set_back"][1]["value"], old[1].as_str());
+        assert_eq!(["MinHeapFreeRatio", "MaxHeapFreeRatio"].map(|flag| vm.flag(&jdk, flag)), old);
+        let refused = step(&found, "MaxHeapSize=9")["missing"].as_str().expect("a reason");
+        assert!(refused.contains("can't change MaxHeapSize while it runs"), "{refused}");
+        assert!(mib(&step(&found, "nothing")["difference_bytes"]).abs() < 5.0, "{found:#}");
+        assert_eq!((&found["most"]["kind"], &found["most"]["step"]), (&"saves".into(), &RATIOS_ROW.into()));
+        // It says beforehand what it will do.
+        assert!(error.contains(&format!("jcmd {} VM.set_flag MaxHeapFreeRatio 30", vm.pid())), "{error}");
+        assert!(error.contains("set back to the old value afterwards"), "{error}");
+    }
+}
+
+/// Without `--with`: a trim, a collection, and what the verdicts propose. Sixty threads have ended 25 streams each.
+#[test]
+fn a_live_vm_gives_back_what_its_arenas_keep_free() {
+    let trial = Trial::new("live-trim");
+    let jdk = jdks::jdks().pop().expect("a JDK");
+    let vm = Program::java(&trial, &jdk, &["-Xmx64m"], &["Arenas"]);
+    let (status, found, error) = trial.live(&vm.pid(), &SHORT);
+    assert_eq!(status, Some(0), "{error}");
+    let names: Vec<&Value> = found["steps"].as_array().expect("steps").iter().map(|step| &step["name"]).collect();
+    assert_eq!(names[..3], ["nothing", "trim", "gc"]);
+    let trim = step(&found, "trim");
+    let saved = -mib(&trim["difference_bytes"]);
+    let bounds = ["least_bytes", "most_bytes"].map(|key| mib(&trim["predicted_saving"][key]));
+    assert!(saved > 100.0 && bounds[0] - 1.0 < saved && saved < bounds[1] + 1.0, "{saved} outside of {bounds:?}");
+    assert_eq!(trim["lines"][0]["id"], "glibc-retained");
+    assert_eq!((&found["most"]["step"], trim["commands"].as_array().map(Vec::len)), (&"trim".into(), Some(1)));
+}
+
+/// Ctrl-C, and a SIGKILL of plimsoll: the flag has its old value again. It is changed many times, so that a slow `jcmd`
+/// sees it changed.
+#[test]
+fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
+    let trial = Trial::new("live-killed");
+    let jdk = jdks::jdks().pop().expect("a JDK");
+    let vm = Program::java(&trial, &jdk, &["-Xmx64m"], &["HeapUnused", "1"]);
+    let old = vm.flag(&jdk, "MaxHeapFreeRatio");
+    let flags: Vec<String> = (41..70).map(|value| format!("flag:-XX:MaxHeapFreeRatio={value}")).collect();
+    let with: Vec<&str> = flags.iter().flat_map(|flag| ["--with", flag]).collect();
+    for how in ["INT", "KILL"] {
+        let pid = vm.pid();
+        let options = [&["--pid", &pid, "--idle", "1"][..], &with].concat();
+        let child = trial.verb("try", &options).spawn().expect("plimsoll");
+        trial.wait_for("a new value", || vm.flag(&jdk, "MaxHeapFreeRatio") != old);
+        signal(trial.find(&format!("{} try", harness::PLIMSOLL)).expect("plimsoll"), how);
+        let output = child.wait_with_output().expect("our child");
+        if how == "INT" {
+            assert_eq!(output.status.code(), Some(130));
+            assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted"), "{output:?}");
+        }
+        trial.wait_for("the old value", || vm.flag(&jdk, "MaxHeapFreeRatio") == old);
+        trial.wait_until_nothing_is_left();
+    }
+}
+
+/// Redis at a TCP port, and a connection to its Unix socket.
+struct Redis {
+    program: Program,
+    socket: PathBuf,
+}
+
+impl Redis {
+    /// Values of 100 bytes, of which all are deleted: free pages of jemalloc.
+    fn after_a_deletion(trial: &Trial, password: &str) -> Redis {
+        let first = 20_000 + (std::process::id() % 5_000) as u16;
+        let port = (first..).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port");
+        let socket = trial.folder.join("redis.sock");
+        let _ = std::fs::remove_file(&socket);
+        let mut command = Command::new("redis-server");
+        let port = port.to_string();
+        command.args(["--port", &port, "--save", "", "--jemalloc-bg-thread", "no", "--daemonize", "no"]);
+        command.args(["--requirepass", password, "--unixsocket"]).arg(&socket).arg("--dir").arg(&trial.folder);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server");
+        let redis = Redis { program: Program { child, truth: BTreeMap::new() }, socket };
+        trial.wait_for("redis", || UnixStream::connect(&redis.socket).is_ok());
+        if password.is_empty() {
+            redis.send((0..200_000).map(|key| format!("SET k{key} {}\r\n", "x".repeat(100))));
+            redis.send((0..200_000).map(|key| format!("DEL k{key}\r\n")));
+        }
+        redis
+    }
+
+    fn send(&self, commands: impl Iterator<Item = String>) {
+        let mut stream = UnixStream::connect(&self.socket).expect("it listens");
+        let commands: Vec<String> = commands.collect();
+        let number = commands.len();
+        let replies = BufReader::new(stream.try_clone().expect("a socket"));
+        let reader = std::thread::spawn(move || replies.lines().take(number).count());
+        stream.write_all(commands.concat().as_bytes()).expect("it reads");
+        assert_eq!(reader.join().expect("replies"), number);
+    }
+}
+
+#[test]
+fn redis_purges_by_its_own_protocol() {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        return eprintln!("redis: not tried, redis-server is not installed");
+    }
+    let trial = Trial::new("live-redis");
+    let redis = Redis::after_a_deletion(&trial, "");
+    let (status, found, error) = trial.live(&redis.program.pid(), &SHORT);
+    assert_eq!(status, Some(0), "{error}");
+    let purge = step(&found, "purge");
+    // 200,000 entries of more than 100 bytes are gone.
+    let saved = -mib(&purge["difference_bytes"]);
+    assert!(saved > 19.0, "{found:#}");
+    let bounds = ["least_bytes", "most_bytes"].map(|key| mib(&purge["predicted_saving"][key]));
+    assert!(bounds[0] * 0.97 < saved && saved < bounds[1] * 1.03, "{saved} outside of {bounds:?}");
+    drop(redis);
+    let redis = Redis::after_a_deletion(&trial, "secret");
+    let (status, found, error) = trial.live(&redis.program.pid(), &SHORT);
+    assert_eq!(status, Some(2), "{error}");
+    let refused = step(&found, "purge")["missing"].as_str().expect("a reason");
+    assert_eq!(refused, "Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE");
+}
+
+/// One sentence each, and nothing is done.
+#[test]
+fn what_cannot_be_tried_is_a_sentence() {
+    let trial = Trial::new("live-refused");
+    let mut command = Command::new(trial.burst());
+    let burst = command.args(["2", "8"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a program");
+    let burst = Program { child: burst, truth: BTreeMap::new() };
+    let pid = burst.pid();
+    let cases: [(&[&str], &str); 6] = [
+        (&["--pid", &pid, "--with", "trim"], "it is no JVM: only a debugger could call malloc_trim"),
+        (&["--pid", &pid, "--with", "purge"], "only Redis and Valkey have such a command"),
+        (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart: plimsoll try -- COMMAND"),
+        (&["--with", "gc", "--", "true"], "gc and purge need a running process (--pid)"),
+        (&["--pid", "999999999"], "no process 999999999"),
+        (&["--pid", &pid, "--rounds", "3"], "--rounds"),
+    ];
+    for (options, expected) in cases {
+        let output = trial.verb("try", options).output().expect("plimsoll");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{options:?}: {error}");
+        assert!(error.contains(expected), "{options:?}: {error}");
+    }
+}

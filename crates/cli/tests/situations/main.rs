@@ -6,6 +6,8 @@ mod death;
 mod environment;
 mod harness;
 mod heap;
+#[cfg(target_arch = "x86_64")]
+mod interrupted;
 mod loading;
 mod maps;
 mod processes;

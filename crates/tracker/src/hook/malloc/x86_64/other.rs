@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
-//!          │ state given back │ the real one, as it was asked │ eight bytes are left │ trailer │ the row's four numbers
+//!          │ row and key kept on the stack │ state given back │ the real one, as it was asked │ eight bytes are left │ trailer
+//!          │ the row's four numbers
 //! free     the caller isn't the allocator │ the size │ the trailer's check │ the row is this thread's │ trailer cleared
 //!          │ four numbers │ on to the real one
 //! ```
@@ -48,15 +49,16 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "sub qword ptr [r9 + {countdown}], rax",
         "js 21f",
         crate::recall_stack!(),
-        "24: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
-        "mov qword ptr fs:[r8], r9",
-        "sub rsp, 40",
+        "24: sub rsp, 40",
         ".cfi_adjust_cfa_offset 40",
         "mov qword ptr [rsp], rdi",
         "mov rcx, qword ptr [rdx + {row_key}]",
         "mov qword ptr [rsp + 8], rcx",
         "mov ecx, dword ptr [rdx + {row}]",
         "mov qword ptr [rsp + 16], rcx",
+        // Once the state is given back, a signal handler on top may replace the entry.
+        "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+        "mov qword ptr fs:[r8], r9",
         "lea rcx, [rdi + 7]",
         "shr rcx, 3",
         "lea rdx, [rip + {left}]",

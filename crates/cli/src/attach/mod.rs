@@ -209,7 +209,7 @@ enum Loader<'p> {
     /// HotSpot, on a request to its attach socket.
     Vm(Box<Vm>),
     /// A thread that plimsoll starts there.
-    Thread(Way<'p>),
+    Thread(Box<Way<'p>>),
 }
 
 impl Loader<'_> {
@@ -355,7 +355,7 @@ impl Process {
             Some(vm) => Loader::Vm(Box::new(vm)),
             None => {
                 let way = Way::find(&self.target, &self.vmas, loaded, verb);
-                Loader::Thread(way.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?)
+                Loader::Thread(Box::new(way.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?))
             }
         })
     }

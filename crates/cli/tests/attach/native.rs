@@ -143,7 +143,11 @@ struct Service(Child);
 
 impl Service {
     fn start(command: &mut Command) -> Service {
-        Service(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+        Service::reading(command, Stdio::null())
+    }
+
+    fn reading(command: &mut Command, input: Stdio) -> Service {
+        Service(command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
     }
 
     fn pid(&self) -> String {
@@ -273,6 +277,42 @@ fn python_and_node_go_on() {
             assert!(counter(&report, "import_words") > 5 && counter(&report, "faults") == 0);
             done(&["detach", &pid]);
         }
+    }
+}
+
+/// All threads wait, and words of earlier calls are left on their stacks.
+#[test]
+fn idle_programs_are_entered() {
+    let rounds = if crate::stage::is_full() { 10 } else { 1 };
+    let mut waits = Command::new(compiled(&["-DWAITS"]));
+    for (name, command) in [
+        ("sleep", Command::new("sleep").arg("3600")),
+        ("python", Command::new("python3").args(["-ic", "import json, threading"])),
+        ("node", Command::new("node").args(["-e", "setTimeout(() => {}, 1e9)"])),
+        ("attach_rounds", &mut waits),
+    ] {
+        let (reads, input) = std::io::pipe().expect("a pipe");
+        let program = Service::reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
+        let pid = program.pid();
+        // read, poll, select, nanosleep, futex, epoll_pwait; before, it may be a shell that will exec.
+        let waits = [
+            libc::SYS_read,
+            libc::SYS_poll,
+            libc::SYS_pselect6,
+            libc::SYS_clock_nanosleep,
+            libc::SYS_futex,
+            libc::SYS_epoll_pwait,
+        ];
+        let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let is_waiting = || waits.iter().any(|call| of("syscall").starts_with(&format!("{call} ")));
+        wait_until(name, || of("comm").starts_with(name) && is_waiting());
+        for _ in 0..rounds {
+            done(&["attach", &pid]);
+            let report = books(&pid);
+            assert_eq!(counter(&report, "faults"), 0, "{name}");
+            done(&["detach", &pid]);
+        }
+        drop(input);
     }
 }
 

@@ -25,6 +25,7 @@ use super::identity::Identity;
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
 use super::threads;
+use super::unwind::{self, Current, Stack};
 
 /// A running thread stops within microseconds; with many threads for each CPU it takes longer.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -87,6 +88,7 @@ impl<'t> Borrowed<'t> {
         target: &'t Target,
         memory: &'t File,
         vmas: &[Vma],
+        tables: &Current<'_>,
         objects: &Objects,
         identity: &Identity,
         tid: u32,
@@ -114,7 +116,10 @@ impl<'t> Borrowed<'t> {
         }
         let mut words = vec![0; (stack.end - stack.start) as usize];
         memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
-        if let Some(place) = objects.forbidden.found(original.rip, &words) {
+        let stack = Stack { at: stack.start, bytes: &words };
+        let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
+        let frames = unwind::walk(tables, &original, &stack, code);
+        if let Some(place) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
             return Err(Unfit::Now(place));
         }
         if threads::has_signal(target, tid, mask) {

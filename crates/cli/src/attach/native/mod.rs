@@ -29,6 +29,7 @@ mod point;
 mod ptrace;
 mod refusals;
 mod threads;
+mod unwind;
 
 /// How long to look for a thread at a fit point.
 const SEARCH: Duration = Duration::from_secs(20);
@@ -154,8 +155,9 @@ impl<'t> Way<'t> {
         loop {
             let maps = self.target.read("maps").map_err(|_| GONE)?;
             let vmas = proc::parse_maps(&maps, &[]).vmas;
+            let tables = self.objects.tables.current(&vmas);
             for tid in threads::in_order(self.target) {
-                match Borrowed::at(self.target, &self.memory, &vmas, &self.objects, &self.identity, tid) {
+                match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
                     Ok(thread) => return Ok(thread),
                     Err(Unfit::Now(reason)) => why = reason,
                     Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),

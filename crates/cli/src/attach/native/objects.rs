@@ -15,6 +15,7 @@ use plimsoll_process::proc::Target;
 
 use super::helper::Functions;
 use super::point::Forbidden;
+use super::unwind::Tables;
 
 type Header = elf::FileHeader64<LittleEndian>;
 const LE: LittleEndian = LittleEndian;
@@ -48,7 +49,7 @@ const MALLOC: [&[u8]; 14] = [
 /// malloc's file is smaller; if its functions lie further apart, the file was linked in an unknown way.
 const MALLOC_SPREAD: u64 = 256 << 10;
 /// Functions of libc that hold locks of the loader, of the list of threads, or of fork.
-const HOLDERS: [&[u8]; 24] = [
+const HOLDERS: [&[u8]; 26] = [
     b"fork",
     b"_Fork",
     b"vfork",
@@ -58,6 +59,7 @@ const HOLDERS: [&[u8]; 24] = [
     b"__cxa_atexit",
     b"__cxa_finalize",
     b"__cxa_at_quick_exit",
+    b"__cxa_thread_atexit_impl",
     b"pthread_atfork",
     b"__register_atfork",
     b"pthread_exit",
@@ -73,6 +75,8 @@ const HOLDERS: [&[u8]; 24] = [
     b"setregid",
     b"setresgid",
     b"setgroups",
+    // Its source file also gives back the stacks of ended threads, with their lock (glibc from 2.34 on).
+    b"__pthread_get_minstack",
 ];
 const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
 
@@ -80,6 +84,7 @@ const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
 #[derive(Debug)]
 pub struct Objects {
     pub forbidden: Forbidden,
+    pub tables: Tables,
     pub helper: Functions,
     pub dlopen_flags: u32,
     pub mmap: u64,
@@ -112,7 +117,7 @@ impl Exports {
 pub fn survey(
     target: &Target,
     vmas: &[Vma],
-    read_code: impl Fn(Range<u64>) -> Option<Vec<u8>>,
+    read_memory: impl Fn(Range<u64>) -> Option<Vec<u8>>,
 ) -> Result<Objects, String> {
     let program = target.link("exe").unwrap_or_default();
     let program = String::from_utf8_lossy(&program).trim_end_matches(" (deleted)").to_owned();
@@ -121,11 +126,16 @@ pub fn survey(
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0 && vma.name.starts_with('/')) {
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
     }
-    let (mut forbidden, mut all, mut libc_code) = (vec![], vec![], None);
+    let (mut forbidden, mut all, mut libc_code, mut tables) = (vec![], vec![], None, Tables::default());
+    if let Some(vdso) = vmas.iter().find(|vma| vma.name == "[vdso]") {
+        let bytes = read_memory(vdso.range.start.0..vdso.range.end.0).unwrap_or_default();
+        tables.add(&bytes[..], &[vdso]);
+    }
     for ((_, name), parts) in &files {
         let file = target.mapped(parts[0], FileKind::Object);
-        let pieces = file.as_ref().ok().map(|file| file.pieces());
-        let Some(exports) = pieces.as_ref().and_then(|pieces| exports(pieces, parts[0])) else { continue };
+        let Some(pieces) = file.as_ref().ok().map(|file| file.pieces()) else { continue };
+        tables.add(&pieces, parts);
+        let Some(exports) = exports(&pieces, parts[0]) else { continue };
         let has = |name: &[u8]| exports.address(name).is_some();
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
@@ -154,7 +164,7 @@ pub fn survey(
     let find = |name: &str| all.iter().find_map(|exports| exports.address(name.as_bytes()));
     let need = |name: &str| find(name).ok_or_else(|| format!("has a C library without {name}"));
     let code = libc_code.ok_or("uses no glibc, which attach needs")?;
-    let bytes = read_code(code.clone()).unwrap_or_default();
+    let bytes = read_memory(code.clone()).unwrap_or_default();
     let restorer = bytes.windows(RESTORER.len()).position(|bytes| bytes == RESTORER);
     let (dlopen, dlopen_flags) = match find("dlopen") {
         Some(dlopen) => (dlopen, NOW),
@@ -162,6 +172,7 @@ pub fn survey(
     };
     Ok(Objects {
         forbidden: Forbidden::new(forbidden),
+        tables,
         helper: Functions {
             itself: need("pthread_self")?,
             detach: find("pthread_detach").ok_or("has no library for threads (libpthread), which attach needs")?,
@@ -236,6 +247,7 @@ pub fn offsets<const N: usize>(library: &[u8], names: [&str; N]) -> Option<[u64;
 
 #[cfg(test)]
 mod tests {
+    use super::super::unwind::Stack;
     use super::*;
     use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -255,12 +267,19 @@ mod tests {
         let (bytes, vma) = libc();
         let exports = exports(&bytes[..], &vma).expect("exports");
         let forbidden = Forbidden::new(in_libc(&exports).expect("malloc"));
-        let at = |name: &str| forbidden.found(exports.address(name.as_bytes()).expect(name), &[]);
-        for name in ["malloc", "free", "realloc", "malloc_info", "fork", "dl_iterate_phdr", "exit"] {
+        let at = |name: &str| {
+            let stack = Stack { at: 0, bytes: &[] };
+            forbidden.found(exports.address(name.as_bytes()).expect(name), &stack, None)
+        };
+        for name in
+            ["malloc", "free", "realloc", "malloc_info", "fork", "dl_iterate_phdr", "exit", "__pthread_get_minstack"]
+        {
             assert!(at(name).is_some(), "{name}");
         }
         // If one of these were forbidden, hardly a thread could ever be borrowed.
-        for name in ["read", "epoll_wait", "nanosleep", "pthread_cond_wait", "sem_wait", "poll", "__libc_start_main"] {
+        for name in
+            ["read", "epoll_wait", "nanosleep", "pthread_cond_wait", "pthread_join", "poll", "__libc_start_main"]
+        {
             assert_eq!(at(name), None, "{name}");
         }
     }

@@ -1,10 +1,13 @@
 //! Whether a stopped thread may be borrowed for a call of pthread_create: bytes in, a verdict out.
 //!
 //! pthread_create takes locks of malloc, of the loader and of libc's list of threads. A thread that holds one of them would
-//! wait for itself, and a thread inside malloc has left its lists half changed. So neither the instruction pointer nor any
-//! word of the stack may point into that code. Words that are left over from earlier calls only cause a needless refusal.
+//! wait for itself, and a thread inside malloc has left its lists half changed. So no function on the stack may be in that code.
+//! Where unwind tables don't prove which functions those are, no word of the stack may point there. A word that is left over
+//! from an earlier call then causes a needless refusal.
 
 use std::ops::Range;
+
+use super::unwind::{Frames, Stack};
 
 /// Code in which a thread may hold such a lock.
 #[derive(Debug, Default)]
@@ -27,19 +30,31 @@ impl Forbidden {
         Forbidden { ranges }
     }
 
+    /// The first range of this name.
+    #[cfg(test)]
+    pub fn named(&self, name: &str) -> Option<Range<u64>> {
+        self.ranges.iter().find(|(_, what)| *what == name).map(|(range, _)| range.clone())
+    }
+
     fn at(&self, address: u64) -> Option<&'static str> {
         let next = self.ranges.partition_point(|(range, _)| range.start <= address);
         let (range, what) = self.ranges.get(next.checked_sub(1)?)?;
         (address < range.end).then_some(*what)
     }
 
-    /// The code in which the thread is, if it is in one of these. `stack` begins at the stack pointer, which is a multiple of
-    /// eight bytes away from every return address.
-    pub fn found(&self, instruction: u64, stack: &[u8]) -> Option<&'static str> {
+    /// The code in which the thread is, if it is in one of these. `frames`: the functions on its stack, where they are proven.
+    pub fn found(&self, instruction: u64, stack: &Stack<'_>, frames: Option<&Frames>) -> Option<&'static str> {
+        let Some(frames) = frames else { return self.at(instruction).or_else(|| self.pointed_to(stack.bytes)) };
+        let functions = frames.places.iter().find_map(|place| self.at(*place));
+        let words = || frames.unproven.iter().find_map(|range| self.pointed_to(stack.part(range)));
+        self.at(instruction).or(functions).or_else(words)
+    }
+
+    /// `stack` begins a multiple of eight bytes away from every return address.
+    fn pointed_to(&self, stack: &[u8]) -> Option<&'static str> {
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
         // The call lies before its return address, which may be the first byte behind the range.
-        let returns = stack.chunks_exact(8).map(word).find_map(|word| self.at(word.checked_sub(1)?));
-        self.at(instruction).or(returns)
+        stack.chunks_exact(8).map(word).find_map(|word| self.at(word.checked_sub(1)?))
     }
 }
 
@@ -61,9 +76,28 @@ mod tests {
             (0x50, &[0x3800], Some("b")),
             (0x50, &[0x3801], None),
         ] {
-            assert_eq!(code.found(ip, &stack(words)), expected, "{ip:#x} {words:x?}");
+            let stack = Stack { at: 0x7000, bytes: &stack(words) };
+            assert_eq!(code.found(ip, &stack, None), expected, "{ip:#x} {words:x?}");
         }
-        assert_eq!(code.found(0x50, &stack(&[0x101])[..7]), None, "half a word is none");
-        assert_eq!(Forbidden::default().found(1, &stack(&[1])), None);
+        assert_eq!(code.found(0x50, &Stack { at: 0, bytes: &stack(&[0x101])[..7] }, None), None, "half a word is none");
+        assert_eq!(Forbidden::default().found(1, &Stack { at: 0, bytes: &stack(&[1]) }, None), None);
+    }
+
+    #[test]
+    fn where_frames_are_proven_only_they_count() {
+        let code = Forbidden::new(vec![(0x100..0x200, "a")]);
+        let bytes: Vec<u8> = [0x150u64, 0x60, 0x150, 0x60].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let stack = Stack { at: 0x7000, bytes: &bytes };
+        let of = |places: &[u64], unproven: &[Range<u64>]| {
+            let frames = Frames { places: places.to_vec(), unproven: unproven.to_vec() };
+            code.found(0x50, &stack, Some(&frames))
+        };
+        assert_eq!(code.found(0x50, &stack, None), Some("a"));
+        assert_eq!(of(&[0x50, 0x60], &[]), None);
+        assert_eq!(of(&[0x50, 0x1ff], &[]), Some("a"));
+        assert_eq!(of(&[0x50], &[0x7008..0x7010, 0x7018..0x7020]), None);
+        assert_eq!(of(&[0x50], &[0x7008..0x7010, 0x7010..0x7020]), Some("a"));
+        assert_eq!(of(&[0x50], &[0x7011..0x7020, 0..0]), Some("a"), "a range begins with a whole word");
+        assert_eq!(of(&[], &[0..u64::MAX, 0..0]), Some("a"));
     }
 }

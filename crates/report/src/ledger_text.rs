@@ -183,8 +183,13 @@ impl<W: Write> Page<'_, W> {
             }
             let sure = certainty(self.snapshot, self.ledger, verdict);
             writeln!(self.out, "    sure  {}", wrapped(&sure, width - 8).join("\n          "))?;
-            if let Some(how) = verdict.remedies.first().and_then(|remedy| remedy.how.lines().next()) {
-                writeln!(self.out, "    type  {}", self.ink(Ink::Green, &printable(how)))?;
+            if let Some((remedy, how)) =
+                verdict.remedies.first().and_then(|first| Some((first, first.how.lines().next()?)))
+            {
+                let (verb, then) = remedy.verb();
+                let row =
+                    format!("    {verb}  {}   {}", self.ink(Ink::Green, &printable(how)), self.ink(Ink::Dim, then));
+                writeln!(self.out, "{}", row.trim_end())?;
             }
         }
         if is_said { writeln!(self.out) } else { Ok(()) }

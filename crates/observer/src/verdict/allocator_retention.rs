@@ -3,6 +3,7 @@
 
 use super::arena_retention::{WORTH_SAYING, after_a_burst, at_ends, cap_in_force, spread};
 use super::case::Case;
+use super::redis::Redis;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
 use super::{Effort, Remedy, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
@@ -38,6 +39,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
     let returned: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
+    let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
     evidence.extend(at_ends(&arenas, retained));
     if returned.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
@@ -45,8 +47,14 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     } else {
         evidence.push(format!("a trim would return {returned}: no more of it is in whole pages between blocks"));
     }
-    remedies.extend(large_blocks_apart(case));
-    remedies.push(other_allocator());
+    // An allocator returns whole pages. Large blocks that were freed leave such pages, too.
+    if (returned + at_end).percent_of(retained) >= WORTH_SAYING {
+        remedies.extend(large_blocks_apart(case));
+        remedies.push(other_allocator());
+    } else {
+        remedies.extend(Redis::of(case).map(|redis| redis.reload(live, retained)));
+        remedies.push(measured_allocators());
+    }
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
         severity: case.weight_of_kept(retained),
@@ -75,6 +83,16 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
         "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
          where large blocks fragment, not where small ones do",
     ))
+}
+
+/// Free blocks between live ones of the same sizes: whether another allocator needs less depends on the program. It may need more.
+fn measured_allocators() -> Remedy {
+    remedy(
+        Effort::Restart,
+        "measure whether another allocator packs these blocks closer: it may as well need more",
+        "plimsoll try --with jemalloc --with tcmalloc --with mimalloc -- COMMAND",
+        "runs the program several times under each allocator that is installed; --load or --url gives it a load",
+    )
 }
 
 /// A text like `the main arena and 3 thread arenas`.

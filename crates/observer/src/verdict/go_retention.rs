@@ -6,8 +6,7 @@
 //! Up to the goal of the next collection the program takes memory before anything is collected: so much free memory is in use.
 
 use super::case::Case;
-use super::opened_remedies::FLOOR;
-use super::remedy::remedy;
+use super::remedy::{FLOOR, remedy};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
 

@@ -21,6 +21,7 @@ mod mapped_files;
 mod native_leak;
 mod opened_remedies;
 mod opened_retention;
+mod redis;
 mod remedies;
 mod remedy;
 mod suspects;
@@ -172,6 +173,20 @@ impl Effect {
 }
 
 impl Remedy {
+    /// What to do with the first line of `how`, in four letters, and what to do afterwards: a command is typed, a variable or an
+    /// option is set for the next start.
+    pub fn verb(&self) -> (&'static str, &'static str) {
+        let first = self.how.lines().next().unwrap_or_default();
+        let word = first.split_whitespace().next().unwrap_or_default();
+        let is_setting = word.starts_with('-') || (word.contains('=') && !first.contains("COMMAND"));
+        match self.effort {
+            _ if is_setting => ("set ", "and start it again"),
+            _ if matches!(word, "RUN" | "ENV") => ("add ", "to the image"),
+            Effort::Code => ("code", ""),
+            _ => ("type", ""),
+        }
+    }
+
     pub fn saves(self, least: Bytes, most: Bytes) -> Remedy {
         Remedy { effect: Effect::Modelled(least, most.max(least)), ..self }
     }

@@ -1,13 +1,11 @@
 //! Remedies for allocators other than glibc's that keep free memory: each kind has its own settings.
 
 use super::case::Case;
-use super::remedy::remedy;
+use super::redis::Redis;
+use super::remedy::{FLOOR, GIVE_BACK, remedy};
 use super::{Effort, Remedy};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::Bytes;
-
-/// Below this, a remedy isn't worth offering.
-pub(crate) const FLOOR: Bytes = Bytes::mib(16);
 
 /// `returns`: the allocator's own thread releases free pages.
 pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
@@ -20,8 +18,6 @@ pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<
         _ => Vec::new(),
     }
 }
-
-const GIVE_BACK: &str = "give the free pages back now";
 
 /// Only for libraries: a program that the allocator is linked into may have renamed the function, or lost its name.
 fn call(case: Case<'_>, function: &str) -> Remedy {
@@ -92,45 +88,36 @@ fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
 
 fn jemalloc(case: Case<'_>, heap: &OpenedHeap, returns: bool, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
-    let process = &case.snapshot.process;
-    let is_redis = ["redis-server", "valkey-server"].iter().any(|name| process.name.starts_with(name));
+    let redis = Redis::of(case);
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        remedies.extend(purge(case, is_redis, is_library).map(|purge| purge.saves(pages, pages)));
+        remedies.extend(purge(case, redis.as_ref(), is_library).map(|purge| purge.saves(pages, pages)));
         if !returns {
-            remedies.push(background_thread(case, is_redis).saves(Bytes(0), pages));
+            remedies.push(background_thread(case, redis.as_ref()).saves(Bytes(0), pages));
         }
     }
-    if heap.resident(HeapPart::Beside) >= FLOOR && is_redis && !is_library {
-        remedies.push(remedy(
-            Effort::Now,
-            "have Redis move its values together",
-            "redis-cli CONFIG SET activedefrag yes",
-            "takes CPU time in the main thread (active-defrag-cycle-max, 25 % of a CPU by default)",
-        ));
+    let (live, beside) = (heap.resident(HeapPart::Live), heap.resident(HeapPart::Beside));
+    if let Some(redis) = redis.filter(|_| beside >= FLOOR) {
+        // Only the jemalloc in Redis's own sources tells it which values to move.
+        remedies.push(match is_library {
+            true => redis.reload(live, beside + pages),
+            false => redis.defragment(live, beside, beside + pages),
+        });
     }
     remedies
 }
 
-fn purge(case: Case<'_>, is_redis: bool, is_library: bool) -> Option<Remedy> {
-    if is_redis {
-        let cost = "pages that are needed again cost a fault each";
-        return Some(remedy(Effort::Now, GIVE_BACK, "redis-cli MEMORY PURGE", cost));
-    }
+fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Remedy> {
     // 4096 means all arenas.
-    is_library.then(|| call(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#))
+    let call = || is_library.then(|| call(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
+    redis.map_or_else(call, |redis| Some(redis.purge()))
 }
 
 /// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
-fn background_thread(case: Case<'_>, is_redis: bool) -> Remedy {
+fn background_thread(case: Case<'_>, redis: Option<&Redis>) -> Remedy {
     const WHAT: &str = "have a thread of jemalloc's give free pages back";
-    if is_redis {
-        return remedy(
-            Effort::Now,
-            WHAT,
-            "redis-cli CONFIG SET jemalloc-bg-thread yes",
-            "a thread that wakes up while pages decay",
-        );
+    if let Some(redis) = redis {
+        return redis.background_thread(WHAT);
     }
     let others = setting(case, "MALLOC_CONF").unwrap_or_default().split(',');
     // -1 means never, so the thread would have nothing to do.

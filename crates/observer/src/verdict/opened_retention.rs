@@ -3,7 +3,8 @@
 
 use super::arena_retention::burst;
 use super::case::Case;
-use super::opened_remedies::{FLOOR, remedies};
+use super::opened_remedies::remedies;
+use super::remedy::FLOOR;
 use super::{Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 
@@ -133,14 +134,19 @@ mod tests {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(14), mib(110), mib(1));
         assert!(retention(&snapshot).expect("14 of 124 MiB are live").remedies.is_empty());
-        // Redis can move its values, but only with the jemalloc that it was built with.
+        // Redis can move its values, but only with the jemalloc that it was built with. Else it can load them anew.
         snapshot.process.name = "redis-server".to_owned();
-        assert!(retention(&snapshot).is_some_and(|found| found.remedies.is_empty()));
+        snapshot.process.command = vec!["redis-server 127.0.0.1:7391".to_owned()];
+        let found = retention(&snapshot).expect("14 of 124 MiB are live");
+        assert!(found.remedies[0].how.starts_with("redis-cli -p 7391 SHUTDOWN SAVE "), "{found:?}");
+        assert_eq!(found.remedies[0].effect, Effect::Modelled(mib(111) - Bytes(mib(14).0 / 4), mib(111)));
         snapshot.process.executable = Some("/opt/redis-server".to_owned());
         snapshot.allocators[0].path = "/opt/redis-server".to_owned();
         let found = retention(&snapshot).expect("14 of 124 MiB are live");
         assert_eq!(found.severity, Severity::Warning);
-        assert_eq!(found.remedies[0].how, "redis-cli CONFIG SET activedefrag yes");
+        let client = "redis-cli -p 7391 CONFIG SET";
+        let how = format!("{client} active-defrag-ignore-bytes 16mb && {client} activedefrag yes");
+        assert_eq!((&found.remedies[0].how, found.remedies[0].effect), (&how, Effect::Modelled(mib(94), mib(111))));
     }
 
     #[test]

@@ -1,6 +1,11 @@
-//! The constructor of remedies.
+//! The constructor of remedies, and what several of them share.
 
 use super::{Effect, Effort, Remedy};
+use plimsoll_facts::units::Bytes;
+
+/// Below this, a remedy isn't worth offering.
+pub(crate) const FLOOR: Bytes = Bytes::mib(16);
+pub(crate) const GIVE_BACK: &str = "give the free pages back now";
 
 /// `how` must be pasteable unchanged. [`Remedy::saves`] adds the expected saving.
 pub(crate) fn remedy(

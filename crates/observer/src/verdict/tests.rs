@@ -844,3 +844,17 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
     let go = healthy([90, 90, 60, 160]);
     assert_eq!(go.summary, "nothing stands out; Go's heap: live is the largest: 155 MiB, 39 % of RSS");
 }
+
+#[test]
+fn the_headline_tells_commands_from_settings() {
+    use super::remedy::remedy;
+    let verb = |effort, how: &str| remedy(effort, "", how, "").verb().0;
+    assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "type");
+    assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
+    assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");
+    assert_eq!(verb(Effort::Code, "-Dio.netty.eventLoopThreads=4"), "set ");
+    assert_eq!(verb(Effort::Restart, "GODEBUG=gctrace=1 COMMAND"), "type");
+    assert_eq!(verb(Effort::Deploy, "RUN apt-get install -y libjemalloc2"), "add ");
+    assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "type");
+    assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");
+}

@@ -15,7 +15,7 @@ use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, given};
 use plimsoll_process::processes::{self, Known, Lacking, Seen};
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
-use plimsoll_report::{ledger_tables, ledger_text, prometheus};
+use plimsoll_report::{ledger_tables, ledger_text, metrics, prometheus};
 
 use crate::output::{Color, require_stdout, say, shown, to_output};
 use crate::{Failure, named, page, progress, target};
@@ -113,7 +113,7 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
     let tracked = target::open(Path::new(&process.pid.to_string()), Deadline::after(NAMES)).ok();
     let ledger = ledger_json::document(explanation);
     let books = tracked.as_ref().map(|target| &target.books);
-    let samples = prometheus::Samples::of(target.unwrap_or(&process.name), &ledger, books);
+    let samples = metrics::Samples::of(target.unwrap_or(&process.name), &ledger, books);
     to_output(file, |out| prometheus::write(out, &[&samples], prometheus::Style::Prometheus))
 }
 

@@ -127,6 +127,10 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == serve::listener::NAME) {
         return serve::listener::main();
     }
+    // The process of `serve` that sends; see `serve::sender`.
+    if std::env::args_os().next().is_some_and(|name| name == serve::sender::NAME) {
+        return serve::sender::main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),

@@ -10,6 +10,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -20,7 +21,8 @@ use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::ledger_text::Explanation;
-use plimsoll_report::prometheus::{self, Own, Samples, Style};
+use plimsoll_report::metrics::{Own, Samples};
+use plimsoll_report::prometheus::{self, Style};
 use plimsoll_report::serve_list::{self, Row};
 use plimsoll_report::{json, ledger_json, page as pages, recording_json};
 use plimsoll_tracked::symbols;
@@ -41,9 +43,13 @@ const SILENT: Duration = Duration::from_secs(60);
 pub struct Answers {
     pub board: Arc<Board>,
     pub writer: Mutex<UnixStream>,
-    /// Both processes.
-    pub own: [u32; 2],
+    /// Our processes.
+    pub own: Vec<u32>,
     pub history: Option<Arc<Store>>,
+    /// Of the exports, if there are any.
+    pub failed_exports: Option<Arc<AtomicU64>>,
+    /// Start of the server, ns since 1970.
+    pub since_ns: u64,
 }
 
 /// An answer without its number.
@@ -144,15 +150,22 @@ impl Answers {
         }
     }
 
-    fn metrics(&self, out: &mut Vec<u8>, posted: &Posted, style: Style) -> io::Result<()> {
-        let own = Own {
+    /// What the server reports about itself.
+    pub fn own(&self, posted: &Posted) -> Samples {
+        Own {
             targets: posted.targets.len(),
             left_out: posted.left_out,
             cpu: self.own.iter().map(|pid| rounds::processor_time(*pid)).sum(),
             resident: self.own.iter().map(|pid| rounds::resident(*pid)).sum(),
             round: posted.took,
+            failed_exports: self.failed_exports.as_ref().map(|failed| failed.load(Ordering::Relaxed)),
+            since_ns: self.since_ns,
         }
-        .samples();
+        .samples()
+    }
+
+    fn metrics(&self, out: &mut Vec<u8>, posted: &Posted, style: Style) -> io::Result<()> {
+        let own = self.own(posted);
         let ages: Vec<Samples> =
             posted.targets.iter().map(|of| Samples::age(&of.row.name, of.read_at.elapsed())).collect();
         let all: Vec<&Samples> =

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::processes::Identity;
-use plimsoll_report::prometheus::Samples;
+use plimsoll_report::metrics::Samples;
 use plimsoll_report::serve_list::Row;
 
 use super::recent::Recent;

@@ -7,54 +7,57 @@
 //! │ listener               │ ───────────────────────────────▶│ reader (this process)              │
 //! │ user nobody, no rights │ ◀───────────────────────────────│ requests, figures, pages `answers` │
 //! │ `listener`, `confine`  │  answers         `wire`         │ rounds ─▶ board          `rounds`  │
-//! └────────────────────────┘                                 └────────────────────────────────────┘
+//! └────────────────────────┘                                 └───────┬────────────────────────────┘
+//!      Collector, Pyroscope                                          │ parcels         `exports`, `parcel`
+//!             ▲ HTTP                                                 ▼
+//!             └────────────────────────────────────────────── sender: user nobody, connects to these addresses only
 //! ```
 //! The listener is open to attacks and can read nothing; the reader can read processes and is open to nobody: it closes
-//! the listening socket before it starts, and checks every bit of a question. Each ends when the other does.
+//! the listening socket before it starts, and checks every bit of a question. The sender, which runs only where something
+//! is to be sent, can read nothing and is open to nobody. Each ends when another does.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, given};
 use plimsoll_process::processes::{self, Known, Seen};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
 
-use crate::confine::Confined;
 use crate::output::{say, shown};
 use crate::sys::Signals;
 use crate::{Failure, explain, record};
 use answers::{Answers, End};
+use beside::Beside;
 use board::Board;
+use exports::Exports;
 use history::Store;
 use rounds::Rounds;
 use targets::Wanted;
-use wire::{Hello, Kind, Question};
+use wire::Hello;
 
 mod answers;
+mod beside;
 mod board;
+mod exports;
 mod history;
 pub mod listener;
+mod parcel;
 mod recent;
 mod rounds;
+pub mod sender;
 mod targets;
 mod wire;
 
 /// Signals that end the server.
 const STOPS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Time for the listener to give up its rights.
-const START: Duration = Duration::from_secs(10);
 /// Time for a reading that was begun.
 const GRACE: Duration = Duration::from_secs(3);
 /// A shorter token could be guessed.
@@ -86,6 +89,15 @@ pub struct Args {
     /// Delete the oldest recordings when all together are bigger
     #[arg(long, value_name = "BYTES", default_value = "200m", value_parser = size, requires = "history")]
     size: Bytes,
+    /// Send the metrics at each interval to the OpenTelemetry Collector at this address (http://127.0.0.1:4318)
+    #[arg(long, value_name = "URL", value_parser = receiver)]
+    otlp: Option<Url>,
+    /// Send call stacks of tracked processes there too, each minute. Experimental: OpenTelemetry's profiles may change
+    #[arg(long, requires = "otlp")]
+    otlp_profiles: bool,
+    /// Send call stacks of tracked processes each minute, as pprof, to the Pyroscope at this address
+    #[arg(long, value_name = "URL", value_parser = receiver)]
+    pyroscope: Option<Url>,
 }
 
 fn keep(text: &str) -> Result<Duration, String> {
@@ -120,6 +132,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let history =
         args.history.as_deref().map(|path| Store::open(path, args.keep, args.size)).transpose()?.map(Arc::new);
     let wanted = wanted(&args)?;
+    let exported = exports::Wanted { otlp: args.otlp, has_profiles: args.otlp_profiles, pyroscope: args.pyroscope };
     let listening = TcpListener::bind(args.listen).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("cannot listen at {}: another program does. Choose another port: --listen 127.0.0.1:0", args.listen)
@@ -131,16 +144,27 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let address = listening.local_addr().map_err(cant)?;
     let signals = Signals::of(Some(&STOPS)).map_err(cant)?;
     let has_token = token.is_some();
-    let mut server = Server::start(listening, &Hello { is_loopback, token })?;
-    introduce(address, has_token, &server);
+    let listener = Beside::listener(listener::NAME, listening.into(), &Hello { is_loopback, token })?;
+    introduce(address, has_token, &listener);
+    let failed = Arc::new(AtomicU64::new(0));
+    let exports = match exported.is_nothing() {
+        true => None,
+        false => Some(Arc::new(Exports::start(exported, failed.clone())?)),
+    };
+    exports.iter().for_each(|exports| exports.introduce());
 
-    let own = [std::process::id(), server.child.id()];
+    let all: Vec<&Beside> = [&listener].into_iter().chain(exports.iter().map(|exports| exports.sender())).collect();
+    let own: Vec<u32> = [std::process::id()].into_iter().chain(all.iter().map(|of| of.pid)).collect();
     let board = Arc::new(Board::new(args.interval));
-    let rounds = Rounds::new(wanted, args.interval, own.to_vec(), board.clone(), history.clone());
+    let rounds = Rounds::new(wanted, args.interval, own.clone(), board.clone(), history.clone());
     let reading = thread::Builder::new().name("rounds".into()).spawn(|| rounds.run()).map_err(cant)?;
-    let pipe = server.pipe.try_clone().map_err(cant)?;
-    let writer = Mutex::new(server.pipe.try_clone().map_err(cant)?);
-    let answers = Arc::new(Answers { board: board.clone(), writer, own, history });
+    let pipe = listener.pipe.try_clone().map_err(cant)?;
+    let writer = Mutex::new(listener.pipe.try_clone().map_err(cant)?);
+    let since_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let since_ns = u64::try_from(since_ns).unwrap_or(0);
+    let failed_exports = exports.is_some().then_some(failed);
+    let answers = Arc::new(Answers { board: board.clone(), writer, own, history, failed_exports, since_ns });
+    exports.iter().try_for_each(|exports| exports.run(&answers)).map_err(cant)?;
     let is_broken = Arc::new(AtomicBool::new(false));
     let theirs = is_broken.clone();
     let answer = move || {
@@ -154,31 +178,31 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     thread::Builder::new().name("requests".into()).spawn(answer).map_err(cant)?;
 
-    let end = server.wait(&signals);
+    let end = beside::wait(&all, &signals);
     board.stop();
-    if end.is_none() {
-        server.end();
+    let Some(end) = end else {
+        all.iter().for_each(|of| {
+            of.end();
+        });
         // The thread may be inside a reading that the target's owner delays.
         let began = std::time::Instant::now();
         while !reading.is_finished() && began.elapsed() < GRACE {
             thread::sleep(Duration::from_millis(5));
         }
         return Ok(ExitCode::SUCCESS);
+    };
+    if is_broken.load(Ordering::SeqCst) {
+        return Err("the listening process sent what is no request: plimsoll serve ends".into());
     }
-    match end {
-        Some(_) if is_broken.load(Ordering::SeqCst) => {
-            Err("the listening process sent what is no request: plimsoll serve ends".into())
-        }
-        Some(status) => Err(format!("the listening process {}: plimsoll serve ends", how(status)).into()),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    Err(format!("{end}: plimsoll serve ends").into())
 }
 
-fn how(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("was killed by signal {signal}"),
-        (None, code) => format!("ended with status {}", code.unwrap_or(0)),
+/// An address to send to, without encryption: to a Collector or an agent on this machine or in a trusted network.
+fn receiver(text: &str) -> Result<Url, String> {
+    if text.starts_with("https:") {
+        return Err("https isn't supported: send to a Collector or an agent that encrypts".into());
     }
+    Url::parse(text).map_err(|_| "expected an address such as http://127.0.0.1:4318".into())
 }
 
 /// A PID means the process that has it now; a later process with that PID is another one.
@@ -222,106 +246,13 @@ fn token(file: &Path) -> Result<[u8; 32], Failure> {
     Ok(Sha256::digest(token).into())
 }
 
-fn introduce(address: SocketAddr, has_token: bool, server: &Server) {
-    let held = server.confined;
-    let user = match (held.is_nobody, held.is_root) {
-        (true, _) => "user nobody",
-        (_, true) => "root without capabilities",
-        _ => "your user",
-    };
-    let by = |is_on: bool, name: &str| if is_on { format!(", {name}") } else { format!(", no {name} here") };
-    say(format_args!(
-        "listening at http://{address}/ (process {}: {user}{}{})",
-        server.child.id(),
-        by(held.landlock, "Landlock"),
-        by(held.seccomp, "seccomp")
-    ));
+fn introduce(address: SocketAddr, has_token: bool, listener: &Beside) {
+    say(format_args!("listening at http://{address}/ ({})", listener.held()));
     if !address.ip().is_loopback() {
         say(
             "other machines can ask, with the token. Nothing is encrypted: use a proxy with TLS outside a trusted network",
         );
     } else if !has_token {
         say("every user of this machine can ask; with --token-file FILE only those who know the token");
-    }
-}
-
-/// The listener, and our end of its pipe.
-struct Server {
-    child: Child,
-    pidfd: OwnedFd,
-    pipe: UnixStream,
-    confined: Confined,
-}
-
-impl Server {
-    /// Starts the listener and waits until it has given up its rights. The listening socket stays with it alone.
-    fn start(listening: TcpListener, hello: &Hello) -> Result<Server, Failure> {
-        let cant = |error: io::Error| Failure(format!("cannot start the listening process: {error}"));
-        let (mut pipe, theirs) = UnixStream::pair().map_err(cant)?;
-        let child = Command::new("/proc/self/exe")
-            .arg0(listener::NAME)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::from(OwnedFd::from(listening)))
-            // Ctrl-C on the terminal is for this process.
-            .process_group(0)
-            .spawn()
-            .map_err(cant)?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pidfd =
-            pid.ok_or(io::ErrorKind::InvalidData.into()).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
-        let pidfd = pidfd.map_err(cant)?;
-        let mut server = Server { child, pidfd, pipe: pipe.try_clone().map_err(cant)?, confined: Confined::default() };
-        let mut ready = [0; wire::REQUEST];
-        pipe.set_read_timeout(Some(START)).map_err(cant)?;
-        let answered = pipe.write_all(&hello.encode()).and_then(|()| pipe.read_exact(&mut ready));
-        pipe.set_read_timeout(None).map_err(cant)?;
-        let confined = match answered.ok().and_then(|()| Question::decode(&ready)) {
-            Some((_, question)) if question.kind == Kind::Ready => Confined::of_bits(question.style),
-            _ => {
-                let end = server.end();
-                return Err(match end.code() {
-                    // It has printed the reason.
-                    Some(2) => "the listening process did not start".into(),
-                    _ => format!("the listening process {}", how(end)).into(),
-                });
-            }
-        };
-        // A process of the user's own, or of root, could read others.
-        if !confined.seccomp && !confined.is_nobody {
-            server.end();
-            return Err("the kernel gives no way to take rights from the listening process: it has no seccomp".into());
-        }
-        server.confined = confined;
-        Ok(server)
-    }
-
-    /// Waits for a signal (None), or for the end of the listener.
-    fn wait(&mut self, signals: &Signals) -> Option<ExitStatus> {
-        loop {
-            let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&self.pidfd, PollFlags::IN)];
-            let _ = poll(&mut fds, None::<&Timespec>);
-            if signals.next().is_some() {
-                return None;
-            }
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
-            }
-        }
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        let _ = self.child.kill();
-        self.child.wait().unwrap_or_default()
-    }
-}
-
-/// For what leaves `run` early: no listener outlives the reader.
-impl Drop for Server {
-    fn drop(&mut self) {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            self.end();
-        }
     }
 }

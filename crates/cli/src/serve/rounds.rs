@@ -16,7 +16,7 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::processes::{self, Identity, Known, Listed};
 use plimsoll_report::ledger_json;
 use plimsoll_report::ledger_text::java_first;
-use plimsoll_report::prometheus::Samples;
+use plimsoll_report::metrics::Samples;
 use plimsoll_report::serve_list::Row;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -350,7 +350,7 @@ fn published(
 }
 
 /// Processor time of this thread.
-fn thread_time() -> Duration {
+pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

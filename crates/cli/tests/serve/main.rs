@@ -1,7 +1,8 @@
-//! `plimsoll serve`: what it answers, what it refuses, which rights its two processes have, and how they end.
+//! `plimsoll serve`: what it answers, what it refuses, which rights its processes have, what it sends, and how they end.
 
 mod answers;
 mod ends;
+mod exports;
 mod history;
 mod hostile;
 mod kit;

@@ -5,14 +5,14 @@ use std::fs;
 
 use crate::kit::{Server, Subject};
 
-fn status(pid: u32, field: &str) -> String {
+pub fn status(pid: u32, field: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("{field}: {text}")).trim().to_owned()
 }
 
 /// Sockets that a process has open.
-fn sockets(pid: u32) -> BTreeSet<String> {
+pub fn sockets(pid: u32) -> BTreeSet<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
     let links = entries.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.display().to_string()));
     links.filter(|link| link.starts_with("socket:")).collect()

@@ -131,6 +131,11 @@ pub(crate) fn error(column: &Column, value: Value) -> String {
     }
 }
 
+/// A stack as locations, innermost first: each is an address with the functions inlined there, the last one outermost.
+pub(crate) fn locations<'a>(profile: &'a Profile, frames: &'a [FrameId]) -> impl Iterator<Item = &'a [FrameId]> {
+    frames.split_inclusive(|frame| !profile.frame_at(*frame).inlined)
+}
+
 /// A sentence for figures that belong to different moments. Samples do not show when a site was at its peak: a sampled
 /// site gets a share of its caller's counted peak.
 pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String> {

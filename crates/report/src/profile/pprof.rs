@@ -43,7 +43,7 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
 
 /// `live_space` in bytes, `live_objects` by count, as other heap profilers name them. Their name for cumulative is
 /// `alloc`.
-fn sample_type(column: &Column) -> (String, &'static str) {
+pub(crate) fn sample_type(column: &Column) -> (String, &'static str) {
     let measure = if column.measure == "cumulative" { "alloc" } else { column.measure };
     match column.unit {
         Unit::Bytes => (format!("{measure}_space"), "bytes"),
@@ -123,13 +123,7 @@ impl<'a> Writer<'a> {
 
     fn sample(&mut self, frames: &[FrameId], labels: Labels, values: &[Value]) {
         let mut locations = Message::default();
-        let mut rest = frames;
-        while !rest.is_empty() {
-            let inlined = rest.iter().take_while(|f| self.profile.frame_at(**f).inlined).count();
-            let (location, outer) = rest.split_at((inlined + 1).min(rest.len()));
-            locations.varint(self.location(location));
-            rest = outer;
-        }
+        super::locations(self.profile, frames).for_each(|frames| locations.varint(self.location(frames)));
         let mut amounts = Message::default();
         values.iter().for_each(|v| amounts.varint(v.amount as u64));
         let named = [("category", labels.category), ("thread", labels.thread), ("class", labels.class)];

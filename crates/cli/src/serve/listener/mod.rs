@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::wire::{self, Head, Hello, Kind, MOST_BODY, Question};
-use crate::confine::{self, Limits};
+use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
 use crate::output::say;
 use crate::sys;
@@ -70,7 +70,8 @@ fn serve() -> Result<std::convert::Infallible, String> {
     }
     let rules = Hello::decode(&bytes).ok_or("the listener was not started by plimsoll serve")?;
     let limits = Limits { descriptors: MOST as u64 + 8, memory: MEMORY };
-    let confined = confine::confine(&limits).map_err(|e| format!("cannot give up the rights of the listener: {e}"))?;
+    let confined = confine::confine(Purpose::Listen, &limits)
+        .map_err(|e| format!("cannot give up the rights of the listener: {e}"))?;
     let mut desk = Desk { reader, rules, pending: Vec::new(), number: 0, input: Vec::new(), head: None };
     desk.ask(Question { style: confined.bits(), ..Question::of(Kind::Ready) }).map_err(|_| GONE)?;
     // The reader gives no answer to this one.

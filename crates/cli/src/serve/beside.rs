@@ -1,0 +1,152 @@
+//! The processes beside the reader: this program again under another argv[0], with a pipe to the reader.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::parcel::{self, Receipt};
+use super::wire::{self, Hello, Kind, Question};
+use crate::Failure;
+use crate::confine::Confined;
+use crate::sys::Signals;
+
+/// Time to give up its rights.
+const START: Duration = Duration::from_secs(10);
+
+/// A process, and our end of its pipe.
+pub struct Beside {
+    /// `listening` or `sending`.
+    name: &'static str,
+    pub pid: u32,
+    pub pipe: UnixStream,
+    pub confined: Confined,
+    pidfd: OwnedFd,
+    child: Mutex<Child>,
+}
+
+impl Beside {
+    /// The listener. The listening socket stays with it alone.
+    pub fn listener(argv0: &str, listening: OwnedFd, hello: &Hello) -> Result<Beside, Failure> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(argv0).stdout(Stdio::from(listening));
+        Beside::start("listening", command, &hello.encode(), |pipe| {
+            let mut ready = [0; wire::REQUEST];
+            pipe.read_exact(&mut ready).ok()?;
+            let (_, question) = Question::decode(&ready)?;
+            (question.kind == Kind::Ready).then_some(question.style)
+        })
+    }
+
+    pub fn sender(argv0: &str, words: &[&str]) -> Result<Beside, Failure> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(argv0).args(words).stdout(Stdio::null());
+        Beside::start("sending", command, &[], |pipe| {
+            let mut ready = [0; parcel::RECEIPT];
+            pipe.read_exact(&mut ready).ok()?;
+            let Some(Receipt::Ready(bits)) = Receipt::decode(&ready) else { return None };
+            Some(bits)
+        })
+    }
+
+    /// Starts the process and waits until it has given up its rights. `ready` reads how it is confined.
+    fn start(
+        name: &'static str,
+        mut command: Command,
+        hello: &[u8],
+        ready: impl FnOnce(&mut UnixStream) -> Option<u8>,
+    ) -> Result<Beside, Failure> {
+        let cant = |error: io::Error| Failure(format!("cannot start the {name} process: {error}"));
+        let (mut pipe, theirs) = UnixStream::pair().map_err(cant)?;
+        command.env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
+        // Ctrl-C on the terminal is for this process.
+        let child = command.process_group(0).spawn().map_err(cant)?;
+        // Its end of the pipe stays with it alone.
+        drop(command);
+        let pid = child.id();
+        let known = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pidfd =
+            known.ok_or(io::ErrorKind::InvalidData.into()).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
+        let (pidfd, child) = (pidfd.map_err(cant)?, Mutex::new(child));
+        pipe.set_read_timeout(Some(START)).map_err(cant)?;
+        let bits = pipe.write_all(hello).ok().and_then(|()| ready(&mut pipe));
+        pipe.set_read_timeout(None).map_err(cant)?;
+        let confined = bits.map(Confined::of_bits).unwrap_or_default();
+        let beside = Beside { name, pid, pipe, confined, pidfd, child };
+        if bits.is_none() {
+            let end = beside.end();
+            return Err(match end.code() {
+                // It has printed the reason.
+                Some(2) => format!("the {name} process did not start").into(),
+                _ => format!("the {name} process {}", how(end)).into(),
+            });
+        }
+        // A process of the user's own, or of root, could read others.
+        if !confined.seccomp && !confined.is_nobody {
+            return Err(
+                format!("the kernel gives no way to take rights from the {name} process: it has no seccomp").into()
+            );
+        }
+        Ok(beside)
+    }
+
+    /// `process 12: user nobody, Landlock, seccomp`.
+    pub fn held(&self) -> String {
+        let user = match (self.confined.is_nobody, self.confined.is_root) {
+            (true, _) => "user nobody",
+            (_, true) => "root without capabilities",
+            _ => "your user",
+        };
+        let by = |is_on: bool, name: &str| if is_on { format!(", {name}") } else { format!(", no {name} here") };
+        let (landlock, seccomp) = (by(self.confined.landlock, "Landlock"), by(self.confined.seccomp, "seccomp"));
+        format!("process {}: {user}{landlock}{seccomp}", self.pid)
+    }
+
+    fn ended(&self) -> Option<ExitStatus> {
+        // This program aborts on a panic, so nobody sees a poisoned lock.
+        self.child.lock().ok()?.try_wait().ok()?
+    }
+
+    pub fn end(&self) -> ExitStatus {
+        let Ok(mut child) = self.child.lock() else { return ExitStatus::default() };
+        let _ = child.kill();
+        child.wait().unwrap_or_default()
+    }
+}
+
+/// For what leaves early: no such process outlives the reader.
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.end();
+        }
+    }
+}
+
+/// Waits for a signal (None), or for the end of one of the processes: its sentence.
+pub fn wait(all: &[&Beside], signals: &Signals) -> Option<String> {
+    loop {
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
+        fds.extend(all.iter().map(|of| PollFd::new(&of.pidfd, PollFlags::IN)));
+        let _ = poll(&mut fds, None::<&Timespec>);
+        if signals.next().is_some() {
+            return None;
+        }
+        if let Some((of, status)) = all.iter().find_map(|of| Some((of, of.ended()?))) {
+            return Some(format!("the {} process {}", of.name, how(status)));
+        }
+    }
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, code) => format!("ended with status {}", code.unwrap_or(0)),
+    }
+}

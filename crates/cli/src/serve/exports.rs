@@ -1,0 +1,226 @@
+//! Sends figures to where fleets keep them, through the sender: metrics to an OpenTelemetry Collector at each interval,
+//! call stacks of tracked processes to it and to Pyroscope once a minute.
+//!
+//! ```text
+//! metrics   board ─▶ otlp ──────────────────────┐
+//! stacks    target ─▶ sites ─▶ otlp, pprof ─────┴─▶ Sender: one parcel at a time, its receipt
+//! ```
+//! Call stacks that took `t` of processor time to read are followed by a pause of `60 t`.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::processes::Identity;
+use plimsoll_profiles::profile::{Profile, Weight};
+use plimsoll_report::otlp::{self, Reading};
+use plimsoll_report::profile::{View, pprof};
+use plimsoll_report::words::printable;
+use plimsoll_tracked::symbols;
+use plimsoll_trial::rate::Url;
+
+use super::answers::Answers;
+use super::beside::Beside;
+use super::board::Published;
+use super::parcel::{self, Kind, Parcel, Receipt};
+use super::{rounds, sender};
+use crate::output::say;
+use crate::stack_options::Stacks;
+use crate::{Failure, target};
+
+/// Call stacks of a target are sent so often.
+const STACKS: Duration = Duration::from_secs(60);
+/// Between two looks whether a target is due.
+const LOOKS: Duration = Duration::from_secs(1);
+/// Reading call stacks takes at most a part of 60 of a core.
+const REST: u32 = 60;
+const VERSION: &str = env!("PLIMSOLL_VERSION");
+
+/// Where to send what.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub otlp: Option<Url>,
+    /// Call stacks by OTLP too.
+    pub has_profiles: bool,
+    pub pyroscope: Option<Url>,
+}
+
+impl Wanted {
+    pub fn is_nothing(&self) -> bool {
+        self.otlp.is_none() && self.pyroscope.is_none()
+    }
+}
+
+pub struct Exports {
+    wanted: Wanted,
+    host: String,
+    sender: Beside,
+    turn: Mutex<()>,
+    failed: Arc<AtomicU64>,
+}
+
+impl Exports {
+    pub fn start(wanted: Wanted, failed: Arc<AtomicU64>) -> Result<Exports, Failure> {
+        let host = sender::plain(&rustix::system::uname().nodename().to_string_lossy());
+        let text = |url: &Option<Url>| url.as_ref().map(Url::to_string).unwrap_or_default();
+        let (to_otlp, to_pyroscope) = (text(&wanted.otlp), text(&wanted.pyroscope));
+        let sender = Beside::sender(sender::NAME, &[&host, &to_otlp, &to_pyroscope])?;
+        Ok(Exports { wanted, host, sender, turn: Mutex::new(()), failed })
+    }
+
+    pub fn sender(&self) -> &Beside {
+        &self.sender
+    }
+
+    pub fn introduce(&self) {
+        let stacks = "call stacks of tracked processes";
+        let otlp = self.wanted.otlp.as_ref().map(|url| match self.wanted.has_profiles {
+            true => format!("metrics and {stacks} to {url}"),
+            false => format!("metrics to {url}"),
+        });
+        let pyroscope = self.wanted.pyroscope.as_ref().map(|url| format!("{stacks} to {url}"));
+        let all: Vec<String> = otlp.into_iter().chain(pyroscope).collect();
+        say(format_args!("sending {} ({})", printable(&all.join("; ")), self.sender.held()));
+    }
+
+    /// Starts the threads, which end with the program.
+    pub fn run(self: &Arc<Self>, answers: &Arc<Answers>) -> std::io::Result<()> {
+        if self.wanted.otlp.is_some() {
+            let (exports, answers) = (self.clone(), answers.clone());
+            thread::Builder::new().name("metrics".into()).spawn(move || exports.metrics(&answers))?;
+        }
+        if self.wanted.has_profiles || self.wanted.pyroscope.is_some() {
+            let (exports, answers) = (self.clone(), answers.clone());
+            thread::Builder::new().name("stacks".into()).spawn(move || exports.stacks(&answers))?;
+        }
+        Ok(())
+    }
+
+    fn metrics(&self, answers: &Answers) {
+        let mut problem = None;
+        loop {
+            let began = Instant::now();
+            let posted = answers.board.fresh();
+            let own = answers.own(&posted);
+            let targets = posted.targets.iter();
+            let mut readings: Vec<Reading<'_>> =
+                targets.map(|of| Reading { samples: &of.samples, time_ns: ns_ago(of.read_at.elapsed()) }).collect();
+            readings.push(Reading { samples: &own, time_ns: ns_ago(Duration::ZERO) });
+            let body = otlp::metrics(&readings, &self.host, VERSION);
+            self.deliver(Kind::Metrics, "", answers.board.interval, &body, &mut problem);
+            thread::sleep(answers.board.interval.saturating_sub(began.elapsed()));
+        }
+    }
+
+    fn stacks(&self, answers: &Answers) {
+        let mut read: BTreeMap<Identity, Instant> = BTreeMap::new();
+        let (mut of_otlp, mut of_pyroscope) = (None, None);
+        loop {
+            thread::sleep(LOOKS);
+            let targets = answers.board.look().targets.clone();
+            read.retain(|identity, _| targets.iter().any(|of| of.identity == *identity));
+            for of in targets.iter().filter(|of| of.row.is_tracked) {
+                if read.get(&of.identity).is_some_and(|at| at.elapsed() < STACKS) {
+                    continue;
+                }
+                let before = rounds::thread_time();
+                read.insert(of.identity, Instant::now());
+                // A process that has just ended or was detached: the next round knows.
+                if let Some(profile) = profile_of(of) {
+                    let name = &of.row.name;
+                    if self.wanted.has_profiles {
+                        let body = otlp::profiles(&profile, &of.samples, &self.host, VERSION);
+                        self.deliver(Kind::Profiles, name, STACKS, &body, &mut of_otlp);
+                    }
+                    if self.wanted.pyroscope.is_some()
+                        && let Ok(view) = View::new(&profile, Some("live"), Weight::Bytes)
+                    {
+                        let mut body = Vec::new();
+                        let _ = pprof::write(&mut body, &view);
+                        self.deliver(Kind::Pprof, name, STACKS, &body, &mut of_pyroscope);
+                    }
+                }
+                thread::sleep(rounds::thread_time().saturating_sub(before) * REST);
+            }
+        }
+    }
+
+    /// Sends one parcel. A sentence says when a kind of parcel stops arriving, and when it arrives again.
+    fn deliver(&self, kind: Kind, target: &str, span: Duration, body: &[u8], problem: &mut Option<String>) {
+        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let parcel =
+            Parcel { kind, target: target.into(), from: until - span.as_secs().min(until), until, length: body.len() };
+        let now = match parcel.encode() {
+            None => Some("it is longer than 32 MiB".to_owned()),
+            Some(head) => match self.send(&head, body) {
+                Some(receipt) => sentence(receipt),
+                None => {
+                    // The sender ends with its pipe, and the program with the sender.
+                    let _ = self.sender.pipe.shutdown(std::net::Shutdown::Both);
+                    return;
+                }
+            },
+        };
+        if now.is_some() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        let (what, url) = match kind {
+            Kind::Metrics => ("metrics", &self.wanted.otlp),
+            Kind::Profiles => ("call stacks", &self.wanted.otlp),
+            Kind::Pprof => ("call stacks", &self.wanted.pyroscope),
+        };
+        let url = printable(&url.as_ref().map(Url::to_string).unwrap_or_default());
+        match (&now, &*problem) {
+            (Some(now), before) if before.as_ref() != Some(now) => {
+                say(format_args!("{what} did not arrive at {url}: {now}. The next ones are sent all the same"));
+            }
+            (None, Some(_)) => say(format_args!("{what} arrive at {url} again")),
+            _ => {}
+        }
+        *problem = now;
+    }
+
+    /// None: the sender has ended or is out of control.
+    fn send(&self, head: &[u8], body: &[u8]) -> Option<Receipt> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipe = &self.sender.pipe;
+        let mut receipt = [0; parcel::RECEIPT];
+        pipe.write_all(head).and_then(|()| pipe.write_all(body)).and_then(|()| pipe.read_exact(&mut receipt)).ok()?;
+        Receipt::decode(&receipt).filter(|receipt| !matches!(receipt, Receipt::Ready(_)))
+    }
+}
+
+/// What went wrong.
+fn sentence(receipt: Receipt) -> Option<String> {
+    Some(match receipt {
+        Receipt::Ready(_) | Receipt::Arrived => return None,
+        Receipt::InPart(rejected) => format!("the receiver rejected {rejected} of them"),
+        Receipt::Status(404) => "the receiver has no such address (status 404)".into(),
+        Receipt::Status(status) => format!("the receiver answered with status {status}"),
+        Receipt::Error(code) => std::io::Error::from_raw_os_error(code).to_string(),
+        Receipt::Late => "there was no answer within 10 s".into(),
+        Receipt::NotHttp => "the receiver does not speak HTTP".into(),
+    })
+}
+
+/// Nanoseconds since 1970.
+fn ns_ago(age: Duration) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(0)
+}
+
+/// The call stacks of a tracked process, with names.
+fn profile_of(of: &Published) -> Option<Profile> {
+    let deadline = Deadline::after(LOOK);
+    let mut target = target::open(Path::new(&of.identity.pid.to_string()), deadline).ok()?;
+    let names = target.symbols(&[]);
+    symbols::resolve(&mut target.books, &names, target.deadline);
+    let sites = Stacks::default().sites(&mut target, false).ok()?;
+    // Another process may have the PID by now.
+    (rounds::start_of(of.identity.pid) == Some(of.identity.start)).then_some(sites.profile)
+}

@@ -1,0 +1,194 @@
+//! The figures of ledgers as samples with labels. `prometheus` writes them as text, `otlp` as protocol buffers.
+//!
+//! The PID is in `plimsoll_target_info` only, so a restart continues the same series. There is a series for each line,
+//! group of figures and verdict, never for a file, a thread or a call site: about 50 for a target.
+
+use std::time::Duration;
+
+use plimsoll_facts::units::Bytes;
+use plimsoll_observer::verdict::VerdictId;
+use plimsoll_tracked::books::Books;
+
+use crate::ledger_json::Ledger;
+use crate::words::printable;
+
+/// Categories with a series of their own: the biggest. The others are `other categories`.
+const CATEGORIES: usize = 15;
+const REST: &str = "other categories";
+/// Characters of a label.
+const LONGEST: usize = 100;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Gauge,
+    Counter,
+    Info,
+}
+
+/// A family of samples.
+pub(crate) struct Facts {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// In the Unified Code for Units of Measure: `By`, `s`; empty for a number without a unit.
+    pub(crate) unit: &'static str,
+    pub(crate) help: &'static str,
+}
+
+macro_rules! families {
+    ($($family:ident $name:literal $kind:ident $unit:literal $help:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Family { $($family),* }
+        /// In the order of the output.
+        const FAMILIES: &[(Family, Facts)] =
+            &[$((Family::$family, Facts { name: $name, kind: Kind::$kind, unit: $unit, help: $help })),*];
+    };
+}
+
+families! {
+    Resident "plimsoll_resident_bytes" Gauge "By" "Resident bytes by line of the ledger; they sum to RSS."
+    Unexplained "plimsoll_unexplained_bytes" Gauge "By" "Resident bytes whose owner is unknown."
+    Limit "plimsoll_limit_bytes" Gauge "By" "Memory limit in force."
+    WorkingSet "plimsoll_working_set_bytes" Gauge "By" "Charged bytes without the page cache that the kernel takes back first."
+    Live "plimsoll_native_live_bytes" Gauge "By" "Live blocks by category."
+    Allocated "plimsoll_native_allocated_bytes_total" Counter "By" "Bytes allocated since the books began, by category."
+    Verdict "plimsoll_verdict" Gauge "" "1 while the verdict stands."
+    Target "plimsoll_target_info" Info "" "Identity of the target."
+    Reading "plimsoll_reading_seconds" Gauge "s" "Time that plimsoll took to read the target."
+    Age "plimsoll_reading_age_seconds" Gauge "s" "Time since the ledger of the target was read."
+    Targets "plimsoll_targets" Gauge "" "Targets that are served."
+    LeftOut "plimsoll_targets_left_out" Gauge "" "Processes that match, beyond the limit of targets."
+    OwnCpu "plimsoll_serve_cpu_seconds_total" Counter "s" "Processor time of plimsoll serve, all its processes."
+    OwnResident "plimsoll_serve_resident_bytes" Gauge "By" "RSS of plimsoll serve, all its processes."
+    Round "plimsoll_serve_round_seconds" Gauge "s" "Time that the last reading of all targets took."
+    Failed "plimsoll_serve_failed_exports_total" Counter "" "Exports that did not arrive."
+}
+
+impl Family {
+    pub(crate) fn all() -> impl Iterator<Item = (Family, &'static Facts)> {
+        FAMILIES.iter().map(|(family, facts)| (*family, facts))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    Whole(u64),
+    /// Seconds.
+    Real(f64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) family: Family,
+    /// Without the label `target`.
+    pub(crate) labels: Vec<(&'static str, String)>,
+    pub(crate) value: Value,
+}
+
+/// The samples of one reading of a target, or those of a server about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// Empty: a server about itself.
+    pub(crate) target: String,
+    pub(crate) all: Vec<Sample>,
+    /// Since when the counters count, ns since 1970; 0: unknown.
+    pub(crate) since_ns: u64,
+}
+
+impl Samples {
+    /// `books`: of a tracked process.
+    pub fn of(target: &str, ledger: &Ledger, books: Option<&Books>) -> Samples {
+        let mut samples = Samples { target: label(target), ..Samples::default() };
+        samples.since_ns = books.map_or(0, |books| books.process.since_ns);
+        let mut bytes =
+            |family, labels: &[(&'static str, &str)], bytes| samples.add(family, labels, Value::Whole(bytes));
+        for line in &ledger.lines {
+            bytes(Family::Resident, &[("line", &line.id)], line.resident_bytes);
+        }
+        bytes(Family::Resident, &[("line", "remainder")], ledger.remainder_bytes);
+        bytes(Family::Unexplained, &[], ledger.unexplained_bytes);
+        if let Some(limit) = &ledger.limit {
+            bytes(Family::Limit, &[("source", &limit.source)], limit.bytes);
+            bytes(Family::WorkingSet, &[], limit.working_set_bytes);
+        }
+        for (name, live, allocated) in books.map(categories).unwrap_or_default() {
+            bytes(Family::Live, &[("category", &name)], live.0);
+            bytes(Family::Allocated, &[("category", &name)], allocated.0);
+        }
+        // One series for each verdict that Plimsoll knows: 0 with the severity `none` while it does not stand.
+        for id in VerdictId::ALL.iter().map(|id| id.id()) {
+            let severity = ledger.verdicts.iter().find(|verdict| verdict.id == id).map(|of| of.severity.as_str());
+            let known = [("id", id), ("severity", severity.unwrap_or("none"))];
+            samples.add(Family::Verdict, &known, Value::Whole(u64::from(severity.is_some())));
+        }
+        let process = &ledger.process;
+        let (pid, version) = (process.pid.to_string(), process.runtime_version.as_deref().unwrap_or_default());
+        let known = [("pid", pid.as_str()), ("runtime", &process.runtime), ("version", version)];
+        samples.add(Family::Target, &known, Value::Whole(1));
+        let took: f64 = ledger.readings.iter().map(|reading| reading.took_ms.max(0.0)).sum::<f64>() / 1e3;
+        samples.add(Family::Reading, &[], Value::Real(took));
+        samples
+    }
+
+    /// Time since the ledger was read. For a server, which may repeat an earlier reading.
+    pub fn age(target: &str, age: Duration) -> Samples {
+        let mut samples = Samples { target: label(target), ..Samples::default() };
+        samples.add(Family::Age, &[], Value::Real(age.as_secs_f64()));
+        samples
+    }
+
+    fn add(&mut self, family: Family, labels: &[(&'static str, &str)], value: Value) {
+        let labels = labels.iter().map(|(name, value)| (*name, label(value))).collect();
+        self.all.push(Sample { family, labels, value });
+    }
+}
+
+/// What a server reports about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Own {
+    pub targets: usize,
+    pub left_out: usize,
+    pub cpu: Duration,
+    pub resident: Bytes,
+    pub round: Duration,
+    /// Exports that did not arrive; None: the server exports nothing.
+    pub failed_exports: Option<u64>,
+    /// Its start, ns since 1970.
+    pub since_ns: u64,
+}
+
+impl Own {
+    pub fn samples(&self) -> Samples {
+        let mut samples = Samples { since_ns: self.since_ns, ..Samples::default() };
+        samples.add(Family::Targets, &[], Value::Whole(self.targets as u64));
+        samples.add(Family::LeftOut, &[], Value::Whole(self.left_out as u64));
+        samples.add(Family::OwnCpu, &[], Value::Real(self.cpu.as_secs_f64()));
+        samples.add(Family::OwnResident, &[], Value::Whole(self.resident.0));
+        samples.add(Family::Round, &[], Value::Real(self.round.as_secs_f64()));
+        if let Some(failed) = self.failed_exports {
+            samples.add(Family::Failed, &[], Value::Whole(failed));
+        }
+        samples
+    }
+}
+
+/// Name, live and allocated bytes of each category.
+fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
+    let mut all: Vec<_> = books
+        .categories
+        .iter()
+        .filter(|category| category.figures.cumulative > Bytes(0))
+        .map(|category| (category.name.clone(), category.figures.live, category.figures.cumulative))
+        .collect();
+    all.sort_by_key(|(_, live, cumulative)| std::cmp::Reverse((*live, *cumulative)));
+    if all.len() > CATEGORIES {
+        let rest = all.split_off(CATEGORIES - 1);
+        let sum = |of: fn(&(String, Bytes, Bytes)) -> Bytes| rest.iter().map(of).sum::<Bytes>();
+        all.push((REST.into(), sum(|of| of.1), sum(|of| of.2)));
+    }
+    all
+}
+
+/// The target chooses names, so a label has no control character and a limited length.
+fn label(value: &str) -> String {
+    printable(value).chars().take(LONGEST).collect()
+}

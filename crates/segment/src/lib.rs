@@ -28,7 +28,7 @@
 //! child of fork() makes its own file when it first allocates, frees or maps anything. Its books begin with those of its parent
 //! at the instant of fork(); if other threads of the parent were inside the tracker, a few of their operations may be missing or too many.
 //! Under a limit on address space (RLIMIT_AS) each section is a separate mapping that grows with use.
-//! Pages are populated (`MADV_POPULATE_WRITE`, or on tmpfs read by a system call) before the first store into them. So a
+//! Pages are populated (`MADV_POPULATE_WRITE`, before Linux 5.14 futex(2), or on tmpfs read by a system call) before the first store. So a
 //! full file system gives an error code and not a SIGBUS. The page cache holds the pages, so the file survives every kind of
 //! death of the process.
 //!

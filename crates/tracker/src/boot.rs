@@ -16,7 +16,7 @@
 //!   pre-start blocks (HotSpot: an 8,191-bucket hash, asked at every free).
 //! - A process that runs already (`plimsoll attach`) has our constructor run by dlopen: it does nothing but note main's
 //!   arguments. The rest is [`crate::agent`]'s.
-//! - If anything is missing (no glibc, no directory, file system full, kernel before 5.14 that can't populate), the state
+//! - If anything is missing (no glibc, no directory, file system full), the state
 //!   becomes OFF and every hook passes through; the program is never told.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY

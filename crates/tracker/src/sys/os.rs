@@ -444,14 +444,45 @@ pub fn back(p: usize, bytes: usize) -> bool {
 /// Whether [`back`] could get pages with this filter in force too.
 pub fn grows_under(filter: Filter) -> bool {
     let (asked, populated) = (question(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
-    (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &asked)) || filter.permits(nr::MADVISE, &populated)
+    let populates = if WITHOUT_POPULATE.load(Relaxed) {
+        filter.permits(nr::FUTEX, &unchanged(0))
+    } else {
+        filter.permits(nr::MADVISE, &populated)
+    };
+    (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &asked)) || populates
 }
 
-/// Allocates the blocks under a shared file mapping now, so that a full file system is an error here and not a SIGBUS later
-/// (`MADV_POPULATE_WRITE`, Linux 5.14).
+/// Whether the kernel is older than 5.14 and refused `MADV_POPULATE_WRITE` as unknown.
+static WITHOUT_POPULATE: AtomicBool = AtomicBool::new(false);
+
+/// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and not a
+/// SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`touch`]).
 pub fn populate(p: usize, bytes: usize) -> bool {
-    // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
-    unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) }.is_ok()
+    if !WITHOUT_POPULATE.load(Relaxed) {
+        // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
+        match unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) } {
+            Err(errno::EINVAL) => WITHOUT_POPULATE.store(true, Relaxed),
+            result => return result.is_ok(),
+        }
+    }
+    (p..p + bytes).step_by(4096).all(touch)
+}
+
+/// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the page isn't
+/// writable, or the file system has no room for it.
+///
+/// FUTEX_WAKE_OP changes a word atomically, and resolves the fault of that store itself (kernel/futex, `futex_wake_op`,
+/// `fault_in_user_writeable`): where a store of the program's would be a SIGBUS, the call fails with EFAULT.
+pub fn touch(p: usize) -> bool {
+    // SAFETY: adds 0, and wakes nobody.
+    unsafe { syscall(nr::FUTEX, unchanged(p)) }.is_ok()
+}
+
+fn unchanged(p: usize) -> [usize; 6] {
+    const FUTEX_WAKE_OP_PRIVATE: usize = 5 | 128;
+    /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0)`.
+    const ADD_NOTHING: usize = 1 << 28;
+    [p, FUTEX_WAKE_OP_PRIVATE, 0, 0, p, ADD_NOTHING]
 }
 
 /// Makes pages that the loader has made read-only writable for a moment, or read-only again.

@@ -200,6 +200,7 @@ pub mod nr {
     pub const MREMAP: usize = 25;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const MADVISE: usize = 28;
+    pub const FUTEX: usize = 202;
     pub const SETRLIMIT: usize = 160;
     pub const PKEY_MPROTECT: usize = 329;
     pub const GETPID: usize = 39;

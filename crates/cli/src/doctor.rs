@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
+use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::processes::{Lacking, Seen};
 use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
@@ -29,8 +30,8 @@ enum Format {
     Json,
 }
 
-/// The tracker needs MADV_POPULATE_WRITE (madvise(2)), which this kernel introduced, to grow its segment.
-const KERNEL: (u32, u32) = (5, 14);
+/// The oldest kernel that the tests run (docs/kernels.md).
+const KERNEL: (u32, u32) = (5, 10);
 /// The oldest glibc whose symbols the tracker imports.
 const GLIBC: (u32, u32) = (2, 17);
 
@@ -54,18 +55,21 @@ fn kernel() -> Check {
     };
     let good = (major, minor) >= KERNEL;
     let (a, b) = KERNEL;
-    let text = if good {
-        format!("{release} ({a}.{b} or later is needed)")
-    } else {
-        format!(
-            "{release}: older than {a}.{b}, which has MADV_POPULATE_WRITE; a full file system may then end a tracked program"
-        )
-    };
+    let text = if good { release } else { format!("{release}: plimsoll is tested on {a}.{b} and later only") };
     Check::new("kernel", good, text)
 }
 
+/// The glibc of this system's programs: this one may be static.
+fn glibc_version() -> Option<String> {
+    const FOLDERS: &[&str] =
+        &["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+    let files = FOLDERS.iter().map(|folder| Path::new(folder).join("libc.so.6"));
+    let of_file = |path: PathBuf| glibc::parse_version(&fs::read(path).ok()?);
+    sys::own_glibc().or_else(|| files.filter_map(of_file).next())
+}
+
 fn libc() -> Check {
-    let Some(version) = sys::glibc_version() else {
+    let Some(version) = glibc_version() else {
         return Check::new("C library", false, "not glibc: programs of this system can be explained, not tracked");
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
@@ -78,8 +82,13 @@ fn ptrace() -> Check {
     let scope = scope.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
     let found = |good, text: &str| Check::new("ptrace", good, text);
     match (scope, sys::uid()) {
-        (_, 0) if scope < 3 && sys::may_trace() => found(true, "root: resident sizes of every process can be read"),
-        (_, 0) if scope < 3 => found(
+        (3.., _) => found(
+            false,
+            "kernel.yama.ptrace_scope = 3 until the next boot: explain reads no heap of a running process, and attach is refused",
+        )
+        .with_remedy("start programs with: plimsoll run -- COMMAND"),
+        (_, 0) if sys::may_trace() => found(true, "root: resident sizes of every process can be read"),
+        (_, 0) => found(
             false,
             "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be read",
         )
@@ -90,16 +99,17 @@ fn ptrace() -> Check {
             let others = sys::as_root("plimsoll …");
             found(true, &format!("resident sizes of your own processes can be read; others: {others}"))
         }
-        (1, _) => {
-            found(false, "yama allows ancestors only: reports work, but resident sizes of a running process can't be read")
-                .with_remedy(format!(
-                    "{}, or: {}",
-                    sys::as_root("plimsoll report PID"),
-                    sys::as_root("sysctl kernel.yama.ptrace_scope=0")
-                ))
-        }
-        (n, _) => found(false, &format!("kernel.yama.ptrace_scope = {n}: resident sizes need root"))
-            .with_remedy(sys::as_root("plimsoll report PID")),
+        (n, _) => found(
+            false,
+            &format!(
+                "kernel.yama.ptrace_scope = {n}: explain reads no heap of a running process, and attach is refused; run and report work"
+            ),
+        )
+        .with_remedy(format!(
+            "{}, or: {}",
+            sys::as_root("plimsoll explain PID"),
+            sys::as_root("sysctl kernel.yama.ptrace_scope=0")
+        )),
     }
 }
 

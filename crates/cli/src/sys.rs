@@ -545,8 +545,8 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The version of glibc that this program itself runs with; `None` if its C library is another one.
-pub fn glibc_version() -> Option<String> {
+/// The version of glibc that this program itself runs with; `None` if its C library is another one, or if it is static.
+pub fn own_glibc() -> Option<String> {
     // SAFETY: the name is NUL-terminated. What dlsym finds under it is the function that glibc documents, which returns
     // a static string (gnu_get_libc_version(3)).
     unsafe {

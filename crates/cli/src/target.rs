@@ -1,12 +1,11 @@
 //! Opens a TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Why};
-use plimsoll_process::proc;
+use plimsoll_process::proc::{self, Access, Closed};
 use plimsoll_process::processes::Seen;
 use plimsoll_report::{json, words};
 use plimsoll_tracked::books::{Books, before};
@@ -115,7 +114,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
         }
         None if exists && is_closed_to_us(pid) => {
-            Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report")).into())
+            Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report", Access::Read)).into())
         }
         None if exists && has_no_memory(pid) => {
             Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
@@ -133,17 +132,9 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
 }
 
 /// Why the kernel denies access to a process, and what to type (ptrace(2), "Ptrace access mode checking").
-pub fn closed(pid: u32, verb: &str) -> String {
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
-    match (sys::uid(), owner) {
-        (0, _) if sys::may_trace() => "even root may not look (Yama, a security module or a sandbox)".into(),
-        (0, _) => "root lacks CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)".into(),
-        (own, Ok(owner)) if owner == own => {
-            format!("Yama or a security module forbids it. Try: sudo plimsoll {verb} {pid}")
-        }
-        // /proc shows root as the owner of a process that is not dumpable, whoever runs it.
-        _ => format!("it belongs to another user. Try: sudo plimsoll {verb} {pid}"),
-    }
+pub fn closed(pid: u32, verb: &str, access: Access) -> String {
+    let Closed { reason, remedy } = proc::why_closed(pid, verb, access);
+    if remedy.is_empty() { format!("it {reason}") } else { format!("it {reason}. Try: {remedy}") }
 }
 
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).

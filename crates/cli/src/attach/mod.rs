@@ -192,7 +192,7 @@ fn done(sentence: String) -> Result<ExitCode, Failure> {
 fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     let why = match answer {
         Some(Answer::NoSegment) => {
-            "cannot make the segment: its directory is full or belongs to another user, ulimit -f is too low, or the kernel is older than 5.14 ('plimsoll doctor' names the cause)"
+            "cannot make the segment: its directory is full or belongs to another user, or ulimit -f is too low ('plimsoll doctor' names the cause)"
         }
         Some(Answer::BadOptions) => "its agent is of another version",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",
@@ -300,7 +300,7 @@ impl Process {
         }
         let maps = target.read("maps").map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                format!("cannot look into process {pid}: {}", closed(pid, verb))
+                format!("cannot look into process {pid}: {}", closed(pid, verb, proc::Access::Read))
             }
             _ => format!("process {pid} ended while it was being read"),
         })?;

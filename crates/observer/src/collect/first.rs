@@ -225,7 +225,8 @@ impl Reader<'_> {
             Err(error)
                 if !snapshot.smaps_refused && !gaps.iter().any(|gap| gap.reason.contains("/mem can't be opened")) =>
             {
-                let reason = format!("/proc/{}/mem can't be opened: {error}", target.pid());
+                let pid = target.pid();
+                let reason = format!("/proc/{pid}/mem can't be opened: {}", proc::why_refused(pid, &error));
                 let effect = "idle stacks, and the heaps of Python and V8, are in other-anonymous";
                 gaps.push(Gap::new(Source::Proc, reason, effect).remedy(proc::file_remedy(target.pid())));
             }

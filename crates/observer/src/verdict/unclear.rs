@@ -188,7 +188,10 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
 fn read_again(case: Case<'_>, source: Source) -> Remedy {
     let gap = case.snapshot.gaps.iter().find(|gap| gap.source == source && !gap.remedy.is_empty());
     let how = gap.map_or_else(|| format!("plimsoll explain {}", case.pid()), |gap| gap.remedy.clone());
-    remedy(Effort::Now, "read it again with what was missing", how, "")
+    match how.starts_with("plimsoll run ") {
+        true => remedy(Effort::Restart, "start it with the tracker: no reading can get what was missing", how, ""),
+        false => remedy(Effort::Now, "read it again with what was missing", how, ""),
+    }
 }
 
 fn maps(case: Case<'_>) -> Remedy {

@@ -7,10 +7,21 @@
 //! none, the same user                          its own, if dumpable and if yama allows it
 //! none, another user                           nothing
 //! ```
+//! Yama restricts only what may change a process: PTRACE_MODE_ATTACH, which /proc/PID/mem needs, too, and not
+//! PTRACE_MODE_READ, which suffices for maps, smaps and pagemap (security/yama/yama_lsm.c, `yama_ptrace_access_check`).
 
 use super::status::value_of;
 
 const CAP_SYS_PTRACE: u32 = 19;
+
+/// What the kernel checks before it opens a file of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// maps, smaps, pagemap.
+    Read,
+    /// mem, syscall, and ptrace(2) itself.
+    Attach,
+}
 
 /// Two sentences without a full stop; the second is empty if nothing helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +68,8 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
     let sudo = format!("sudo plimsoll {verb} {pid}");
     let (reason, remedy) = match facts {
         Facts { yama: 3, .. } => {
-            ("is closed to everybody: kernel.yama.ptrace_scope = 3 until the next boot", String::new())
+            let remedy = "plimsoll run -- COMMAND   # its books can be read without tracing";
+            ("is closed to everybody: kernel.yama.ptrace_scope = 3 until the next boot", remedy.to_owned())
         }
         Facts { may_trace: true, in_namespace: true, .. } => (
             "belongs to an outer user namespace, in which this root has no rights",
@@ -74,7 +86,8 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
         Facts { own_user, its_user, yama, .. } if own_user == its_user => (
             match yama {
                 0 => "belongs to this user, but is setuid or not dumpable (prctl(2)), so it can't be read",
-                _ => "belongs to this user, but isn't a child of plimsoll, as kernel.yama.ptrace_scope requires",
+                1 => "belongs to this user, but isn't a child of plimsoll, as kernel.yama.ptrace_scope = 1 requires",
+                _ => "belongs to this user, but kernel.yama.ptrace_scope = 2 leaves tracing to root",
             },
             sudo,
         ),
@@ -104,7 +117,12 @@ mod tests {
         assert!(bounded.reason.contains("CAP_SYS_PTRACE") && bounded.remedy.contains("--cap-add"), "{bounded:?}");
         assert!(!bounded.remedy.contains("sudo"), "{bounded:?}");
         assert!(of(Facts { its_user: 1000, ..facts }).reason.contains("dumpable"));
-        assert!(of(Facts { its_user: 1000, yama: 1, ..facts }).reason.contains("ptrace_scope"));
-        assert!(of(Facts { own_user: 0, may_trace: true, yama: 3, ..facts }).reason.contains("= 3"));
+        for scope in [1, 2] {
+            let own = of(Facts { its_user: 1000, yama: scope, ..facts });
+            assert!(own.reason.contains(&format!("ptrace_scope = {scope}")), "{own:?}");
+            assert!(own.remedy.starts_with("sudo "), "{own:?}");
+        }
+        let nobody = of(Facts { own_user: 0, may_trace: true, yama: 3, ..facts });
+        assert!(nobody.reason.contains("= 3") && nobody.remedy.starts_with("plimsoll run "), "{nobody:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::access::{Closed, Said, parse_closed};
+use super::access::{Access, Closed, Said, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
 use super::scan;
@@ -23,27 +23,45 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
 
 /// Why the kernel refuses access to a process; `verb` is the command that was refused.
-pub(crate) fn why_closed(pid: u32, verb: &str) -> Closed {
+pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let said = Said {
         own_status: &text("/proc/self/status"),
         its_status: &text(&format!("/proc/{pid}/status")),
         own_user_map: &text("/proc/self/uid_map"),
-        yama: &text("/proc/sys/kernel/yama/ptrace_scope"),
+        yama: &match access {
+            Access::Read => String::new(),
+            Access::Attach => text("/proc/sys/kernel/yama/ptrace_scope"),
+        },
     };
     parse_closed(said, pid, verb)
 }
 
 pub fn permission_remedy(pid: u32) -> String {
-    why_closed(pid, "explain").remedy
+    why_closed(pid, "explain", Access::Read).remedy
 }
 
-/// The remedy if a file's mode refused access: /proc/PID/mem belongs to the process's user, and so may other files.
-pub fn file_remedy(pid: u32) -> String {
+/// Whether a file's mode refuses access: /proc/PID/mem belongs to the process's user, and so may other files.
+fn is_refused_by_mode() -> bool {
     let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    match effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH) {
+    effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH)
+}
+
+/// The remedy for a file that needs the right to attach.
+pub fn file_remedy(pid: u32) -> String {
+    match is_refused_by_mode() {
         true => format!("sudo plimsoll explain {pid}   # or add CAP_DAC_READ_SEARCH"),
-        false => permission_remedy(pid),
+        false => why_closed(pid, "explain", Access::Attach).remedy,
+    }
+}
+
+/// Why such a file can't be opened.
+pub fn why_refused(pid: u32, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if !is_refused_by_mode() => {
+            format!("process {pid} {}", why_closed(pid, "explain", Access::Attach).reason)
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -106,7 +124,7 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
                     Source::Proc,
                     match error.kind() {
                         io::ErrorKind::PermissionDenied => {
-                            let why = why_closed(target.pid(), "explain").reason;
+                            let why = why_closed(target.pid(), "explain", Access::Read).reason;
                             format!("/proc/{pid}/smaps can't be read: process {pid} {why}", pid = target.pid())
                         }
                         _ => format!("/proc/{}/smaps can't be read: {error}", target.pid()),
@@ -312,7 +330,7 @@ pub fn read_these_threads(
         gaps.push(
             Gap::new(
                 Source::Proc,
-                format!("the threads' stack pointers can't be read: {error}"),
+                format!("the threads' stack pointers can't be read: {}", why_refused(target.pid(), &error)),
                 "thread stacks are recognised only by the shape of their mappings",
             )
             .remedy(file_remedy(target.pid())),

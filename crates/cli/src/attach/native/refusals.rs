@@ -1,6 +1,6 @@
 //! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
 
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Access, Target};
 
 use super::threads::field;
 
@@ -48,7 +48,7 @@ fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
 
 /// ptrace(2) is refused.
 pub fn closed(pid: u32, verb: &str) -> String {
-    format!("can't be traced: {}", crate::target::closed(pid, verb))
+    format!("can't be traced: {}", crate::target::closed(pid, verb, Access::Attach))
 }
 
 #[cfg(test)]

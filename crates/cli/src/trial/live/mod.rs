@@ -119,7 +119,9 @@ impl Live {
         let live = Live { target, idle, snapshot, ledger, verdicts, trial };
         match live.resident() {
             Some(_) => Ok(live),
-            None => Err(format!("cannot look into process {pid}: {}", closed(pid, "try --pid")).into()),
+            None => {
+                Err(format!("cannot look into process {pid}: {}", closed(pid, "try --pid", proc::Access::Read)).into())
+            }
         }
     }
 

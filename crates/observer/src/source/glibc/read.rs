@@ -6,7 +6,7 @@ use plimsoll_facts::snapshot::{Backing, Glibc, Sourced, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::foreign::FileKind;
 use plimsoll_process::proc::memory::{Live, PageStates};
-use plimsoll_process::proc::{Target, file_remedy};
+use plimsoll_process::proc::{Target, file_remedy, why_refused};
 
 /// libc's writable data is 20 KiB; a static program's own data contains it. A larger mapping isn't libc's.
 const LARGEST_DATA: u64 = 64 << 20;
@@ -28,7 +28,7 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc>
         Err(error) => {
             let gap = Gap::new(
                 Source::Glibc,
-                format!("/proc/{}/mem can't be opened: {error}", target.pid()),
+                format!("/proc/{pid}/mem can't be opened: {}", why_refused(target.pid(), &error), pid = target.pid()),
                 "glibc's live and free blocks are not separated (line glibc-unknown)",
             );
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
@@ -91,13 +91,16 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     ranges
 }
 
-/// The version, such as `2.36`, from libc's banner: `GNU C Library … stable release version 2.36.`
 fn version(target: &Target, path: &str, vmas: &[Vma]) -> Option<String> {
+    let vma = vmas.iter().find(|vma| vma.name == path)?;
+    parse_version(&target.mapped(vma, FileKind::Object).ok()?.head(VERSION_WITHIN).ok()?)
+}
+
+/// The version, such as `2.36`, from libc's banner: `GNU C Library … stable release version 2.36.`
+pub fn parse_version(bytes: &[u8]) -> Option<String> {
     const NAME: &[u8] = b"GNU C Library";
     const BANNER: &[u8] = b"release version ";
-    let vma = vmas.iter().find(|vma| vma.name == path)?;
-    let bytes = target.mapped(vma, FileKind::Object).ok()?.head(VERSION_WITHIN).ok()?;
-    let name = memchr::memmem::find(&bytes, NAME)?;
+    let name = memchr::memmem::find(bytes, NAME)?;
     let rest = &bytes[name..bytes.len().min(name + 256)];
     let at = memchr::memmem::find(rest, BANNER)? + BANNER.len();
     let text: String = rest[at..]

@@ -167,7 +167,7 @@ impl Sampler {
         }
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let now = Instant::now();
-        Ok(Sampler {
+        let mut sampler = Sampler {
             pid,
             target,
             child,
@@ -193,7 +193,14 @@ impl Sampler {
             share: 1,
             may_query: true,
             within,
-        })
+        };
+        if child {
+            // It may be killed before the first sample.
+            let group = cgroup::read_limit(&sampler.target, sampler.memory).0;
+            sampler.group = group.map(|(group, _)| group.directory);
+            sampler.count_kills(now);
+        }
+        Ok(sampler)
     }
 
     pub fn pid(&self) -> u32 {

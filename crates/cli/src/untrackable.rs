@@ -179,7 +179,8 @@ pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
         return Some("the limit on address space (ulimit -v) is too low for the tracker's tables".into());
     }
     let path = directory.join(format!(".probe-{}", std::process::id()));
-    let made = File::options().write(true).create_new(true).open(&path).and_then(|file| {
+    // Readable, too: where the file system can't allocate (ext2, NFS 3), the C library reads before it writes.
+    let made = File::options().read(true).write(true).create_new(true).open(&path).and_then(|file| {
         file.set_len(file_bytes)?;
         sys::allocate(&file, START_BYTES)
     });

@@ -137,9 +137,9 @@ lines! {
          objects go there), or both together as `young objects, and free for them` during a collection and right after it; \
          `free in old pages`, `its own records` (page headers), and `pages on their way back`. Array buffers and \
          `Buffer`s are malloc's; the note of its live blocks has their size, from V8's own lists. Memory that Go or an allocator returned by MADV_FREE stays resident until the kernel needs it; the note \
-         has its size. Except for jemalloc, tcmalloc, mimalloc and these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
-         mappings, so it is estimated. Live and free memory of musl's malloc can't be separated from \
-         outside."
+         has its size. musl's heap (musl 1.2.1 and later) has `musl: live` (blocks by their slots), \
+         `free beside live blocks` and `its own records`. Except for these allocators and heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
+         mappings, so it is estimated."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \
          pools: threads whose names differ only in numbers (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \

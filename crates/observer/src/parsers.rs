@@ -16,6 +16,7 @@ parsers! {
     heap: source::hotspot::heap;
     heap_data: source::heap_data;
     jemalloc: source::jemalloc;
+    mallocng: source::mallocng;
     mimalloc: source::mimalloc;
     names: source::hotspot::names;
     native_objects: source::native_objects;

@@ -5,7 +5,7 @@ use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::native_objects::block_cache;
-use plimsoll_observer::parsers::{golang, jemalloc, mimalloc, pymalloc, tcmalloc, v8};
+use plimsoll_observer::parsers::{golang, jemalloc, mallocng, mimalloc, pymalloc, tcmalloc, v8};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_process::proc::find_stacks;
 
@@ -30,7 +30,9 @@ pub fn opened(image: &Image) -> Option<OpenedHeap> {
         let data = || data_of(image, "libmimalloc.so.2");
         mimalloc::walk(image, data, &anonymous, &anonymous).ok().map(|(heap, _)| heap)
     };
-    jemalloc.or_else(tcmalloc).or_else(mimalloc)
+    // Of a static program with musl.
+    let mallocng = || mallocng::walk(image, &data_of(image, "/app/image"), &anonymous).ok();
+    jemalloc.or_else(tcmalloc).or_else(mimalloc).or_else(mallocng)
 }
 
 /// The heap of Go's runtime in the program.

@@ -339,3 +339,33 @@ fn typed(command: &str) -> String {
     assert!(output.status.success(), "{command}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
+
+/// musl's heap, over Debian's musl and in a static program, where nothing names it. What was freed lies beside live blocks.
+#[test]
+fn musl_s_heap_is_split_as_the_program_counts_it() {
+    let musl_gcc = Path::new("/usr/bin/musl-gcc");
+    if !musl_gcc.exists() {
+        return skip("musl", "musl-gcc is not installed");
+    }
+    for kind in [&["-O1"][..], &["-O1", "-static", "-s"]] {
+        let folder = fresh(&format!("musl-{}", kind.len()));
+        let program = folder.join("musl_heap");
+        let source = crate::fixture::root().join("fixtures/explain/musl_heap.c");
+        assert!(Command::new(musl_gcc).args(kind).arg("-o").arg(&program).arg(source).status().unwrap().success());
+        let explained = Fixture::run(&mut Command::new(&program));
+        let (live, freed) = (explained.truth("live"), explained.truth("freed"));
+        let explained = explained.explained();
+        assert_eq!(explained.gaps(), Vec::<&str>::new(), "{:#}", explained.0["gaps"]);
+        // Some of the first blocks lie at the ends of libc's own data.
+        let found = explained.child("other-allocator", "musl: live");
+        assert!(found.abs_diff(live) < 32 << 10, "{kind:?}: found {found}, truth {live}");
+        let beside = explained.child("other-allocator", "musl: free beside live blocks");
+        assert!((freed..freed + (256 << 10)).contains(&beside), "{kind:?}: {beside}, freed {freed}");
+        let records = explained.child("other-allocator", "musl: its own records");
+        assert_eq!(found + beside + records, explained.line("other-allocator"), "{kind:?}");
+        for line in ["other-anonymous", "glibc-live", "glibc-unknown"] {
+            assert!(explained.line(line) < 64 << 10, "{kind:?} {line}: {:#}", explained.0["lines"]);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -3,26 +3,26 @@
 //! stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
-use super::{golang, jemalloc, mimalloc, tcmalloc, v8};
+use super::{golang, jemalloc, mallocng, mimalloc, tcmalloc, v8};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::{Live, Memory};
-use plimsoll_process::proc::{Target, file_remedy};
+use plimsoll_process::proc::{Target, file_remedy, why_refused};
 
 const ATTEMPTS: usize = 3;
 
 /// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind. A Rust program may use mimalloc
-/// beside glibc's malloc, and if it is stripped, nothing names the allocator. So without a known allocator, mimalloc's
-/// walk is tried on the program's own data.
+/// beside glibc's malloc, and if it is stripped, nothing names the allocator; nor does anything in a static program with
+/// musl. So without a known allocator, both walks are tried on the program's own data.
 pub(crate) fn read(
     target: &Target,
     allocators: &[LoadedAllocator],
     program: Option<&str>,
     vmas: &[Vma],
 ) -> Sourced<OpenedHeap> {
-    let has_walk = |kind| matches!(kind, AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc | AllocatorKind::Mimalloc);
+    let has_walk = |kind: AllocatorKind| kind != AllocatorKind::Glibc && !kind.is_runtime();
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
     let Some(found) = allocators.iter().find(serves) else {
         let heap = program.and_then(|program| unnamed(&timely(target).ok()?, program, vmas));
@@ -36,7 +36,11 @@ pub(crate) fn read(
     let memory = match timely(target) {
         Ok(memory) => memory,
         Err(error) => {
-            let gap = closed(format!("/proc/{}/mem can't be opened: {error}", target.pid()));
+            let gap = closed(format!(
+                "/proc/{pid}/mem can't be opened: {}",
+                why_refused(target.pid(), &error),
+                pid = target.pid()
+            ));
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }
     };
@@ -49,6 +53,9 @@ pub(crate) fn read(
             }
             AllocatorKind::Mimalloc => {
                 mimalloc::walk(&memory, data, &anonymous, &Anonymous::touched(vmas)).map_err(|closed| closed.reason())
+            }
+            AllocatorKind::Musl => {
+                mallocng::walk(&memory, &data(), &anonymous).map(|heap| (heap, None)).map_err(|closed| closed.reason())
             }
             _ => tcmalloc::walk(&memory, &data(), &anonymous).map_err(|closed| closed.reason()),
         }
@@ -120,9 +127,12 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     }
 }
 
-/// The heap of a mimalloc that is linked into the program without its symbols.
+/// The heap of an allocator that is linked into the program without its symbols: musl's in a static program, or mimalloc.
 fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OpenedHeap> {
     let (anonymous, touched) = (Anonymous::of(vmas), Anonymous::touched(vmas));
+    if let Ok(heap) = repeated(|| mallocng::walk(memory, &data_of(memory, program, vmas), &anonymous)) {
+        return Some(heap);
+    }
     let walk = || mimalloc::walk(memory, || data_of(memory, program, vmas), &anonymous, &touched);
     let first = walk();
     // Most programs have no such heap, so one attempt is enough.

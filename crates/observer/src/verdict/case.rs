@@ -131,6 +131,12 @@ impl<'c> Case<'c> {
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
     }
 
+    fn is_musl(self) -> bool {
+        let opened = self.snapshot.opened.iter().map(|heap| heap.kind);
+        let known = self.snapshot.allocators.iter().map(|known| known.kind);
+        opened.chain(known).any(|kind| kind == AllocatorKind::Musl)
+    }
+
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub(crate) fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
@@ -146,6 +152,15 @@ impl<'c> Case<'c> {
                 format!("name the calls{lines} that allocate from now on"),
                 how,
                 "the tracker stays in the process until plimsoll detach",
+            );
+        }
+        if self.is_musl() {
+            let how = "plimsoll run -- COMMAND   # of a build with glibc: the tracker can't be loaded over musl";
+            return remedy(
+                Effort::Deploy,
+                "start a build with glibc under the tracker, and see the calls that hold it",
+                how,
+                "",
             );
         }
         let how = "plimsoll run -- COMMAND   # then: plimsoll report PID --by site";

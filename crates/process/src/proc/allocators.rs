@@ -39,6 +39,8 @@ pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vma
     let mut found: Vec<LoadedAllocator> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
         let file = vma.name.rsplit('/').next().unwrap_or_default();
+        // Debian's musl: the loader is a link to this file.
+        let file = if vma.name.ends_with("-linux-musl/libc.so") { "ld-musl-" } else { file };
         let library = LIBRARIES.iter().find(|(prefix, _)| file.starts_with(prefix));
         if let Some((_, kind)) = library
             && !found.iter().any(|known| known.path == vma.name)

@@ -76,6 +76,7 @@ pub const GROUPS: &[Group] = &[
             "tracker/books",
             "tracker/filter_kernel",
             "tracker/memory",
+            "tracker/pages",
             "tracker/generated",
             "tracker/import_tables",
             "tracker/java_memory",

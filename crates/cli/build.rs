@@ -2,10 +2,13 @@
 //! into a container. It has a target directory of its own below OUT_DIR (the outer cargo holds the lock of the usual
 //! one), always the release profile, and no dependencies, so nothing is downloaded.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use sha2::{Digest, Sha256};
 
 fn main() {
@@ -16,7 +19,9 @@ fn main() {
     }
     let library = build(&here, &out);
     let bytes = fs::read(&library).unwrap_or_else(|e| panic!("{}: {e}", library.display()));
-    fs::write(out.join("libplimsoll.so"), &bytes).expect("OUT_DIR is writable");
+    let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&bytes).expect("a Vec takes all");
+    fs::write(out.join("libplimsoll.so.z"), packed.finish().expect("a Vec takes all")).expect("OUT_DIR is writable");
     let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     println!("cargo:rustc-env=PLIMSOLL_TRACKER_SHA256={hash}");
     // Set by `make dist` only: a build after each commit would be slow.

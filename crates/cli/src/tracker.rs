@@ -14,7 +14,9 @@ use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use flate2::read::ZlibDecoder;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::foreign::own_files::{self, Directory, Folder};
 use plimsoll_report::words;
@@ -24,13 +26,26 @@ use sha2::{Digest, Sha256};
 
 use crate::{Failure, cache, sys};
 
-pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
+const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so.z"));
 pub const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
+
+/// Limit for a file of ours in the cache: the library takes a hundredth of it.
+const LARGEST: u64 = 64 << 20;
 
 /// The cache, with the library in it.
 pub struct Unpacked {
     pub library: PathBuf,
     cache: Directory,
+}
+
+/// The library, unpacked at the first call.
+pub fn library_bytes() -> Result<&'static [u8], String> {
+    static LIBRARY: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    let unpacked = LIBRARY.get_or_init(|| {
+        let mut library = Vec::new();
+        ZlibDecoder::new(PACKED).read_to_end(&mut library).ok().map(|_| library)
+    });
+    unpacked.as_deref().ok_or("the file of this plimsoll is damaged: install it again".into())
 }
 
 pub fn unpack() -> Result<Unpacked, Failure> {
@@ -155,7 +170,7 @@ fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
     let is_ours = |found: &[u8]| hex(&Sha256::digest(found)) == SHA256;
     let library = cache.path.join(&name);
     if !holds(&cache.folder, &name, is_ours) {
-        let written = cache.folder.write_whole(OsStr::new(&name), 0o500, LIBRARY);
+        let written = cache.folder.write_whole(OsStr::new(&name), 0o500, library_bytes()?);
         written.map_err(|e| format!("can't be written: {e}"))?;
         if !holds(&cache.folder, &name, is_ours) {
             return Err("does not return what was written to it".into());
@@ -167,7 +182,7 @@ fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
 /// Whether our file of that name has the right bytes; if so, marks it as used.
 fn holds(folder: &Folder, name: &str, is_right: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(file) = folder.read(OsStr::new(name)) else { return false };
-    if !file.metadata().is_ok_and(|meta| meta.uid() == sys::uid() && meta.len() <= LIBRARY.len().max(64 << 20) as u64) {
+    if !file.metadata().is_ok_and(|meta| meta.uid() == sys::uid() && meta.len() <= LARGEST) {
         return false;
     }
     let mut found = Vec::new();

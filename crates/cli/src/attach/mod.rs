@@ -257,7 +257,7 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
     })?;
     for directory in library_directory::candidates(&process.target, child.user().uid) {
         let written = library_directory::open(&mut child, &directory).and_then(|mut place| {
-            let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::LIBRARY)?;
+            let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::library_bytes()?)?;
             let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
             let written = (library, place.write(&name, &blob)?);
             place.prune();

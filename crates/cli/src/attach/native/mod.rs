@@ -65,7 +65,9 @@ impl<'t> Way<'t> {
             memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
         };
         let objects = objects::survey(target, vmas, read_code)?;
-        let [entry, munmap] = objects::offsets(tracker::LIBRARY, ["Agent_OnAttach", "munmap"])
+        let [entry, munmap] = tracker::library_bytes()
+            .ok()
+            .and_then(|library| objects::offsets(library, ["Agent_OnAttach", "munmap"]))
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
         let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
         let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);

@@ -96,7 +96,7 @@ fn row(out: &mut dyn Write, name: &str, metric: Metric, change: Change) -> io::R
 }
 
 /// `+1.2 MiB to +1.8 MiB: grew 3.0 %`
-fn interval(metric: Metric, change: &Change) -> String {
+pub(crate) fn interval(metric: Metric, change: &Change) -> String {
     let bounds = format!("{} to {}", signed(metric, change.interval.low), signed(metric, change.interval.high));
     let percent = change.percent().map(|percent| format!(" {:.1} %", percent.abs())).unwrap_or_default();
     match change.verdict() {
@@ -134,7 +134,7 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
 }
 
 /// What the tracked runs of the two sides prove.
-fn certainty(a: usize, b: usize) -> String {
+pub(crate) fn certainty(a: usize, b: usize) -> String {
     if a.min(b) < 2 {
         let single = "one run doesn't show how much a figure varies by itself, so a difference may be chance";
         return format!("{a} and {b} tracked runs; {single} (--tracked 3)");
@@ -142,10 +142,16 @@ fn certainty(a: usize, b: usize) -> String {
     format!("means of {a} and {b} tracked runs, whose ranges don't overlap")
 }
 
-fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -> io::Result<()> {
+/// The call stacks that are worth a reader's time.
+pub(crate) fn shown_of(sites: &[Site]) -> &[Site] {
     let largest = sites.iter().map(|site| site.least).max().unwrap_or(0) as f64;
     let shown = sites.iter().take_while(|site| site.least as f64 >= largest * WORTH).count().min(SITES);
-    for site in &sites[..shown] {
+    &sites[..shown]
+}
+
+fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -> io::Result<()> {
+    let shown = shown_of(sites);
+    for site in shown {
         let change = site.held[B].saturating_sub(site.held[A]);
         let least = if change < 0 { -site.least } else { site.least };
         let at_least = if site.least < change.abs() { format!("   at least {}", amount(least)) } else { String::new() };
@@ -157,7 +163,7 @@ fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -
             writeln!(out, "{:14}… {} further out", "", counted((site.frames.len() - FRAMES) as u64, "frame"))?;
         }
     }
-    match sites.len() - shown {
+    match sites.len() - shown.len() {
         0 => Ok(()),
         more => writeln!(out, "\n{:14}{} with less (--stacks DIR writes all)", "", counted(more as u64, "more stack")),
     }

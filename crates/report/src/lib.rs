@@ -5,6 +5,7 @@
 
 pub mod allocation;
 pub mod comparison_json;
+pub mod comparison_pages;
 pub mod comparison_text;
 pub mod diff;
 pub mod doctor;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_report::{comparison_json, comparison_text};
+use plimsoll_report::{comparison_json, comparison_pages, comparison_text};
 use plimsoll_trial::budget::Budget;
 use plimsoll_trial::comparison::{Category, Comparison, Lines, Part, Site, Tracked};
 use plimsoll_trial::{End, Metric, Run};
@@ -159,4 +159,36 @@ fn a_program_reads_the_same() {
         (&"rss".into(), &"Shop.load:7".into())
     );
     assert_eq!((found["runs"].as_array().map(Vec::len), &found["runs"][1]["side"]), (Some(8), &"B".into()));
+}
+
+/// One list of stacks would name a file of the program's choice, so nothing of it may be markup.
+#[test]
+fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
+    let comparison = comparison();
+    let budget = Budget::parse("rss 2m", &[], |_| None).expect("a budget").exceeded(&comparison);
+    let written = |write: fn(&mut dyn std::io::Write, &Comparison, _) -> std::io::Result<()>| {
+        let mut out = Vec::new();
+        write(&mut out, &comparison, Some(budget.as_slice())).expect("a vector takes all");
+        String::from_utf8(out).expect("UTF-8")
+    };
+    let found = written(comparison_pages::markdown);
+    assert!(found.starts_with("**B takes 3.00 MiB more than A, 5.1 %: direct buffers +2.00 MiB"), "{found}");
+    assert!(found.contains("\n- over budget: rss grew by 3.00 MiB"), "{found}");
+    let row = "| **direct buffers** | 10.0 MiB | 12.0 MiB | +2.00 MiB | +1.94 MiB to +2.06 MiB: grew 20.0 % |";
+    assert!(found.contains(row), "{found}");
+    assert!(found.contains("| **— evil\\\\u{1b}** | 0 B |") && !found.contains("Java heap"), "{found}");
+    assert!(
+        found.contains("\n- +2.00 MiB  Other: jdk.internal.misc.Unsafe.allocateMemory:636 ← Shop.load:7 ←"),
+        "{found}"
+    );
+    let found = written(comparison_pages::html);
+    let (_, xml) = found.split_once("<!DOCTYPE html>\n").expect("a type");
+    let parsed = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{found}"));
+    let named = |name: &'static str| {
+        parsed.descendants().filter(move |node| node.has_tag_name(("http://www.w3.org/1999/xhtml", name)))
+    };
+    // RSS, ready after, two lines and a part, below the heads; two stacks.
+    assert_eq!((named("tr").count(), named("pre").count(), named("script").count()), (6, 2, 0), "{found}");
+    assert!(named("pre").any(|stack| stack.text().is_some_and(|text| text.contains("Shop.load:7"))));
+    assert!(!found.contains('\u{1b}') && found.contains("Mapping calls: 120 → 121"), "{found}");
 }

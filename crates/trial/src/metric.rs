@@ -66,6 +66,8 @@ metrics! {
         "time from the start until the program was ready"
     Took "took_seconds" "took" Seconds Lower 0.01
         "time from the start to the end of a program that ends by itself"
+    Mean "mean_milliseconds" "mean" Milliseconds Lower 0.001
+        "mean latency of the built-in load"
     P50 "p50_milliseconds" "p50" Milliseconds Lower 0.001
         "median latency that the load generator reported"
     P90 "p90_milliseconds" "p90" Milliseconds Lower 0.001

@@ -104,6 +104,7 @@ pub struct Answers {
 /// The figures of a load, in milliseconds and requests per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
+    pub mean: f64,
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
@@ -130,7 +131,9 @@ impl Answers {
             let at = (part * sorted.len() as f64).ceil() as usize;
             sorted[at.clamp(1, sorted.len()) - 1].as_secs_f64() * 1000.0
         };
+        let sum: f64 = sorted.iter().map(Duration::as_secs_f64).sum();
         Some(Figures {
+            mean: sum / sorted.len() as f64 * 1000.0,
             p50: percentile(0.5),
             p90: percentile(0.9),
             p99: percentile(0.99),
@@ -183,6 +186,8 @@ mod tests {
         let figures = answers.figures(Duration::from_secs(10)).expect("figures");
         assert_eq!((figures.p50, figures.p90, figures.throughput), (1.0, 1.0, 100.0));
         assert!((900.0..=1000.0).contains(&figures.p99), "{figures:?}");
+        // 900 of 1 ms, and 1000, 990, …, 10 ms.
+        assert!((figures.mean - (900.0 + 50_500.0) / 1000.0).abs() < 1e-9, "{figures:?}");
         // What was never sent counts with the time that it had waited.
         let unsent = Answers { unsent: vec![Duration::from_secs(3); 1000], failed: 2, ..Answers::default() };
         answers.add(unsent);

@@ -19,7 +19,7 @@ use clap::ValueEnum;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
 use plimsoll_process::foreign::{Deadline, FileKind, NAMES, given};
-use plimsoll_report::{comparison_json, comparison_text, words};
+use plimsoll_report::{comparison_json, comparison_pages, comparison_text, words};
 use plimsoll_trial::budget::{Budget, Excess};
 use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
 use plimsoll_trial::remedy::{Start, words as shell_words};
@@ -72,7 +72,7 @@ pub struct Args {
     /// Write differential flame graphs and folded stacks of bytes and of mapping calls into this directory
     #[arg(long, value_name = "DIR")]
     stacks: Option<PathBuf>,
-    /// Print text for people, or JSON for programs (docs/json.md)
+    /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write to FILE instead of standard output
@@ -84,6 +84,10 @@ pub struct Args {
 enum Format {
     Text,
     Json,
+    /// A table for a ticket or a commit
+    Markdown,
+    /// One self-contained page
+    Html,
 }
 
 /// A command line.
@@ -127,6 +131,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ready_within: args.ready_within,
         load: None,
         drive: None,
+        warm_up: Duration::ZERO,
         idle: Duration::ZERO,
         limit: None,
     };
@@ -143,6 +148,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     to_output(output, |out| match args.format {
         Format::Text => comparison_text::write(out, &comparison, found),
         Format::Json => comparison_json::write(out, &comparison, found),
+        Format::Markdown => comparison_pages::markdown(out, &comparison, found),
+        Format::Html => comparison_pages::html(out, &comparison, found),
     })?;
     if let Some(folder) = args.stacks.as_deref().filter(|_| comparison.tracked.is_some()) {
         let [a, b] = comparison.commands.each_ref().map(|command| words::cut(command, 80));
@@ -168,7 +175,12 @@ fn of_recordings(of: [&PathBuf; 2], format: Format, output: Option<&Path>) -> Re
             return Err(format!("'{shown}' isn't a flight recording. For saved reports: plimsoll diff {a} {b}").into());
         }
     }
-    recordings::compare(of.map(PathBuf::as_path), matches!(format, Format::Json), output)
+    match format {
+        Format::Text | Format::Json => {
+            recordings::compare(of.map(PathBuf::as_path), matches!(format, Format::Json), output)
+        }
+        Format::Markdown | Format::Html => Err("two recordings are compared as --format text or json".into()),
+    }
 }
 
 /// The remainder is a line of every ledger, too.
@@ -249,6 +261,7 @@ impl<'w> Rounds<'w> {
             ready_within: self.way.ready_within * TRACKED_PATIENCE,
             load: None,
             drive: None,
+            warm_up: Duration::ZERO,
             ..*self.way
         };
         let mut runs = tracked::Runs { peaks: way.lasts.is_none(), ..tracked::Runs::default() };

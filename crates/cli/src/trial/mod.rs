@@ -88,6 +88,9 @@ pub struct Args {
     /// Open this many connections to --url
     #[arg(long, value_name = "N", default_value_t = 8, requires = "url", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
+    /// Send the requests to --url for this many seconds before any counts
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "url")]
+    warm_up: Option<Duration>,
     /// Measure after this many seconds, if there is no --load [default: 10 with --ready, else when the program ends]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
     r#for: Option<Duration>,
@@ -164,6 +167,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         url,
         rate,
         connections,
+        warm_up,
         r#for: lasts,
         idle,
         rounds,
@@ -175,7 +179,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     } = args;
     let lasts = lasts.or(ready.as_ref().filter(|_| load.is_none()).map(|_| LASTS));
     let drive = url.map(|url| Drive { url, rate, connections });
-    let way = Way { ready, ready_within, load, drive, lasts, idle, limit: limit.map(|limit| limit.0) };
+    let way = Way {
+        ready,
+        ready_within,
+        load,
+        drive,
+        warm_up: warm_up.unwrap_or_default(),
+        lasts,
+        idle,
+        limit: limit.map(|limit| limit.0),
+    };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
     let asked = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
     let asked = asked.map_err(|reason| format!("--with: {reason}. gc and purge need a running process (--pid)"))?;

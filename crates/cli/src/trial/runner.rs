@@ -45,6 +45,8 @@ pub struct Way {
     pub load: Option<String>,
     /// The built-in load, for the time of `lasts`.
     pub drive: Option<Drive>,
+    /// The built-in load goes on for this long before its answers count.
+    pub warm_up: Duration,
     /// Without a load: how long it runs. `None`: until it ends.
     pub lasts: Option<Duration>,
     pub idle: Duration,
@@ -245,15 +247,23 @@ impl Runner<'_> {
     }
 
     fn drive(&mut self, running: &mut Running<'_>, drive: &Drive, time: Duration) -> Result<(), Early> {
-        let driving = Driving::start(drive, time);
-        while !driving.is_done() {
-            self.step(running, "under load", true)?;
+        let way = self.way;
+        let mut driven = |time: Duration, phase: &'static str| {
+            let driving = Driving::start(drive, time);
+            while !driving.is_done() {
+                self.step(running, phase, true)?;
+            }
+            Ok(driving.answers())
+        };
+        if !way.warm_up.is_zero() {
+            driven(way.warm_up, "warming up")?;
         }
-        let (answers, took) = driving.answers();
+        let (answers, took) = driven(time, "under load")?;
         let Some(found) = answers.figures(took) else {
             return Err((End::LoadFailed, Some(format!("no request to {} was answered without an error", drive.url))));
         };
         let all = [
+            (Metric::Mean, found.mean),
             (Metric::P50, found.p50),
             (Metric::P90, found.p90),
             (Metric::P99, found.p99),

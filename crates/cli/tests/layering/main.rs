@@ -264,7 +264,7 @@ const REPORT: Order = Order {
         &["comparison_text", "metrics", "recording_json"],
         &["comparison_json", "otlp", "page", "prometheus"],
         &["trial_pages"],
-        &["live_pages"],
+        &["comparison_pages", "live_pages"],
     ],
     upward: &[],
     knots: &[],

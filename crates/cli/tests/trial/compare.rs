@@ -107,6 +107,10 @@ fn what_is_within_its_budget_passes_and_the_text_says_so() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.ends_with("No line is beyond its budget.\n") && text.contains("3 pairs of runs"), "{text}");
+    let short = [&READY[..], &["--runs", "2", "--tracked", "0", "--format", "markdown"]].concat();
+    let output = pair.compare(&short, ["20 4", "20 4"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("| | A | B | B − A | all intervals hold with 99 % |"), "{text}");
 }
 
 /// Without --ready, each runs until it ends: the peaks are compared, and the stacks come from what the runs left.

@@ -287,7 +287,8 @@ unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
     false
 }
 
-/// Writes executable and arguments into the command section.
+/// Writes executable and arguments into the command section. A program that runs already may have moved or dropped the
+/// strings (setproctitle), so there the kernel is asked.
 ///
 /// # Safety
 /// `argv` has `argc` C strings; the segment isn't published.
@@ -300,6 +301,14 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
         )
     };
     let mut n = os::read_link(c"/proc/self/exe", &mut out[..1024]).len() + 1;
+    if phase::is_late() {
+        let from = n.min(out.len());
+        let text = os::read_file(c"/proc/self/cmdline", &mut out[from..]);
+        // Only whole arguments. The kernel gives a title that a program has set without its end.
+        let whole = text.iter().rposition(|byte| *byte == 0).map_or(text.len() + 1, |end| end + 1);
+        segment.section(Section::Command).used.store((from + whole).min(out.len()) as u64, Relaxed);
+        return;
+    }
     for i in 0..argc.max(0) as usize {
         // SAFETY: the caller's contract.
         let a = unsafe { CStr::from_ptr(*argv.add(i)) }.to_bytes_with_nul();

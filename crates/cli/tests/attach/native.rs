@@ -285,6 +285,7 @@ fn python_and_node_go_on() {
 fn idle_programs_are_entered() {
     let rounds = if crate::stage::is_full() { 10 } else { 1 };
     let mut waits = Command::new(compiled(&["-DWAITS"]));
+    waits.arg("a title");
     for (name, command) in [
         ("sleep", Command::new("sleep").arg("3600")),
         ("python", Command::new("python3").args(["-ic", "import json, threading"])),

@@ -260,7 +260,7 @@ fn listed(names: &[&str]) -> String {
     format!("{}{more}", names[..names.len().min(NAMED)].join(", "))
 }
 
-/// Shared objects that are neither the JDK's, the C library's nor ours.
+/// Shared objects that are neither the JDK's, the C library's, an allocator nor ours.
 fn libraries(case: Case<'_>) -> Vec<&str> {
     let objects = case.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0);
     let jdk = objects.clone().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
@@ -269,6 +269,7 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
         file.contains(".so")
             && !jdk.is_some_and(|home| name.starts_with(home))
             && !is_tracker(name)
+            && !case.snapshot.allocators.iter().any(|known| known.path == **name)
             && !NOT_FOREIGN.iter().any(|known| file.starts_with(known))
     };
     let mut names: Vec<&str> = objects.map(|vma| vma.name.as_str()).filter(is_foreign).collect();

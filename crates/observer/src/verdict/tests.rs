@@ -495,6 +495,15 @@ fn a_library_that_caches_is_accused_only_with_a_reason() {
     assert_eq!(verdict.bytes, mib(120));
     assert!(verdict.evidence[0].contains("one reading can't tell a cache in use from a leak"), "{verdict:?}");
     assert!(verdict.remedies[0].how.contains("--baseline baseline.json"), "{verdict:?}");
+    // A preloaded allocator holds everybody's blocks: it is no suspect.
+    let mut preloaded = unknown.clone();
+    let (path, kind) = ("/usr/lib/libjemalloc.so.2".to_owned(), AllocatorKind::Jemalloc);
+    let range = AddressRange::sized(Avma(1 << 45), mib(1));
+    preloaded.vmas.push(Vma { range, name: path.clone(), ..unknown.vmas.last().expect("the library").clone() });
+    preloaded.allocators.push(LoadedAllocator { kind, path, serves_malloc: false });
+    assert_eq!(ids(&preloaded), ["unclear"]);
+    let evidence = verdict_of(&preloaded, VerdictId::Unclear).evidence.join("\n");
+    assert!(evidence.contains(ROCKSDB) && !evidence.contains("libjemalloc"), "{evidence}");
     // It grew.
     let grown = with_baseline(unknown.clone(), 600.0, mib(100), &[(LineId::GlibcLive, mib(80))]);
     assert!(ids(&grown).contains(&"native-leak"), "{:?}", ids(&grown));

@@ -98,6 +98,8 @@ fn direct_buffers() {
     everywhere("DirectBuffers", &["-Xmx256m"], &["160", "1048576"], |case, fixture, explained| {
         near(case, explained, "direct-buffers", fixture.truth("direct"));
         has(case, explained, &["direct-buffer-growth"]);
+        let remedies = explained.verdict("direct-buffer-growth")["remedies"].to_string();
+        assert!(!remedies.contains("jdk.nio.maxCachedBufferSize"), "{case}: they are the program's: {remedies}");
     });
 }
 
@@ -115,6 +117,8 @@ fn buffers_that_nio_keeps_for_each_thread() {
         }
         near(case, explained, "direct-buffers", fixture.truth("direct"));
         has(case, explained, &["direct-buffer-growth"]);
+        let remedies = explained.verdict("direct-buffer-growth")["remedies"].to_string();
+        assert!(remedies.contains("jdk.nio.maxCachedBufferSize"), "{case}: {remedies}");
     });
 }
 

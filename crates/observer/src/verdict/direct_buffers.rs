@@ -43,7 +43,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         "a full collection pauses the program",
     )];
     remedies.extend(limit(direct, resident));
-    if !case.has_netty() {
+    if !case.has_netty() && may_be_nio_s_own(case, resident) {
         remedies.push(remedy(
             Effort::Restart,
             "stop NIO from keeping a direct copy of every large heap buffer for each thread",
@@ -61,6 +61,19 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies,
     })
+}
+
+/// Whether NIO's copies of large heap buffers, about one for each thread, may be among them. Up to JDK 24 java.nio counts
+/// those.
+fn may_be_nio_s_own(case: Case<'_>, resident: Bytes) -> bool {
+    const UNCOUNTED_FROM: u32 = 25;
+    /// Percent of the line from which java.nio's count is all of it.
+    const ALL: f64 = 80.0;
+    let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
+    let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);
+    let are_all_counted = direct.capacity.percent_of(resident) >= ALL;
+    let counts_them = case.vm().and_then(|vm| vm.jdk()).is_some_and(|jdk| jdk < UNCOUNTED_FROM);
+    !(are_all_counted && (is_more_than_threads || !counts_them))
 }
 
 /// Proposes a limit above today's use: twice what java.nio counts, and only if the current limit is higher. If java.nio

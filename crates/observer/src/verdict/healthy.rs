@@ -23,6 +23,11 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
         let (holder, share) = holder(line, case.rss());
         (format!("{} is the largest: {}, {share:.0} % of RSS", holder.name, holder.resident), share)
     });
+    // A cache has an owner and a bound: it says more than the line that it lies in.
+    let cache = suspects::block_cache(case).filter(|(used, _)| used.percent_of(case.rss()) > MUCH);
+    let cache = cache.map(|(used, capacity)| {
+        format!("RocksDB's block cache holds {used} of its {capacity}, {:.0} % of RSS", used.percent_of(case.rss()))
+    });
     let (in_sentence, beside) = match largest {
         Some((text, share)) if share > MUCH => (Some(text), None),
         other => (None, other.map(|(text, _)| text)),
@@ -38,7 +43,7 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
         id: VerdictId::Healthy,
         severity: Severity::Note,
         bytes: case.rss(),
-        summary: [Some(state.to_owned()), in_sentence].into_iter().flatten().collect::<Vec<_>>().join("; "),
+        summary: [Some(state.to_owned()), in_sentence, cache].into_iter().flatten().collect::<Vec<_>>().join("; "),
         evidence,
         remedies: Vec::new(),
     }

@@ -231,6 +231,13 @@ pub(crate) fn block_caches(case: Case<'_>) -> Vec<String> {
     lines
 }
 
+/// What block caches hold, of which capacity, where both could be read.
+pub(crate) fn block_cache(case: Case<'_>) -> Option<(Bytes, Bytes)> {
+    let read = case.snapshot.native_objects.caches.iter().filter_map(|cache| Some((cache.used?, cache.capacity)));
+    let (used, capacity) = read.fold((Bytes(0), Bytes(0)), |(used, all), one| (used + one.0, all + one.1));
+    (used > Bytes(0)).then_some((used, capacity))
+}
+
 /// Netty's own count of memory that it allocated with Unsafe.
 pub(crate) fn by_netty(case: Case<'_>) -> Bytes {
     case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.by_netty).unwrap_or_default()

@@ -529,7 +529,13 @@ fn a_block_cache_is_no_leak_up_to_its_capacity() {
     };
     let healthy = with_cache(mib(128), mib(112));
     assert_eq!(ids(&healthy), ["healthy"]);
-    let evidence = verdict_of(&healthy, VerdictId::Healthy).evidence.join("\n");
+    let verdict = verdict_of(&healthy, VerdictId::Healthy);
+    assert!(
+        verdict.summary.contains("RocksDB's block cache holds 112 MiB of its 128 MiB, 79 %"),
+        "{}",
+        verdict.summary
+    );
+    let evidence = verdict.evidence.join("\n");
     assert!(evidence.contains("block cache holds 112 MiB of a capacity of 128 MiB"), "{evidence}");
     // Iterators pin what exceeds it.
     let pinned = with_cache(mib(40), mib(112));
@@ -705,6 +711,24 @@ fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
     };
     snapshot.hotspot = Some(HotSpot { regions: vec![region], direct_buffers: Some(direct), ..HotSpot::default() });
     snapshot
+}
+
+/// java.nio keeps about one large buffer for each thread, and counts those up to JDK 24.
+#[test]
+fn nio_s_own_buffers_are_limited_only_where_there_may_be_some() {
+    let mib = Bytes::mib;
+    let offered = |version: &str, counted: Bytes, count: u64| {
+        let mut snapshot = with_direct(mib(160), counted, mib(512));
+        snapshot.threads = (0..20).map(|tid| Thread { tid, ..Thread::default() }).collect();
+        if let Some(vm) = &mut snapshot.hotspot {
+            vm.version = version.to_owned();
+            vm.direct_buffers.as_mut().expect("set above").count = Some(count);
+        }
+        let verdict = verdict_of(&snapshot, VerdictId::DirectBufferGrowth);
+        verdict.remedies.iter().any(|remedy| remedy.how.contains("maxCachedBufferSize"))
+    };
+    assert!(offered("17.0.15+6", mib(160), 16) && offered("25.0.3+9-LTS", mib(8), 1));
+    assert!(!offered("17.0.15+6", mib(160), 160) && !offered("25.0.3+9-LTS", mib(160), 16));
 }
 
 #[test]

@@ -310,8 +310,12 @@ impl Books {
     }
 
     /// What the category costs. The mappings of malloc weigh what is beyond the live blocks in them, so that no byte
-    /// counts twice.
+    /// counts twice. Stacks are committed whole and hardly touched: they weigh only what is known to be resident.
     pub fn weight_of(&self, category: &Category) -> Bytes {
+        const STACKS: &str = FIXED_CATEGORIES[3];
+        if category.name == STACKS && category.figures.resident.is_none() {
+            return category.figures.live;
+        }
         let weight = category.figures.weight();
         let is_its = self.mappings_of_malloc().is_some_and(|its| std::ptr::eq(its, category));
         if is_its { weight - self.total.live } else { weight }

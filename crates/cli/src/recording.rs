@@ -8,7 +8,7 @@ use clap::builder::PossibleValue;
 use plimsoll_observer::recording::{Bound, History, Range};
 use plimsoll_profiles::jfr::{RecordingFiles, is_recording};
 use plimsoll_report::recording_chart::{self as charts, Chart};
-use plimsoll_report::{recording as table, recording_diff, recording_json, words};
+use plimsoll_report::{recording_diff, recording_json, recording_text, words};
 
 use crate::Failure;
 use crate::output::{Format, shown, to_output};
@@ -96,8 +96,8 @@ pub fn report(
     target: &Path,
     options: &Options,
     chart: &ChartOption,
-    format: Format,
-    output: Option<&Path>,
+    all: bool,
+    (format, output): (Format, Option<&Path>),
 ) -> Result<ExitCode, Failure> {
     let history = options.read(target)?;
     let chart = match (chart.chart, format) {
@@ -115,7 +115,7 @@ pub fn report(
     }
     to_output(output, |out| match format {
         Format::Json => recording_json::write(out, &history),
-        _ => table::text(out, &history),
+        _ => recording_text::write(out, &history, all, &shown(target)),
     })?;
     Ok(ExitCode::SUCCESS)
 }

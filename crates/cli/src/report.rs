@@ -79,7 +79,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             let history = args.range.read(&path)?;
             return page::of_recording(&history, &path, args.output.as_deref());
         }
-        return recording::report(&path, &args.range, &args.chart, args.format, args.output.as_deref());
+        let output = (args.format, args.output.as_deref());
+        return recording::report(&path, &args.range, &args.chart, args.stacks.all, output);
     }
     if args.range.are_given() || args.chart.is_given() {
         return Err(recording::refuse(&path));

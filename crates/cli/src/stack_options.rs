@@ -27,7 +27,7 @@ pub struct Stacks {
     /// pictures, cumulative with --weight calls]
     #[arg(long, value_name = "MEASURE")]
     pub measure: Option<String>,
-    /// Print all lines and frames, however small
+    /// Print all lines and frames, however small; of a recording all curves
     #[arg(long)]
     pub all: bool,
     /// Read a module's symbols from this file or folder; repeat for several

@@ -35,6 +35,7 @@ pub mod recording;
 pub mod recording_chart;
 pub mod recording_diff;
 pub mod recording_json;
+pub mod recording_text;
 pub mod serve_list;
 mod sites_json;
 pub mod sites_text;

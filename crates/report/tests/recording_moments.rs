@@ -9,7 +9,7 @@ use plimsoll_observer::recording::{History, Measure, Range, Series};
 use plimsoll_profiles::jfr::RecordingFiles as Recorded;
 use plimsoll_report::jfr::{End, How, Instant, TABLE, Target, Told};
 use plimsoll_report::recording_chart::{Chart, write};
-use plimsoll_report::{recording, recording_diff, recording_json};
+use plimsoll_report::{recording_diff, recording_json, recording_text};
 
 const SECOND: i64 = 1_000_000_000;
 /// Far above what any view needs, on any machine: only an endless loop takes that long.
@@ -43,7 +43,7 @@ fn every_view_ends_at_the_ends_of_time() {
                         views += 1;
                     }
                 }
-                recording::text(&mut Vec::new(), &history).expect("memory");
+                recording_text::write(&mut Vec::new(), &history, true, "x.jfr").expect("memory");
                 recording_json::write(&mut Vec::new(), &history).expect("memory");
                 recording_diff::text(&mut Vec::new(), &history, &history).expect("memory");
             }

@@ -49,6 +49,13 @@ const DYING: Duration = Duration::from_secs(2);
 const LINES: u32 = 250;
 const OWNERS: u32 = 500;
 const SITES: u32 = 666;
+/// Memory that has grown by this part (1/8), and by so much, since the owners were queried: they are queried again, however
+/// young their answer is. From 64 MiB to 1 GiB that is 24 times, so the cost is bounded by the growth and not by the
+/// clock. While it grows the VM may stop more often, and a query may take 2 % of a core.
+const GROWN: u64 = 8;
+const GROWN_BY: Bytes = Bytes::mib(8);
+const GROWING_ASKED: Duration = Duration::from_secs(1);
+const GROWING_OWNERS: u32 = 50;
 /// Cheap readings save time for an expensive one: at most this much.
 const SAVED: Duration = FULL;
 
@@ -81,8 +88,10 @@ pub struct Sampler {
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
     series: Series,
-    /// When the owners were last queried.
+    /// When the owners were last queried, what was resident then, and when they may be queried again if it has grown.
     asked: Instant,
+    asked_rss: Bytes,
+    growing_at: Instant,
     /// When the current program began in the process; its age bounds the time to the next query.
     began: Option<Instant>,
     /// When each kind of work is next due.
@@ -176,6 +185,8 @@ impl Sampler {
             snapshot: None,
             series: Series::default(),
             asked: now,
+            asked_rss: Bytes(0),
+            growing_at: now,
             began: process.uptime.and_then(|age| now.checked_sub(Duration::try_from_secs_f64(age).ok()?)),
             owners_at: now,
             lines_at: now,
@@ -252,7 +263,7 @@ impl Sampler {
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
         let booked = books.as_ref().map(Books::booked);
-        let of_now = self.owners(began, booked)
+        let of_now = self.owners(began, rss, booked)
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
         // Checked after the readings, so that no reading of a process in teardown is used.
@@ -315,13 +326,16 @@ impl Sampler {
     }
 
     /// Queries who owns what if that is due. True: the snapshot is of this moment.
-    fn owners(&mut self, now: Instant, booked: Option<Booked>) -> bool {
-        if now < self.owners_at || self.snapshot.is_some() && !self.may_query {
+    fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>) -> bool {
+        let has_grown = now >= self.growing_at && has_grown(self.asked_rss, rss.total());
+        if now < self.owners_at && !has_grown || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();
         let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
+        self.asked_rss = rss.total();
+        self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_ASKED);
         let Ok(mut snapshot) = taken else {
             self.owners_at = now + self.budget(spent, OWNERS);
             return false;
@@ -435,6 +449,11 @@ impl Sampler {
     }
 }
 
+/// Whether memory has grown so much that the answer about its owners says little about it.
+fn has_grown(before: Bytes, now: Bytes) -> bool {
+    now - before >= Bytes(before.0 / GROWN).max(GROWN_BY)
+}
+
 /// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
 /// queried again when its age has doubled: `log2(t)` times by age `t`.
 fn patience(snapshot: &Snapshot, age: Duration, dear: Duration) -> Duration {
@@ -474,5 +493,17 @@ mod tests {
         assert_eq!([ms(300), s(3600)].map(|age| after(&vm, age)), [s(20), s(20)]);
         assert_eq!([s(4), s(3600)].map(|age| after(&Snapshot::default(), age)), [s(4), s(20)]);
         assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), ASKED);
+    }
+
+    #[test]
+    fn growth_from_64_mib_to_1_gib_is_queried_24_times() {
+        let (mut asked, mut queries) = (Bytes::mib(64), 0);
+        for now in (64..=1024).map(Bytes::mib) {
+            if has_grown(asked, now) {
+                (asked, queries) = (now, queries + 1);
+            }
+        }
+        assert!((20..=24).contains(&queries), "{queries}");
+        assert!(!has_grown(Bytes::mib(64), Bytes::mib(60)) && !has_grown(Bytes(0), Bytes::mib(7)));
     }
 }

@@ -256,6 +256,7 @@ const REPORT: Order = Order {
             "profile",
             "recording_chart",
             "recording_diff",
+            "recording_text",
             "serve_list",
             "sites_json",
             "trial_json",

@@ -10,7 +10,7 @@ use plimsoll_jfr::reader::Event;
 
 /// How long a verdict applied. A recording has all verdicts of a moment when they changed, so each applies until the
 /// next time. It may have ended and returned in between.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerdictSpan {
     pub id: String,
     pub severity: String,

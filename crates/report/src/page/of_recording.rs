@@ -3,11 +3,10 @@
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
 use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
-use plimsoll_observer::verdict::VerdictId;
 
 use super::curves::{line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
-use crate::recording::{period, sections, signed};
+use crate::recording::{period, sections, signed, told};
 use crate::words::{counted, moment_text};
 
 pub fn of_recording(history: &History) -> Page {
@@ -31,17 +30,11 @@ pub fn of_recording(history: &History) -> Page {
         let reason = format!("{} more gaps", history.more_gaps);
         gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
     }
-    // Beside a warning, an hour without one says nothing.
-    let has_warning = history.verdicts.iter().any(|span| severity(span) > 0);
-    let is_told = |span: &&VerdictSpan| !(has_warning && span.id == VerdictId::Healthy.id());
-    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().filter(is_told).collect();
-    // A verdict that held to the end comes before one that was over earlier.
-    spans.sort_by_key(|span| (std::cmp::Reverse(severity(span)), std::cmp::Reverse(span.last_ns)));
     Page {
         title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
         facts,
         ending,
-        verdicts: spans.into_iter().map(verdict).collect(),
+        verdicts: told(history).into_iter().map(verdict).collect(),
         bars: bars(history),
         curves: curves(history),
         tables: tables(history),
@@ -72,14 +65,6 @@ pub fn add_sites(page: &mut Page, sites: SitesOverTime) {
     });
     if sites.recorded > sites.times_ns.len() as u64 {
         page.notes.push(format!("Call sites: {} of {} recorded moments.", sites.times_ns.len(), sites.recorded));
-    }
-}
-
-fn severity(span: &VerdictSpan) -> u8 {
-    match span.severity.as_str() {
-        "critical" => 2,
-        "warning" => 1,
-        _ => 0,
     }
 }
 

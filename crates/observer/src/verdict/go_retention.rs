@@ -142,6 +142,17 @@ mod tests {
     }
 
     #[test]
+    fn a_heap_that_nobody_collects_is_unclear() {
+        let mib = Bytes::mib;
+        let found = |pace: GoPace| -> Vec<VerdictId> {
+            verdicts(&with_heap(mib(200), mib(1), mib(1), pace)).iter().map(|verdict| verdict.id).collect()
+        };
+        assert_eq!(found(pace(None, mib(18))), [VerdictId::Unclear]);
+        assert_eq!(found(pace(Some(100), mib(150))), [VerdictId::Healthy]);
+        assert_eq!(found(GoPace { memory_limit: Some(mib(300)), ..pace(None, mib(18)) }), [VerdictId::Healthy]);
+    }
+
+    #[test]
     fn pages_that_the_scavenger_gives_back_are_a_note() {
         let mib = Bytes::mib;
         let found = verdicts(&with_heap(mib(20), mib(5), mib(300), pace(Some(100), mib(18))));

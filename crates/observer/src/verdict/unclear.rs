@@ -8,7 +8,7 @@ use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::AllocatorKind;
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 use plimsoll_facts::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
@@ -64,6 +64,7 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
     parts.extend(beside_the_vm_s_books(case).filter(|_| !is_blamed));
     parts.extend(live_blocks(case));
+    parts.extend(go_without_collections(case));
     if case.ledger.remainder > Bytes(0) {
         parts.push(Unjudged {
             what: "the remainder".to_owned(),
@@ -128,6 +129,25 @@ fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
         bytes,
         suspects: vec![],
         settle: case.name_what_grows(),
+    })
+}
+
+/// The heap of a Go program that never collects: nothing tells its objects from garbage, and it has no bound.
+fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
+    let heap = case.snapshot.go.as_ref()?;
+    let pace = heap.pace.filter(|pace| pace.is_known && pace.percent.is_none() && pace.memory_limit.is_none())?;
+    let in_use = pace.marked.unwrap_or_default();
+    Some(Unjudged {
+        what: "Go's heap".to_owned(),
+        why: "GOGC is off and there is no GOMEMLIMIT: garbage looks like objects, and nothing bounds it",
+        bytes: heap.resident(HeapPart::Live) - in_use,
+        suspects: vec![],
+        settle: remedy(
+            Effort::Now,
+            "see what is left after a collection, in Go's own heap profile",
+            "go tool pprof 'http://localhost:PORT/debug/pprof/heap?gc=1'   # PORT: where the program serves net/http/pprof",
+            "one full collection. Without net/http/pprof: start it with GOGC=100",
+        ),
     })
 }
 

@@ -54,7 +54,8 @@ pub const ROW_SHIFT: u32 = 28;
 /// First bit of the requested bytes.
 pub const REQUESTED_SHIFT: u32 = 48;
 const SAMPLED: u64 = 1 << (ROW_SHIFT - 1);
-const CHECK: u64 = SAMPLED - 1;
+/// Bits that are zero in any trailer.
+pub const CHECK: u64 = SAMPLED - 1;
 /// Bits that are zero in the trailer of a block that is no sample.
 pub const CHECKED: u64 = CHECK | SAMPLED;
 const ROWS: u32 = (1 << (REQUESTED_SHIFT - ROW_SHIFT)) - 1;

@@ -11,6 +11,7 @@ pub mod classes;
 pub mod classify;
 pub mod control;
 pub mod early;
+pub mod handed;
 pub mod image;
 pub mod inherited;
 pub mod keys;

@@ -72,6 +72,12 @@ impl SlotMark {
     pub fn of_thread() -> SlotMark {
         SlotMark(tls_get_half::<SLOT_MARK>(), PhantomData)
     }
+
+    /// The slot + 1; 0 where the thread has no state.
+    #[inline(always)]
+    pub fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// A row of the calling thread.
@@ -82,11 +88,11 @@ pub struct OwnRow {
 }
 
 impl OwnRow {
-    /// The row with this number, if it is of the calling thread's slot.
+    /// The row with this number, if it is of the calling thread's slot. A thread without one has the mark of rows that aren't in use.
     #[inline(always)]
     pub fn of(segment: Segment, i: u32, own: SlotMark) -> Option<OwnRow> {
         let row = segment.row(i);
-        (row.slot.load(Relaxed) == own.0).then_some(OwnRow { row, thread: PhantomData })
+        (row.slot.load(Relaxed) == own.0 && own.0 != 0).then_some(OwnRow { row, thread: PhantomData })
     }
 
     /// # Safety

@@ -6,9 +6,12 @@ mod callers;
 mod categories;
 mod fork;
 mod guesses;
+mod handed;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod malloc_twins;
+#[cfg(target_arch = "x86_64")]
+mod opening;
 #[path = "../../../../fixtures/random.rs"]
 mod random;
 mod rows;

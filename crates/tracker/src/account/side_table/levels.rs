@@ -16,6 +16,7 @@
 //! and the program's own hand-over of the pointer orders the two. No tombstones, no locks.
 
 use crate::sys::os;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Purpose;
 
@@ -27,7 +28,10 @@ const MORE_LEVELS: usize = 3;
 /// Bytes of a bucket.
 const LINE: usize = 64;
 
-pub(super) struct Levels<const WORDS: usize> {
+#[repr(C)]
+pub struct Levels<const WORDS: usize> {
+    /// The level to look in first: its address, a multiple of 64, and how far a hash is shifted for an index into it. 0: none is open.
+    newest: AtomicUsize,
     at: [AtomicUsize; LEVELS],
     open: AtomicUsize,
     /// log2 of the entries of the first level.
@@ -35,7 +39,7 @@ pub(super) struct Levels<const WORDS: usize> {
 }
 
 /// An entry; its first word is the name.
-pub(super) type Entry<const WORDS: usize> = [AtomicU64; WORDS];
+pub type Entry<const WORDS: usize> = [AtomicU64; WORDS];
 
 /// The levels that one mapping holds: its first level, and one past its last.
 fn mapping_of(level: usize) -> (usize, usize) {
@@ -47,11 +51,19 @@ fn mapping_of(level: usize) -> (usize, usize) {
 }
 
 impl<const WORDS: usize> Levels<WORDS> {
-    const BUCKET: usize = LINE / size_of::<Entry<WORDS>>();
+    /// Entries of a bucket.
+    pub const BUCKET: usize = LINE / size_of::<Entry<WORDS>>();
+    /// Offset of the word that names the newest level.
+    pub const NEWEST_AT: usize = offset_of!(Self, newest);
 
     pub(super) const fn new(first: u32) -> Self {
         assert!(WORDS.is_power_of_two() && 1usize << first >= Self::BUCKET);
-        Self { at: [const { AtomicUsize::new(0) }; LEVELS], open: AtomicUsize::new(0), first }
+        Self {
+            newest: AtomicUsize::new(0),
+            at: [const { AtomicUsize::new(0) }; LEVELS],
+            open: AtomicUsize::new(0),
+            first,
+        }
     }
 
     fn entries(&self, level: usize) -> usize {
@@ -63,32 +75,36 @@ impl<const WORDS: usize> Levels<WORDS> {
         self.entries(to) - self.entries(from)
     }
 
-    /// The entries of this hash's bucket in a level, the one that it prefers first.
+    /// Address and shift of a level, as in `newest`.
     #[inline(always)]
-    fn bucket(&self, level: usize, hash: u64) -> impl Iterator<Item = &'static Entry<WORDS>> {
-        let base = self.at[level].load(Acquire);
-        let index = (hash >> (64 - self.first - level as u32)) as usize;
-        let line = base + (index & !(Self::BUCKET - 1)) * size_of::<Entry<WORDS>>();
-        (0..if base == 0 { 0 } else { Self::BUCKET }).map(move |i| {
-            let slot = (index + i) & (Self::BUCKET - 1);
-            // SAFETY: the index is below the level's entries, and the slot is in the same bucket; reserved memory, never
-            // unmapped, atomics only.
-            unsafe { &*((line + slot * size_of::<Entry<WORDS>>()) as *const Entry<WORDS>) }
+    fn word_of(&self, level: usize) -> usize {
+        self.at[level].load(Acquire) | (64 - self.first as usize - level)
+    }
+
+    /// The entries of this hash's bucket in the level of a word of [`Levels::word_of`], the one that it prefers first.
+    #[inline(always)]
+    fn bucket(&self, word: usize, hash: u64) -> impl Iterator<Item = &'static Entry<WORDS>> {
+        let index = (hash >> (word % LINE)) as usize;
+        let base = word & !(LINE - 1);
+        (0..Self::BUCKET).map(move |i| {
+            // SAFETY: the index is below the level's entries, and i changes it within a bucket; reserved memory, never unmapped,
+            // atomics only.
+            unsafe { &*((base + (index ^ i) * size_of::<Entry<WORDS>>()) as *const Entry<WORDS>) }
         })
     }
 
     /// Claims a free entry for a name. `None`: no memory, or all its buckets are full.
     #[inline(always)]
     pub(super) fn claim(&self, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
-        match self.open.load(Acquire) {
+        match self.newest.load(Acquire) {
             0 => self.claim_deeper(hash, name),
-            open => self.claim_in(open - 1, hash, name).or_else(|| self.claim_deeper(hash, name)),
+            newest => self.claim_in(newest, hash, name).or_else(|| self.claim_deeper(hash, name)),
         }
     }
 
     #[inline(always)]
-    fn claim_in(&self, level: usize, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
-        self.bucket(level, hash)
+    fn claim_in(&self, word: usize, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
+        self.bucket(word, hash)
             .find(|e| e[0].load(Relaxed) == 0 && e[0].compare_exchange(0, name, AcqRel, Relaxed).is_ok())
     }
 
@@ -98,7 +114,7 @@ impl<const WORDS: usize> Levels<WORDS> {
     fn claim_deeper(&self, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
         loop {
             let open = self.open.load(Acquire);
-            let claimed = (0..open).rev().find_map(|level| self.claim_in(level, hash, name));
+            let claimed = (0..open).rev().find_map(|level| self.claim_in(self.word_of(level), hash, name));
             if claimed.is_some() {
                 return claimed;
             }
@@ -107,6 +123,18 @@ impl<const WORDS: usize> Levels<WORDS> {
             }
             // If another thread opens it first, or one more, that is as good.
             let _ = self.open.compare_exchange(open, open + 1, AcqRel, Relaxed);
+            self.note_newest();
+        }
+    }
+
+    /// Until it is noted, entries of the newest level are found by the way through all levels.
+    fn note_newest(&self) {
+        loop {
+            let open = self.open.load(Acquire);
+            self.newest.store(self.word_of(open - 1), Release);
+            if self.open.load(Acquire) == open {
+                return;
+            }
         }
     }
 
@@ -129,20 +157,23 @@ impl<const WORDS: usize> Levels<WORDS> {
     /// The entry whose name has these bits under this mask.
     #[inline(always)]
     pub(super) fn find(&self, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
-        let open = self.open.load(Acquire);
-        let newest = open.checked_sub(1)?;
-        self.find_in(newest, hash, name, mask).or_else(|| self.find_deeper(newest, hash, name, mask))
+        match self.newest.load(Acquire) {
+            // None is open, or a signal handler has interrupted the opening of the first.
+            0 => self.find_deeper(hash, name, mask),
+            newest => self.find_in(newest, hash, name, mask).or_else(|| self.find_deeper(hash, name, mask)),
+        }
     }
 
     #[inline(always)]
-    fn find_in(&self, level: usize, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
-        self.bucket(level, hash).find(|e| e[0].load(Relaxed) & mask == name)
+    fn find_in(&self, word: usize, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
+        self.bucket(word, hash).find(|e| e[0].load(Relaxed) & mask == name)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_deeper(&self, newest: usize, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
-        (0..newest).rev().find_map(|level| self.find_in(level, hash, name, mask))
+    fn find_deeper(&self, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
+        let open = self.open.load(Acquire);
+        (0..open).rev().find_map(|level| self.find_in(self.word_of(level), hash, name, mask))
     }
 
     /// Removes all entries, and returns the memory to the kernel.
@@ -157,6 +188,7 @@ impl<const WORDS: usize> Levels<WORDS> {
                 unsafe { os::empty(at as *mut u8, self.entries(level) * size_of::<Entry<WORDS>>()) };
             }
         }
+        self.newest.store(0, Release);
         self.open.store(0, Release);
     }
 }

@@ -1,8 +1,8 @@
 //! The side table: keys of blocks that have no room for a trailer.
 //!
 //! ```text
-//! small blocks   63                     26   24     21       20        0      one word, in levels from 8 KiB
-//!                │ rest of the hash 38 │ 0 │ 1 │ slack 3 │ sampled │ row 20 │
+//! small blocks   63                 26 25  24  23        20      0      one word, in levels from 8 KiB
+//!                │ rest of the hash 38 │ 0 │ 1 │ sampled │ slack 3 │ row 20 │
 //!
 //! any block      address │ row 20 bits << 44 | sampled 1 bit << 43 | requested 43 bits      two words, in levels from 4 KiB
 //! ```
@@ -12,7 +12,7 @@
 //! upper bits, at least seven, so the other 38 name the address. Large blocks, and addresses that aren't of this kind,
 //! have the wide form. [`levels`] has the table itself.
 
-mod levels;
+pub mod levels;
 
 use self::levels::Levels;
 use super::blocks::{Key, TABLE_FROM, TRAILER};
@@ -22,24 +22,29 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Section, Thread};
 
-static SMALL: Levels<1> = Levels::new(10);
+/// Also read and written by `hook/malloc/x86_64/other.rs`.
+pub static SMALL: Levels<1> = Levels::new(10);
 static WIDE: Levels<2> = Levels::new(8);
 
 const ROWS: u64 = Section::Rows.capacity() as u64 - 1;
-const SAMPLED: u64 = 1 << 20;
-const SLACK_SHIFT: u32 = 21;
+/// First bit of the slack.
+pub const SLACK_SHIFT: u32 = 20;
 const SLACK: u64 = TRAILER as u64 - 1;
+/// The block is among the live samples.
+pub const SAMPLED: u64 = 1 << 23;
 /// Set in each entry, so that none is 0.
-const USED: u64 = 1 << 24;
+pub const USED: u64 = 1 << 24;
+/// What an address is multiplied by.
+pub const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bits that name a block in a small entry.
 const NAME: u64 = !(USED - 1);
 const REQUESTED: u64 = (1 << 43) - 1;
-const _: () = assert!(ROWS < SAMPLED && SLACK << SLACK_SHIFT < USED);
+const _: () = assert!(ROWS < 1 << SLACK_SHIFT && SLACK << SLACK_SHIFT < SAMPLED && SAMPLED < USED);
 
 /// Of the address's bits 3 to 47, at the top of the word.
 #[inline(always)]
 fn hash(p: *mut u8) -> u64 {
-    ((p as u64) << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    ((p as u64) << 16).wrapping_mul(FACTOR)
 }
 
 /// The seven bits that each level's bucket tells are left out.
@@ -59,7 +64,7 @@ fn is_named(p: *mut u8) -> bool {
 pub fn insert(p: *mut u8, usable: usize, key: Key) -> bool {
     let slack = (usable as u64).wrapping_sub(key.requested);
     let inserted = if usable < TABLE_FROM && slack <= SLACK && is_named(p) {
-        let rest = slack << SLACK_SHIFT | (key.sampled as u64) << 20 | key.row as u64 & ROWS;
+        let rest = slack << SLACK_SHIFT | (key.sampled as u64 * SAMPLED) | key.row as u64 & ROWS;
         let hash = hash(p);
         SMALL.claim(hash, name(hash) | rest).is_some()
     } else {

@@ -7,7 +7,7 @@ use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
-use crate::account::{classify, control, image, memo, pending, sampling};
+use crate::account::{classify, control, handed, image, memo, pending, sampling};
 use crate::guard::{Entered, Taken, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
@@ -538,7 +538,8 @@ unsafe fn release_sized(p: *mut u8, usable: usize) {
             end_sample(segment, p);
         }
         // The state isn't taken: a signal handler on top adds to the same row.
-        match OwnRow::of(segment, key.row, SlotMark::of_thread()) {
+        let own = SlotMark::of_thread();
+        match OwnRow::of(segment, key.row, own).or_else(|| handed::own_row(segment, key.row, own)) {
             None => free_for_other(segment, p, key, amount),
             Some(row) if rows::add_free(row, amount, tls_get::<ROOM_SPAN>() as i64) => {
                 flush_own(row.caller.load(Relaxed))
@@ -567,7 +568,8 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
     match enter() {
         Entered::Thread(mut inside) => {
             let (books, t) = inside.parts();
-            rows::free(books, Some(t), caller, amount);
+            rows::free(books, Some(&mut *t), caller, amount);
+            handed::note(key.row, SlotMark::of_thread(), rows::row_for(books, Some(t), caller));
         }
         Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
         // Detached since `segment` was found, where the block is still booked.

@@ -11,8 +11,9 @@
 //! free     the size │ the trailer's check │ the row is this thread's │ trailer cleared │ four numbers │ on to the real one
 //! ```
 
-use super::parts::{ROWS, at, book_free, check_trailer};
+use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use crate::account::blocks::CHECKED;
+use crate::account::handed::{self, HINTS};
 use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
 use crate::segment::{self, LASTING, WIPED};
@@ -156,7 +157,7 @@ macro_rules! entry_straight {
 }
 
 macro_rules! free {
-    ($(#[doc = $d:literal])* $name:ident, $($bound:literal),*) => {
+    ($(#[doc = $d:literal])* $name:ident, [$($bound:literal),*], [$($bound_of_own:literal),*]) => {
         $(#[doc = $d])*
         ///
         /// # Safety
@@ -173,9 +174,10 @@ macro_rules! free {
         "cmp rcx, {chunk_end}",
         "ja 21f",
         "lea rcx, [rcx*4 - 16]",
-        check_trailer!(),
+        check_trailer!("21f"),
         $($bound,)*
         book_free!(),
+        own_row_of_other!($($bound_of_own),*),
         "20: ret",
         "21: jmp {slow}",
         "22: mov esi, dword ptr [r8 + {caller}]",
@@ -191,6 +193,9 @@ macro_rules! free {
         lasting = sym LASTING,
         slot_mark = const SLOT_MARK,
         room_span = const ROOM_SPAN,
+        hints = sym HINTS,
+        hints_mask = const handed::NUMBER - 1,
+        spread = const handed::SPREAD,
         slot = const ROWS + offset_of!(Row, slot),
         free_bytes = const ROWS + offset_of!(Row, free_bytes),
         free_requested = const ROWS + offset_of!(Row, free_requested),
@@ -211,9 +216,11 @@ free! {
     /// to the same row.
     ///
     /// What a forked process that nobody prepared has for a secret is zero, and real secrets are odd: no trailer passes there.
-    free_glibc, "# {mapped} {of_rows}: all rows are mapped"
+    free_glibc, ["# {mapped} {of_rows}: all rows are mapped"], []
 }
 free! {
     /// The same where rows are a window: what passes for a trailer may name a row that isn't mapped.
-    free_glibc_in_windows, "cmp r8, qword ptr [rip + {mapped} + {of_rows}]", "jae 21f"
+    free_glibc_in_windows,
+    ["cmp r8, qword ptr [rip + {mapped} + {of_rows}]", "jae 21f"],
+    ["cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"]
 }

@@ -1,8 +1,10 @@
-//! malloc and free in assembly for x86-64: [`glibc`] over glibc's malloc, [`other`] over any other, [`parts`] that both consist of.
+//! malloc and free in assembly for x86-64: [`glibc`] over glibc's malloc, [`other`] over any other; [`parts`] that both consist of, [`table`] for
+//! blocks without a trailer.
 
 pub mod glibc;
 pub mod other;
 pub mod parts;
+pub mod table;
 
 pub use glibc::{free_glibc, free_glibc_in_windows};
 pub use parts::at;

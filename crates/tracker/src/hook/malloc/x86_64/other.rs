@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
-//!          │ row and key kept on the stack │ state given back │ the real one, as it was asked │ eight bytes are left │ trailer
-//!          │ the row's four numbers
-//! free     the caller isn't the allocator │ the size │ the trailer's check │ the row is this thread's │ trailer cleared
-//!          │ four numbers │ on to the real one
+//!          │ row and key kept on the stack │ state given back │ the real one, as it was asked │ trailer where eight bytes are left,
+//!          │ else an entry of the side table │ the row's four numbers
+//! free     the caller isn't the allocator │ the size │ the trailer's check, else the table's entry │ the row is this thread's
+//!          │ trailer or entry cleared │ four numbers │ on to the real one
 //! ```
 //!
 //! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside malloc, and
@@ -15,19 +15,27 @@
 //!
 //! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
-use super::parts::{ROWS, at, book_free, check_trailer};
-use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
+use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
+use super::table::{enter_table, find_in_table};
+use crate::account::blocks::{CHECK, CHECKED, TABLE_FROM, TRAILER};
 use crate::account::classes::{self, ASK, LEFT, TABLE};
+use crate::account::handed::{self, HINTS};
 use crate::account::memo::entry::{self as memo, Memo};
+use crate::account::side_table::levels::Levels;
+use crate::account::side_table::{FACTOR, SAMPLED, SLACK_SHIFT, SMALL, USED};
 use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
 use crate::segment::{self, LASTING, WIPED};
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
 use crate::sys::libc::{ALLOCATOR, Call, REAL};
 use core::mem::offset_of;
-use plimsoll_segment::{Row, Section};
+use plimsoll_segment::{Row, Section, Thread};
 
-const _: () = assert!(classes::STEP == 8 && TRAILER == 8, "the shifts below");
+const _: () = assert!(classes::STEP == 8 && TRAILER == 8 && size_of::<Row>() == 64, "the shifts below");
+/// Where the record of the thread with slot mark 0 would lie: a mark is a slot's number + 1.
+const THREADS: usize = Section::Threads.offset() - size_of::<Thread>();
+const THREAD_SHIFT: u32 = size_of::<Thread>().trailing_zeros();
+const _: () = assert!(size_of::<Thread>().is_power_of_two());
 
 /// malloc(3), where the entry has found this thread's state (`r9`, its place in `r8`) and no bound of glibc's.
 ///
@@ -114,7 +122,9 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "je 33f",
         "test eax, 4095",
         "je 33f",
-        "lea r8, [rsi - {in_table}]",
+        "dec rsi",
+        enter_table!(),
+        "29: mov r8, rsi",
         "30: mov rsi, rdi",
         "mov rdi, rax",
         "jmp {finish}",
@@ -147,7 +157,8 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "jae 30b",
         "cmp rsi, rdi",
         "jae 31b",
-        "jmp 30b",
+        "mov rsi, r8",
+        "jmp 34b",
         "28: mov rdi, rax",
         "mov esi, dword ptr [rcx + {caller}]",
         "jmp {flush}",
@@ -158,6 +169,17 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         left = sym LEFT,
         ask = const ASK,
         in_table = const TABLE,
+        is_trailer = const CHECK,
+        table = sym SMALL,
+        newest = const Levels::<1>::NEWEST_AT,
+        factor = const FACTOR,
+        used = const USED,
+        bucket = const Levels::<1>::BUCKET,
+        slack_shift = const SLACK_SHIFT,
+        row_shift = const at::ROW_BITS,
+        slot_mark = const SLOT_MARK,
+        thread_shift = const THREAD_SHIFT,
+        table_inserts = const THREADS + offset_of!(Thread, table_inserts),
         countdown = const at::COUNTDOWN,
         memo = const at::MEMO,
         mask = const at::MASK,
@@ -219,11 +241,25 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "lea rcx, [rax - 8]",
         "cmp rcx, {table_from} - 8",
         "jae 21f",
-        check_trailer!(),
+        check_trailer!("23f"),
         "cmp r8, qword ptr [rip + {mapped} + {of_rows}]",
         "jae 21f",
         book_free!(),
+        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
         "20: ret",
+        find_in_table!(),
+        book_free!(
+            // A thread without a slot has the mark of rows that aren't in use.
+            "test r10d, r10d\n",
+            "je 21f\n",
+            "sub rdx, rcx\n",
+            "neg rdx\n",
+            "mov qword ptr [r11], 0\n",
+            "shl r10, {thread_shift}\n",
+            "add r10, qword ptr [rip + {lasting}]\n",
+            "inc qword ptr [r10 + {table_removes}]\n"
+        ),
+        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
         "21: jmp {sized}",
         "24: jmp {slow}",
         "22: mov esi, dword ptr [r8 + {caller}]",
@@ -236,11 +272,23 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         wiped = sym WIPED,
         secret = const segment::SECRET_AT,
         check = const CHECKED,
+        table = sym SMALL,
+        newest = const Levels::<1>::NEWEST_AT,
+        factor = const FACTOR,
+        used = const USED,
+        bucket = const Levels::<1>::BUCKET,
+        sampled = const SAMPLED,
+        slack_shift = const SLACK_SHIFT,
+        thread_shift = const THREAD_SHIFT,
+        table_removes = const THREADS + offset_of!(Thread, table_removes),
         mapped = sym MAPPED,
         of_rows = const Section::Rows as usize * 8,
         lasting = sym LASTING,
         slot_mark = const SLOT_MARK,
         room_span = const ROOM_SPAN,
+        hints = sym HINTS,
+        hints_mask = const handed::NUMBER - 1,
+        spread = const handed::SPREAD,
         slot = const ROWS + offset_of!(Row, slot),
         free_bytes = const ROWS + offset_of!(Row, free_bytes),
         free_requested = const ROWS + offset_of!(Row, free_requested),

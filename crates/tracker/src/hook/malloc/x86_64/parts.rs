@@ -133,16 +133,16 @@ macro_rules! recall_more_words {
     };
 }
 
-/// The trailer in the last eight bytes of a block: 21 where there is none, else its row's offset in `r8`. `rdi` is the block,
+/// The trailer in the last eight bytes of a block: to the label where there is none, else its row's offset in `r8`. `rdi` is the block,
 /// `rcx` the bytes in front of the trailer; the trailer is left in `rdx`.
 macro_rules! check_trailer {
-    () => {
+    ($without:literal) => {
         concat!(
             "mov rdx, qword ptr [rdi + rcx]\n",
             "xor rdx, rdi\n",
             "xor rdx, qword ptr [rip + {wiped} + {secret}]\n",
             "test edx, {check}\n",
-            "jne 21f\n",
+            concat!("jne ", $without, "\n"),
             "mov r8, rdx\n",
             "shl r8, 16\n",
             "shr r8, 38\n",
@@ -150,17 +150,21 @@ macro_rules! check_trailer {
     };
 }
 
-/// Books that release in the row and goes on to the real free: 21 where the row isn't this thread's, 22 where the drift has passed its bound.
+/// Books a release in the row with its offset in `r8`, and goes on to the real free: 25 where the row isn't this thread's, 22 where the drift
+/// has passed its bound; 26 has the thread's row. `rcx` is the bytes. `$take` leaves the requested bytes in `rdx`, and takes the key out of the block.
 macro_rules! book_free {
     () => {
+        book_free!("shr rdx, 48\n", "mov qword ptr [rdi + rcx], 0\n")
+    };
+    ($($take:literal),*) => {
         concat!(
             "add r8, qword ptr [rip + {lasting}]\n",
             "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
             "mov r10d, dword ptr fs:[r9 + {slot_mark}]\n",
             "cmp r10d, dword ptr [r8 + {slot}]\n",
-            "jne 21f\n",
-            "shr rdx, 48\n",
-            "mov qword ptr [rdi + rcx], 0\n",
+            "jne 25f\n",
+            "26:\n",
+            $($take,)*
             "add qword ptr [r8 + {free_bytes}], rcx\n",
             "add qword ptr [r8 + {free_requested}], rdx\n",
             "inc qword ptr [r8 + {free_count}]\n",
@@ -172,4 +176,36 @@ macro_rules! book_free {
         )
     };
 }
-pub(super) use {book_free, check_trailer};
+
+/// Label 25 of [`book_free`]: the thread's own row for the caller of the row in `r8`, by a hint of [`handed`](crate::account::handed); 21
+/// where there is none. Changes `rax` and `r8`. `$bound` compares an offset with the mapped rows.
+macro_rules! own_row_of_other {
+    ($($bound:literal),*) => {
+        concat!(
+            "25: cmp dword ptr [r8 + {slot}], 0\n",
+            "je 21f\n",
+            "test r10d, r10d\n",
+            "je 21f\n",
+            "mov rax, r8\n",
+            "sub rax, qword ptr [rip + {lasting}]\n",
+            "shr rax, 6\n",
+            "imul r9d, r10d, {spread}\n",
+            "add eax, r9d\n",
+            "and eax, {hints_mask}\n",
+            "lea r9, [rip + {hints}]\n",
+            "mov eax, dword ptr [r9 + rax*4]\n",
+            "shl rax, 6\n",
+            $($bound,)*
+            "add rax, qword ptr [rip + {lasting}]\n",
+            "cmp r10d, dword ptr [rax + {slot}]\n",
+            "jne 21f\n",
+            "mov r9d, dword ptr [rax + {caller}]\n",
+            "cmp r9d, dword ptr [r8 + {caller}]\n",
+            "jne 21f\n",
+            "mov r8, rax\n",
+            "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "jmp 26b\n",
+        )
+    };
+}
+pub(super) use {book_free, check_trailer, own_row_of_other};

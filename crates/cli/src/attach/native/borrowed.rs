@@ -47,6 +47,8 @@ const OWN_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::
 pub enum Unfit {
     /// Another thread or another moment may do.
     Now(&'static str),
+    /// It may be in this code, and why its frames are not proven if they aren't.
+    There(&'static str, Option<&'static str>),
     /// ptrace(2) is refused.
     Refused,
     /// The process isn't the one any more that was examined.
@@ -120,7 +122,7 @@ impl<'t> Borrowed<'t> {
         let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
         let frames = unwind::walk(tables, &original, &stack, code);
         if let Some(place) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
-            return Err(Unfit::Now(place));
+            return Err(Unfit::There(place, frames.err()));
         }
         if threads::has_signal(target, tid, mask) {
             return Err(Unfit::Now("is about to get a signal"));

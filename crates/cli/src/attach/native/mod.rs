@@ -153,7 +153,7 @@ impl<'t> Way<'t> {
     /// Tries one thread after the other until one is at a fit point.
     fn borrow(&self) -> Result<Borrowed<'_>, String> {
         let deadline = self.target.deadline().sooner(SEARCH);
-        let mut why = "has no thread that runs or waits";
+        let mut why = "no thread runs or waits".to_owned();
         loop {
             let maps = self.target.read("maps").map_err(|_| GONE)?;
             let vmas = proc::parse_maps(&maps, &[]).vmas;
@@ -161,7 +161,11 @@ impl<'t> Way<'t> {
             for tid in threads::in_order(self.target) {
                 match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
                     Ok(thread) => return Ok(thread),
-                    Err(Unfit::Now(reason)) => why = reason,
+                    Err(Unfit::Now(reason)) => why = reason.into(),
+                    Err(Unfit::There(place, None)) => why = format!("thread {tid} is in {place}"),
+                    Err(Unfit::There(place, Some(unproven))) => {
+                        why = format!("thread {tid} may be in {place}, since its stack has {unproven}");
+                    }
                     Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
                     Err(Unfit::Replaced) => return Err(GONE.into()),
                     Err(Unfit::Stuck) => return Err("has a thread that did not stop within 5 s: try again".into()),

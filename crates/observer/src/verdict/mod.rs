@@ -182,6 +182,7 @@ impl Remedy {
         match self.effort {
             _ if is_setting => ("set ", "and start it again"),
             _ if matches!(word, "RUN" | "ENV") => ("add ", "to the image"),
+            _ if word.ends_with(':') => ("set ", "in the manifest"),
             Effort::Code => ("code", ""),
             _ => ("type", ""),
         }

@@ -889,5 +889,6 @@ fn the_headline_tells_commands_from_settings() {
     assert_eq!(verb(Effort::Restart, "GODEBUG=gctrace=1 COMMAND"), "type");
     assert_eq!(verb(Effort::Deploy, "RUN apt-get install -y libjemalloc2"), "add ");
     assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "type");
+    assert_eq!(verb(Effort::Deploy, "resources: {limits: {memory: 512Mi}}"), "set ");
     assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");
 }

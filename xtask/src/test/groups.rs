@@ -225,6 +225,12 @@ pub const GROUPS: &[Group] = &[
         "the static program and the tracker in Debian's releases, and in a root without a C library",
         Tests(&["cli/roots", "observer/glibc::each_release"]),
     ),
+    group(
+        "kernels",
+        Full,
+        "the static program and the tracker on Debian's kernels in qemu: limits, OOM kills, Yama, hidepid, huge pages",
+        Tests(&["cli/kernels"]),
+    ),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];
 

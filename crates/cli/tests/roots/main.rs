@@ -7,7 +7,6 @@ mod roots;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use roots::{Root, SUITES};
 use serde_json::Value;
@@ -16,22 +15,8 @@ fn target() -> &'static Path {
     roots::target(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// The program, linked statically; built once.
 fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let folder = target().join("static");
-        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "-q", "--locked", "-p", "plimsoll", "--target", &triple, "--target-dir"]).arg(&folder);
-        let done = cargo
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-            .output()
-            .expect("cargo");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        folder.join(triple).join("debug/plimsoll")
-    })
+    roots::static_program(target())
 }
 
 /// The root of a suite with the program in it.
@@ -53,28 +38,53 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c/many_blocks.c")
 }
 
-/// The report of a run of the program `many_blocks N`.
-fn report(root: &Root, program: &str, blocks: u32) -> Value {
+/// The report of a run of the program `many_blocks N`. `shell`: of the root.
+fn report(mut shell: Command, program: &str, mode: &str, blocks: u32) -> Value {
     let script = format!(
-        "/plimsoll run --dir /tmp/segments -- {program} {blocks} && exec /plimsoll report /tmp/segments --format json"
+        "/plimsoll run --sites {mode} --dir /tmp/segments -- {program} {blocks} && exec /plimsoll report /tmp/segments --format json"
     );
-    let done = output(root.command("/bin/sh").args(["-c", &script]));
+    let done = output(shell.args(["-c", &script]));
     serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{e}: {}{}", text(&done.stdout), text(&done.stderr)))
 }
 
 /// Blocks that one of two runs makes more are in its books, to the byte.
+fn books_are_exact(shell: impl Fn() -> Command, program: &str, mode: &str, place: &str) {
+    let [none, some] = [0, 1000].map(|blocks| report(shell(), program, mode, blocks));
+    let more = |figure: &str| {
+        let of = |report: &Value| report["total"][figure].as_i64().unwrap_or_else(|| panic!("{report}"));
+        of(&some) - of(&none)
+    };
+    assert_eq!(more("live_count"), 1000, "{place}");
+    assert_eq!(more("requested_bytes"), 1000 * 1234, "{place}");
+}
+
 #[test]
 fn the_tracker_keeps_exact_books_with_each_glibc() {
     for (suite, release) in SUITES {
         let Some(root) = furnished(suite) else { return };
-        let Some(books) = root.compiled(&source(), target()) else { return };
-        let [none, some] = [0, 1000].map(|blocks| report(&root, &books, blocks));
-        let more = |figure: &str| {
-            let of = |report: &Value| report["total"][figure].as_i64().unwrap_or_else(|| panic!("{report}"));
-            of(&some) - of(&none)
-        };
-        assert_eq!(more("live_count"), 1000, "glibc {release}");
-        assert_eq!(more("requested_bytes"), 1000 * 1234, "glibc {release}");
+        let Some(program) = root.compiled(&source(), target()) else { return };
+        books_are_exact(|| root.command("/bin/sh"), &program, "sampled", &format!("glibc {release}"));
+    }
+}
+
+/// The tracker's own assembly for this CPU, by qemu-user.
+#[test]
+fn the_tracker_keeps_exact_books_on_aarch64() {
+    const LINKER: &str = "aarch64-linux-gnu-gcc";
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+    let library = output(rustc.args(["--print", "target-libdir", "--target", "aarch64-unknown-linux-gnu"]));
+    if !Path::new(text(&library.stdout).trim()).exists() {
+        return println!("aarch64: skipped: rustup target add aarch64-unknown-linux-gnu");
+    }
+    let Some(root) = Root::of_arm64(target()) else { return };
+    if !output(&mut root.arm64_command("/bin/true")).status.success() {
+        return println!("aarch64: skipped: before Linux 6.7 a namespace has no interpreters of its own (binfmt_misc)");
+    }
+    root.take(&roots::static_program_for("aarch64", LINKER, target()));
+    let done = output(Command::new(LINKER).args(["-O1", "-o"]).arg(root.0.join("many_blocks")).arg(source()));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    for mode in ["sampled", "exact"] {
+        books_are_exact(|| root.arm64_command("/bin/sh"), "/many_blocks", mode, &format!("aarch64, sites {mode}"));
     }
 }
 
@@ -104,7 +114,7 @@ fn explain_opens_each_glibc() {
 
 /// `FROM scratch`: no C library, no shell.
 #[test]
-fn the_program_runs_where_nothing_else_is() {
+fn the_program_runs_placenothing_else_is() {
     let Some(root) = Root::bare(target(), &[program(), Path::new("/bin/busybox")]) else { return };
     let said = |arguments: &[&str]| {
         let done = output(root.command("/plimsoll").args(arguments));

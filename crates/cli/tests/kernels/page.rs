@@ -1,0 +1,67 @@
+//! The table of docs/kernels.md: what each kernel has of that which plimsoll uses where it is present. BLESS=1 writes it.
+
+use std::fs;
+
+use crate::machine::{Machine, machines};
+use crate::repository;
+
+const BEGIN: &str = "<!-- The test kernels::page writes what follows. -->\n\n";
+const END: &str = "\n<!-- The end of what the test writes. -->\n";
+
+/// Names as fixtures/kernels/features.c writes them, and what plimsoll does without.
+const FEATURES: [(&str, &str); 7] = [
+    ("openat2", "resolves each part of a path in another root itself, to the same result; slower"),
+    ("close_range", "closes descriptors one by one"),
+    (
+        "MADV_POPULATE_WRITE",
+        "makes pages of a segment writable by a futex call for each page: nothing is lost, and a full disk stays an error",
+    ),
+    (
+        "PR_SET_VMA_ANON_NAME",
+        "the tracker's mappings have no name in /proc/PID/maps; `explain` knows them from the segment",
+    ),
+    ("PAGEMAP_SCAN", "`record` and `watch` read smaps or pagemap: the same figures, some ten times the time"),
+    ("memory.peak", "the peak of a cgroup's charge is not shown"),
+    (
+        "kernel",
+        "the kernel's share of a cgroup is the sum of the parts that memory.stat has; what it lacks is in the rest",
+    ),
+];
+
+fn release(machine: &Machine) -> String {
+    machine.release.split('.').take(2).collect::<Vec<_>>().join(".")
+}
+
+fn table() -> String {
+    let heads: String = machines().map(|machine| format!(" {} |", release(machine))).collect();
+    let mut text = format!("| |{heads} without it, plimsoll |\n| --- |{} --- |\n", " :-: |".repeat(machines().count()));
+    for (name, without) in FEATURES {
+        let shown = if name == "kernel" { "line `kernel` of memory.stat".to_owned() } else { format!("`{name}`") };
+        let cells: String = machines()
+            .map(|machine| {
+                let mut lines = machine.text("features").lines().filter_map(|line| line.split_once(' '));
+                let (_, has) = lines.find(|(of, _)| *of == name).unwrap_or_else(|| panic!("{name}"));
+                format!(" {has} |")
+            })
+            .collect();
+        text.push_str(&format!("| {shown} |{cells} {without} |\n"));
+    }
+    text
+}
+
+#[test]
+fn the_page_has_what_each_kernel_lacks() {
+    if machines().next().is_none() {
+        return;
+    }
+    let table = table();
+    let path = repository().join("docs/kernels.md");
+    let page = fs::read_to_string(&path).expect("the page");
+    let (before, rest) = page.split_once(BEGIN).expect("where the table begins");
+    let (old, after) = rest.split_once(END).expect("where the table ends");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, [before, BEGIN, &table, END, after].concat()).expect("own file");
+        return;
+    }
+    assert!(old == table, "docs/kernels.md has another table; read it, then BLESS=1\n{table}");
+}

@@ -14,7 +14,7 @@ setup: # the Debian packages that tests, demo and bench need; quick when they ar
 build: ## the release program: target/release/plimsoll
 	$(CARGO) build --release -p plimsoll
 
-dist: ## what people install, in dist/: static programs of both CPUs, archives, .deb, OCI image, SBOM (CPU=x86_64 for one)
+dist: ## what people install, in dist/: static programs of both CPUs, archives, .deb, .rpm, OCI image, SBOM (CPU=x86_64 for one)
 	@.ci/setup dist
 	$(CARGO) run -q -p xtask -- dist $(CPU)
 

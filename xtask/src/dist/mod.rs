@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, LICENSE, SBOM)
-//!                                 │            plimsoll_VERSION_ARCH.deb
+//!                                 │            plimsoll_VERSION_ARCH.deb, plimsoll-VERSION-1.ARCH.rpm
 //!                                 │            plimsoll-VERSION.oci.tar      (an image FROM scratch of all CPUs)
 //!                                 └─ objcopy ▶ plimsoll-VERSION-ARCH.debug   (names and lines for a debugger)
 //! ```
@@ -14,6 +14,7 @@
 mod deb;
 mod oci;
 mod pages;
+mod rpm;
 mod sbom;
 
 use std::fs;
@@ -86,6 +87,7 @@ pub fn run(names: &[String]) -> Result<()> {
         pages::copy(&pages, &folder)?;
         archive(&folder, &release)?;
         deb::write(cpu, &release, &folder, &pages)?;
+        rpm::write(cpu, &release, &folder, &pages)?;
         folders.push((cpu, folder));
     }
     oci::write(&release, &folders)?;

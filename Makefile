@@ -3,10 +3,10 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build dist demo check test test-full lint bench instructions fuzz native-images clean
+.PHONY: help setup build dist demo check test test-full lint bench bench-published instructions fuzz native-images clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
 
 setup: # the Debian packages that tests, demo and bench need; quick when they are there
 	@.ci/setup
@@ -40,6 +40,9 @@ lint: ## only formatting and clippy
 
 bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about an hour; wants a quiet machine)
 	$(CARGO) run -q --release -p xtask -- bench
+
+bench-published: setup build ## four published tables, made again (TABLE=2 for one, ROUNDS=2 to see that it works); wants a quiet machine
+	$(CARGO) run -q --release -p xtask -- bench-published $(if $(TABLE),--table $(TABLE)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 instructions: setup ## instructions that the hooks cost, held to goldens/instructions.txt (BLESS=1 to accept)
 	$(CARGO) test -q -p plimsoll --test instructions

@@ -7,6 +7,7 @@ mod forks;
 mod load;
 pub mod measure;
 mod observers;
+pub mod published;
 mod recorder;
 mod recordings;
 mod results;

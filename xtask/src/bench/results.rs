@@ -1,6 +1,7 @@
 //! Writes bench/RESULTS.md: groups of rows, with the machine and the day of the measurement.
 
 use super::measure::Column;
+use super::published::SECTION;
 use super::stats::Ratio;
 use crate::stage::{Result, must, repository};
 use std::fmt::Write;
@@ -99,7 +100,11 @@ impl Results {
             head += "\n**A quick run: few rounds, to see that everything works. Not for judging.**\n";
         }
         let name = if quick { "target/bench-quick.md" } else { "bench/RESULTS.md" };
-        fs::write(repository().join(name), head + &self.text)?;
+        let file = repository().join(name);
+        // The published tables are measured by themselves, and stay.
+        let old = fs::read_to_string(&file).unwrap_or_default();
+        let kept = old.find(SECTION).and_then(|at| old.get(at..)).map_or(String::new(), |rest| format!("\n{rest}"));
+        fs::write(file, head + &self.text + &kept)?;
         eprintln!("written: {name}");
         Ok(())
     }

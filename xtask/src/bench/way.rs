@@ -139,7 +139,7 @@ pub fn has_profiler(jemalloc: &Path) -> bool {
 }
 
 /// From Maven Central: the native library inside the jar.
-fn async_profiler() -> Result<PathBuf> {
+pub fn async_profiler() -> Result<PathBuf> {
     let folder = folder("bench/async-profiler")?;
     let member = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux-x64" };
     let library = folder.join(member).join("libasyncProfiler.so");

@@ -1,0 +1,146 @@
+//! `make bench-published`: tables that others have published, made again by commands that anyone can type.
+//!
+//! | table | published | made by |
+//! | --- | --- | --- |
+//! | 1 `requests` | NMT in Native Image (Red Hat, 2024) | `plimsoll try` |
+//! | 2 `arenas` | Taming JVM memory, part 2 | `plimsoll try` |
+//! | 3 `start_up` | Quarkus native start-up RSS | `plimsoll compare` |
+//! | 4 `books` | RFR 8304442, hotspot-runtime-dev, 2023-03-19 | callgrind |
+
+mod arenas;
+mod books;
+mod callgrind;
+mod quarkus;
+mod requests;
+mod section;
+mod start_up;
+
+pub use section::SECTION;
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::stage::{Result, folder, must, plimsoll};
+
+/// What a table needs to know.
+pub struct Session {
+    /// Rounds of alternating runs; of table 4 the booked operations.
+    rounds: Option<u32>,
+}
+
+impl Session {
+    pub fn rounds(&self, by_default: u32) -> u32 {
+        self.rounds.unwrap_or(by_default)
+    }
+}
+
+/// One made table.
+#[derive(Default)]
+pub struct Table {
+    /// Markdown below the heading.
+    pub text: String,
+    /// What the README says of it, in one cell.
+    pub summary: String,
+}
+
+impl Table {
+    pub fn line(&mut self, text: &str) {
+        self.text += text;
+        self.text.push('\n');
+    }
+
+    pub fn head(&mut self, columns: &[&str]) {
+        let rule: Vec<&str> = columns.iter().map(|_| "---").collect();
+        self.line(&format!("\n| {} |\n| {} |", columns.join(" | "), rule.join(" | ")));
+    }
+
+    pub fn row(&mut self, cells: &[String]) {
+        self.line(&format!("| {} |", cells.join(" | ")));
+    }
+
+    /// The command that made it, for a reader to type.
+    pub fn command(&mut self, words: &[String]) {
+        let quote = |word: &String| match word.contains([' ', '$', ';', '?', '&', '*']) {
+            true => format!("'{word}'"),
+            false => word.clone(),
+        };
+        self.line(&format!("\n```\n{}\n```", words.iter().map(quote).collect::<Vec<_>>().join(" ")));
+    }
+}
+
+struct Known {
+    number: usize,
+    title: &'static str,
+    make: fn(&Session) -> Result<Table>,
+}
+
+const TABLES: [Known; 4] = [
+    Known { number: 1, title: "A server whose request makes 1,000 native blocks", make: requests::table },
+    Known { number: 2, title: "Arena caps, allocators and one ClientResources", make: arenas::table },
+    Known { number: 3, title: "Start-up of two versions of Quarkus", make: start_up::table },
+    Known { number: 4, title: "Instructions of booking a reserve and a commit", make: books::table },
+];
+
+pub fn run(arguments: &[String]) -> Result<()> {
+    let (mut only, mut rounds) = (None, None);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let number = rest.next().and_then(|text| text.parse::<u32>().ok()).filter(|number| *number > 0);
+        match (argument.as_str(), number) {
+            ("--table", Some(number)) if TABLES.iter().any(|table| table.number == number as usize) => {
+                only = Some(number as usize);
+            }
+            ("--rounds", Some(number)) => rounds = Some(number),
+            _ => return Err("bench-published: --table 1 to 4, --rounds N".into()),
+        }
+    }
+    let session = Session { rounds };
+    let mut failed = Vec::new();
+    for table in TABLES.iter().filter(|table| only.is_none_or(|only| only == table.number)) {
+        eprintln!("table {}: {}", table.number, table.title);
+        match (table.make)(&session) {
+            Ok(made) => section::write(table.number, table.title, &made, rounds.is_some())?,
+            // A table that can't be made must not cost the others their figures.
+            Err(error) => failed.push(format!("table {}: {error}", table.number)),
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
+}
+
+/// Runs plimsoll with these arguments and `--format json`; returns the document, and the command as one would type it.
+fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
+    let file = folder("bench/published")?.join("document.json");
+    let _ = std::fs::remove_file(&file);
+    // Options come before the command of a `--`.
+    let (verb, rest) = arguments.split_first().ok_or("a verb")?;
+    let mut command = Command::new(plimsoll()?);
+    command.arg(verb).args(["--format", "json", "-o"]).arg(&file).args(rest);
+    // The log of progress and of failed runs is for the person who waits.
+    let status = command.stdin(std::process::Stdio::null()).status()?;
+    let text = std::fs::read_to_string(&file).map_err(|_| format!("{command:?}: {status}, and no document"))?;
+    let typed = std::iter::once("plimsoll".to_owned()).chain(arguments.iter().cloned()).collect();
+    Ok((serde_json::from_str(&text)?, typed))
+}
+
+/// A TCP port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Copies what a pom names into a folder below target/: the class path of its jars.
+fn jars(pom: &std::path::Path, name: &str) -> Result<String> {
+    let target = folder("bench/published")?.join(name);
+    if !target.exists() {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(pom);
+        must(maven.arg(format!("-DoutputDirectory={}", target.display())))?;
+    }
+    Ok(format!("{}/*", target.display()))
+}
+
+/// The median of a figure of a row of `try`, and its difference against plain if the rounds show one.
+fn figure<'v>(document: &'v Value, row: &str, name: &str) -> Option<&'v Value> {
+    let row = document["rows"].as_array()?.iter().find(|one| one["name"] == row)?;
+    row["figures"].get(name)
+}

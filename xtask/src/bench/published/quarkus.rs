@@ -1,0 +1,20 @@
+//! Builds the Quarkus server of bench/published/quarkus, by Maven.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::stage::{Result, folder, must, repository};
+
+/// The server's jar, with this version of Quarkus.
+pub fn server(version: &str) -> Result<PathBuf> {
+    let place = folder("bench/published")?.join(format!("quarkus-{version}"));
+    let jar = place.join("target/quarkus-app/quarkus-run.jar");
+    if !jar.exists() {
+        let _ = std::fs::remove_dir_all(&place);
+        must(Command::new("cp").arg("-r").arg(repository().join("bench/published/quarkus")).arg(&place))?;
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "package", &format!("-Dquarkus={version}")]).current_dir(&place);
+        must(&mut maven)?;
+    }
+    Ok(jar)
+}

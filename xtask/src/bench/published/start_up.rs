@@ -1,0 +1,80 @@
+//! Table 3: what the start-up of a newer Quarkus takes more, by `plimsoll compare`.
+
+use serde_json::Value;
+
+use super::{Session, Table, free_port, measured, quarkus};
+use crate::bench::{java, words};
+use crate::stage::{Result, jdk};
+
+const ROUNDS: u32 = 10;
+const OLD: &str = "3.15.1";
+const NEW: &str = "3.20.0";
+/// Lines and sites that are listed.
+const MOST: usize = 8;
+
+pub fn table(session: &Session) -> Result<Table> {
+    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let port = free_port()?;
+    let server = |version: &str| -> Result<String> {
+        let jar = quarkus::server(version)?.display().to_string();
+        let flags = words(&["-Xmx64m", "-XX:+UseSerialGC", &format!("-Dquarkus.http.port={port}"), "-jar", &jar]);
+        Ok([vec![java(&home).display().to_string()], flags].concat().join(" "))
+    };
+    let rounds = session.rounds(ROUNDS).to_string();
+    let (a, b) = (server(OLD)?, server(NEW)?);
+    let ready = format!("url:http://127.0.0.1:{port}/blocks");
+    let arguments =
+        words(&["compare", "--runs", &rounds, "--ready-within", "180", "--ready", &ready, "--a", &a, "--b", &b]);
+    let (document, typed) = measured(&arguments)?;
+    let mut table = Table::default();
+    table.line(&format!(
+        "Quarkus {OLD} (A) and {NEW} (B), the same application, on HotSpot with `-Xmx64m -XX:+UseSerialGC`, until the first request is answered: {rounds} pairs of runs, then tracked runs for sites and mapping calls. All \
+         intervals hold together with 99 %. Not run: native images."
+    ));
+    table.head(&["figure", "A", "B", "B − A", "interval", "shown"]);
+    if !document["rss"].is_null() {
+        table.row(&change("RSS, MiB", &document["rss"], f64::from(1 << 20)));
+    }
+    let figures = [("ready_seconds", "ready after, s"), ("cpu_seconds", "CPU, s")];
+    for (id, name) in figures {
+        if document["figures"][id].is_object() {
+            table.row(&change(name, &document["figures"][id], 1.0));
+        }
+    }
+    for line in document["lines"].as_array().into_iter().flatten().filter(|line| line["verdict"] != "same").take(MOST) {
+        table.row(&change(&format!("{}, MiB", line["name"].as_str().unwrap_or_default()), line, f64::from(1 << 20)));
+    }
+    let tracked = &document["tracked"];
+    let calls = |side: &str| tracked[format!("mapping_calls_{side}")].as_f64().map(|calls| format!("{calls:.0}"));
+    if let (Some(a), Some(b)) = (calls("a"), calls("b")) {
+        table.row(&words(&["mapping calls", &a, &b, "", "", ""]));
+    }
+    table.head(&["site that holds more (or less), outermost last", "A, KiB", "B, KiB"]);
+    for site in tracked["sites"].as_array().into_iter().flatten().take(MOST) {
+        let kib = |side: &str| format!("{:.0}", site[side].as_f64().unwrap_or(0.0) / 1024.0);
+        table.row(&[format!("{}: `{}`", site["category"].as_str().unwrap_or("-"), frames(site)), kib("a"), kib("b")]);
+    }
+    let result = document["result"].as_str().unwrap_or_default().to_owned();
+    table.line(&format!("\n{result}"));
+    for note in document["notes"].as_array().into_iter().flatten() {
+        table.line(&format!("\nNote: {}", note.as_str().unwrap_or_default()));
+    }
+    table.command(&typed);
+    table.summary = result;
+    Ok(table)
+}
+
+fn change(name: &str, change: &Value, unit: f64) -> Vec<String> {
+    let of = |key: &str| change[key].as_f64().map(|value| value / unit);
+    let plain = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let signed = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:+.2}"));
+    let interval = format!("{} to {}", signed(of("low")), signed(of("high")));
+    let shown = change["verdict"].as_str().unwrap_or_default().to_owned();
+    vec![name.to_owned(), plain(of("a")), plain(of("b")), signed(of("mean")), interval, shown]
+}
+
+/// The first frames of the program itself.
+fn frames(site: &Value) -> String {
+    let all = site["frames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    all.take(4).collect::<Vec<_>>().join(" ← ").replace('|', "\\|")
+}

@@ -271,6 +271,11 @@ impl Sampler {
             return Read::Nothing;
         }
         self.group = group.as_ref().map(|group| group.directory.clone());
+        if let (Some(snapshot), Some(group)) = (&mut self.snapshot, &group) {
+            // Verdicts and metrics are about this moment; the others in the group are those of the last query.
+            let others = snapshot.cgroup.take().map(|known| known.others).unwrap_or_default();
+            snapshot.cgroup = Some(Cgroup { others, ..group.clone() });
+        }
         self.count_kills(began);
         let pressure = cgroup::pressure(self.group.as_deref(), deadline);
         if full {

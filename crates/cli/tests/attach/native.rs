@@ -317,6 +317,14 @@ fn idle_programs_are_entered() {
     }
 }
 
+/// setfsuid(2) is for one thread. Such a thread is not borrowed, and the process isn't taken for another one.
+#[test]
+fn a_thread_with_rights_of_its_own_is_left_alone() {
+    let program = start("native-own-rights", &compiled(&["-DOWN_RIGHTS"]), &[]);
+    program.done(&["attach", &program.pid()]);
+    program.done(&["detach", &program.pid()]);
+}
+
 /// Attach and detach, in turn: each enters the program once. The program checks itself, or gets on.
 fn entered(times: usize, name: &str, pid: &str, mut check: impl FnMut()) {
     let mappings = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives").lines().count();

@@ -96,16 +96,20 @@ impl<'t> Borrowed<'t> {
         tid: u32,
     ) -> Result<Borrowed<'t>, Unfit> {
         let gone = |_| Unfit::Now("has ended");
-        let mut thread = Thread::seize(tid).map_err(|e| match e.raw_os_error() {
+        let mut thread = Thread::seize(target.pid(), tid).map_err(|e| match e.raw_os_error() {
             Some(libc::ESRCH) => Unfit::Now("has ended"),
+            // The kernel says so of an ending thread too.
+            Some(libc::EPERM) if threads::is_ending(target, tid) => Unfit::Now("has ended"),
             _ => Unfit::Refused,
         })?;
         stop(&mut thread, target.deadline().sooner(STOPPING))?;
         // Only now can the thread no longer exec. A set-user-ID program must not get registers that were meant for the program
         // before it, whose user could have chosen them. The handle is one that a reused number cannot redirect.
         let status = target.read(&format!("task/{tid}/status")).map_err(gone)?;
-        if Identity::of(target, &status).is_none_or(|now| now != *identity) {
-            return Err(Unfit::Replaced);
+        if !identity.is_that_of(target, &status) {
+            // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
+            let is_same = target.read("status").is_ok_and(|status| identity.is_that_of(target, &status));
+            return Err(if is_same { Unfit::Now("has rights of its own") } else { Unfit::Replaced });
         }
         let original = thread.registers().map_err(gone)?;
         let mask = thread.mask().map_err(gone)?;
@@ -239,7 +243,7 @@ impl<'t> Borrowed<'t> {
 fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
     let why = |e: io::Error| match e.kind() {
         io::ErrorKind::TimedOut => Unfit::Stuck,
-        // Another thread's exec has given this one the number of the process; the end of plimsoll lets it go.
+        // Another thread's exec has ended this one.
         _ if e.raw_os_error() == Some(libc::ECHILD) => Unfit::Replaced,
         _ => Unfit::Now("has ended"),
     };

@@ -23,6 +23,11 @@ impl Identity {
         Identity::new(program, &String::from_utf8_lossy(status))
     }
 
+    /// Whether the target has this identity now, by the status of one of its threads.
+    pub fn is_that_of(&self, target: &Target, status: &[u8]) -> bool {
+        Identity::of(target, status).is_some_and(|now| now == *self)
+    }
+
     fn new(program: Vec<u8>, status: &str) -> Option<Identity> {
         let rights: Vec<String> = RIGHTS.iter().filter_map(|key| Some(field(status, key)?.to_owned())).collect();
         (rights.len() == RIGHTS.len()).then_some(Identity { program, rights })

@@ -80,6 +80,11 @@ const HOLDERS: [&[u8]; 26] = [
 ];
 const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
 
+/// More names for one function aren't looked at.
+const SAME_PLACE: usize = 64;
+/// More exported functions of one file aren't read. Node has 10⁵.
+const MOST_FUNCTIONS: usize = 1 << 20;
+
 /// What an injection needs of the target.
 #[derive(Debug)]
 pub struct Objects {
@@ -106,10 +111,12 @@ impl Exports {
 
     /// From the end of the exported function before `first` to the start of the one after `last`.
     fn around(&self, first: u64, last: u64) -> Range<u64> {
-        let before = self.functions.iter().filter(|(start, ..)| *start < first);
-        let from = before.map(|(start, size, _)| start.saturating_add(*size)).filter(|end| *end <= first).max();
-        let to = self.functions.iter().map(|(start, ..)| *start).find(|start| *start > last);
-        from.unwrap_or(first)..to.unwrap_or(last.saturating_add(PAGE))
+        let from = |at: u64| self.functions.partition_point(|(start, ..)| *start < at);
+        // Several names of one function may have different sizes.
+        let before = self.functions[..from(first)].iter().rev().take(SAME_PLACE);
+        let before = before.map(|(start, size, _)| start.saturating_add(*size)).filter(|end| *end <= first).max();
+        let after = self.functions.get(from(last.saturating_add(1))).map(|(start, ..)| *start);
+        before.unwrap_or(first)..after.unwrap_or(last.saturating_add(PAGE))
     }
 }
 
@@ -227,11 +234,12 @@ fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma) -> Option<Exports> {
     const TELLING: [&[u8]; 6] =
         [b"malloc", b"gnu_get_libc_version", b"pthread_create", b"dlopen", b"__tls_get_addr", b"_dl_debug_state"];
     let tells = |symbol: &elf::Sym64<LittleEndian>| name(symbol).is_some_and(|name| TELLING.contains(&name));
-    table.iter().filter(is_function).any(tells).then_some(())?;
+    let functions = || table.iter().filter(is_function).take(MOST_FUNCTIONS);
+    functions().any(tells).then_some(())?;
     let function = |symbol: &elf::Sym64<LittleEndian>| {
         Some((bias.wrapping_add(symbol.st_value(LE)), symbol.st_size(LE), name(symbol)?.to_vec()))
     };
-    let mut functions: Vec<_> = table.iter().filter(is_function).filter_map(function).collect();
+    let mut functions: Vec<_> = functions().filter_map(function).collect();
     functions.sort_unstable();
     Some(Exports { functions })
 }
@@ -288,6 +296,15 @@ mod tests {
         // The function in which they wait is not exported. In glibc 2.34 and newer it lies before this one.
         let wait = exports.address(b"__lll_lock_wait_private").expect("glibc 2.34") - 0x20;
         assert_eq!(forbidden.found(wait, &Stack { at: 0, bytes: &[] }, None), None);
+    }
+
+    /// Each holder's range is found without a look at all functions: a quadratic survey would take minutes here.
+    #[test]
+    fn a_library_full_of_holders_is_surveyed() {
+        let functions = (0..400_000u64).map(|n| (n * 16, 8, format!("dl{n}").into_bytes())).collect();
+        let found = holders(&Exports { functions });
+        assert_eq!(found.len(), 400_000);
+        assert_eq!((found[1].0.clone(), found[399_999].0.clone()), (8..32, 6_399_976..6_399_984 + PAGE));
     }
 
     /// Every truncation and every flipped byte of the tables gives an answer.

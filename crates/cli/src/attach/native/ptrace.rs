@@ -35,6 +35,8 @@ pub enum Stop {
 /// A seized thread. The kernel detaches it when this process ends.
 pub struct Thread {
     tid: libc::pid_t,
+    /// The number of its process, which a thread takes over when it runs execve.
+    process: libc::pid_t,
     is_stopped: bool,
     /// The signal that stopped it; 0: none. It is delivered when the thread goes on, also where we give up.
     signal: i32,
@@ -42,10 +44,11 @@ pub struct Thread {
 
 impl Thread {
     /// Attaches without stopping the thread.
-    pub fn seize(tid: u32) -> io::Result<Thread> {
-        let tid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
+    pub fn seize(process: u32, tid: u32) -> io::Result<Thread> {
+        let number = |id: u32| libc::pid_t::try_from(id).map_err(io::Error::other);
+        let (process, tid) = (number(process)?, number(tid)?);
         request(libc::PTRACE_SEIZE, tid, 0, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize)?;
-        Ok(Thread { tid, is_stopped: false, signal: 0 })
+        Ok(Thread { tid, process, is_stopped: false, signal: 0 })
     }
 
     /// Makes the thread stop with `Stop::Event`.
@@ -63,6 +66,10 @@ impl Thread {
                 0 if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
                 0 if began.elapsed() < SPIN => std::thread::yield_now(),
                 0 => std::thread::sleep(Duration::from_micros(200)),
+                -1 if self.tid != self.process && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
+                    // It has the number of the process now, and stops there. If another thread runs execve, nothing does.
+                    self.tid = self.process;
+                }
                 -1 => return Err(io::Error::last_os_error()),
                 _ if libc::WIFSTOPPED(status) => {
                     self.is_stopped = true;
@@ -165,5 +172,42 @@ fn request(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) ->
     match unsafe { libc::ptrace(what, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The program is let go while we live, and is not left stopped.
+    #[test]
+    fn an_exec_of_another_thread_than_the_first_is_seen_and_let_go() {
+        let script = "import ctypes, os, sys, threading\n\
+                      def run():\n print(threading.get_native_id(), flush=True); sys.stdin.readline(); os.execv('/bin/sleep', ['sleep', '1000'])\n\
+                      threading.Thread(target=run).start()\n";
+        let mut command = Command::new("/usr/bin/python3");
+        let mut child =
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python");
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().expect("piped")), &mut line)
+            .expect("a line");
+        let tid: u32 = line.trim().parse().expect("a number");
+        assert_ne!(tid, child.id());
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let mut thread = Thread::seize(child.id(), tid).expect("seized");
+        child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
+        assert_eq!(thread.wait(deadline).expect("a stop"), Stop::Exec);
+        drop(thread);
+        let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it lives");
+        while !status().contains("Name:\tsleep") || !status().contains("State:\tS") {
+            assert!(!deadline.has_passed(), "{}", status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(status().contains("TracerPid:\t0"));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
     }
 }

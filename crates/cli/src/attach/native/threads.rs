@@ -44,6 +44,17 @@ fn rank(target: &Target, tid: u32) -> Option<u8> {
     })
 }
 
+/// Whether a thread has ended, or has given its memory back already.
+pub fn is_ending(target: &Target, tid: u32) -> bool {
+    let Ok(status) = target.read(&format!("task/{tid}/status")) else { return true };
+    is_ending_by(&String::from_utf8_lossy(&status))
+}
+
+/// The kernel omits the lines about memory once a thread has none.
+fn is_ending_by(status: &str) -> bool {
+    field(status, "State:").is_none_or(|state| state.starts_with(['Z', 'X'])) || field(status, "VmSize:").is_none()
+}
+
 /// A line of /proc/PID/status.
 pub fn field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
@@ -55,4 +66,17 @@ pub fn has_signal(target: &Target, tid: u32, blocked: u64) -> bool {
     let status = String::from_utf8_lossy(&status);
     let set = |key| field(&status, key).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     (set("SigPnd:") | set("ShdPnd:")) & !blocked & !set("SigIgn:") != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_without_memory_is_ending() {
+        let status = "State:\tS (sleeping)\nVmSize:\t12 kB\n";
+        assert!(!is_ending_by(status));
+        assert!(is_ending_by(&status.replace("VmSize", "Threads")) && is_ending_by(&status.replace('S', "Z")));
+        assert!(is_ending_by(&status.replace("S (sleeping)", "X (dead)")) && is_ending_by(""));
+    }
 }

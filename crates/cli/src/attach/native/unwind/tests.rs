@@ -65,7 +65,7 @@ impl Program {
 
     /// Stops the first thread, and passes its registers and its stack.
     fn stopped<T>(&self, then: impl FnOnce(&Registers, &Stack<'_>) -> T) -> T {
-        let mut thread = Thread::seize(self.child.id()).expect("seized");
+        let mut thread = Thread::seize(self.child.id(), self.child.id()).expect("seized");
         thread.interrupt().expect("interrupted");
         loop {
             match thread.wait(Deadline::after(Duration::from_secs(60))).expect("a stop") {

@@ -41,7 +41,8 @@ const SHARE: usize = 2;
 /// A round that took this part of an interval queries no more owners: many targets that started together are due
 /// together.
 const QUERIES: u32 = 300;
-/// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`.
+/// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`. The time that this thread waited for a
+/// processor doesn't count: a busy machine is no target's fault, and its figures matter most.
 const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;
 /// After an error of the recording.
@@ -242,7 +243,7 @@ impl Rounds {
 
     fn read(&mut self, identity: Identity) {
         let Some(target) = self.targets.get_mut(&identity) else { return };
-        let began = Instant::now();
+        let (began, waited) = (Instant::now(), waited());
         if target.rests_until.is_some_and(|until| began < until) {
             return;
         }
@@ -271,7 +272,7 @@ impl Rounds {
             Read::Nothing => false,
             Read::Ended => true,
         };
-        let took = began.elapsed();
+        let took = began.elapsed().saturating_sub(self::waited().saturating_sub(waited));
         target.rests_until = (took > SLOW).then(|| began + took * REST);
         if has_ended {
             self.drop_target(identity, "has ended");
@@ -353,6 +354,13 @@ fn published(
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Time that this thread has waited for a processor: field 2 of schedstat, in ns (Linux: scheduler/sched-stats). 0 where
+/// the kernel doesn't count it.
+fn waited() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
 /// The start of a process, in clock ticks since the machine's: field 22 of its stat.

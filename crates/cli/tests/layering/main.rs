@@ -480,7 +480,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 2, "settings of the kernel, /proc/self"),
     ("crates/cli/src/untrackable.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
-    ("crates/cli/src/serve/rounds.rs", 2, "/proc/PID: the kernel's own figures"),
+    ("crates/cli/src/serve/rounds.rs", 3, "/proc/PID: the kernel's own figures"),
     ("crates/cli/src/sys.rs", 2, "settings of the kernel, /proc: the kernel's own"),
     ("crates/cli/src/target.rs", 3, "/proc: the kernel's own"),
     ("crates/cli/src/trial/group.rs", 2, "files of cgroups below our own: the kernel's"),

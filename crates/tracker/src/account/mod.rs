@@ -18,6 +18,7 @@ pub mod keys;
 pub mod mapping;
 pub mod memo;
 pub mod own_mappings;
+pub mod page_sizes;
 pub mod peaks;
 pub mod pending;
 pub mod retained;

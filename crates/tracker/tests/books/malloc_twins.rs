@@ -16,6 +16,7 @@ use plimsoll_segment::{
 };
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
+use plimsoll_tracker::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
 use plimsoll_tracker::account::{classes, control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
@@ -363,6 +364,8 @@ fn in_windows() -> Segment {
 struct Exercised {
     nulls: u64,
     by_others: u64,
+    /// Releases of a block whose page has another size noted.
+    misled: u64,
     nested: u64,
     sampled: u64,
     in_table: u64,
@@ -528,6 +531,14 @@ fn operations(
                 // Mostly by the thread that allocated it.
                 let on = if random.below(4) == 0 { on } else { by };
                 exercised.by_others += u64::from(on != by);
+                if random.below(3) == 0 {
+                    let any = [0, random.below(512) * 8, random.below(4096), random.below(1 << 16)];
+                    let guess = any[random.below(4) as usize] as u16;
+                    LAST[(block >> PAGE_SHIFT) % PAGES].store(guess, Relaxed);
+                    // SAFETY: a live block.
+                    exercised.misled +=
+                        u64::from(unsafe { blocks::usable(block as *mut u8) } != usize::from(guess) + 8);
+                }
                 todo = Todo { what: What::Free, block, ..todo };
                 baton.run(on, todo);
             }

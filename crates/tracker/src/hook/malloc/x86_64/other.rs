@@ -4,8 +4,8 @@
 //! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
 //!          │ row and key kept on the stack │ state given back │ the real one, as it was asked │ trailer where eight bytes are left,
 //!          │ else an entry of the side table │ the row's four numbers
-//! free     the caller isn't the allocator │ the size │ the trailer's check, else the table's entry │ the row is this thread's
-//!          │ trailer or entry cleared │ four numbers │ on to the real one
+//! free     the caller isn't the allocator │ the trailer where those of the page lay last, else by the size, else the table's entry
+//!          │ the row is this thread's │ trailer or entry cleared │ four numbers │ on to the real one
 //! ```
 //!
 //! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside malloc, and
@@ -21,6 +21,7 @@ use crate::account::blocks::{CHECK, CHECKED, TABLE_FROM, TRAILER};
 use crate::account::classes::{self, ASK, LEFT, TABLE};
 use crate::account::handed::{self, HINTS};
 use crate::account::memo::entry::{self as memo, Memo};
+use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use crate::account::side_table::levels::Levels;
 use crate::account::side_table::{FACTOR, SAMPLED, SLACK_SHIFT, SMALL, USED};
 use crate::hook::malloc::slow::off_path;
@@ -232,7 +233,27 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "jb 19f",
         "cmp rcx, qword ptr [rip + {allocator} + 8]",
         "jb 24f",
-        "19: push rdi",
+        // The trailer where those of the page lay last.
+        "19: mov rax, rdi",
+        "shr rax, {page_shift}",
+        "and eax, {pages_mask}",
+        "lea r9, [rip + {last}]",
+        "movzx ecx, word ptr [r9 + rax*2]",
+        "mov eax, edi",
+        "and eax, {page} - 1",
+        "add eax, ecx",
+        "cmp eax, {page} - 8",
+        "ja 18f",
+        check_trailer!("18f"),
+        "16: cmp r8, qword ptr [rip + {mapped} + {of_rows}]",
+        "jae 21f",
+        book_free!(),
+        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
+        "20: ret",
+        "21: lea rsi, [rcx + 8]",
+        "jmp {sized}",
+        // The allocator knows the size.
+        "18: push rdi",
         ".cfi_adjust_cfa_offset 8",
         "call qword ptr [rip + {real} + {real_usable}]",
         "pop rdi",
@@ -242,11 +263,14 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "cmp rcx, {table_from} - 8",
         "jae 21f",
         check_trailer!("23f"),
-        "cmp r8, qword ptr [rip + {mapped} + {of_rows}]",
-        "jae 21f",
-        book_free!(),
-        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
-        "20: ret",
+        "mov rax, rdi",
+        "shr rax, {page_shift}",
+        "and eax, {pages_mask}",
+        "lea r9, [rip + {last}]",
+        "cmp cx, word ptr [r9 + rax*2]",
+        "je 16b",
+        "mov word ptr [r9 + rax*2], cx",
+        "jmp 16b",
         find_in_table!(),
         book_free!(
             // A thread without a slot has the mark of rows that aren't in use.
@@ -269,6 +293,10 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         allocator = sym ALLOCATOR,
         real_usable = const Call::malloc_usable_size as usize * 8,
         table_from = const TABLE_FROM,
+        last = sym LAST,
+        pages_mask = const PAGES - 1,
+        page_shift = const PAGE_SHIFT,
+        page = const 1 << PAGE_SHIFT,
         wiped = sym WIPED,
         secret = const segment::SECRET_AT,
         check = const CHECKED,

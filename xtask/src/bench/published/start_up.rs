@@ -73,8 +73,25 @@ fn change(name: &str, change: &Value, unit: f64) -> Vec<String> {
     vec![name.to_owned(), plain(of("a")), plain(of("b")), signed(of("mean")), interval, shown]
 }
 
-/// The first frames of the program itself.
+/// The innermost frames outside of the VM and the C library; without any, those inside.
 fn frames(site: &Value) -> String {
-    let all = site["frames"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    all.take(4).collect::<Vec<_>>().join(" ← ").replace('|', "\\|")
+    let all: Vec<&str> = site["frames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let is_own =
+        |frame: &&&str| !["(libjvm.so)", "(libc.so", "(ld-linux"].iter().any(|library| frame.contains(library));
+    let own: Vec<&str> = all.iter().filter(is_own).take(4).copied().collect();
+    let shown = if own.is_empty() { all.into_iter().take(4).collect() } else { own };
+    shown.join(" ← ").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_named_by_the_program_s_frames() {
+        let site = |frames: &[&str]| serde_json::json!({ "frames": frames });
+        let mixed = site(&["os::commit  (libjvm.so)", "Shop.load:7", "Shop.main:2"]);
+        assert_eq!(frames(&mixed), "Shop.load:7 ← Shop.main:2");
+        assert_eq!(frames(&site(&["os::commit  (libjvm.so)"])), "os::commit  (libjvm.so)");
+    }
 }

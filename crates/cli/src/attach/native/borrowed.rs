@@ -128,7 +128,7 @@ impl<'t> Borrowed<'t> {
         if let Some(place) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
             return Err(Unfit::There(place, frames.err()));
         }
-        if threads::has_signal(target, tid, mask) {
+        if threads::has_signal(&status, mask) {
             return Err(Unfit::Now("is about to get a signal"));
         }
         let xstate = thread.xstate().map_err(gone)?;
@@ -235,7 +235,11 @@ impl<'t> Borrowed<'t> {
         self.thread.set_mask(self.mask)?;
         let is_ours = frame::interrupted(&self.original) == Interrupted::ByUs;
         // If a signal came meanwhile, EINTR is the right answer.
-        let made_again = is_ours && !threads::has_signal(self.target, self.tid, self.mask);
+        let has_signal = || {
+            let status = self.target.read(&format!("task/{}/status", self.tid));
+            status.is_ok_and(|status| threads::has_signal(&status, self.mask))
+        };
+        let made_again = is_ours && !has_signal();
         self.thread.set_registers(&if made_again { frame::made_again(&self.original) } else { self.original })
     }
 }

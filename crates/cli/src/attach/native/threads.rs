@@ -60,10 +60,10 @@ pub fn field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 
-/// Whether a signal waits for this thread, which would take it when it runs on. `blocked`: its mask.
-pub fn has_signal(target: &Target, tid: u32, blocked: u64) -> bool {
-    let Ok(status) = target.read(&format!("task/{tid}/status")) else { return false };
-    let status = String::from_utf8_lossy(&status);
+/// Whether a signal waits for a thread, which would take it when it runs on. `status`: its /proc/PID/task/TID/status.
+/// `blocked`: its mask.
+pub fn has_signal(status: &[u8], blocked: u64) -> bool {
+    let status = String::from_utf8_lossy(status);
     let set = |key| field(&status, key).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     (set("SigPnd:") | set("ShdPnd:")) & !blocked & !set("SigIgn:") != 0
 }
@@ -71,6 +71,16 @@ pub fn has_signal(target: &Target, tid: u32, blocked: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_waits_if_it_is_neither_blocked_nor_ignored() {
+        let of = |pending, shared, ignored, blocked| {
+            let status = format!("SigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigIgn:\t{ignored:016x}\n");
+            has_signal(status.as_bytes(), blocked)
+        };
+        assert!(of(2, 0, 0, 0) && of(0, 2, 0, 4) && !of(0, 0, 0, 0));
+        assert!(!of(2, 2, 2, 0) && !of(2, 2, 0, 2) && !has_signal(b"", 0));
+    }
 
     #[test]
     fn a_thread_without_memory_is_ending() {

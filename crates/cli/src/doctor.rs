@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
-use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::foreign::{Ask, Deadline, FileKind, LOOK, open};
 use plimsoll_process::processes::{Lacking, Seen};
 use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
     progress::begin("checking this machine");
     let deadline = Deadline::after(LOOK);
-    let checks = vec![kernel(), libc(), ptrace(), visible(), names(), segments(), preload(deadline)];
+    let checks = vec![kernel(), libc(deadline), ptrace(), visible(), names(), segments(), preload(deadline)];
     let tracked = segments_of_all(deadline).into_iter().map(|found| tracked(found, deadline)).collect();
     let found = Findings { checks, complete: !deadline.has_passed(), tracked };
     to_output(None, |out| match args.format {
@@ -60,16 +60,19 @@ fn kernel() -> Check {
 }
 
 /// The glibc of this system's programs: this one may be static.
-fn glibc_version() -> Option<String> {
+fn glibc_version(deadline: Deadline) -> Option<String> {
     const FOLDERS: &[&str] =
         &["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
     let files = FOLDERS.iter().map(|folder| Path::new(folder).join("libc.so.6"));
-    let of_file = |path: PathBuf| glibc::parse_version(&fs::read(path).ok()?);
+    let of_file = |path: PathBuf| {
+        let library = open(&path, Ask::of(FileKind::Object), deadline).ok()?;
+        glibc::parse_version(&library.read().ok()?)
+    };
     sys::own_glibc().or_else(|| files.filter_map(of_file).next())
 }
 
-fn libc() -> Check {
-    let Some(version) = glibc_version() else {
+fn libc(deadline: Deadline) -> Check {
+    let Some(version) = glibc_version(deadline) else {
         return Check::new("C library", false, "not glibc: programs of this system can be explained, not tracked");
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));

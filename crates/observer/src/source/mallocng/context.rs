@@ -5,6 +5,24 @@ use crate::source::heap_data::{Anonymous, Data, words};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
+/// Why the heap can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoContext,
+    Broken,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoContext => "no records with its secret were found (musl before 1.2.1 has another malloc)",
+            Unopened::Broken => "the list of its records is broken",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
 /// Words from `secret` to `meta_area_head`: with a fixed page size (x86-64), and with the page size as a member (aarch64).
 const TO_FIRST_AREA: [usize; 2] = [7, 8];
 /// Addresses tried. In libc's data the context is among the first.

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::context::Context;
-use super::walk::Unopened;
+use super::context::{Context, Unopened};
 use crate::source::heap_data::{Anonymous, records, words};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::proc::memory::{Memory, PAGE};

@@ -20,7 +20,8 @@ mod context;
 mod metas;
 mod walk;
 
-pub use walk::{Unopened, walk};
+pub use context::Unopened;
+pub use walk::walk;
 
 #[cfg(test)]
 mod tests;

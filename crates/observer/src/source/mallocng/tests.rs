@@ -1,6 +1,7 @@
 //! Heaps built word by word in mallocng's layout, and the sums that the walk must find.
 
-use super::walk::{Unopened, walk};
+use super::context::Unopened;
+use super::walk::walk;
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;

@@ -1,29 +1,11 @@
 //! Sums over all groups, slot by slot. A slot that holds a smaller group is counted by that group's slots.
 
-use super::context;
+use super::context::{self, Unopened};
 use super::metas::{self, Group, Metas};
 use crate::source::heap_data::{Anonymous, Data, joined};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates};
-
-/// Why the heap can't be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
-    NoContext,
-    Broken,
-    Unreadable,
-}
-
-impl Unopened {
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Unopened::NoContext => "no records with its secret were found (musl before 1.2.1 has another malloc)",
-            Unopened::Broken => "the list of its records is broken",
-            Unopened::Unreadable => "its records can't be read",
-        }
-    }
-}
 
 pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OpenedHeap, Unopened> {
     let context = context::find(memory, data, anonymous).ok_or(Unopened::NoContext)?;

@@ -5,7 +5,7 @@ use plimsoll_observer::recording::{History, Range, RecordedSites, sites, sites_o
 use plimsoll_profiles::allocation::{self, Choice};
 use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_report::recording_chart::{Chart, write as chart};
-use plimsoll_report::{allocation as allocations, page, recording, recording_diff, recording_json};
+use plimsoll_report::{allocation as allocations, page, recording_diff, recording_json, recording_text};
 
 use crate::views::{self, is_json, is_page, is_plain, is_xml, written};
 
@@ -46,7 +46,9 @@ fn of_history(history: &History) {
         assert!(points.is_sorted_by_key(|point| point.begin_ns), "a time axis that isn't sorted");
         assert!(points.iter().all(|point| point.begin_ns <= point.end_ns && point.min <= point.max && point.count > 0));
     }
-    is_plain(&written(|out| recording::text(out, history)));
+    for all in [false, true] {
+        is_plain(&written(|out| recording_text::write(out, history, all, "x.jfr")));
+    }
     is_json(&written(|out| recording_json::write(out, history)));
     is_plain(&written(|out| recording_diff::text(out, history, history)));
     is_json(&written(|out| recording_json::write_diff(out, history, history)));

@@ -65,13 +65,12 @@ impl Step {
 
     /// The step of a remedy that a verdict offers, by its pasteable text. `None`: it needs a restart, or another tool.
     pub fn from_advice(how: &str) -> Option<Step> {
-        if how == "redis-cli MEMORY PURGE" {
-            return Some(Step::Purge);
-        }
         let (mut settings, mut collect) = (Vec::new(), false);
         for command in how.split(" && ") {
             let words: Vec<&str> = command.split(' ').collect();
             match words.as_slice() {
+                // Between them: the port or the socket, where it isn't the default.
+                ["redis-cli" | "valkey-cli", .., "MEMORY", "PURGE"] => return Some(Step::Purge),
                 ["jcmd", _, "System.trim_native_heap"] => return Some(Step::Trim),
                 ["jcmd", _, "GC.run"] => collect = true,
                 ["jcmd", _, "VM.set_flag", name, value] => settings.push(Setting::checked(name, value)?),
@@ -223,7 +222,9 @@ mod tests {
     fn advice_that_needs_no_restart_is_a_step() {
         assert_eq!(Step::from_advice("jcmd 7 System.trim_native_heap"), Some(Step::Trim));
         assert_eq!(Step::from_advice("jcmd 7 GC.run && plimsoll explain 7"), Some(Step::Collect));
-        assert_eq!(Step::from_advice("redis-cli MEMORY PURGE"), Some(Step::Purge));
+        for purge in ["redis-cli MEMORY PURGE", "valkey-cli -p 7000 MEMORY PURGE"] {
+            assert_eq!(Step::from_advice(purge), Some(Step::Purge));
+        }
         let ratios =
             "jcmd 7 VM.set_flag MinHeapFreeRatio 10 && jcmd 7 VM.set_flag MaxHeapFreeRatio 30 && jcmd 7 GC.run";
         let settings = vec![flag("MinHeapFreeRatio", "10"), flag("MaxHeapFreeRatio", "30")];

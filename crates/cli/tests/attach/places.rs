@@ -286,7 +286,7 @@ fn root_that_may_not_is_not_sent_to_sudo() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(
             said.lines().count() == 1
-                && said.contains("root lacks")
+                && said.contains("which this root doesn't have")
                 && said.contains("CAP_SYS_PTRACE")
                 && !said.contains("sudo"),
             "{said}"

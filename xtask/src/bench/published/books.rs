@@ -62,7 +62,7 @@ pub fn table(session: &Session) -> Result<Table> {
     table.line(
         "\nThe deferred queue's own cost is in its report, which carries out what was queued, and in its memory, which grows by 64 B with each call until then. Plimsoll's report is the observer's \
          reader: it checks every block, because the program could have damaged it, and allocates nothing in the program. \
-         One figure is the counter's: callgrind counts each byte of a `rep movsb`, which glibc's memmove uses for the array's release at 10,000.",
+         One figure is probably the counter's: callgrind seems to count each byte of a `rep movsb`, which glibc's memmove uses for the array's release at 10,000.",
     );
     table.summary = summary(&found);
     Ok(table)

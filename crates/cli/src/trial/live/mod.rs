@@ -104,6 +104,14 @@ enum Early {
     Ended,
 }
 
+/// A remedy of a verdict that is a step here.
+struct Advised {
+    step: Step,
+    how: String,
+    /// Bytes that it is expected to save.
+    bounds: Option<(u64, u64)>,
+}
+
 impl Live {
     fn open(pid: u32, idle: Duration) -> Result<Live, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| Seen::now().absent(pid))?;
@@ -139,14 +147,13 @@ impl Live {
         let mut vm = vm::open(&mut self.target);
         let is_redis = self.is_redis();
         let pid = self.trial.pid;
-        let advised: Vec<(Step, Option<(u64, u64)>)> = {
-            let remedies = self.verdicts.iter().flat_map(|verdict| &verdict.remedies);
-            let bounds =
-                |bounds: (plimsoll_facts::units::Bytes, plimsoll_facts::units::Bytes)| (bounds.0.0, bounds.1.0);
-            remedies
-                .filter_map(|remedy| Some((Step::from_advice(&remedy.how)?, remedy.effect.bounds().map(bounds))))
-                .collect()
-        };
+        let remedies = self.verdicts.iter().flat_map(|verdict| &verdict.remedies);
+        let advised: Vec<Advised> = remedies
+            .filter_map(|remedy| {
+                let bounds = remedy.effect.bounds().map(|(least, most)| (least.0, most.0));
+                Some(Advised { step: Step::from_advice(&remedy.how)?, how: remedy.how.clone(), bounds })
+            })
+            .collect();
         let asked = !steps.is_empty();
         if !asked {
             if vm.is_some() && self.snapshot.glibc.is_some() {
@@ -158,7 +165,7 @@ impl Live {
             if vm.is_some() {
                 steps.push(Step::Collect);
             }
-            for (step, _) in &advised {
+            for Advised { step, .. } in &advised {
                 if !steps.contains(step) {
                     steps.push(step.clone());
                 }
@@ -178,12 +185,13 @@ impl Live {
             (None, _) => Some("it is no JVM".to_owned()),
         };
         let row = |step: Step| {
-            let predicted = advised.iter().filter(|(one, _)| *one == step).find_map(|(_, bounds)| *bounds);
+            let same = || advised.iter().filter(|one| one.step == step);
+            let predicted = same().find_map(|one| one.bounds);
+            // A remedy for Redis names its port.
+            let purge = same().next().filter(|_| step == Step::Purge);
+            let commands = purge.map_or_else(|| step.commands(pid), |one| vec![one.how.clone()]);
             let missing = obstacle(&step);
-            (
-                step.clone(),
-                Tried { label: step.label(), commands: step.commands(pid), predicted, missing, ..Tried::default() },
-            )
+            (step.clone(), Tried { label: step.label(), commands, predicted, missing, ..Tried::default() })
         };
         let mut rows: Vec<(Step, Tried)> = std::iter::once(Step::Nothing).chain(steps).map(row).collect();
         if !asked {

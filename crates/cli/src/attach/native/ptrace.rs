@@ -17,7 +17,10 @@ const NT_X86_XSTATE: usize = 0x202;
 /// Larger than the state of any processor: AMX has 11 KiB.
 const XSTATE_BYTES: usize = 64 << 10;
 /// How long a wait spins before it sleeps: most stops come within microseconds, and the thread stands still meanwhile.
-const SPIN: Duration = Duration::from_millis(2);
+/// Longer, or with sched_yield(2), it would take the processor from the thread that it waits for, or lose it for long.
+const SPIN: Duration = Duration::from_micros(30);
+/// The longest sleep before another look. The kernel ends it with SIGCHLD when the thread stops.
+const SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
 
 /// Why the thread stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,7 @@ impl Thread {
     pub fn seize(process: u32, tid: u32) -> io::Result<Thread> {
         let number = |id: u32| libc::pid_t::try_from(id).map_err(io::Error::other);
         let (process, tid) = (number(process)?, number(tid)?);
+        hold_back_child_signals();
         request(libc::PTRACE_SEIZE, tid, 0, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize)?;
         Ok(Thread { tid, process, is_stopped: false, signal: 0 })
     }
@@ -64,8 +68,8 @@ impl Thread {
             // SAFETY: `status` is ours; the call returns at once.
             match unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) } {
                 0 if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
-                0 if began.elapsed() < SPIN => std::thread::yield_now(),
-                0 => std::thread::sleep(Duration::from_micros(200)),
+                0 if began.elapsed() < SPIN => std::hint::spin_loop(),
+                0 => sleep(),
                 -1 if self.tid != self.process && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
                     // It has the number of the process now, and stops there. If another thread runs execve, nothing does.
                     self.tid = self.process;
@@ -163,6 +167,29 @@ impl Drop for Thread {
         if self.is_stopped {
             let _ = request(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
         }
+    }
+}
+
+/// Keeps SIGCHLD for [`sleep`]. By default it is thrown away.
+fn hold_back_child_signals() {
+    let set = child_signal();
+    // SAFETY: the set is ours; the call changes this thread's mask only.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+}
+
+fn sleep() {
+    let set = child_signal();
+    // SAFETY: the set is ours, the time is constant, and no information is asked for.
+    unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &SLEEP) };
+}
+
+fn child_signal() -> libc::sigset_t {
+    // SAFETY: the set is plain numbers, and both calls only write it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        set
     }
 }
 

@@ -108,3 +108,35 @@ pub(crate) fn severity(span: &VerdictSpan) -> u8 {
         _ => 0,
     }
 }
+
+/// What to type for a verdict. If the process has ended, its report is in `file`, and other commands are for the next
+/// process.
+pub(crate) fn what_to_type(history: &History, span: &VerdictSpan, file: &str) -> String {
+    let ended = history.process.pid.filter(|_| history.ending.is_some()).map(|pid| pid.to_string());
+    let line = |line: &str| ended.as_ref().map_or(line.to_owned(), |pid| of_ended(line, pid, file));
+    span.remedy.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn of_ended(line: &str, pid: &str, file: &str) -> String {
+    let names_it = line.split(' ').any(|word| word == pid);
+    let to =
+        |name: &str| line.split(' ').map(|word| if word == pid { name } else { word }).collect::<Vec<_>>().join(" ");
+    match names_it {
+        true if line.starts_with("plimsoll report ") => to(file),
+        true => format!("{}   # on the next process", to("PID")),
+        false => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_type_about_a_dead_process_is_about_its_recording() {
+        let of = |line| of_ended(line, "42", "x.jfr");
+        assert_eq!(of("plimsoll report 42 --by site"), "plimsoll report x.jfr --by site");
+        assert_eq!(of("plimsoll attach 42 && sleep 60"), "plimsoll attach PID && sleep 60   # on the next process");
+        assert_eq!(of("MALLOC_ARENA_MAX=42"), "MALLOC_ARENA_MAX=42");
+    }
+}

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Growth, History, Measure, VerdictSpan};
 
-use crate::recording::{Row, Section, head, period, sections, severity, signed, told};
+use crate::recording::{Row, Section, head, period, sections, severity, signed, told, what_to_type};
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 
 /// Percent of a line's highest reading from which its error is shown.
@@ -203,24 +203,9 @@ fn verdicts(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io
         let mark = if severity(span) == 0 { "·" } else { "!" };
         writeln!(out, "\n{mark} {id}  {word}, {first} to {last}{time}, {bytes}, {how}")?;
         writeln!(out, "  {}", printable(&span.summary))?;
-        let pid = history.process.pid.filter(|_| history.ending.is_some()).map(|pid| pid.to_string());
-        let lines =
-            span.remedy.lines().map(|line| pid.as_ref().map_or(line.to_owned(), |pid| of_dead(line, pid, file)));
-        lines.into_iter().try_for_each(|line| writeln!(out, "  {}", printable(&line)))?;
+        what_to_type(history, span, file).lines().try_for_each(|line| writeln!(out, "  {}", printable(line)))?;
     }
     Ok(over.len())
-}
-
-/// A remedy for a process that has ended: its report is in the recording, and other commands are for the next process.
-fn of_dead(line: &str, pid: &str, file: &str) -> String {
-    let names_it = line.split(' ').any(|word| word == pid);
-    let to =
-        |name: &str| line.split(' ').map(|word| if word == pid { name } else { word }).collect::<Vec<_>>().join(" ");
-    match names_it {
-        true if line.starts_with("plimsoll report ") => to(file),
-        true => format!("on the next process: {}", to("PID")),
-        false => line.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -250,14 +235,6 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, history, all, "x.jfr").expect("written to memory");
         String::from_utf8(out).expect("UTF-8")
-    }
-
-    #[test]
-    fn what_to_type_about_a_dead_process_is_about_its_recording() {
-        let of = |line| of_dead(line, "42", "x.jfr");
-        assert_eq!(of("plimsoll report 42 --by site"), "plimsoll report x.jfr --by site");
-        assert_eq!(of("plimsoll attach 42 && sleep 60"), "on the next process: plimsoll attach PID && sleep 60");
-        assert_eq!(of("MALLOC_ARENA_MAX=42"), "MALLOC_ARENA_MAX=42");
     }
 
     #[test]

@@ -6,8 +6,11 @@ use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime
 
 use super::curves::{line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
-use crate::recording::{period, sections, signed, told};
+use crate::recording::{period, sections, signed, told, what_to_type};
 use crate::words::{counted, moment_text};
+
+/// The page may be read where the recording has another name.
+const FILE: &str = "FILE.jfr";
 
 pub fn of_recording(history: &History) -> Page {
     let process = &history.process;
@@ -34,12 +37,12 @@ pub fn of_recording(history: &History) -> Page {
         title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
         facts,
         ending,
-        verdicts: told(history).into_iter().map(verdict).collect(),
+        verdicts: told(history).into_iter().map(|span| verdict(history, span)).collect(),
         bars: bars(history),
         curves: curves(history),
         tables: tables(history),
         gaps,
-        notes: vec!["The same figures for programs: plimsoll report FILE.jfr --format json".into()],
+        notes: vec![format!("The same figures for programs: plimsoll report {FILE} --format json")],
         ..Page::default()
     }
 }
@@ -68,13 +71,13 @@ pub fn add_sites(page: &mut Page, sites: SitesOverTime) {
     }
 }
 
-fn verdict(span: &VerdictSpan) -> Verdict {
+fn verdict(history: &History, span: &VerdictSpan) -> Verdict {
     let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64));
     let bytes = match (span.first_bytes, span.last_bytes) {
         (first, last) if first == last => last.to_string(),
         (first, last) => format!("{first} at first, {last} at last, at most {}", span.most_bytes),
     };
-    let remedy = Remedy { how: span.remedy.clone(), ..Remedy::default() };
+    let remedy = Remedy { how: what_to_type(history, span, FILE), ..Remedy::default() };
     Verdict {
         id: span.id.clone(),
         severity: span.severity.clone(),

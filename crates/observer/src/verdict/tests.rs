@@ -1,5 +1,5 @@
 //! Rules on invented facts that no test machine has. Situations that fixtures can produce are tested on real processes
-//! (crates/cli/tests/explain).
+//! (crates/cli/tests/explain). Over 800 lines: the cases of all rules share the functions that make their snapshots.
 
 use super::*;
 use crate::ledger::{Baseline, LineId};

@@ -23,7 +23,7 @@ use crate::metrics::Samples;
 use crate::profile::{locations, pprof};
 use crate::words::printable;
 
-/// The measures that are sent; the others can be had as pprof.
+/// The measures that are sent; `report --format pprof` has the others.
 const MEASURES: [&str; 2] = ["live", "cumulative"];
 
 /// The request for the call stacks of one target. `samples`: whose they are.

@@ -1,5 +1,7 @@
 //! Each command takes the name of a process in place of its PID.
 
+#[path = "harness/executable.rs"]
+mod executable;
 mod harness;
 
 use std::fs;
@@ -23,7 +25,7 @@ impl Sleeper {
         let name = format!("n{}{}", std::process::id(), &test[..3]);
         // Commands run in the folder, so that the program's file isn't a file of that name there.
         fs::create_dir(folder.join("bin")).expect("a folder");
-        fs::copy("/bin/sleep", folder.join("bin").join(&name)).expect("a copy");
+        executable::copy("/bin/sleep", folder.join("bin").join(&name));
         Sleeper { folder, name, running: Vec::new() }
     }
 

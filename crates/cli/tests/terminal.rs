@@ -1,5 +1,8 @@
 //! What a person sees on a terminal, drawn by tmux: the choice among several processes, the line of progress, the pager.
 
+#[path = "harness/executable.rs"]
+mod executable;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -97,7 +100,7 @@ fn is_root() -> bool {
 fn one_of_several_processes_is_chosen() {
     let terminal = Terminal::new("choice");
     let program = terminal.path(&format!("c{}", std::process::id()));
-    fs::copy("/bin/sleep", &program).expect("a copy");
+    executable::copy("/bin/sleep", &program);
     let start = || Killed(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
     let both = [start(), start()];
     terminal.start(60, &format!("$plimsoll explain '{}'", program.display()));
@@ -194,7 +197,7 @@ fn root_s_pager_is_less_without_its_commands_whatever_the_environment_says() {
 fn the_pager_of_an_ordinary_user_is_run() {
     let terminal = Terminal::new("user");
     let copy = terminal.path("plimsoll");
-    fs::copy(PLIMSOLL, &copy).expect("a copy");
+    executable::copy(PLIMSOLL, &copy);
     for path in [&terminal.0, &copy] {
         fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("our own");
     }

@@ -4,6 +4,8 @@
 mod allocators;
 mod baseline;
 mod cgroup_v2;
+#[path = "../harness/executable.rs"]
+mod executable;
 #[allow(dead_code, reason = "other test programs share it")]
 mod fixture;
 mod golang;

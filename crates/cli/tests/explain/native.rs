@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::executable;
 use crate::fixture::{Explained, Fixture, compiled, explain, fresh, is_root, run, scratch, skip};
 
 const MIB: u64 = 1 << 20;
@@ -222,15 +223,7 @@ fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
     }
     let place = scratch().join("chroot");
     std::fs::create_dir_all(&place).unwrap();
-    // Copied by cp: a child of another test might hold our own copy open for writing (ETXTBSY).
-    assert!(
-        Command::new("cp")
-            .arg(compiled("healthy", &["-static"]))
-            .arg(place.join("healthy"))
-            .status()
-            .unwrap()
-            .success()
-    );
+    executable::copy(compiled("healthy", &["-static"]), place.join("healthy"));
     let fixture = Fixture::run(
         Command::new("unshare")
             .args(["--pid", "--mount", "--kill-child", "--fork", "chroot"])

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::executable;
 use crate::fixture::{Explained, Fixture, PLIMSOLL, is_root, run, skip};
 
 #[track_caller]
@@ -117,9 +118,7 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     let fixture = Fixture::c("healthy", &[]);
     // The program may lie in a directory that others cannot enter, so a copy of it is run.
     let copy = std::env::temp_dir().join(format!("plimsoll-{}", std::process::id()));
-    // Copied by cp: while this process writes a file, a child that another test forks has it open for writing, too.
-    // Until that child's exec the kernel refuses to run the file (ETXTBSY).
-    assert!(Command::new("cp").arg(PLIMSOLL).arg(&copy).status().unwrap().success());
+    executable::copy(PLIMSOLL, &copy);
     let as_nobody = |format: &str| {
         let mut command = Command::new(&copy);
         command.args(["explain", &fixture.pid().to_string(), "--format", format]).uid(65534).gid(65534).output()

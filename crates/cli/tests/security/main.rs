@@ -1,5 +1,7 @@
 //! Attacks of an ordinary user on root's `plimsoll`, all of which must fail (docs/security.md).
 
+#[path = "../harness/executable.rs"]
+mod executable;
 #[path = "../subjects/stage.rs"]
 #[allow(dead_code)]
 mod stage;

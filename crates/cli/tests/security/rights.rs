@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::commands::only_segment;
+use crate::executable;
 use crate::kit::{MALLORY, PLIMSOLL, Process, can, clear_socket, of_mallory, text};
 use crate::stage::Scratch;
 use crate::writing::idle;
@@ -29,7 +30,7 @@ impl Stage {
         let scratch = Scratch::new("rights");
         // In a folder where every user may run it.
         let plimsoll = scratch.path().join("plimsoll");
-        fs::copy(PLIMSOLL, &plimsoll).expect("copied");
+        executable::copy(PLIMSOLL, &plimsoll);
         fs::set_permissions(&plimsoll, PermissionsExt::from_mode(0o755)).expect("ours");
         Stage { scratch, plimsoll }
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::executable;
 use crate::kit::{Canary, MALLORY, Process, can, clear_socket, compiled, names, of_mallory, roots, text, until};
 use crate::stage::{Scratch, installed};
 
@@ -289,7 +290,7 @@ fn the_cache_is_the_first_place_that_will_do() {
     let home = of_mallory(&scratch, "home");
     // In a folder where mallory may run it; nothing of the machine is changed.
     let plimsoll = scratch.path().join("plimsoll");
-    fs::copy(crate::kit::PLIMSOLL, &plimsoll).expect("copied");
+    executable::copy(crate::kit::PLIMSOLL, &plimsoll);
     let script = "set -e
         for place in /root /var/cache; do mount -t tmpfs -o mode=$mode none $place; done
         exec setpriv --reuid $user --regid $user --clear-groups \"$0\" run --follow -- sh -c 'echo $LD_PRELOAD'";

@@ -4,6 +4,8 @@ mod allocators;
 mod build;
 mod death;
 mod environment;
+#[path = "../harness/executable.rs"]
+mod executable;
 mod harness;
 mod heap;
 #[cfg(target_arch = "x86_64")]

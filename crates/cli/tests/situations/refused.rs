@@ -1,6 +1,7 @@
 //! Programs whose allocator the tracker cannot reach: one clear sentence, and they run all the same.
 
 use crate::build::{Program, compiled};
+use crate::executable;
 use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy, verdict};
 use std::fmt::Write as _;
 use std::fs;
@@ -130,13 +131,9 @@ fn setuid_program() {
     let home = std::env::temp_dir().join(format!("plimsoll-setuid-{}", std::process::id()));
     fs::create_dir_all(&home).expect("directory");
     let program = home.join("hello");
-    // Copied by cp: a child of another test might hold our own copy open for writing (ETXTBSY).
-    let copy = |from: &std::path::Path, to: &std::path::Path| {
-        assert!(Command::new("cp").args([from, to]).status().expect("cp").success());
-    };
-    copy(compiled(&Program::of("hello")).as_ref(), &program);
+    executable::copy(compiled(&Program::of("hello")), &program);
     let tool = home.join("plimsoll");
-    copy(crate::harness::PLIMSOLL.as_ref(), &tool);
+    executable::copy(crate::harness::PLIMSOLL, &tool);
     chown(&program, Some(NOBODY), Some(NOBODY)).expect("chown");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
     let segments = home.join("segments");

@@ -34,6 +34,8 @@ struct Cpu {
     oci: &'static str,
     /// Prefix of the cross compiler and its tools in Debian's packages.
     tools: &'static str,
+    /// Flags of rustc for this CPU alone.
+    flags: &'static [&'static str],
 }
 
 const CPUS: [Cpu; 2] = [
@@ -43,6 +45,8 @@ const CPUS: [Cpu; 2] = [
         debian: "amd64",
         oci: "amd64",
         tools: "x86_64-linux-gnu-",
+        // A tenth of the bytes for relocations. The static libc applies them at the start: glibc from 2.36 on.
+        flags: &["-Clink-arg=-Wl,-z,pack-relative-relocs"],
     },
     Cpu {
         triple: "aarch64-unknown-linux-gnu",
@@ -50,6 +54,8 @@ const CPUS: [Cpu; 2] = [
         debian: "arm64",
         oci: "arm64",
         tools: "aarch64-linux-gnu-",
+        // Debian 12's linker packs relocations for x86-64 only.
+        flags: &[],
     },
 ];
 
@@ -107,11 +113,12 @@ fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
     let home = home
         .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
         .ok_or("neither CARGO_HOME nor HOME is set")?;
-    let flags = [
+    let mut flags = vec![
         "-Ctarget-feature=+crt-static".to_owned(),
         format!("--remap-path-prefix={}=plimsoll", repository().display()),
         format!("--remap-path-prefix={}=cargo", home.display()),
     ];
+    flags.extend(cpu.flags.iter().map(|flag| (*flag).to_owned()));
     let linker = format!("CARGO_TARGET_{}_LINKER", cpu.triple.to_uppercase().replace('-', "_"));
     must(
         Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))

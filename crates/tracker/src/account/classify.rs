@@ -32,8 +32,15 @@ pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
 fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     let Some(rules) = crate::rules::rules() else { return (categories::OTHER, true) };
     let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
+    let mut last: Option<Module> = None;
     for (m, f) in modules.iter_mut().zip(frames) {
-        *m = module::find(segment, *f as usize - 1);
+        let pc = *f as usize - 1;
+        // Neighbours mostly lie in one object, and asking the loader costs more than the rest.
+        let is_last = last.is_some_and(|last| last.is_contiguous && (last.start..last.end).contains(&pc));
+        if !is_last {
+            last = module::find(segment, pc);
+        }
+        *m = last;
     }
     let with = |i: usize| -> (ModuleRules<'static>, u64) {
         match modules[i] {

@@ -40,6 +40,8 @@ pub struct Module {
     pub keeps_fp: bool,
     /// A native image: methods that no table covers are unwound by their prologues.
     pub is_image: bool,
+    /// Nothing of another object lies between the first address and the last.
+    pub is_contiguous: bool,
     /// Frames worth keeping of a caller whose innermost frame is here.
     pub depth: usize,
     /// Rules for the object.
@@ -120,16 +122,31 @@ pub fn find(segment: Segment, pc: usize) -> Option<Module> {
         let map = unsafe { &*o.map };
         let object = elf::object(map);
         // An object whose segments have gaps between them (a native image: 64 KiB alignment) is found by segment.
-        let (start, end) = match object.extent(|_| true) {
-            Some((start, end, _)) if !elf::is_header(o.start) && (start..end).contains(&pc) => (start, end),
-            _ => (o.start, o.end),
+        let whole = if elf::is_header(o.start) { None } else { object.extent(|_| true) };
+        let found = match whole {
+            Some((start, end, _)) if (start..end).contains(&pc) => (start, end, false),
+            _ => (o.start, o.end, true),
         };
-        return learn(segment, start, end, o.eh_frame_hdr, object);
+        return learn(segment, found, o.eh_frame_hdr, object);
     }
     if libc::other(libc::Other::FindObject) == 0 {
         return scan(segment, pc);
     }
     None
+}
+
+/// A known object that is still loaded, by its file's name. `None` also where glibc is older than 2.35.
+pub fn loaded(segment: Segment, file: &[u8]) -> Option<elf::Object> {
+    (0..LISTED.load(Acquire).min(KNOWN as u32)).find_map(|i| {
+        let (m, _) = listed(i)?;
+        let path = segment.module(m.id).path.each_ref().map(|b| b.load(Relaxed));
+        if rules::file_name(plimsoll_segment::text(&path)) != file {
+            return None;
+        }
+        // SAFETY: a node that the loader has just named.
+        let object = unsafe { elf::object_checked(libc::find_object(m.start)?.map, os::readable) }?;
+        (object.bias() == m.bias && rules::file_name(object.name()) == file).then_some(object)
+    })
 }
 
 /// Without `_dl_find_object`: the list itself.
@@ -150,7 +167,7 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
     let mut found = None;
     for o in elf::objects_checked(os::readable) {
         if let Some((start, end, hdr)) = o.extent(os::readable) {
-            let m = learn(segment, start, end, hdr, o);
+            let m = learn(segment, (start, end, false), hdr, o);
             if (start..end).contains(&pc) {
                 found = m;
             }
@@ -159,7 +176,11 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
     found
 }
 
-fn learn(segment: Segment, start: usize, end: usize, hdr: usize, object: elf::Object) -> Option<Module> {
+/// First address, one past the last, whether the object is contiguous.
+type Extent = (usize, usize, bool);
+
+fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> Option<Module> {
+    let (start, end, _) = extent;
     let (bias, name) = (object.bias(), object.name());
     let generation = GENERATION.load(Relaxed);
     let mut at = (start >> 12).wrapping_mul(0x9e37_79b1) % BY_START.len();
@@ -179,11 +200,11 @@ fn learn(segment: Segment, start: usize, end: usize, hdr: usize, object: elf::Ob
                 MEMO_LAST.store(i as u32, Relaxed);
                 return Some(*m);
             }
-            return append(segment, cell, i, start, end, hdr, object);
+            return append(segment, cell, i, extent, hdr, object);
         }
         at = (at + 1) % BY_START.len();
     }
-    append(segment, &BY_START[at], 0, start, end, hdr, object)
+    append(segment, &BY_START[at], 0, extent, hdr, object)
 }
 
 /// Bytes of a path's end that tell objects of one folder apart.
@@ -227,8 +248,7 @@ fn append(
     segment: Segment,
     cell: &AtomicU16,
     known: u16,
-    start: usize,
-    end: usize,
+    (start, end, is_contiguous): Extent,
     hdr: usize,
     object: elf::Object,
 ) -> Option<Module> {
@@ -255,6 +275,7 @@ fn append(
         // 2 MiB of .eh_frame would make them resident.
         keeps_fp: file == b"libjvm.so",
         is_image: object.symbol(NATIVE_IMAGE).is_some(),
+        is_contiguous,
         start,
         end,
         bias,

@@ -12,6 +12,7 @@
 use super::cpu::weak_address;
 use super::os;
 use core::ffi::{CStr, c_char, c_void};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
@@ -154,6 +155,17 @@ impl Object {
         (end > start).then_some((start, end, hdr))
     }
 
+    /// The address ranges of this position-independent object's file that were mapped readable.
+    pub fn readable_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+        let bias = self.0.bias;
+        let is_readable = bias != 0 && readable(bias) && readable(bias + 4088);
+        let headers = if is_readable { headers(bias) } else { &[] };
+        headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_R != 0).map(move |p| {
+            let start = bias.wrapping_add(p.address);
+            start..start.saturating_add(p.file_bytes)
+        })
+    }
+
     fn dynamic(&self, tag: i64) -> Option<usize> {
         let mut d = self.0.dynamic;
         if d.is_null() {
@@ -274,19 +286,29 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
     let mut at = first();
     let mut left = 10_000;
     core::iter::from_fn(move || {
-        if at.is_null() || left == 0 || !readable(at as usize) || !readable(at as usize + size_of::<LinkMap>() - 8) {
+        if at.is_null() || left == 0 {
             return None;
         }
         left -= 1;
-        // SAFETY: just found readable. A node that is unloaded at this moment may hold garbage, so the next node is checked
-        // too. Nodes come from libc's allocator, which keeps their pages mapped.
-        let o: &'static LinkMap = unsafe { &*at };
-        if !readable(o.dynamic as usize) || !(o.name.is_null() || readable(o.name as usize)) {
-            return None;
-        }
-        at = o.next;
-        Some(Object(o))
+        // SAFETY: a node of the loader's list, as the node before it says.
+        let object = unsafe { object_checked(at, readable) }?;
+        at = object.0.next;
+        Some(object)
     })
+}
+
+/// The object of a node, while other threads may unload it: read only after `readable` has confirmed it.
+///
+/// # Safety
+/// `node` is or was a node of the loader's list.
+pub unsafe fn object_checked(node: *const LinkMap, readable: fn(usize) -> bool) -> Option<Object> {
+    if !readable(node as usize) || !readable(node as usize + size_of::<LinkMap>() - 8) {
+        return None;
+    }
+    // SAFETY: just found readable. A node that is unloaded at this moment may hold garbage, so what it leads to is checked
+    // too. Nodes come from libc's allocator, which keeps their pages mapped.
+    let o: &'static LinkMap = unsafe { &*node };
+    (readable(o.dynamic as usize) && (o.name.is_null() || readable(o.name as usize))).then_some(Object(o))
 }
 
 /// A loaded object as dl_iterate_phdr(3) shows it.

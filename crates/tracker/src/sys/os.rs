@@ -424,15 +424,17 @@ pub fn started() {
 /// Makes pages of the segment's file safe to write, as [`populate`] does.
 ///
 /// Some sandboxes kill for an advice of madvise that they don't know (OpenSSH's), and the tracker doesn't see every sandbox.
-/// So once the program's own code runs, each page is read through rt_sigprocmask, which most sandboxes allow. On tmpfs that
+/// So once the program's own code runs, the pages are read through rt_sigprocmask, which most sandboxes allow. On tmpfs that
 /// read allocates the page (mm/shmem.c, `SGP_CACHE`), and fails if the file system is full. A sandbox that refuses
 /// rt_sigprocmask with this `how` (Tor's) may allow madvise.
 pub fn back(p: usize, bytes: usize) -> bool {
     if !STARTED.load(Relaxed) || !ON_TMPFS.load(Relaxed) {
         return populate(p, bytes);
     }
-    for page in (p..p + bytes).step_by(4096) {
-        match ask(page) {
+    // A word across the border of two pages reads both with one call.
+    for page in (p..p + bytes).step_by(2 * 4096) {
+        let is_pair = page + 4096 < p + bytes;
+        match ask(if is_pair { page + 4096 - 4 } else { page }) {
             Err(errno::EINVAL) => {}
             Err(errno::EFAULT) => return false,
             _ => return populate(p, bytes),

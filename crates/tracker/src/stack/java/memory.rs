@@ -47,7 +47,7 @@ fn page(number: u64) -> bool {
 #[inline(never)]
 fn ask(number: u64, mark: u64) -> bool {
     let before = UNMAPPINGS.load(SeqCst);
-    if number == 0 || number >> PAGE_BITS != 0 || !os::readable((number << 12) as usize) {
+    if number == 0 || number >> PAGE_BITS != 0 || !(is_trusted(number) || os::readable((number << 12) as usize)) {
         return false;
     }
     let cells = cells(number);
@@ -64,12 +64,34 @@ fn ask(number: u64, mark: u64) -> bool {
 
 static TURN: AtomicU32 = AtomicU32::new(0);
 
+/// Pages of libjvm's file, first and one past the last, by segment: mapped for as long as the VM runs, so the kernel needn't
+/// be queried. (0, 0) = none.
+static TRUSTED: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
+
+/// Trusts whole pages of these ranges until a hook sees them unmapped or made unreadable.
+pub fn trust(ranges: impl Iterator<Item = Range<usize>>) {
+    for ([first, end], range) in TRUSTED.iter().zip(ranges) {
+        end.store(0, Relaxed);
+        first.store((range.start as u64).div_ceil(4096), Relaxed);
+        end.store(range.end as u64 >> 12, Relaxed);
+    }
+}
+
+fn is_trusted(page: u64) -> bool {
+    TRUSTED.iter().any(|[first, end]| (first.load(Relaxed)..end.load(Relaxed)).contains(&page))
+}
+
 /// This range is about to be unmapped or made unreadable, or has been.
 #[cold]
 #[inline(never)]
 pub fn forget(range: Range<usize>) {
     UNMAPPINGS.fetch_add(1, SeqCst);
     let (first, last) = (range.start as u64 >> 12, range.end as u64 >> 12);
+    for [from, end] in &TRUSTED {
+        if from.load(Relaxed) <= last && first < end.load(Relaxed) {
+            end.store(0, SeqCst);
+        }
+    }
     if last.saturating_sub(first) > 64 {
         GENERATION.fetch_add(1, Relaxed);
         return;
@@ -183,7 +205,55 @@ impl Deref for Name {
 /// The text that a C string of the VM holds, up to 64 bytes.
 pub fn c_string(at: u64) -> Option<Name> {
     let whole = slice(at, 64, 64).or_else(|| slice(at, (4096 - (at & 4095) as usize).min(64), 64))?;
-    let mut bytes = [0; 64];
-    let len = whole.copy_to(0, &mut bytes).iter().position(|b| *b == 0).unwrap_or(whole.len());
-    Some(Name { bytes, len })
+    let mut name = Name { bytes: [0; 64], len: whole.len() };
+    let (words, _) = name.bytes.as_chunks_mut();
+    for (i, to) in words.iter_mut().enumerate() {
+        let Some(word) = whole.word(8 * i) else { break };
+        *to = word.to_le_bytes();
+        if let Some(end) = to.iter().position(|b| *b == 0) {
+            name.len = 8 * i + end;
+            return Some(name);
+        }
+    }
+    // The string may lie in the last bytes of a page, the next one being unreadable.
+    let read = whole.len() & !7;
+    whole.copy_to(read, &mut name.bytes[read..]);
+    name.len = read + name.bytes[read..whole.len()].iter().position(|b| *b == 0).unwrap_or(whole.len() - read);
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies of the text at every distance from the end of a page, the next page being unreadable.
+    #[test]
+    fn a_string_at_the_end_of_a_page_is_read_to_its_end() {
+        let pages = os::private(1 << 13).expect("two pages");
+        let end = pages as usize + 4096;
+        // SAFETY: our own page; from here on only the kernel is queried about it.
+        unsafe { os::unmap(end as *mut u8, 4096) };
+        for length in 0..70usize {
+            let at = end - 1 - length;
+            for i in 0..length {
+                // SAFETY: in the first page.
+                unsafe { ((at + i) as *mut u8).write(b'a' + (i % 26) as u8) };
+            }
+            // SAFETY: its last byte.
+            unsafe { ((end - 1) as *mut u8).write(0) };
+            let name = c_string(at as u64).expect("it can be read");
+            assert_eq!(name.len(), length.min(64), "{length}");
+            assert!(name.iter().enumerate().all(|(i, b)| *b == b'a' + (i % 26) as u8), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_trusted_page_is_trusted_until_it_is_forgotten() {
+        // Nothing is mapped there, so the kernel would refuse.
+        let page = 0x6_0000_0123_u64;
+        trust(core::iter::once((page as usize - 1) << 12..(page as usize + 1) << 12));
+        assert!(super::page(page) && !super::page(page + 1));
+        forget((page as usize) << 12..((page as usize) << 12) + 4096);
+        assert!(!super::page(page));
+    }
 }

@@ -8,11 +8,23 @@
 //! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below but those marked, which have another form
 //! in the versions that lack them.
 
-use super::memory::{c_string, load};
+use super::memory::{self, c_string, load};
+use crate::segment::Segment;
+use crate::stack::module;
 use crate::sys::{elf, os};
 
 /// The VM's own numbers. A field that this VM lacks is `NONE`.
 pub const NONE: u32 = u32::MAX;
+
+/// `Type::field` as type and field. A type's name may contain `::`, a field's doesn't.
+const fn split(path: &str) -> (&[u8], &[u8]) {
+    let bytes = path.as_bytes();
+    let mut at = bytes.len();
+    while bytes[at - 1] != b':' {
+        at -= 1;
+    }
+    (bytes.split_at(at - 2).0, bytes.split_at(at).1)
+}
 
 macro_rules! layout {
     (offsets { $($(#[doc = $doc:literal])* $offset:ident: $($of:literal)|+;)* }
@@ -29,12 +41,17 @@ macro_rules! layout {
         impl Layout {
             pub const EMPTY: Self = Self { $($offset: NONE,)* $($static: 0,)* $($size: NONE,)* };
 
+            /// Whether a field of this type is wanted.
+            fn wants(kind: &[u8]) -> bool {
+                $($(kind == const { split($of).0 })||+ ||)* $(kind == const { split($sof).0 })||*
+            }
+
             fn field(&mut self, kind: &[u8], name: &[u8], offset: u64, address: u64) {
-                let is = |of: &str| of.rsplit_once("::").is_some_and(|(k, n)| k.as_bytes() == kind && n.as_bytes() == name);
-                $(if address == 0 && ($(is($of))||+) {
+                let is = |(of, field): (&[u8], &[u8])| name == field && kind == of;
+                $(if address == 0 && ($(is(const { split($of) }))||+) {
                     self.$offset = offset as u32;
                 })*
-                $(if address != 0 && is($sof) {
+                $(if address != 0 && is(const { split($sof) }) {
                     self.$static = address;
                 })*
             }
@@ -144,7 +161,10 @@ const ENTRIES: u64 = 20_000;
 impl Layout {
     /// Reads the tables of the libjvm that is loaded; `None` if there is none, or one without what every version has.
     pub fn find() -> Option<Self> {
-        let vm = elf::objects_checked(os::readable).find(|o| o.name().ends_with(b"/libjvm.so"))?;
+        let known = Segment::current().and_then(|segment| module::loaded(segment, b"libjvm.so"));
+        let listed = || elf::objects_checked(os::readable).find(|o| o.name().ends_with(b"/libjvm.so"));
+        let vm = known.or_else(listed)?;
+        memory::trust(vm.readable_segments(os::readable));
         let word = |name| load::<u64>(vm.symbol(name)? as u64);
         let mut layout = Self::EMPTY;
 
@@ -154,12 +174,18 @@ impl Layout {
         let fixed = word(c"gHotSpotVMStructEntryIsStaticOffset")?;
         let offset = word(c"gHotSpotVMStructEntryOffsetOffset")?;
         let address = word(c"gHotSpotVMStructEntryAddressOffset")?;
+        // Entries of one type follow one another. Of most types no field is wanted; then their names needn't be read.
+        let mut last = (0, None);
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(kind)).filter(|k| *k != 0) else { break };
+            if kind != last.0 {
+                last = (kind, Some(c_string(kind)?).filter(|kind| Self::wants(kind)));
+            }
+            let Some(kind) = last.1 else { continue };
             let is_static = load::<u32>(entry.wrapping_add(fixed))? != 0;
             let address = if is_static { load::<u64>(entry.wrapping_add(address))? } else { 0 };
             layout.field(
-                &c_string(kind)?,
+                &kind,
                 &c_string(load(entry.wrapping_add(name))?)?,
                 load(entry.wrapping_add(offset))?,
                 address,
@@ -232,4 +258,12 @@ impl Layout {
             && one(self.deopt, self.deopt_offset)
             && (self.metadata != NONE || (self.blob_mutable != NONE && self.blob_relocations != NONE))
     }
+}
+
+#[cfg(test)]
+#[test]
+fn the_last_colons_divide_a_path() {
+    assert_eq!(split("HeapBlock::Header::_used"), (&b"HeapBlock::Header"[..], &b"_used"[..]));
+    assert_eq!(split("ConstMethod::_flags._flags"), (&b"ConstMethod"[..], &b"_flags._flags"[..]));
+    assert!(Layout::wants(b"HeapBlock::Header") && Layout::wants(b"CodeCache") && !Layout::wants(b"HeapBlock::"));
 }

@@ -113,6 +113,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let (shown, folded) = worth_a_line(order, books, weight);
     for category in shown {
         let share = books.weight_of(category).percent_of(weight);
+        let share = (!category.figures.has_unknown_weight()).then_some(share);
         category_line(out, &category.name, &category.figures, share, resident)?;
     }
     if !folded.is_empty() {
@@ -129,14 +130,20 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             ..Figures::default()
         };
         let share = folded.iter().map(|category| books.weight_of(category)).sum::<Bytes>().percent_of(weight);
-        category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
+        category_line(out, &format!("{} small categories", folded.len()), &rest, Some(share), resident)?;
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
     let whole = weight.percent_of(weight);
-    category_line(out, "total", &Figures { resident: Some(all), ..books.total }, whole, resident)?;
+    category_line(out, "total", &Figures { resident: Some(all), ..books.total }, Some(whole), resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
     of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
-    if !of_files.is_empty() {
+    if books.categories.iter().any(|category| category.figures.has_unknown_weight()) {
+        let why = if books.ending.is_some() { ": the process has ended" } else { "" };
+        writeln!(
+            out,
+            "\nHow much of the committed memory was resident is not known{why}. `share` is of the live blocks."
+        )?;
+    } else if !of_files.is_empty() {
         let names: Vec<_> =
             of_files.iter().take(3).map(|c| format!("{} {}", cut(&c.name, NAME), c.figures.files)).collect();
         let files = books.total.files;
@@ -146,7 +153,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             "The kernel can drop their pages and read them again from the files, so `share` leaves them out."
         )?;
     }
-    if let Some(own) = books.mappings_of_malloc() {
+    if let Some(own) = books.mappings_of_malloc().filter(|own| own.figures.resident.is_some()) {
         writeln!(
             out,
             "\nThe live blocks lie in {}'s mappings. `share` counts only the part of these mappings beyond the blocks.",
@@ -169,12 +176,13 @@ fn worth_a_line<'b>(order: Vec<&'b Category>, books: &Books, weight: Bytes) -> (
     if small.len() > FEW { (large, small) } else { (order, Vec::new()) }
 }
 
-fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: f64, resident: bool) -> io::Result<()> {
+fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: Option<f64>, resident: bool) -> io::Result<()> {
     write!(
         out,
-        "{:NAME$} {:>9} {share:>5.1}% {:>12} {:>9} {:>10} {:>10}",
+        "{:NAME$} {:>9} {:>6} {:>12} {:>9} {:>10} {:>10}",
         cut(name, NAME),
         if f.fault { FAULT.into() } else { dash(f.live) },
+        share.map_or("-".into(), |share| format!("{share:.1}%")),
         if f.live_count == 0 || f.fault { "-".into() } else { count(f.live_count) },
         dash(f.peak),
         dash(f.committed),
@@ -392,7 +400,7 @@ mod tests {
             ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
         );
         // The resident bytes of a dead process are unknown.
-        assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - 0.0% -"].map(String::from));
+        assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - - -"].map(String::from));
     }
 
     /// 60 MiB of live blocks lie in 64 resident MiB that jemalloc mapped: they must not be counted twice.

@@ -83,7 +83,9 @@ fn bars(books: &Books) -> Bars {
         .collect();
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.bytes));
     let sum: Bytes = bars.iter().map(|bar| Bytes(bar.bytes)).sum();
-    let name = "live blocks, and mappings without files".into();
+    let is_resident_known = books.categories.iter().any(|category| category.figures.resident.is_some());
+    let name =
+        if is_resident_known { "live blocks, and resident mappings without files" } else { "live blocks" }.into();
     let groups = vec![BarGroup { name, colour: 0, bars }];
     Bars { title: "What it holds".into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
 }

@@ -72,11 +72,15 @@ impl Figures {
         self.live + (self.committed - self.files)
     }
 
-    /// The memory that a line really costs; tables are ordered by it. For mappings, these are the resident pages if
-    /// known: a stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
+    /// The memory that a line is known to cost; tables are ordered by it. For mappings, these are the resident pages: a
+    /// stack of 1 MiB of which 20 KiB were touched weighs 20 KiB, and a mapping of a dead process weighs nothing.
     fn weight(&self) -> Bytes {
-        let mapped = self.committed - self.files;
-        self.live + self.resident.map_or(mapped, |resident| resident.min(mapped))
+        self.live + self.resident.unwrap_or_default().min(self.committed - self.files)
+    }
+
+    /// Whether nothing is known of what the line costs: mappings only, of a process that has ended or can't be read.
+    pub fn has_unknown_weight(&self) -> bool {
+        self.resident.is_none() && self.live == Bytes::ZERO && self.committed > Bytes::ZERO
     }
 
     /// Adds everything except peaks, which belong to different moments.
@@ -309,13 +313,9 @@ impl Books {
         self.categories.iter().filter(is_its).find(holds).filter(|_| self.counter("attaches") == 0)
     }
 
-    /// What the category costs. The mappings of malloc weigh what is beyond the live blocks in them, so that no byte
-    /// counts twice. Stacks are committed whole and hardly touched: they weigh only what is known to be resident.
+    /// What the category is known to cost. The mappings of malloc weigh what is beyond the live blocks in them, so that no
+    /// byte counts twice.
     pub fn weight_of(&self, category: &Category) -> Bytes {
-        const STACKS: &str = FIXED_CATEGORIES[3];
-        if category.name == STACKS && category.figures.resident.is_none() {
-            return category.figures.live;
-        }
         let weight = category.figures.weight();
         let is_its = self.mappings_of_malloc().is_some_and(|its| std::ptr::eq(its, category));
         if is_its { weight - self.total.live } else { weight }

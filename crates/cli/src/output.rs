@@ -174,6 +174,17 @@ impl Format {
     }
 }
 
+/// What `try` and `compare` write: the same table in each of these.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum TicketFormat {
+    Text,
+    Json,
+    /// A table for a ticket or a commit
+    Markdown,
+    /// One self-contained page
+    Html,
+}
+
 /// For a command that does not support some values: its help omits them, and a user who types one gets a reason.
 pub fn hiding<T: ValueEnum + PartialEq + Send + Sync + 'static>(
     values: &[T],

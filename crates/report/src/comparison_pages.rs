@@ -8,8 +8,8 @@ use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{A, B, Change, Comparison, METRICS, SIDES, Site, Verdict};
 
 use crate::comparison_text::{certainty, exceeded, facts, failures, interval, name, result, shown_of};
-use crate::page::markup::{hash_source, text};
-use crate::trial_pages::{STYLE, plain};
+use crate::page::markup::text;
+use crate::ticket::{self, plain};
 use crate::trial_text::{figure, signed};
 use crate::words::{counted, cut, printable};
 
@@ -114,39 +114,30 @@ pub fn markdown(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]
     notes(of).iter().try_for_each(|note| writeln!(out, "\n- note: {}", plain(&printable(note))))
 }
 
-/// Well-formed XML too.
 pub fn html(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
-    let title = text(&format!("plimsoll compare: {}, against {}", of.commands[B], of.commands[A]));
-    writeln!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>"
-    )?;
-    let policy = format!("default-src 'none'; style-src {}", hash_source(STYLE));
-    writeln!(out, "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\"/>", text(&policy))?;
-    writeln!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>")?;
-    writeln!(out, "<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>")?;
-    writeln!(out, "<p>{}</p>\n<p class=\"best\">{}</p>", text(&facts(of).join(", ")), text(&result(of)))?;
-    budget(of, excesses).iter().try_for_each(|sentence| writeln!(out, "<p>{}</p>", text(sentence)))?;
-    if of.is_compared() {
-        writeln!(out, "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">figure</th>")?;
-        for head in ["A", "B", "B − A", "all intervals hold with 99 %"] {
-            write!(out, "<th scope=\"col\">{head}</th>")?;
+    let title = format!("plimsoll compare: {}, against {}", of.commands[B], of.commands[A]);
+    ticket::page(out, &title, &facts(of).join(", "), &result(of), |out| {
+        budget(of, excesses).iter().try_for_each(|sentence| writeln!(out, "<p>{}</p>", text(sentence)))?;
+        if of.is_compared() {
+            writeln!(out, "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">figure</th>")?;
+            for head in ["A", "B", "B − A", "all intervals hold with 99 %"] {
+                write!(out, "<th scope=\"col\">{head}</th>")?;
+            }
+            writeln!(out, "</tr></thead>\n<tbody>")?;
+            for row in rows(of) {
+                let class = if row.changed { " class=\"best\"" } else { "" };
+                write!(out, "<tr><th scope=\"row\"{class}>{}</th>", text(&row.name))?;
+                row.figures.iter().try_for_each(|figure| write!(out, "<td>{}</td>", text(figure)))?;
+                writeln!(out, "<td>{}</td></tr>", text(&row.interval))?;
+            }
+            writeln!(out, "</tbody></table></div>")?;
         }
-        writeln!(out, "</tr></thead>\n<tbody>")?;
-        for row in rows(of) {
-            let class = if row.changed { " class=\"best\"" } else { "" };
-            write!(out, "<tr><th scope=\"row\"{class}>{}</th>", text(&row.name))?;
-            row.figures.iter().try_for_each(|figure| write!(out, "<td>{}</td>", text(figure)))?;
-            writeln!(out, "<td>{}</td></tr>", text(&row.interval))?;
+        for Stacks { heading, stacks } in &stacks(of) {
+            writeln!(out, "<h2>{}</h2>", text(heading))?;
+            for (change, frames) in stacks {
+                writeln!(out, "<p><b>{}</b></p>\n<pre>{}</pre>", text(change), text(&frames.join("\n")))?;
+            }
         }
-        writeln!(out, "</tbody></table></div>")?;
-    }
-    for Stacks { heading, stacks } in &stacks(of) {
-        writeln!(out, "<h2>{}</h2>", text(heading))?;
-        for (change, frames) in stacks {
-            writeln!(out, "<p><b>{}</b></p>\n<pre>{}</pre>", text(change), text(&frames.join("\n")))?;
-        }
-    }
-    notes(of).iter().try_for_each(|note| writeln!(out, "<p>{}</p>", text(note)))?;
-    writeln!(out, "</body>\n</html>")
+        notes(of).iter().try_for_each(|note| writeln!(out, "<p>{}</p>", text(note)))
+    })
 }

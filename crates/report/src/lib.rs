@@ -40,6 +40,7 @@ pub mod serve_list;
 mod sites_json;
 pub mod sites_text;
 pub mod text;
+mod ticket;
 pub mod trial_json;
 pub mod trial_pages;
 pub mod trial_text;

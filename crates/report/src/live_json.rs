@@ -6,6 +6,7 @@ use plimsoll_trial::live::{LiveTrial, Most, Tried};
 use serde::Serialize;
 
 use crate::live_text;
+use crate::trial_json::Predicted;
 
 pub const SCHEMA: &str = "plimsoll.live-trial/1";
 
@@ -34,12 +35,6 @@ struct Step<'t> {
     predicted_saving: Option<Predicted>,
     lines: Vec<Line<'t>>,
     set_back: Vec<Flag<'t>>,
-}
-
-#[derive(Serialize)]
-struct Predicted {
-    least_bytes: u64,
-    most_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -92,7 +87,7 @@ fn step(step: &Tried) -> Step<'_> {
         after_bytes: step.after,
         idle_bytes: step.idle,
         difference_bytes: step.difference(),
-        predicted_saving: step.predicted.map(|(least_bytes, most_bytes)| Predicted { least_bytes, most_bytes }),
+        predicted_saving: step.predicted.map(Predicted::from),
         lines: step.lines.iter().map(|(id, name, change)| Line { id, name, change_bytes: *change }).collect(),
         set_back: step.set_back.iter().map(|one| Flag { flag: &one.name, value: &one.value }).collect(),
     }

@@ -57,10 +57,17 @@ struct Difference {
     significant: bool,
 }
 
+/// What the verdicts expect a remedy to save.
 #[derive(Serialize)]
-struct Predicted {
+pub(crate) struct Predicted {
     least_bytes: u64,
     most_bytes: u64,
+}
+
+impl From<(u64, u64)> for Predicted {
+    fn from((least_bytes, most_bytes): (u64, u64)) -> Predicted {
+        Predicted { least_bytes, most_bytes }
+    }
 }
 
 #[derive(Serialize)]
@@ -149,6 +156,6 @@ fn row(trial: &Trial, at: usize) -> Row<'_> {
         runs: trial.runs.iter().filter(|run| run.row == at).count(),
         failed: trial.failed(at).count(),
         figures: trial.metrics().into_iter().filter_map(figure).collect(),
-        predicted_saving: named.predicted.map(|(least_bytes, most_bytes)| Predicted { least_bytes, most_bytes }),
+        predicted_saving: named.predicted.map(Predicted::from),
     }
 }

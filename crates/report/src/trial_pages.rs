@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use plimsoll_trial::{Metric, Trial};
 
-use crate::page::markup::{hash_source, text};
+use crate::page::markup::text;
+use crate::ticket::{self, plain};
 use crate::trial_text::{best, figure, signed};
 use crate::words::{cut, printable};
 
@@ -113,65 +114,34 @@ pub fn markdown(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     Ok(())
 }
 
-/// Text without meaning in Markdown. Everything that could be markup is escaped (CommonMark, 2.4).
-pub(crate) fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if "\\`*_[]<>&|#~!".contains(c) {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
-}
-
-pub(crate) const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1d2226; --quiet: #56616a; --line: #d9dfe3; --paper: #fff; --good: #00694e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaed; --quiet: #a3aeb6; --line: #38424a; --paper: #14181b; --good: #6fd6b1; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 16px; overflow-wrap: anywhere; }
-h1 { font-size: 20px; } h2 { font-size: 18px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); }
-th:first-child, td:last-child { text-align: left; } th { font-weight: 500; }
-small { display: block; color: var(--quiet); } .best { font-weight: 600; color: var(--good); } .scroll { overflow-x: auto; }
-";
-
-/// Well-formed XML too.
 pub fn html(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     let metrics = trial.metrics();
-    let title = text(&format!("plimsoll try: {}", trial.command));
-    writeln!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>"
-    )?;
-    let policy = format!("default-src 'none'; style-src {}", hash_source(STYLE));
-    writeln!(out, "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\"/>", text(&policy))?;
-    writeln!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>")?;
-    writeln!(out, "<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>")?;
-    writeln!(out, "<p>{}</p>\n<p class=\"best\">{}</p>", text(&facts(trial).join(", ")), text(&best(trial)))?;
-    write!(out, "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">row</th>")?;
-    metrics.iter().try_for_each(|metric| write!(out, "<th scope=\"col\">{}</th>", metric.heading()))?;
-    writeln!(out, "<th scope=\"col\">ran</th><th scope=\"col\">expected saving</th></tr></thead>\n<tbody>")?;
-    for line in lines(trial, &metrics) {
-        write!(out, "<tr><th scope=\"row\">{}</th>", text(&line.name))?;
-        for cell in &line.cells {
-            write!(out, "<td>")?;
-            if let Some(Cell { median, spread, difference }) = cell {
-                write!(out, "{}", text(median))?;
-                if let Some(spread) = spread {
-                    write!(out, "<small>± {}</small>", text(spread))?;
+    let title = format!("plimsoll try: {}", trial.command);
+    ticket::page(out, &title, &facts(trial).join(", "), &best(trial), |out| {
+        write!(out, "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">row</th>")?;
+        metrics.iter().try_for_each(|metric| write!(out, "<th scope=\"col\">{}</th>", metric.heading()))?;
+        writeln!(out, "<th scope=\"col\">ran</th><th scope=\"col\">expected saving</th></tr></thead>\n<tbody>")?;
+        for line in lines(trial, &metrics) {
+            write!(out, "<tr><th scope=\"row\">{}</th>", text(&line.name))?;
+            for cell in &line.cells {
+                write!(out, "<td>")?;
+                if let Some(Cell { median, spread, difference }) = cell {
+                    write!(out, "{}", text(median))?;
+                    if let Some(spread) = spread {
+                        write!(out, "<small>± {}</small>", text(spread))?;
+                    }
+                    if let Some((mean, bounds)) = difference {
+                        write!(out, "<b>{}</b><small>{}</small>", text(mean), text(bounds))?;
+                    }
                 }
-                if let Some((mean, bounds)) = difference {
-                    write!(out, "<b>{}</b><small>{}</small>", text(mean), text(bounds))?;
-                }
+                write!(out, "</td>")?;
             }
-            write!(out, "</td>")?;
+            writeln!(out, "<td>{}</td><td>{}</td></tr>", text(&line.ran), text(&line.predicted))?;
         }
-        writeln!(out, "<td>{}</td><td>{}</td></tr>", text(&line.ran), text(&line.predicted))?;
-    }
-    writeln!(out, "</tbody></table></div>\n<p><small>{}</small></p>", text(LEGEND))?;
-    for sentence in failures(trial).iter().chain(&trial.notes) {
-        writeln!(out, "<p>{}</p>", text(sentence))?;
-    }
-    writeln!(out, "</body>\n</html>")
+        writeln!(out, "</tbody></table></div>\n<p><small>{}</small></p>", text(LEGEND))?;
+        for sentence in failures(trial).iter().chain(&trial.notes) {
+            writeln!(out, "<p>{}</p>", text(sentence))?;
+        }
+        Ok(())
+    })
 }

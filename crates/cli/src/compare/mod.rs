@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
 use plimsoll_process::foreign::{Deadline, FileKind, NAMES, given};
@@ -27,7 +26,7 @@ use plimsoll_trial::{End, Run, plan};
 
 use crate::alike::nearest_name;
 use crate::exit::Exit;
-use crate::output::{require_stdout, say, shown, to_output};
+use crate::output::{TicketFormat, require_stdout, say, shown, to_output};
 use crate::sys::Signals;
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};
@@ -73,21 +72,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     stacks: Option<PathBuf>,
     /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = TicketFormat::Text)]
+    format: TicketFormat,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-    /// A table for a ticket or a commit
-    Markdown,
-    /// One self-contained page
-    Html,
 }
 
 /// A command line.
@@ -146,10 +135,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));
     let found = excesses.as_deref();
     to_output(output, |out| match args.format {
-        Format::Text => comparison_text::write(out, &comparison, found),
-        Format::Json => comparison_json::write(out, &comparison, found),
-        Format::Markdown => comparison_pages::markdown(out, &comparison, found),
-        Format::Html => comparison_pages::html(out, &comparison, found),
+        TicketFormat::Text => comparison_text::write(out, &comparison, found),
+        TicketFormat::Json => comparison_json::write(out, &comparison, found),
+        TicketFormat::Markdown => comparison_pages::markdown(out, &comparison, found),
+        TicketFormat::Html => comparison_pages::html(out, &comparison, found),
     })?;
     if let Some(folder) = args.stacks.as_deref().filter(|_| comparison.tracked.is_some()) {
         let [a, b] = comparison.commands.each_ref().map(|command| words::cut(command, 80));
@@ -167,7 +156,7 @@ fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> ExitCode {
     }
 }
 
-fn of_recordings(of: [&PathBuf; 2], format: Format, output: Option<&Path>) -> Result<ExitCode, Failure> {
+fn of_recordings(of: [&PathBuf; 2], format: TicketFormat, output: Option<&Path>) -> Result<ExitCode, Failure> {
     for file in of {
         if !recording::is_one(file) {
             let [a, b] = of.map(|file| shown(file));
@@ -176,10 +165,12 @@ fn of_recordings(of: [&PathBuf; 2], format: Format, output: Option<&Path>) -> Re
         }
     }
     match format {
-        Format::Text | Format::Json => {
-            recordings::compare(of.map(PathBuf::as_path), matches!(format, Format::Json), output)
+        TicketFormat::Text | TicketFormat::Json => {
+            recordings::compare(of.map(PathBuf::as_path), matches!(format, TicketFormat::Json), output)
         }
-        Format::Markdown | Format::Html => Err("two recordings are compared as --format text or json".into()),
+        TicketFormat::Markdown | TicketFormat::Html => {
+            Err("two recordings are compared as --format text or json".into())
+        }
     }
 }
 

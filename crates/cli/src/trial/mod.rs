@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
@@ -32,7 +31,7 @@ use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
 
 use crate::exit::Exit;
 use crate::named::pid_of;
-use crate::output::{require_stdout, say, to_output};
+use crate::output::{TicketFormat, require_stdout, say, to_output};
 use crate::sys::Signals;
 use crate::{Failure, launch};
 
@@ -104,24 +103,14 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = crate::explain::bytes)]
     limit: Option<Bytes>,
     /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = TicketFormat::Text)]
+    format: TicketFormat,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Program and its arguments
     #[arg(last = true, required_unless_present = "pid", value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-    /// A table for a ticket or a commit
-    Markdown,
-    /// One self-contained page
-    Html,
 }
 
 /// One `--with`: the rows of a start, and the step on a running process. At least one of them is known.
@@ -200,10 +189,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     table.fill(&way, &signals, &asked);
     let trial = table.trial;
     to_output(output.as_deref(), |out| match format {
-        Format::Text => trial_text::write(out, &trial),
-        Format::Json => trial_json::write(out, &trial),
-        Format::Markdown => trial_pages::markdown(out, &trial),
-        Format::Html => trial_pages::html(out, &trial),
+        TicketFormat::Text => trial_text::write(out, &trial),
+        TicketFormat::Json => trial_json::write(out, &trial),
+        TicketFormat::Markdown => trial_pages::markdown(out, &trial),
+        TicketFormat::Html => trial_pages::html(out, &trial),
     })?;
     Ok(match trial.runs.iter().any(|run| run.end.is_good()) {
         _ if trial.interrupted => Exit::Interrupted.into(),
@@ -220,10 +209,10 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     let wanted = live::Wanted { steps, idle: args.idle, yes: args.yes };
     let Some(trial) = live::run(pid, wanted)? else { return Ok(Exit::Failed.into()) };
     to_output(args.output.as_deref(), |out| match args.format {
-        Format::Text => live_text::write(out, &trial),
-        Format::Json => live_json::write(out, &trial),
-        Format::Markdown => live_pages::markdown(out, &trial),
-        Format::Html => live_pages::html(out, &trial),
+        TicketFormat::Text => live_text::write(out, &trial),
+        TicketFormat::Json => live_json::write(out, &trial),
+        TicketFormat::Markdown => live_pages::markdown(out, &trial),
+        TicketFormat::Html => live_pages::html(out, &trial),
     })?;
     let is_done = trial.steps.iter().skip(1).any(|step| step.idle.is_some());
     Ok(match trial.interrupted {

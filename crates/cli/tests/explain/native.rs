@@ -287,7 +287,15 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.path);
+        // A process leaves its group a moment after it has been reaped; until then the group is busy.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let is_busy = || {
+            let removed = std::fs::remove_dir(&self.path);
+            removed.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+        };
+        while is_busy() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }
 
@@ -316,8 +324,6 @@ fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
     assert!(rest.unsigned_abs() <= 4 * MIB, "{rest}: {lines:?}");
     explained.verdicts_are(&["limit-near", "unclear"]);
     drop(fixture);
-    // The group is empty once its process has been reaped.
-    std::thread::sleep(std::time::Duration::from_millis(100));
 }
 
 /// Pages of a process that its page table has, including the shared zero page, which smaps does not count.

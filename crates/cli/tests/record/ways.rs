@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 #[test]
 fn a_command_is_recorded_from_its_first_block_to_its_end() {
@@ -50,7 +49,9 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
         );
         wait_until("the file", || place.path("s.jfr").exists());
         if signal == "TERM" {
-            std::thread::sleep(Duration::from_millis(60));
+            let length = || place.path("s.jfr").metadata().map_or(0, |file| file.len());
+            let begun = length();
+            wait_until("another instant", || length() > begun);
             recorder.signal("HUP");
             wait_until("the full file", || full(&place, "s.").len() == 1);
             wait_until("the next", || place.path("s.jfr").exists());

@@ -97,9 +97,9 @@ pub fn prune(shelf: &mut impl Shelf) {
             doomed.push((name, kind, facts));
         }
     }
-    if doomed.iter().any(|(_, kind, _)| *kind == Kind::Library) {
+    if doomed.iter().any(|(_, kind, _)| *kind == EntryKind::Library) {
         let mapped = mapped_libraries();
-        doomed.retain(|(_, kind, facts)| *kind != Kind::Library || !mapped.contains(&facts.inode));
+        doomed.retain(|(_, kind, facts)| *kind != EntryKind::Library || !mapped.contains(&facts.inode));
     }
     for (name, _, seen) in doomed {
         // Another process may have touched or replaced the file since.
@@ -115,33 +115,33 @@ fn moment(seconds: u64) -> SystemTime {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum EntryKind {
     Library,
     Derived,
     Unfinished,
 }
 
-impl Kind {
+impl EntryKind {
     fn lasts(self) -> Duration {
-        if self == Kind::Unfinished { UNFINISHED } else { UNUSED }
+        if self == EntryKind::Unfinished { UNFINISHED } else { UNUSED }
     }
 }
 
 /// The kind of a file that Plimsoll made; `None` if the file is foreign or must stay.
-fn kind(name: &str) -> Option<Kind> {
+fn kind(name: &str) -> Option<EntryKind> {
     let is_hex = |text: &str| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
     if let Some(hidden) = name.strip_prefix('.') {
         let by_pid =
             hidden.split_once('.').is_some_and(|(pid, _)| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()));
         let ours = by_pid || ["run-", "attach-", "libplimsoll-"].iter().any(|start| hidden.starts_with(start));
-        return ours.then_some(Kind::Unfinished);
+        return ours.then_some(EntryKind::Unfinished);
     }
     if let Some(digest) = name.strip_prefix("libplimsoll-").and_then(|rest| rest.strip_suffix(".so")) {
-        return is_hex(digest).then_some(Kind::Library);
+        return is_hex(digest).then_some(EntryKind::Library);
     }
     let stem = name.strip_suffix(".rules")?;
     let key = stem.strip_prefix("run-").or_else(|| stem.strip_prefix("attach-")).unwrap_or(stem);
-    is_hex(key.split('-').next().unwrap_or_default()).then_some(Kind::Derived)
+    is_hex(key.split('-').next().unwrap_or_default()).then_some(EntryKind::Derived)
 }
 
 /// A time in the future gives age 0.
@@ -174,12 +174,12 @@ mod tests {
     fn only_what_we_made_has_a_kind() {
         let hex = "0123456789abcdef";
         let known = [
-            (format!("libplimsoll-{hex}.so"), Some(Kind::Library)),
-            (format!("run-{hex}.rules"), Some(Kind::Derived)),
-            (format!("attach-{hex}.rules"), Some(Kind::Derived)),
-            (format!("{hex}-{hex}-libc.so.6.rules"), Some(Kind::Derived)),
-            (format!(".libplimsoll-{hex}.so-1-2"), Some(Kind::Unfinished)),
-            (String::from(".123.x.rules"), Some(Kind::Unfinished)),
+            (format!("libplimsoll-{hex}.so"), Some(EntryKind::Library)),
+            (format!("run-{hex}.rules"), Some(EntryKind::Derived)),
+            (format!("attach-{hex}.rules"), Some(EntryKind::Derived)),
+            (format!("{hex}-{hex}-libc.so.6.rules"), Some(EntryKind::Derived)),
+            (format!(".libplimsoll-{hex}.so-1-2"), Some(EntryKind::Unfinished)),
+            (String::from(".123.x.rules"), Some(EntryKind::Unfinished)),
             (String::from(".pruned"), None),
             (String::from(".notes"), None),
             (String::from("libplimsoll-.so"), None),

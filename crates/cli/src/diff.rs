@@ -12,7 +12,7 @@ use plimsoll_tracked::symbols;
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
-use crate::target::Target;
+use crate::target::TrackedTarget;
 use crate::{Failure, allocation, named, progress, recording, target};
 
 #[derive(clap::Args)]
@@ -90,7 +90,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Compares site by site: new, grown, shrunk, or only noise of the estimates.
-fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCode, Failure> {
+fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) -> Result<ExitCode, Failure> {
     if args.style != Style::Plimsoll {
         return Err("--style hotspot shows no stacks: leave it out".into());
     }

@@ -11,7 +11,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{Ask, Deadline, FileKind, LOOK, open};
 use plimsoll_process::processes::{Lacking, Seen};
-use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
+use plimsoll_report::doctor::{self as findings, BooksFound, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
 
 use crate::output::{require_stdout, to_output};
@@ -240,12 +240,12 @@ fn tracked((pid, path, life): (u32, PathBuf, Life), deadline: Deadline) -> Track
         Life::Detached => "detached",
     };
     let books = match target::books(&path, life, deadline) {
-        Ok(books) => Books::Read {
+        Ok(books) => BooksFound::Read {
             live_bytes: books.total.live.0,
             committed_bytes: books.total.committed.0,
             command: books.process.arguments.join(" "),
         },
-        Err(Failure(error)) => Books::Refused { error },
+        Err(Failure(error)) => BooksFound::Refused { error },
     };
     Tracked { pid, state, segment: path.display().to_string(), books }
 }

@@ -9,13 +9,13 @@ use plimsoll_facts::ending;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::cgroup;
 use plimsoll_process::proc;
-use plimsoll_report::jfr::{Cost, End, How, Instant, Site, TABLE, Target as Described, Told};
+use plimsoll_report::jfr::{Cost, DescribedTarget, End, How, Instant, Site, TABLE, Told};
 use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::Sites;
 
-use crate::target::Target;
+use crate::target::TrackedTarget;
 
-pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
+pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
     let books = &of.books;
     let process = of.live_pid.and_then(|pid| proc::Target::open(pid, of.deadline).ok());
     let status = process.as_ref().and_then(|process| proc::read_process(process).ok());
@@ -30,14 +30,14 @@ pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
         oom_killed: books.ending.is_some_and(|ending| ending.is_oom_kill()),
         last_sign_ns: Some(books.time_ns),
     });
-    let described = Described {
+    let described = DescribedTarget {
         pid: of.live_pid.unwrap_or(books.process.pid),
         command: books.process.arguments.join(" "),
         executable: books.process.executable.clone(),
         runtime: books.process.runtime.name(),
         runtime_version: books.process.runtime_version.clone().unwrap_or_default(),
         mode: books.mode.name(),
-        ..Described::default()
+        ..DescribedTarget::default()
     };
     let sites = Site::of(sites, |_, _| None);
     let instant = Instant {

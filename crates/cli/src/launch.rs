@@ -22,7 +22,7 @@ use crate::untrackable;
 pub struct Launch {
     /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
-    sites: Sites,
+    sites: SiteMode,
     /// Set the mean number of bytes between two samples
     #[arg(long, value_name = "BYTES", default_value_t = plimsoll_tracked::segment::SAMPLE_MEAN,
           value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
@@ -52,7 +52,7 @@ pub struct Launch {
 
 /// Which blocks get deep stacks.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sites {
+pub enum SiteMode {
     Off,
     Sampled,
     Exact,
@@ -99,7 +99,7 @@ pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString,
     let program = command.first().cloned().unwrap_or_default();
     let Some(path) = resolve(Path::new(&program)) else { return Ok(None) };
     let launch = Launch {
-        sites: Sites::Exact,
+        sites: SiteMode::Exact,
         sample: segment::SAMPLE_MEAN,
         depth: 256,
         dir: Some(dir.to_owned()),

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use plimsoll_process::foreign::own_files;
 use plimsoll_profiles::profile;
 use plimsoll_report::profile::{self as exporters, Exporter};
-use plimsoll_report::{hotspot, json, native_image, text, words};
+use plimsoll_report::{hotspot, native_image, text, words};
 use plimsoll_tracked::books::Books;
 
 use crate::{Failure, pager, progress, sys};
@@ -212,10 +212,10 @@ impl Weigh {
     }
 }
 
+/// The text that `report` and `run` print.
 #[derive(Clone, Copy)]
 pub struct Choice {
     pub style: Style,
-    pub format: Format,
     pub by: By,
     /// Also print callers and mappings.
     pub detail: bool,
@@ -228,16 +228,15 @@ impl Choice {
     }
 
     pub fn write(self, out: &mut dyn Write, books: &Books) -> io::Result<()> {
-        match (self.format, self.style) {
-            (Format::Json, _) => json::write(out, books, None, json::Frames::InSites),
-            (_, Style::Plimsoll) => {
+        match self.style {
+            Style::Plimsoll => {
                 text::write(out, books, self.by.lines().unwrap_or_default())?;
                 if self.detail && self.by != By::Caller { text::callers_only(out, books) } else { Ok(()) }
             }
-            (_, Style::NativeImage) => native_image::write(out, books),
-            (_, Style::NativeImage23) => native_image::write_23(out, books),
-            (_, Style::Hotspot) if self.detail => hotspot::detail(out, books),
-            (_, Style::Hotspot) => hotspot::summary(out, books),
+            Style::NativeImage => native_image::write(out, books),
+            Style::NativeImage23 => native_image::write_23(out, books),
+            Style::Hotspot if self.detail => hotspot::detail(out, books),
+            Style::Hotspot => hotspot::summary(out, books),
         }
     }
 }

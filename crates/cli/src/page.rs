@@ -14,7 +14,7 @@ use plimsoll_tracked::symbols;
 use crate::Failure;
 use crate::output::{shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
-use crate::target::{self, Target};
+use crate::target::{self, TrackedTarget};
 
 /// Moments of a recording whose call sites the page has.
 const MOMENTS: usize = 48;
@@ -63,7 +63,7 @@ pub fn of_recording(history: &History, target: &Path, output: Option<&Path>) -> 
     written(&page, output)
 }
 
-fn named_sites(target: &mut Target, stacks: &Stacks) -> Result<plimsoll_profiles::profile::Profile, Failure> {
+fn named_sites(target: &mut TrackedTarget, stacks: &Stacks) -> Result<plimsoll_profiles::profile::Profile, Failure> {
     let names = target.symbols(&stacks.symbols);
     symbols::resolve(&mut target.books, &names, target.deadline);
     let mut sites = stacks.sites(target, false)?;

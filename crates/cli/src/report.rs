@@ -13,7 +13,7 @@ use plimsoll_tracked::symbols;
 
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
-use crate::target::Target;
+use crate::target::TrackedTarget;
 use crate::{Failure, allocation, jfr_report, named, page, progress, recording, target};
 
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return page::of_target(&path, &args.stacks, args.output.as_deref(), deadline);
     }
     let mut target = target::open(&path, deadline)?;
-    let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
+    let choice = Choice { style: args.style, by: args.by, detail: args.detail };
     let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
     match args.format {
         Format::Text if !of_sites => {
@@ -134,7 +134,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Writes the views of the sites.
-fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
+fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
     if args.style != Style::Plimsoll {
         return Err("--style hotspot and native-image show no stacks: leave it out".into());
     }

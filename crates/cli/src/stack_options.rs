@@ -11,7 +11,7 @@ use plimsoll_tracked::sites::{Sites, Wrappers};
 
 use crate::Failure;
 use crate::output::Weigh;
-use crate::target::Target;
+use crate::target::TrackedTarget;
 
 /// Which stacks to show, and how: options of `report` and `diff`.
 #[derive(Default, clap::Args)]
@@ -54,7 +54,7 @@ impl Stacks {
     }
 
     /// The target's sites with names. Rules, if there are any, set their categories by deep frames.
-    pub fn sites(&self, target: &mut Target, by_thread: bool) -> Result<Sites, Failure> {
+    pub fn sites(&self, target: &mut TrackedTarget, by_thread: bool) -> Result<Sites, Failure> {
         let mut sites = target.sites(&target.symbols(&self.symbols), by_thread);
         if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
             let rules =

@@ -19,7 +19,7 @@ use crate::output::shown;
 use crate::sys;
 
 /// The books of a target, and the PID of its process if it lives.
-pub struct Target {
+pub struct TrackedTarget {
     pub books: Books,
     pub live_pid: Option<u32>,
     /// The deadline of the whole command.
@@ -34,7 +34,7 @@ enum Stacks {
     Saved(Box<Sites>),
 }
 
-impl Target {
+impl TrackedTarget {
     /// Where to look for the names of its code.
     pub fn symbols(&self, given: &[PathBuf]) -> symbols::Options {
         symbols(self.live_pid, given)
@@ -56,7 +56,7 @@ pub fn symbols(pid: Option<u32>, given: &[PathBuf]) -> symbols::Options {
     symbols::Options { pid, given: given.to_vec(), cache: rules::read::cache_dir(), without: false }
 }
 
-pub fn open(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
+pub fn open(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     if let Some(pid) = path.to_str().and_then(|target| target.parse::<u32>().ok()) {
         return by_pid(pid, deadline);
     }
@@ -76,12 +76,12 @@ pub fn open(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
                 return Err(error.into());
             };
             let (books, sites) = json::parse(&bytes).map_err(|e| format!("cannot use '{shown}': {e}"))?;
-            Ok(Target { books, live_pid: None, deadline, stacks: Stacks::Saved(Box::new(sites)) })
+            Ok(TrackedTarget { books, live_pid: None, deadline, stacks: Stacks::Saved(Box::new(sites)) })
         }
     }
 }
 
-fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
+fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     let is_thread = segment::leader_of(pid).is_some_and(|leader| leader != pid);
@@ -147,13 +147,13 @@ fn is_closed_to_us(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-fn by_file(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
+fn by_file(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let head = segment::head_of(path, deadline)?;
     let life = segment::life_of(&head, path, deadline);
     if life == Life::Live { live(path, head.pid, deadline) } else { dead(path, life, deadline) }
 }
 
-fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<Target, Failure> {
+fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
     target.books.read_resident(pid, deadline);
     // A thread that existed before an attach has no slot until it allocates.
@@ -184,14 +184,19 @@ fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
     books.gaps.extend(gaps);
 }
 
-fn dead(path: &Path, life: Life, deadline: Deadline) -> Result<Target, Failure> {
+fn dead(path: &Path, life: Life, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let mut target = of_segment(path, life, None, deadline)?;
     target.books.gaps.extend(target.books.ending.and_then(segment::gap_of_ending));
     Ok(target)
 }
 
 /// Reads a segment file.
-pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>, deadline: Deadline) -> Result<Target, Failure> {
+pub fn of_segment(
+    path: &Path,
+    life: Life,
+    live_pid: Option<u32>,
+    deadline: Deadline,
+) -> Result<TrackedTarget, Failure> {
     let segment = segment::read(path, deadline)?;
     // Nothing recorded the moment of a kill, so the last moment that the segment mentions is used.
     let now = match life {
@@ -200,7 +205,7 @@ pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>, deadline: Dead
     };
     let mut books = Books::new(&segment, life, now);
     books.ending = segment::ending_of(&segment, life);
-    Ok(Target { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
+    Ok(TrackedTarget { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 
 /// Reads the books of a segment file.

@@ -52,12 +52,12 @@ pub struct Tracked {
     pub state: &'static str,
     pub segment: String,
     #[serde(flatten)]
-    pub books: Books,
+    pub books: BooksFound,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-pub enum Books {
+pub enum BooksFound {
     Read {
         live_bytes: u64,
         committed_bytes: u64,
@@ -99,14 +99,14 @@ pub fn text(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     writeln!(out, "\n{:>9} {:<8} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
     for Tracked { pid, state, segment, books } in &findings.tracked {
         match books {
-            Books::Read { live_bytes, committed_bytes, command } => {
+            BooksFound::Read { live_bytes, committed_bytes, command } => {
                 let (live, committed) = (Bytes(*live_bytes).to_string(), Bytes(*committed_bytes).to_string());
                 writeln!(out, "{pid:>9} {state:<8} {live:>10} {committed:>10}  {}", cut(command, 60))?;
                 if *state != "live" {
                     writeln!(out, "{:>42}{}", "", printable(segment))?;
                 }
             }
-            Books::Refused { error } => writeln!(out, "{pid:>9} {state:<8} {}", printable(error))?,
+            BooksFound::Refused { error } => writeln!(out, "{pid:>9} {state:<8} {}", printable(error))?,
         }
     }
     writeln!(out, "\nPrint what one of them holds:  plimsoll report PID, or, after its end:  plimsoll report SEGMENT")
@@ -117,8 +117,8 @@ mod tests {
     use super::*;
 
     fn findings() -> Findings {
-        let read = Books::Read { live_bytes: 3 << 20, committed_bytes: 1 << 10, command: "sleep\u{1b} 9".into() };
-        let refused = Books::Refused { error: "cannot read it".into() };
+        let read = BooksFound::Read { live_bytes: 3 << 20, committed_bytes: 1 << 10, command: "sleep\u{1b} 9".into() };
+        let refused = BooksFound::Refused { error: "cannot read it".into() };
         Findings {
             checks: vec![
                 Check::new("kernel", true, "6.1"),

@@ -19,7 +19,7 @@ const REST: &str = "other categories";
 const LONGEST: usize = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     Gauge,
     Counter,
     Info,
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 /// A family of samples.
 pub(crate) struct Facts {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
     /// In the Unified Code for Units of Measure: `By`, `s`; empty for a number without a unit.
     pub(crate) unit: &'static str,
     pub(crate) help: &'static str,
@@ -40,7 +40,7 @@ macro_rules! families {
         pub(crate) enum Family { $($family),* }
         /// In the order of the output.
         const FAMILIES: &[(Family, Facts)] =
-            &[$((Family::$family, Facts { name: $name, kind: Kind::$kind, unit: $unit, help: $help })),*];
+            &[$((Family::$family, Facts { name: $name, kind: MetricKind::$kind, unit: $unit, help: $help })),*];
     };
 }
 

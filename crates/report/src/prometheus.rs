@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::metrics::{Family, Kind, Sample, Samples, Value};
+use crate::metrics::{Family, MetricKind, Sample, Samples, Value};
 
 /// The two text formats that Prometheus reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub fn write(out: &mut dyn Write, all: &[&Samples], style: Style) -> io::Result<
     for ((_, facts), samples) in Family::all().zip(families).filter(|(_, samples)| !samples.is_empty()) {
         // OpenMetrics names the family without the suffix of its samples.
         let (name, kind) = match (style, facts.kind) {
-            (_, Kind::Gauge) => (facts.name, "gauge"),
-            (Style::Prometheus, Kind::Counter) => (facts.name, "counter"),
-            (Style::Prometheus, Kind::Info) => (facts.name, "gauge"),
-            (Style::OpenMetrics, Kind::Counter) => (facts.name.trim_end_matches("_total"), "counter"),
-            (Style::OpenMetrics, Kind::Info) => (facts.name.trim_end_matches("_info"), "info"),
+            (_, MetricKind::Gauge) => (facts.name, "gauge"),
+            (Style::Prometheus, MetricKind::Counter) => (facts.name, "counter"),
+            (Style::Prometheus, MetricKind::Info) => (facts.name, "gauge"),
+            (Style::OpenMetrics, MetricKind::Counter) => (facts.name.trim_end_matches("_total"), "counter"),
+            (Style::OpenMetrics, MetricKind::Info) => (facts.name.trim_end_matches("_info"), "info"),
         };
         write!(out, "# HELP {name} {}\n# TYPE {name} {kind}\n", facts.help)?;
         samples.into_iter().try_for_each(|(target, sample)| one(out, facts.name, target, sample))?;

@@ -14,7 +14,7 @@ pub const SCHEMA: &str = "plimsoll.recording/1";
 pub(crate) const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
 
 #[derive(Serialize)]
-struct Recording<'h> {
+struct RecordingDocument<'h> {
     schema: &'static str,
     process: Process<'h>,
     /// Facts of the process; null if the recording lacks them.
@@ -187,7 +187,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
         remedy: &span.remedy,
         origin: if span.is_derived { "derived" } else { "recorded" },
     });
-    let report = Recording {
+    let report = RecordingDocument {
         schema: SCHEMA,
         process: process(history),
         ended: history.ending.as_ref().map(|(ending, time)| EndedLine::of(ending, *time)),

@@ -25,12 +25,12 @@ pub struct Row {
 #[derive(Serialize)]
 struct Document<'r> {
     schema: &'static str,
-    targets: Vec<Target<'r>>,
+    targets: Vec<ServedTarget<'r>>,
     left_out: usize,
 }
 
 #[derive(Serialize)]
-struct Target<'r> {
+struct ServedTarget<'r> {
     name: &'r str,
     pid: u32,
     command: &'r str,
@@ -49,7 +49,7 @@ struct Target<'r> {
 pub fn json(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) -> io::Result<()> {
     let targets = rows
         .iter()
-        .map(|(row, age)| Target {
+        .map(|(row, age)| ServedTarget {
             name: &row.name,
             pid: row.pid,
             command: &row.command,

@@ -13,7 +13,7 @@ use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{Instant, TABLE, Target, Told};
+use plimsoll_report::jfr::{DescribedTarget, Instant, TABLE, Told};
 use plimsoll_tracked::books::{Books, Category, Figures};
 use random::Random;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
     let shell = books(vec![category("sh", 5000), category("glibc", 700)]);
     let program = books(vec![category("glibc", 700), category("zlib", 90)]);
     let (mut recording, mut told, mut target) =
-        (Recording::new(Vec::new(), &TABLE), Told::default(), Target::default());
+        (Recording::new(Vec::new(), &TABLE), Told::default(), DescribedTarget::default());
     // The last is in the next chunk, where all is said again.
     for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
         target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
@@ -91,7 +91,7 @@ fn how_the_bytes_of_a_verdict_go() {
         };
         let verdicts = [verdict];
         let instant = Instant { ledger: Some((&snapshot, &ledger)), verdicts: &verdicts, full, ..Instant::default() };
-        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &Target::default());
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &DescribedTarget::default());
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::foreign::{Deadline, LOOK};
-use plimsoll_report::jfr::{Cost, Instant, Site, TABLE, Target, Told};
+use plimsoll_report::jfr::{Cost, DescribedTarget, Instant, Site, TABLE, Told};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, LinesBy};
 use plimsoll_report::{diff as print, hotspot, native_image};
@@ -108,7 +108,7 @@ fn of_sites(books: &Books, sites: &Sites) {
         Instant { books: Some(books), sites: &sites, full: true, cost: Cost::default(), ..Instant::default() };
     let mut recording = Recording::new(Vec::new(), &TABLE);
     let mut told = Told::default();
-    let target = Target::default();
+    let target = DescribedTarget::default();
     recording
         .instant(books.time_ns, |batch| instant.write(batch, &mut told, &target))
         .expect("memory takes everything");

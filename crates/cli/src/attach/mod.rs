@@ -24,7 +24,7 @@ use plimsoll_tracked::segment::{self, Life, agent::Answer};
 use sha2::{Digest, Sha256};
 
 use crate::exit::Exit;
-use crate::launch::Sites;
+use crate::launch::SiteMode;
 use crate::named::Named;
 use crate::output::{is_confirmed, say, tell};
 use crate::target::closed;
@@ -61,7 +61,7 @@ pub struct Args {
     process: Named,
     /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
-    sites: Sites,
+    sites: SiteMode,
     /// Set the mean number of bytes between two samples
     #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN,
           value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
@@ -161,7 +161,7 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
     if let Some(path) =
         path.as_ref().filter(|path| segment::read(path, deadline).is_ok_and(|s| s.counter("attaches") == 0))
     {
-        segment::set_control(pid, path, Sites::Off as u32, segment::SAMPLE_MEAN, deadline)?;
+        segment::set_control(pid, path, SiteMode::Off as u32, segment::SAMPLE_MEAN, deadline)?;
         return done(format!(
             "process {pid} was started with the tracker, which stays in it. Its books go on, with --sites off"
         ));

@@ -285,7 +285,7 @@ impl<'w> Rounds<'w> {
         way: &Way,
         at: (usize, usize),
         signals: &Signals,
-    ) -> Result<Option<tracked::Books>, Failure> {
+    ) -> Result<Option<tracked::TrackedRun>, Failure> {
         let folder = Folder::make(self.done)?;
         let plain = self.starts[at.1].clone();
         let environment = folder.environment(&plain.command)?;

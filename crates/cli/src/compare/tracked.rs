@@ -20,7 +20,7 @@ use plimsoll_trial::comparison::{Category, Site, Tracked};
 
 use crate::output::to_output;
 use crate::stack_options::{Stacks, without_wrappers};
-use crate::target::{self, Target};
+use crate::target::{self, TrackedTarget};
 use crate::{Failure, launch, tracker};
 
 /// Sites that a comparison keeps.
@@ -43,7 +43,7 @@ impl Folder {
     }
 
     /// The segment of this process. `None`: of the ended process with the largest peak.
-    fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<Target, Failure> {
+    fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         let mut all = segment::list(&self.0, deadline);
         all.retain(|(_, head)| pid.is_none_or(|pid| head.pid == pid));
         let opened = all.iter().map(|(path, _)| target::open(path, deadline));
@@ -52,11 +52,11 @@ impl Folder {
     }
 
     /// The run's sites. A live process must be read before it ends: the names of generated code go with it.
-    pub fn read(&self, pid: Option<u32>) -> Result<Books, Failure> {
+    pub fn read(&self, pid: Option<u32>) -> Result<TrackedRun, Failure> {
         let mut target = self.open(pid, Deadline::after(NAMES))?;
         let mut sites = Stacks::default().sites(&mut target, false)?;
         without_wrappers(&mut sites)?;
-        Ok(Books { profile: of_one_run(&sites), is_image: target.books.process.runtime == Runtime::NativeImage })
+        Ok(TrackedRun { profile: of_one_run(&sites), is_image: target.books.process.runtime == Runtime::NativeImage })
     }
 }
 
@@ -67,7 +67,7 @@ impl Drop for Folder {
 }
 
 /// The sites of one run.
-pub struct Books {
+pub struct TrackedRun {
     profile: Profile,
     is_image: bool,
 }
@@ -75,7 +75,7 @@ pub struct Books {
 /// The sites of all tracked runs, by side.
 #[derive(Default)]
 pub struct Runs {
-    pub of: [Vec<Books>; 2],
+    pub of: [Vec<TrackedRun>; 2],
     /// The programs end by themselves, so their peaks are compared.
     pub peaks: bool,
 }
@@ -97,10 +97,10 @@ impl Runs {
         }
         let calls = self.diff(MAPPED_COUNT);
         let total = calls.total();
-        let means = |figure: &dyn Fn(&Books) -> f64| {
+        let means = |figure: &dyn Fn(&TrackedRun) -> f64| {
             self.of.each_ref().map(|side| side.iter().map(figure).sum::<f64>() / side.len() as f64)
         };
-        let slow_path = |run: &Books| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
+        let slow_path = |run: &TrackedRun| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
         Some(Tracked {
             runs: self.of.each_ref().map(Vec::len),
             sites: sites(&self.bytes()),

@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(prepared) => prepared,
         Err(status) => return Ok(status),
     };
-    let recording = Recording::check(&pattern)?.paced(args.pace);
+    let recording = RecordingPlan::check(&pattern)?.paced(args.pace);
     let child = match sys::spawn(&image) {
         Ok(child) => child,
         Err(error) => return Ok(launch::failed(&shown, &error)),
@@ -112,7 +112,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
             format!("cannot record {} processes into one file: put %p into the name '{name}'", pids.len()).into()
         );
     }
-    Recording::check(pattern)?;
+    RecordingPlan::check(pattern)?;
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
     let last_resort = LastResort::watch();
     let recorders = pids.iter().map(|pid| recorder(pattern, *pid, false, pace)).collect::<Result<Vec<_>, _>>()?;
@@ -142,20 +142,20 @@ pub fn check(pattern: &Path) -> Result<(), Failure> {
 }
 
 /// A recording of a program that this process starts.
-pub struct Recording {
+pub struct RecordingPlan {
     pattern: PathBuf,
     pace: Pace,
 }
 
-impl Recording {
+impl RecordingPlan {
     /// Called before the program starts: a file that cannot be created is reported at once.
-    pub fn check(pattern: &Path) -> Result<Recording, Failure> {
+    pub fn check(pattern: &Path) -> Result<RecordingPlan, Failure> {
         file::writable(pattern)?;
-        Ok(Recording { pattern: pattern.to_owned(), pace: Pace::default() })
+        Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default() })
     }
 
-    fn paced(self, pace: Pace) -> Recording {
-        Recording { pace, ..self }
+    fn paced(self, pace: Pace) -> RecordingPlan {
+        RecordingPlan { pace, ..self }
     }
 
     /// Records until the child ends. A failure of the recording is printed, and the child goes on. The child's end is

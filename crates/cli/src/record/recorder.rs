@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_report::jfr::{Instant as Moment, Target as Described, Told};
+use plimsoll_report::jfr::{DescribedTarget, Instant as Moment, Told};
 use plimsoll_report::words;
 
 use super::file::{Output, Written};
@@ -68,7 +68,7 @@ impl Recorder {
 pub struct Writer {
     pid: u32,
     told: Told,
-    described: Described,
+    described: DescribedTarget,
     output: Output,
     instants: u64,
     first_rss: Option<Bytes>,
@@ -80,7 +80,7 @@ impl Writer {
         Writer {
             pid,
             told: Told::default(),
-            described: Described { pid, interval, ..Described::default() },
+            described: DescribedTarget { pid, interval, ..DescribedTarget::default() },
             output,
             instants: 0,
             first_rss: None,
@@ -143,7 +143,7 @@ impl Writer {
             }
             _ => ("native", String::new()),
         };
-        self.described = Described {
+        self.described = DescribedTarget {
             pid: self.pid,
             command: process.command.join(" "),
             executable: process.executable.clone().unwrap_or_default(),

@@ -19,7 +19,7 @@ use plimsoll_tracked::segment;
 use plimsoll_tracked::symbols;
 
 use crate::launch::{Launch, Prepared, failed, mirror, prepare};
-use crate::output::{By, Choice, Format, Style, say, shown};
+use crate::output::{By, Choice, Style, say, shown};
 use crate::sys::{self, End};
 use crate::{Failure, record, target};
 
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     // Open the report before the program starts: a file that cannot be written is reported at once.
     let mut out = output(if args.report == Report::None { Path::new("stderr") } else { &args.report_to })?;
-    let recording = args.record.as_deref().map(record::Recording::check).transpose()?;
+    let recording = args.record.as_deref().map(record::RecordingPlan::check).transpose()?;
     let kills = Kills::before();
     let since = sys::boottime_ns();
     let child = match sys::spawn(&image) {
@@ -153,7 +153,7 @@ fn print(
     }
     books.ending = Some(ending);
     let detail = args.report == Report::Detail;
-    let choice = Choice { style: args.style, format: Format::Text, by: By::Category, detail };
+    let choice = Choice { style: args.style, by: By::Category, detail };
     if choice.wants_symbols() {
         symbols::resolve(&mut books, &target::symbols(None, &[]), deadline);
     }

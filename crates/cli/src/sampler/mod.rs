@@ -403,7 +403,7 @@ impl Sampler {
     }
 
     /// `must`: no later instant could have more sites or better names.
-    fn sites(&mut self, read: &target::Target, must: bool) -> Vec<Site> {
+    fn sites(&mut self, read: &target::TrackedTarget, must: bool) -> Vec<Site> {
         let now = Instant::now();
         if !must && now < self.sites_at {
             return Vec::new();

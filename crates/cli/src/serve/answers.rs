@@ -30,7 +30,7 @@ use plimsoll_tracked::symbols;
 use super::board::{Board, Posted, Published};
 use super::history::Store;
 use super::rounds;
-use super::wire::{self, Content, Head, Kind, Question, Status};
+use super::wire::{self, Content, Head, Question, QuestionKind, Status};
 use crate::stack_options::Stacks;
 use crate::{Failure, page, target};
 
@@ -94,13 +94,13 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
         let Some((number, question)) = Question::decode(&bytes) else { return Ok(End::Broken) };
         let to: &SyncSender<_> = match question.kind {
             // It was sent before.
-            Kind::Ready => return Ok(End::Broken),
-            Kind::Health => {
+            QuestionKind::Ready => return Ok(End::Broken),
+            QuestionKind::Health => {
                 answers.write(number, &answers.health());
                 continue;
             }
-            Kind::Metrics | Kind::List | Kind::Targets => &figures,
-            Kind::Page | Kind::Explain | Kind::Report | Kind::Recording => &pages,
+            QuestionKind::Metrics | QuestionKind::List | QuestionKind::Targets => &figures,
+            QuestionKind::Page | QuestionKind::Explain | QuestionKind::Report | QuestionKind::Recording => &pages,
         };
         match to.try_send((number, question)) {
             Ok(()) => {}
@@ -138,12 +138,14 @@ impl Answers {
         while let Ok((number, question)) = asked.recv() {
             let posted = self.board.fresh();
             let body = match question.kind {
-                Kind::Metrics => {
+                QuestionKind::Metrics => {
                     let style = if question.style == 1 { Style::OpenMetrics } else { Style::Prometheus };
                     let content = if question.style == 1 { Content::OpenMetrics } else { Content::Prometheus };
                     made(content, |out| self.metrics(out, &posted, style))
                 }
-                Kind::List => made(Content::Html, |out| pages::write_list(out, &rows(&posted), posted.left_out)),
+                QuestionKind::List => {
+                    made(Content::Html, |out| pages::write_list(out, &rows(&posted), posted.left_out))
+                }
                 _ => made(Content::Json, |out| serve_list::json(out, &rows(&posted), posted.left_out)),
             };
             self.write(number, &body);
@@ -197,9 +199,9 @@ impl Answers {
         };
         let deadline = Deadline::after(LOOK);
         let answer = match question.kind {
-            Kind::Page => self.page_of(&of, deadline),
-            Kind::Explain => document_of(&of, deadline),
-            Kind::Report => report_of(&of, deadline),
+            QuestionKind::Page => self.page_of(&of, deadline),
+            QuestionKind::Explain => document_of(&of, deadline),
+            QuestionKind::Report => report_of(&of, deadline),
             _ => self.recording_of(&of),
         };
         // Another process may have the PID by now.

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::parcel::{self, Receipt};
-use super::wire::{self, Hello, Kind, Question};
+use super::wire::{self, Hello, Question, QuestionKind};
 use crate::Failure;
 use crate::confine::Confined;
 use crate::sys::Signals;
@@ -40,7 +40,7 @@ impl Beside {
             let mut ready = [0; wire::REQUEST];
             pipe.read_exact(&mut ready).ok()?;
             let (_, question) = Question::decode(&ready)?;
-            (question.kind == Kind::Ready).then_some(question.style)
+            (question.kind == QuestionKind::Ready).then_some(question.style)
         })
     }
 

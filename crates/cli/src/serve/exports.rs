@@ -27,7 +27,7 @@ use plimsoll_trial::rate::Url;
 use super::answers::Answers;
 use super::beside::Beside;
 use super::board::Published;
-use super::parcel::{self, Kind, Parcel, Receipt};
+use super::parcel::{self, Parcel, ParcelKind, Receipt};
 use super::{rounds, sender};
 use crate::output::say;
 use crate::stack_options::Stacks;
@@ -112,7 +112,7 @@ impl Exports {
                 targets.map(|of| Reading { samples: &of.samples, time_ns: ns_ago(of.read_at.elapsed()) }).collect();
             readings.push(Reading { samples: &own, time_ns: ns_ago(Duration::ZERO) });
             let body = otlp::metrics(&readings, &self.host, VERSION);
-            self.deliver(Kind::Metrics, "", answers.board.interval, &body, &mut problem);
+            self.deliver(ParcelKind::Metrics, "", answers.board.interval, &body, &mut problem);
             thread::sleep(answers.board.interval.saturating_sub(began.elapsed()));
         }
     }
@@ -135,14 +135,14 @@ impl Exports {
                     let name = &of.row.name;
                     if self.wanted.has_profiles {
                         let body = otlp::profiles(&profile, &of.samples, &self.host, VERSION);
-                        self.deliver(Kind::Profiles, name, STACKS, &body, &mut of_otlp);
+                        self.deliver(ParcelKind::Profiles, name, STACKS, &body, &mut of_otlp);
                     }
                     if self.wanted.pyroscope.is_some()
                         && let Ok(view) = View::new(&profile, Some("live"), Weight::Bytes)
                     {
                         let mut body = Vec::new();
                         let _ = pprof::write(&mut body, &view);
-                        self.deliver(Kind::Pprof, name, STACKS, &body, &mut of_pyroscope);
+                        self.deliver(ParcelKind::Pprof, name, STACKS, &body, &mut of_pyroscope);
                     }
                 }
                 thread::sleep(rounds::thread_time().saturating_sub(before) * REST);
@@ -151,7 +151,7 @@ impl Exports {
     }
 
     /// Sends one parcel. A sentence says when a kind of parcel stops arriving, and when it arrives again.
-    fn deliver(&self, kind: Kind, target: &str, span: Duration, body: &[u8], problem: &mut Option<String>) {
+    fn deliver(&self, kind: ParcelKind, target: &str, span: Duration, body: &[u8], problem: &mut Option<String>) {
         let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let parcel =
             Parcel { kind, target: target.into(), from: until - span.as_secs().min(until), until, length: body.len() };
@@ -170,9 +170,9 @@ impl Exports {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         let (what, url) = match kind {
-            Kind::Metrics => ("metrics", &self.wanted.otlp),
-            Kind::Profiles => ("call stacks", &self.wanted.otlp),
-            Kind::Pprof => ("call stacks", &self.wanted.pyroscope),
+            ParcelKind::Metrics => ("metrics", &self.wanted.otlp),
+            ParcelKind::Profiles => ("call stacks", &self.wanted.otlp),
+            ParcelKind::Pprof => ("call stacks", &self.wanted.pyroscope),
         };
         let url = printable(&url.as_ref().map(Url::to_string).unwrap_or_default());
         match (&now, &*problem) {

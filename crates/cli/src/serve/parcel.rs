@@ -19,7 +19,7 @@ pub const MOST_BODY: usize = 32 << 20;
 /// What is sent, and in which form. The discriminants are those of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum ParcelKind {
     /// OTLP: the metrics of all targets.
     Metrics = 0,
     /// OTLP: the call stacks of one target.
@@ -28,14 +28,14 @@ pub enum Kind {
     Pprof = 2,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Metrics, Kind::Profiles, Kind::Pprof];
+impl ParcelKind {
+    pub const ALL: [ParcelKind; 3] = [ParcelKind::Metrics, ParcelKind::Profiles, ParcelKind::Pprof];
 }
 
 /// The head of a parcel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
-    pub kind: Kind,
+    pub kind: ParcelKind,
     /// Empty for what is of all targets.
     pub target: String,
     /// Seconds since 1970: the time that the figures are about.
@@ -56,14 +56,14 @@ impl Parcel {
     }
 
     pub fn decode(bytes: &[u8; PARCEL]) -> Option<Parcel> {
-        let kind = *Kind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
+        let kind = *ParcelKind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let length = u32::from_le_bytes(bytes[4..8].try_into().ok()?) as usize;
         let name = &bytes[24..24 + NAME];
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         let target = std::str::from_utf8(&name[..end]).ok()?.to_owned();
         let parcel = Parcel { kind, target, from: number(8)?, until: number(16)?, length };
-        let is_valid = parcel.target.is_empty() == (kind == Kind::Metrics)
+        let is_valid = parcel.target.is_empty() == (kind == ParcelKind::Metrics)
             && (parcel.target.is_empty() || is_name(&parcel.target));
         (is_valid && parcel.encode()? == *bytes).then_some(parcel)
     }
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn parcels_are_read_back_and_no_other_bytes_are_one() {
-        for kind in Kind::ALL {
-            let target = if kind == Kind::Metrics { String::new() } else { "shop-2".into() };
+        for kind in ParcelKind::ALL {
+            let target = if kind == ParcelKind::Metrics { String::new() } else { "shop-2".into() };
             let parcel = Parcel { kind, target, from: 7, until: u64::MAX, length: MOST_BODY };
             let bytes = parcel.encode().expect("short");
             assert_eq!(Parcel::decode(&bytes), Some(parcel.clone()));
@@ -139,10 +139,11 @@ mod tests {
                 }
             }
         }
-        let too_long = Parcel { kind: Kind::Metrics, target: String::new(), from: 0, until: 0, length: MOST_BODY + 1 };
+        let too_long =
+            Parcel { kind: ParcelKind::Metrics, target: String::new(), from: 0, until: 0, length: MOST_BODY + 1 };
         assert_eq!(too_long.encode(), None);
         for name in ["", "../x", "a b", "a&from=1", &"x".repeat(NAME + 1)] {
-            let parcel = Parcel { kind: Kind::Pprof, target: name.into(), from: 0, until: 0, length: 0 };
+            let parcel = Parcel { kind: ParcelKind::Pprof, target: name.into(), from: 0, until: 0, length: 0 };
             assert!(parcel.encode().is_none_or(|bytes| Parcel::decode(&bytes).is_none()), "{name}");
         }
     }

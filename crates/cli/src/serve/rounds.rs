@@ -52,7 +52,7 @@ const AGAIN: Duration = Duration::from_secs(300);
 const BASELINE: f64 = 3600.0;
 const LEAST_BASELINE: f64 = 60.0;
 
-struct Target {
+struct SampledTarget {
     name: String,
     command: String,
     sampler: Sampler,
@@ -79,7 +79,7 @@ pub struct Rounds {
     board: Arc<Board>,
     known: Known,
     names: Names,
-    targets: BTreeMap<Identity, Target>,
+    targets: BTreeMap<Identity, SampledTarget>,
     /// Processes that can't be read, so that each is reported once.
     refused: BTreeSet<Identity>,
     list_at: Instant,
@@ -154,7 +154,7 @@ impl Rounds {
         self.left_out = left_out;
         self.refused.retain(|identity| chosen.iter().any(|of| of.identity == *identity));
         let name_of = |identity: &Identity| self.names.get(identity).map(|(_, name)| name.as_str());
-        let gone = |(identity, target): &(&Identity, &Target)| name_of(identity) != Some(target.name.as_str());
+        let gone = |(identity, target): &(&Identity, &SampledTarget)| name_of(identity) != Some(target.name.as_str());
         let gone: Vec<Identity> = self.targets.iter().filter(gone).map(|(identity, _)| *identity).collect();
         for identity in gone {
             let runs_another = self.names.contains_key(&identity);
@@ -181,7 +181,7 @@ impl Rounds {
                     (false, true) => java_first(&of.command),
                     (false, false) => of.command.join(" "),
                 };
-                let target = Target {
+                let target = SampledTarget {
                     name,
                     command,
                     sampler,
@@ -208,7 +208,7 @@ impl Rounds {
     }
 
     fn drop_target(&mut self, identity: Identity, what: &str) {
-        if let Some(Target { name, mut sampler, recorded, .. }) = self.targets.remove(&identity) {
+        if let Some(SampledTarget { name, mut sampler, recorded, .. }) = self.targets.remove(&identity) {
             self.say(format_args!("process {} (/{name}) {what}", identity.pid));
             let Some(mut writer) = recorded.writer else { return };
             // Names of a tracked process's last call stacks take long, and no round waits for them.

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-use super::parcel::{self, Kind, Parcel, Receipt};
+use super::parcel::{self, Parcel, ParcelKind, Receipt};
 use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
 use crate::output::say;
@@ -79,7 +79,7 @@ fn serve() -> Result<(), String> {
         if reader.read_exact(&mut body).is_err() {
             return Ok(());
         }
-        let to = if parcel.kind == Kind::Pprof { &pyroscope } else { &otlp };
+        let to = if parcel.kind == ParcelKind::Pprof { &pyroscope } else { &otlp };
         receipt = match to {
             Some(to) => post(to, &parcel, host, &body).unwrap_or_else(|error| match error.kind() {
                 io::ErrorKind::TimedOut => Receipt::Late,
@@ -105,10 +105,10 @@ fn destination(url: &str) -> Result<Option<Destination>, String> {
 /// The path below the address of the destination.
 fn path(parcel: &Parcel, host: &str) -> String {
     match parcel.kind {
-        Kind::Metrics => "/v1/metrics".into(),
-        Kind::Profiles => "/v1development/profiles".into(),
+        ParcelKind::Metrics => "/v1/metrics".into(),
+        ParcelKind::Profiles => "/v1development/profiles".into(),
         // `name{label=value}`, where braces and the equals sign are escaped.
-        Kind::Pprof => format!(
+        ParcelKind::Pprof => format!(
             "/ingest?name={}%7Bhost%3D{}%7D&from={}&until={}&format=pprof&spyName=plimsoll&units=bytes",
             parcel.target,
             plain(host),
@@ -126,7 +126,7 @@ pub fn plain(host: &str) -> String {
 
 fn post(to: &Destination, parcel: &Parcel, host: &str, body: &[u8]) -> io::Result<Receipt> {
     let until = Instant::now() + SENDING;
-    let content = if parcel.kind == Kind::Pprof { "application/octet-stream" } else { "application/x-protobuf" };
+    let content = if parcel.kind == ParcelKind::Pprof { "application/octet-stream" } else { "application/x-protobuf" };
     let head = format!(
         "POST {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: plimsoll\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
@@ -140,7 +140,7 @@ fn post(to: &Destination, parcel: &Parcel, host: &str, body: &[u8]) -> io::Resul
     let sent = send(&socket, head.as_bytes(), until).and_then(|()| send(&socket, body, until));
     match (answer(&socket, until), sent) {
         (Ok((status, answer)), _) => Ok(match status {
-            200..300 if parcel.kind == Kind::Pprof => Receipt::Arrived,
+            200..300 if parcel.kind == ParcelKind::Pprof => Receipt::Arrived,
             200..300 => match otlp::rejected(&answer) {
                 None | Some(0) => Receipt::Arrived,
                 Some(rejected) => Receipt::InPart(u32::try_from(rejected).unwrap_or(u32::MAX)),
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_name_of_a_machine_can_not_leave_its_place() {
-        let parcel = Parcel { kind: Kind::Pprof, target: "shop".into(), from: 1, until: 2, length: 0 };
+        let parcel = Parcel { kind: ParcelKind::Pprof, target: "shop".into(), from: 1, until: 2, length: 0 };
         let path = path(&parcel, "a b&name=x\r\nHost: y");
         assert_eq!(
             path,

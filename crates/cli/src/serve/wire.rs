@@ -58,7 +58,7 @@ impl Hello {
 /// What is asked for. The discriminants are those of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Kind {
+pub enum QuestionKind {
     /// The listener is confined; `style` says how.
     Ready = 0,
     Health = 1,
@@ -74,39 +74,39 @@ pub enum Kind {
     Recording = 8,
 }
 
-impl Kind {
-    const ALL: [Kind; 9] = [
-        Kind::Ready,
-        Kind::Health,
-        Kind::Metrics,
-        Kind::List,
-        Kind::Targets,
-        Kind::Page,
-        Kind::Explain,
-        Kind::Report,
-        Kind::Recording,
+impl QuestionKind {
+    const ALL: [QuestionKind; 9] = [
+        QuestionKind::Ready,
+        QuestionKind::Health,
+        QuestionKind::Metrics,
+        QuestionKind::List,
+        QuestionKind::Targets,
+        QuestionKind::Page,
+        QuestionKind::Explain,
+        QuestionKind::Report,
+        QuestionKind::Recording,
     ];
 
     pub fn is_of_a_target(self) -> bool {
-        matches!(self, Kind::Page | Kind::Explain | Kind::Report | Kind::Recording)
+        matches!(self, QuestionKind::Page | QuestionKind::Explain | QuestionKind::Report | QuestionKind::Recording)
     }
 
     fn has_style(self) -> bool {
-        matches!(self, Kind::Ready | Kind::Metrics)
+        matches!(self, QuestionKind::Ready | QuestionKind::Metrics)
     }
 }
 
 /// What is asked for, without the number: equal questions have equal answers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
-    pub kind: Kind,
+    pub kind: QuestionKind,
     pub style: u8,
     /// Empty for what is not of a target.
     pub target: String,
 }
 
 impl Question {
-    pub fn of(kind: Kind) -> Question {
+    pub fn of(kind: QuestionKind) -> Question {
         Question { kind, style: 0, target: String::new() }
     }
 
@@ -122,12 +122,12 @@ impl Question {
 
     /// None: no listener in control of itself sends this.
     pub fn decode(bytes: &[u8; REQUEST]) -> Option<(u32, Question)> {
-        let kind = *Kind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
+        let kind = *QuestionKind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
         let end = bytes[8..].iter().position(|byte| *byte == 0).unwrap_or(NAME);
         let target = std::str::from_utf8(&bytes[8..8 + end]).ok()?;
         let number = u32::from_le_bytes(bytes[4..8].try_into().ok()?);
         let question = Question { kind, style: bytes[1], target: target.to_owned() };
-        let style = if kind == Kind::Metrics { 1 } else { 15 };
+        let style = if kind == QuestionKind::Metrics { 1 } else { 15 };
         let is_valid = is_name(target) == kind.is_of_a_target()
             && (target.is_empty() || kind.is_of_a_target())
             && (kind.has_style() && bytes[1] <= style || bytes[1] == 0);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_request_is_read_back_and_no_other_bytes_are_one() {
-        for kind in Kind::ALL {
+        for kind in QuestionKind::ALL {
             let target = if kind.is_of_a_target() { "shop-2" } else { "" };
             let question = Question { kind, style: u8::from(kind.has_style()), target: target.into() };
             let bytes = question.encode(7).expect("short");
@@ -215,14 +215,14 @@ mod tests {
             }
         }
         assert_eq!(Question::decode(&[0xff; REQUEST]), None);
-        assert_eq!(Question { target: "x".repeat(NAME + 1), ..Question::of(Kind::Page) }.encode(1), None);
+        assert_eq!(Question { target: "x".repeat(NAME + 1), ..Question::of(QuestionKind::Page) }.encode(1), None);
     }
 
     #[test]
     fn a_name_is_no_path() {
         for name in ["", "..", ".", "../etc", "a/b", "a b", "a\0b", "a\nb", "é", "<b>", &"x".repeat(NAME + 1)] {
             assert!(!is_name(name), "{name}");
-            let bytes = Question { target: name.into(), ..Question::of(Kind::Page) }.encode(1);
+            let bytes = Question { target: name.into(), ..Question::of(QuestionKind::Page) }.encode(1);
             // A NUL ends the name; then the rest has no meaning.
             assert!(bytes.is_none_or(|bytes| Question::decode(&bytes).is_none()), "{name}");
         }

@@ -146,12 +146,12 @@ pub struct Watched {
 pub struct Mark {
     pub time_ns: u64,
     /// None: sites were not read before the mark; the next ones take their place.
-    sites: Option<Sites>,
+    sites: Option<HeldBySite>,
     pools: HashMap<String, u64>,
 }
 
 /// Live bytes and their error, by category and frames.
-type Sites = HashMap<(String, Vec<String>), (Bytes, Bytes)>;
+type HeldBySite = HashMap<(String, Vec<String>), (Bytes, Bytes)>;
 
 /// A line of the table.
 pub struct Row {
@@ -301,14 +301,14 @@ impl Watched {
     }
 }
 
-fn by_key(sites: &[SiteRow]) -> Sites {
+fn by_key(sites: &[SiteRow]) -> HeldBySite {
     let key = |site: &SiteRow| (site.category.clone(), site.frames.clone());
     sites.iter().map(|site| (key(site), (site.live, site.error))).collect()
 }
 
 /// Names of functions are found in the background. A site that has got its names since would look like a new one, so
 /// such a reading takes the place of the marked one: growth then reads too low, never too high.
-fn was_renamed(then: &Sites, now: &[SiteRow]) -> bool {
+fn was_renamed(then: &HeldBySite, now: &[SiteRow]) -> bool {
     let is_unnamed = |frames: &[String]| frames.iter().any(|frame| frame.contains("+0x"));
     let is_there = |frames: &[String]| now.iter().any(|site| site.frames == frames);
     then.keys().any(|(_, frames)| is_unnamed(frames) && !is_there(frames))

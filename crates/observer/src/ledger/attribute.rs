@@ -7,7 +7,7 @@
 //! are scaled, and the difference is the error bound. Without a page map, the lengths divide it, with the widest error
 //! that length and Rss allow.
 
-use super::claims::{Claims, likely_owner};
+use super::ownership::{Claims, likely_owner};
 use super::{Grade, Owner, Piece};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;

@@ -3,7 +3,7 @@
 //!   Σ lines + remainder = Rss of the smaps reading, to the byte
 //!   Σ children = their line, for every line with children
 //!
-//! 1. `claims`: which source claims which range; the most reliable source first.
+//! 1. `ownership`: which source claims which range; the most reliable source first.
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
 //!    `distinct`: of these bytes, those that the process maps more than once, and those shared with other processes.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
@@ -17,9 +17,9 @@ mod attribute;
 mod baseline;
 mod before_attach;
 mod cgroup;
-mod claims;
 mod distinct;
 mod opened;
+mod ownership;
 mod pools;
 mod tracker_mappings;
 mod vm_blocks;
@@ -28,10 +28,10 @@ use std::collections::BTreeMap;
 
 pub use arenas::child_of as child_of_arenas;
 pub use cgroup::CgroupSum;
-pub use claims::GO_HEAP;
-pub(crate) use claims::{PYTHON_POOLS, vma_at};
 pub use distinct::mapped_again;
 pub use opened::child as child_of_heap;
+pub use ownership::GO_HEAP;
+pub(crate) use ownership::{PYTHON_POOLS, vma_at};
 pub use plimsoll_facts::lines::{Group, LineId};
 pub use plimsoll_facts::snapshot::Baseline;
 pub use pools::{ThreadPools, thread_names};
@@ -142,7 +142,7 @@ impl Ledger {
         if snapshot.smaps_refused {
             by_kind(snapshot, &mut books);
         } else {
-            let claims = claims::of(snapshot);
+            let claims = ownership::of(snapshot);
             pieces = attribute::pieces(snapshot, &claims);
             let again = distinct::repeated(snapshot, &pieces);
             repeated = again.iter().copied().sum();
@@ -219,7 +219,8 @@ impl Ledger {
 
 /// Resident mappings that several owners share. Their page map is needed to divide them.
 pub(crate) fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
-    let pieces = if snapshot.smaps_refused { Vec::new() } else { attribute::pieces(snapshot, &claims::of(snapshot)) };
+    let pieces =
+        if snapshot.smaps_refused { Vec::new() } else { attribute::pieces(snapshot, &ownership::of(snapshot)) };
     let mut cut: Vec<usize> =
         pieces.windows(2).filter(|pair| pair[0].vma == pair[1].vma).map(|pair| pair[0].vma).collect();
     cut.dedup();

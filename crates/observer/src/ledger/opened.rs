@@ -3,8 +3,8 @@
 //! found changed is added to the part's error.
 
 use super::attribute::apportion;
-use super::claims::GO_HEAP;
 use super::distinct::proportional;
+use super::ownership::GO_HEAP;
 use super::{Grade, LineSums, Owner, Piece};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;

@@ -13,8 +13,8 @@
 //! is older: new buffers lie in memory that came after the walk and is still unclassified.
 
 use super::attribute::apportion;
-use super::claims::LARGE_BLOCKS;
 use super::opened::child;
+use super::ownership::LARGE_BLOCKS;
 use super::{Grade, LineSums};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;

@@ -3,9 +3,9 @@
 //! `events` is the table from which metadata, encoding, docs/jfr-events.md and the tests come.
 
 pub mod events;
-mod instant;
+mod process_state;
 mod sites;
 
 pub use events::TABLE;
-pub use instant::{Cost, End, How, Instant, MOST_SITES, Site, Target, Told};
+pub use process_state::{Cost, DescribedTarget, End, How, Instant, MOST_SITES, Site, Told};
 pub use sites::unnamed;

@@ -7,7 +7,7 @@ use plimsoll_profiles::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, V
 use plimsoll_tracked::sites::{self, Sites};
 use plimsoll_tracked::symbols::SourcePlace;
 
-use super::instant::{MOST_SITES, Site};
+use super::process_state::{MOST_SITES, Site};
 
 impl Site {
     /// Biggest first. `named` gives the functions at the return address of a frame without a name, innermost first.

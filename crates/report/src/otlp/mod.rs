@@ -9,7 +9,7 @@
 
 use prost::Message;
 
-use crate::metrics::{Facts, Family, Kind, Sample, Samples, Value};
+use crate::metrics::{Facts, Family, MetricKind, Sample, Samples, Value};
 use messages::{
     Any, AnyValue, Data, ExportMetrics, ExportResponse, Gauge, KeyValue, Metric, Number, Point, Resource,
     ResourceMetrics, Scope, ScopeMetrics, Sum,
@@ -51,9 +51,9 @@ fn families(reading: &Reading<'_>) -> Vec<Metric> {
         let data = match facts.kind {
             _ if points.is_empty() => return None,
             // The resource has it.
-            Kind::Info => return None,
-            Kind::Gauge => Data::Gauge(Gauge { data_points: points }),
-            Kind::Counter => {
+            MetricKind::Info => return None,
+            MetricKind::Gauge => Data::Gauge(Gauge { data_points: points }),
+            MetricKind::Counter => {
                 Data::Sum(Sum { data_points: points, aggregation_temporality: CUMULATIVE, is_monotonic: true })
             }
         };
@@ -63,12 +63,12 @@ fn families(reading: &Reading<'_>) -> Vec<Metric> {
     Family::all().filter_map(of).collect()
 }
 
-fn point(reading: &Reading<'_>, sample: &Sample, kind: Kind) -> Point {
+fn point(reading: &Reading<'_>, sample: &Sample, kind: MetricKind) -> Point {
     let target = (!reading.samples.target.is_empty()).then(|| text("target", &reading.samples.target));
     let labels = sample.labels.iter().map(|(name, value)| text(name, value));
     Point {
         attributes: target.into_iter().chain(labels).collect(),
-        start_time_unix_nano: if kind == Kind::Counter { reading.samples.since_ns } else { 0 },
+        start_time_unix_nano: if kind == MetricKind::Counter { reading.samples.since_ns } else { 0 },
         time_unix_nano: reading.time_ns,
         value: Some(match sample.value {
             Value::Whole(value) => Number::AsInt(i64::try_from(value).unwrap_or(i64::MAX)),

@@ -11,7 +11,7 @@ use plimsoll_report::page;
 use plimsoll_report::prometheus::Style;
 use sha2::{Digest, Sha256};
 
-use crate::serve::wire::{Content, Head, Hello, Kind, Question, Status, is_name};
+use crate::serve::wire::{Content, Head, Hello, Question, QuestionKind, Status, is_name};
 
 /// Bytes of the head of a request, and its header lines.
 pub const MOST_HEAD: usize = 8 << 10;
@@ -90,14 +90,14 @@ pub fn parse(input: &[u8], rules: &Hello) -> Parsed {
     let path = path.split('?').next().unwrap_or_default();
     let Some(mut question) = question(path) else { return refusal(404, "there is no such page. The list: /") };
     // Health is what a supervisor asks, who has no token; the answer has no figure.
-    if let Some(digest) = rules.token.as_ref().filter(|_| question.kind != Kind::Health) {
+    if let Some(digest) = rules.token.as_ref().filter(|_| question.kind != QuestionKind::Health) {
         let mut given = all("authorization");
         let is_right = given.next().and_then(token).is_some_and(|token| is_equal(&Sha256::digest(token), digest));
         if !is_right {
             return refusal(401, "this server needs its token: as Bearer token, or as the password of any user");
         }
     }
-    if question.kind == Kind::Metrics {
+    if question.kind == QuestionKind::Metrics {
         question.style = u8::from(all("accept").any(wants_open_metrics));
     }
     let closes = |value: &[u8]| words(value).any(|word| word.eq_ignore_ascii_case("close"));
@@ -110,16 +110,16 @@ pub fn parse(input: &[u8], rules: &Hello) -> Parsed {
 fn question(path: &str) -> Option<Question> {
     let of = |kind, target: &str| is_name(target).then(|| Question { target: target.into(), ..Question::of(kind) });
     Some(match path {
-        "/" => Question::of(Kind::List),
-        "/healthz" => Question::of(Kind::Health),
-        "/metrics" => Question::of(Kind::Metrics),
-        "/api/targets" => Question::of(Kind::Targets),
+        "/" => Question::of(QuestionKind::List),
+        "/healthz" => Question::of(QuestionKind::Health),
+        "/metrics" => Question::of(QuestionKind::Metrics),
+        "/api/targets" => Question::of(QuestionKind::Targets),
         _ => match path.strip_prefix("/api/").map(|rest| rest.split_once('/')) {
-            Some(Some((target, "explain"))) => of(Kind::Explain, target)?,
-            Some(Some((target, "report"))) => of(Kind::Report, target)?,
-            Some(Some((target, "recording"))) => of(Kind::Recording, target)?,
+            Some(Some((target, "explain"))) => of(QuestionKind::Explain, target)?,
+            Some(Some((target, "report"))) => of(QuestionKind::Report, target)?,
+            Some(Some((target, "recording"))) => of(QuestionKind::Recording, target)?,
             Some(_) => return None,
-            None => of(Kind::Page, path.strip_prefix('/')?)?,
+            None => of(QuestionKind::Page, path.strip_prefix('/')?)?,
         },
     })
 }
@@ -259,14 +259,14 @@ mod tests {
     #[test]
     fn each_address_is_one_question() {
         let kinds = [
-            ("/", Kind::List),
-            ("/healthz", Kind::Health),
-            ("/metrics?x=y", Kind::Metrics),
-            ("/api/targets", Kind::Targets),
-            ("/shop", Kind::Page),
-            ("/api/shop/explain", Kind::Explain),
-            ("/api/shop/report", Kind::Report),
-            ("/api/shop/recording", Kind::Recording),
+            ("/", QuestionKind::List),
+            ("/healthz", QuestionKind::Health),
+            ("/metrics?x=y", QuestionKind::Metrics),
+            ("/api/targets", QuestionKind::Targets),
+            ("/shop", QuestionKind::Page),
+            ("/api/shop/explain", QuestionKind::Explain),
+            ("/api/shop/report", QuestionKind::Report),
+            ("/api/shop/recording", QuestionKind::Recording),
         ];
         for (path, kind) in kinds {
             assert_eq!(get(path).map(|request| request.question.kind), Some(kind), "{path}");

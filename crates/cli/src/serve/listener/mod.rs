@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
-use super::wire::{self, Head, Hello, Kind, MOST_BODY, Question};
+use super::wire::{self, Head, Hello, MOST_BODY, Question, QuestionKind};
 use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
 use crate::output::say;
@@ -73,7 +73,7 @@ fn serve() -> Result<std::convert::Infallible, String> {
     let confined = confine::confine(Purpose::Listen, &limits)
         .map_err(|e| format!("cannot give up the rights of the listener: {e}"))?;
     let mut desk = Desk { reader, rules, pending: Vec::new(), number: 0, input: Vec::new(), head: None };
-    desk.ask(Question { style: confined.bits(), ..Question::of(Kind::Ready) }).map_err(|_| GONE)?;
+    desk.ask(Question { style: confined.bits(), ..Question::of(QuestionKind::Ready) }).map_err(|_| GONE)?;
     // The reader gives no answer to this one.
     desk.pending.clear();
     let mut connections: Vec<Connection> = Vec::new();

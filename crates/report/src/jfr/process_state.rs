@@ -87,7 +87,7 @@ pub struct End {
 /// What the chunk already holds, so that it is written again only after a change.
 #[derive(Default)]
 pub struct Told {
-    target: Target,
+    target: DescribedTarget,
     verdicts: Vec<(VerdictId, Severity, Bytes)>,
     gaps: Vec<Gap>,
     libraries: usize,
@@ -97,7 +97,7 @@ pub struct Told {
 
 /// What is written of the target at the beginning of each chunk, and after a change.
 #[derive(Clone, Debug, Default)]
-pub struct Target {
+pub struct DescribedTarget {
     pub pid: u32,
     pub command: String,
     pub executable: String,
@@ -108,13 +108,13 @@ pub struct Target {
 }
 
 impl Instant<'_> {
-    pub fn write(&self, batch: &mut Batch<'_>, told: &mut Told, target: &Target) {
+    pub fn write(&self, batch: &mut Batch<'_>, told: &mut Told, target: &DescribedTarget) {
         if batch.opens_chunk {
             let categories = std::mem::take(&mut told.categories);
             *told = Told { categories, ..Told::default() };
         }
         // Write it again after an exec, or after a launcher has loaded a VM.
-        let is = |of: &Target| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
+        let is = |of: &DescribedTarget| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
         if batch.opens_chunk || is(&told.target) != is(target) {
             told.target = target.clone();
             told.categories.values_mut().for_each(|said| said.0 = Figures::default());
@@ -160,7 +160,7 @@ impl Instant<'_> {
         .write(batch);
     }
 
-    fn target(&self, batch: &mut Batch<'_>, target: &Target) {
+    fn target(&self, batch: &mut Batch<'_>, target: &DescribedTarget) {
         e::Target {
             pid: u64::from(target.pid),
             command: &target.command,

@@ -35,7 +35,7 @@ enum Stacks {
 }
 
 impl TrackedTarget {
-    /// Where to look for the names of its code.
+    /// Where to look for the names of the target's functions.
     pub fn symbols(&self, given: &[PathBuf]) -> symbols::Options {
         symbols(self.live_pid, given)
     }

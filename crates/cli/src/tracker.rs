@@ -122,8 +122,8 @@ fn is_usable(directory: &Path) -> bool {
 }
 
 /// Creates the directory if it is missing. It must be ours, not a link, and closed to others. If it is open to others
-/// and meant for segments (a fresh mkdir, a volume), it is closed. Any other directory is refused and left unchanged,
-/// because root may name /tmp or /.
+/// but holds nothing except segments (a fresh mkdir, a volume), this closes it. Any other directory is refused and left
+/// unchanged, because root may name /tmp or /.
 pub fn private_directory(directory: &Path) -> Result<(), String> {
     let (opened, meta) = own_directory(directory)?;
     let mode = meta.mode() & 0o7777;

@@ -57,7 +57,7 @@ impl Obstacle {
     }
 }
 
-/// The interpreter of a script may be a script (execve(2) allows five levels).
+/// The interpreter of a script may be a script, up to four recursions (execve(2)).
 const SCRIPT_DEPTH: usize = 5;
 
 /// Examines the program that execve would load.

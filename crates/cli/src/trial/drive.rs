@@ -13,7 +13,7 @@ use super::http::Client;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A stop is noticed after this time.
 const SLICE: Duration = Duration::from_millis(50);
-/// After the last request was due, so much longer do the connections send what is late, as a part of the whole time.
+/// After the last request was due, the connections go on sending late requests for the whole time / `OVERTIME`.
 const OVERTIME: u32 = 4;
 
 /// What to request, and how often.
@@ -30,7 +30,7 @@ impl std::fmt::Display for Drive {
     }
 }
 
-/// A load that runs. Dropped, it stops by itself.
+/// A load that runs. Dropping it stops its threads.
 pub(super) struct Driving {
     shared: Arc<Shared>,
     connections: Vec<JoinHandle<(Answers, Duration)>>,
@@ -40,7 +40,7 @@ struct Shared {
     drive: Drive,
     schedule: Schedule,
     began: Instant,
-    /// The next request that nobody has taken.
+    /// The next request that no connection has taken.
     next: AtomicU64,
     stop: AtomicBool,
 }
@@ -74,7 +74,7 @@ impl Driving {
             all.add(answers);
             took = took.max(last);
         }
-        // What is left when time is up was due, but never sent.
+        // Requests that are left when time is up were due, but never sent.
         let (schedule, end) = (&self.shared.schedule, self.shared.began.elapsed());
         let unsent = self.shared.next.load(Ordering::Relaxed)..schedule.requests();
         all.unsent.extend(unsent.map(|request| end.saturating_sub(schedule.due(request))));
@@ -89,7 +89,8 @@ impl Drop for Driving {
 }
 
 impl Shared {
-    /// Takes the next request, waits until it is due, sends it; one that is late at once.
+    /// Takes the next request, waits until it is due, and sends it; a late request is sent at once. Returns the
+    /// answers, and the time from the start to the last good one.
     fn connection(&self) -> (Answers, Duration) {
         let (mut answers, mut last) = (Answers::default(), Duration::ZERO);
         let mut client = Client::new(&self.drive.url, PATIENCE);

@@ -52,10 +52,11 @@ impl Group {
         }
     }
 
-    /// Sets the limit, then that of swap. A kernel without swap accounting lacks the second file.
+    /// Version 1: sets the limit, then that of memory and swap together. Version 2: only forbids swap; the caller sets
+    /// memory.max. A kernel without swap accounting lacks the file of swap.
     fn limit_by(&self, memory: &str, swap: &str, bytes: u64) -> io::Result<()> {
         if memory == "memory.max" {
-            // Version 2 counts swap separately: none is allowed.
+            // Version 2 counts swap separately from memory.
             return if self.directory.join(swap).exists() { self.set(swap, 0) } else { Ok(()) };
         }
         self.set(memory, bytes)?;
@@ -66,7 +67,7 @@ impl Group {
         fs::write(self.directory.join(file), value.to_string())
     }
 
-    /// One that plimsoll has made for its keeper.
+    /// A group that plimsoll has made for its keeper.
     pub fn existing(directory: PathBuf) -> Group {
         Group { directory }
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use plimsoll_trial::rate::Url;
 
-/// Bytes of an answer's head, and fields in it.
+/// Limits of an answer's head, in bytes and in fields.
 const HEAD: usize = 64 << 10;
 const FIELDS: usize = 128;
-/// Lines that end a chunk: sizes and trailers.
+/// Limit of a line between chunks (a size or a trailer), in bytes.
 const LINE: u64 = 8 << 10;
 
 /// How the end of an answer's body is found (RFC 9112, 6.3).
@@ -30,7 +30,7 @@ struct Head {
     closes: bool,
 }
 
-/// `None`: these bytes are no head of an answer.
+/// Parses the head of an answer. `None`: the bytes are not one.
 fn head(bytes: &[u8]) -> Option<Head> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut answer = httparse::Response::new(&mut fields);

@@ -6,11 +6,12 @@
 //! The keeper is a subreaper (prctl(2)): a process that outlives its parent becomes the keeper's child, so every
 //! process of the program stays below it. When the line closes (plimsoll has ended, in whatever way), the keeper kills
 //! everything below it, removes the cgroup of the run, and ends. plimsoll is a subreaper too: if somebody kills the
-//! keeper, what it kept falls to plimsoll.
+//! keeper, the processes below it become plimsoll's children.
 //!
 //! The keeper is this program again (/proc/self/exe) under another argv[0], so no memory of plimsoll's is in it. It
 //! writes lines: `started PID`, `failed REASON`, `ended code|signal N`, `empty CPU_US PEAK_BYTES` (no process is
-//! left), `gone`. It reads `term` (SIGTERM to each process) and `kill`.
+//! left), and last `gone`, or `left` if a process could not be killed. On `term` it sends SIGTERM to each process; on
+//! any other word, or when plimsoll closes its end, it kills them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// After this many rounds (30 s) a process is taken for unkillable: it waits for a device.
 const ROUNDS: u32 = 6000;
 
-/// The keeper's arguments: flags, the cgroup's directories, the number of changed variables, these, the command.
+/// The keeper's arguments: a flag, the cgroup's directory, the number of changed variables, the variables, the command.
 pub fn arguments(start: &Start, own: &[(OsString, OsString)], group: Option<&Group>) -> Vec<OsString> {
     let mut all = vec![OsString::from(if start.no_huge_pages { "no-huge-pages" } else { "-" })];
     all.push(group.map(|group| group.directory().as_os_str().to_owned()).unwrap_or_default());

@@ -28,7 +28,7 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// No process is left.
+/// What the keeper reports when no process of the program is left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Empty {
     pub cpu_seconds: f64,
@@ -52,7 +52,7 @@ pub struct Kept {
     reader: Option<JoinHandle<()>>,
 }
 
-/// What the program prints: the end of it, and whether a line matched.
+/// The end of what the program prints, and whether a line matched.
 pub struct Output {
     kept: Mutex<Vec<u8>>,
     most: usize,
@@ -68,7 +68,7 @@ impl Output {
         Arc::new(Output { kept: Mutex::default(), most, pattern, matched: AtomicBool::new(false) })
     }
 
-    /// Reads to the end. A program that writes gigabytes costs no memory here.
+    /// Reads the pipe to its end, and keeps only the last bytes: a program may write gigabytes.
     fn drain(&self, mut pipe: PipeReader) {
         let mut line = Vec::new();
         let mut buffer = vec![0; 1 << 16];
@@ -124,7 +124,7 @@ impl Kept {
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(writer.try_clone()?).stderr(writer);
         let keeper = sys::handing_down(|| command.spawn())?;
         keepers().insert(keeper.id());
-        // Closes our ends of what the keeper has.
+        // Closes our copies of the keeper's descriptors.
         drop(command);
         let theirs = output.clone();
         let reader = thread::Builder::new().name("output".into()).spawn(move || theirs.drain(pipe))?;
@@ -162,7 +162,7 @@ impl Kept {
         self.line.as_fd()
     }
 
-    /// Waits for news of the keeper or of `other`, at most `limit`; takes the keeper's.
+    /// Waits until the keeper or `other` is readable, at most `limit`; then reads what the keeper wrote.
     pub fn step(&mut self, other: BorrowedFd<'_>, limit: Duration) {
         let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let line = if self.lost { None } else { Some(PollFd::from_borrowed_fd(self.line.as_fd(), PollFlags::IN)) };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_trial::remedy::Allocator;
 
-/// The folders of distributions, the local one first.
+/// Where distributions put libraries, local folders first.
 fn folders() -> Vec<PathBuf> {
     let machine = std::env::consts::ARCH;
     let multiarch = format!("/usr/lib/{machine}-linux-gnu");

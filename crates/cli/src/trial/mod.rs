@@ -113,7 +113,8 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// One `--with`: the rows of a start, and the step on a running process. At least one of them is known.
+/// One `--with`: its rows if the program is started, and its step on a running process. At least one of the two is
+/// `Ok`.
 #[derive(Clone, Debug)]
 struct With {
     rows: Result<Vec<Remedy>, String>,
@@ -270,7 +271,8 @@ impl Table {
         meter.clear();
     }
 
-    /// A row that has only failed, twice, is not run again. A kill at the limit is a result: the other rows go on.
+    /// Whether a row is not run again: all of its runs have failed, and it has two. One is enough for the plain row if
+    /// it is the only one. If the plain program is killed at the limit, that is a result: the other rows go on.
     fn gives_up(&self, row: usize) -> bool {
         let runs = || self.trial.runs.iter().filter(|run| run.row == row);
         let is_result = |run: &Run| run.end.is_good() || (row == 0 && run.end == End::OutOfMemory);
@@ -320,7 +322,8 @@ impl Table {
         }
     }
 
-    /// Rows of the verdicts' remedies unless the user named rows, and the predictions of all.
+    /// Adds a row for each remedy of the verdicts, unless the user named rows. Gives each row the saving that a verdict
+    /// predicts.
     fn propose(&mut self, verdicts: &[Verdict]) {
         let of_user = self.trial.rows.len() > 1;
         for remedy in verdicts.iter().flat_map(|verdict| &verdict.remedies) {

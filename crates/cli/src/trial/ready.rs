@@ -13,7 +13,7 @@ use super::kept::Output;
 
 #[derive(Clone, Debug)]
 pub enum Ready {
-    /// Something accepts connections on this port of the machine itself.
+    /// Something accepts connections on this port of the loopback address.
     Port(u16),
     /// A GET of this address is answered without an error.
     Url(Url),

@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(50);
 const SHARE: u32 = 20;
 /// Time from SIGTERM to SIGKILL.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// A program that was stopped inside malloc deadlocks in the call.
+/// Time for gdb to call malloc_trim. If gdb stops the program inside malloc, the call deadlocks.
 const GDB: Duration = Duration::from_secs(60);
 /// Bytes of output that are kept: of the program for its last words, of the load for its report.
 const LAST_WORDS: usize = 4 << 10;
@@ -47,7 +47,7 @@ pub struct Way {
     pub drive: Option<Drive>,
     /// The built-in load goes on for this long before its answers count.
     pub warm_up: Duration,
-    /// Without a load: how long it runs. `None`: until it ends.
+    /// Without a load: how long the program runs. `None`: until it ends.
     pub lasts: Option<Duration>,
     pub idle: Duration,
     pub limit: Option<u64>,
@@ -64,7 +64,7 @@ pub struct Runner<'r> {
     pub signals: &'r Signals,
     /// Called in each step with the phase.
     pub progress: &'r mut dyn FnMut(&'static str),
-    /// Called when the load ends, with the largest process.
+    /// Called when the load ends, with a snapshot of the largest process.
     pub look: &'r mut dyn FnMut(&Snapshot, &Ledger),
     pub interrupted: bool,
 }
@@ -76,7 +76,7 @@ struct Running<'k> {
     kept: &'k mut Kept,
     figures: BTreeMap<Metric, f64>,
     began: Instant,
-    /// Largest figure of the samples: of one process its own peak, of several their sum.
+    /// Largest figure of the samples: a single process's own peak, or the sum of several.
     peak: u64,
     processes: usize,
     next_sample: Instant,
@@ -137,7 +137,7 @@ impl Runner<'_> {
             again
         });
         self.interrupted |= again;
-        // The keeper removes it; if it was killed, nobody else does.
+        // The keeper removes the group, unless somebody has killed the keeper.
         group.iter().for_each(Group::remove);
         if let Some(empty) = kept.empty {
             if end == End::Completed {
@@ -293,7 +293,7 @@ impl Runner<'_> {
             self.step(running, phase, true)?;
             helper.step(running.kept.descriptor(), Duration::ZERO);
         }
-        // The exit is known before no process is left.
+        // The helper itself may have exited while a process that it started still runs.
         let exit = helper.exit.filter(|_| helper.has_ended());
         helper.stop(Duration::ZERO, running.kept.descriptor(), || true);
         Ok((exit, output))
@@ -355,7 +355,7 @@ impl Runner<'_> {
     }
 }
 
-/// `None`: it is no JVM.
+/// Trims by the VM's own command. `None`: the process isn't a JVM.
 fn trim_vm(pid: u32) -> Option<Result<(), String>> {
     let target = proc::Target::open(pid, Deadline::after(LOOK)).ok()?;
     let vmas = proc::parse_maps(&target.read("maps").ok()?, &[]).vmas;

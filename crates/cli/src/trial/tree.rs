@@ -90,7 +90,7 @@ pub fn cpu_seconds(keeper: u32) -> Option<f64> {
     let times = |pid: u32| -> Option<[u64; 4]> {
         let stat = Target::open(pid, deadline).ok()?.read("stat").ok()?;
         let text = String::from_utf8_lossy(&stat).into_owned();
-        // The name stands in brackets and may contain anything. utime is field 14; the first behind the name is 3.
+        // The name is in parentheses and may contain anything. The field after it is number 3; utime is 14.
         let (_, after) = text.rsplit_once(')')?;
         let mut fields = after.split_ascii_whitespace().skip(11).map(|field| field.parse().ok());
         Some([fields.next()??, fields.next()??, fields.next()??, fields.next()??])

@@ -1,4 +1,4 @@
-//! One figure over time, and what it did since the mark.
+//! One figure over time, and its change since the mark.
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::growth::{LEAST_RANGE_NS, growth};
@@ -27,7 +27,7 @@ impl Curve {
         self.series.push(time_ns as i64, value);
     }
 
-    /// A curve that begins later than the others was 0 before.
+    /// Lets the curve begin at `time_ns` with 0. For a curve whose first value came later than that of the others.
     pub fn was_nothing(&mut self, time_ns: u64) {
         self.series.begin(time_ns as i64, 0);
     }

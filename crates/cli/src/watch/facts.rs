@@ -1,4 +1,4 @@
-//! What one reading says, in the words of the screen. Copied from a sample, so that the sampler can go on.
+//! One reading as the screen shows it. It is a copy of a sample, so that the sampler can go on.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,9 @@ use plimsoll_tracked::rules::{RuleSet, names};
 
 use crate::sampler::Sample;
 
-/// Limit of sites of one reading, and of arenas and pools: more than any screen shows.
+/// Limit of sites of one reading: more than any screen shows.
 pub const MOST_SITES: usize = 150;
+/// Limit of arenas, and of pools.
 const MOST: usize = 200;
 /// Innermost frames that name a site.
 const FRAMES: usize = 6;
@@ -43,7 +44,7 @@ pub struct Facts {
     pub pools: Vec<PoolRow>,
     /// Seconds since the allocators and the VM were queried.
     pub age: f64,
-    /// What could not be read, and what to type: the first gap.
+    /// The first gap: what could not be read, and what to type.
     pub gap: Option<String>,
 }
 
@@ -93,7 +94,7 @@ pub struct PoolRow {
 }
 
 impl Facts {
-    /// `limit`: asked for on the command line, used instead of the cgroup's.
+    /// `limit`: from the command line; it replaces the cgroup's.
     pub fn of(sample: &Sample<'_>, limit: Option<Bytes>, rules: Option<&RuleSet>) -> Facts {
         let snapshot = sample.snapshot;
         let process = &sample.process;

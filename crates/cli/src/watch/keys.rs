@@ -1,4 +1,4 @@
-//! Keys: what each one changes in the state, and what it asks of the worker. The foot of the screen shows this table.
+//! Keys: what each one changes in the state, and its effect beyond the state. The foot of the screen shows `help`.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use plimsoll_observer::ledger::Baseline;

@@ -10,8 +10,8 @@
 //!        ▼
 //! terminal         signals, keys, size; restored on every exit                          `terminal`, `screen`
 //! ```
-//! The thread of the terminal never reads a process, so keys and signals work while a reading waits. Where there is no
-//! terminal, or one without a cursor, `plain` prints one line a reading.
+//! The thread of the terminal never reads a process, so keys and signals work while a reading waits. Without a
+//! terminal, or on one without a cursor, `plain` prints one line a reading.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};

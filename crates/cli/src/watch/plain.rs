@@ -15,9 +15,9 @@ use super::worker::{self, Order, Plan, Report, Worker};
 use crate::Failure;
 use crate::sys::Signals;
 
-/// Lines of the ledger, and processes of a list, in one line.
+/// Limit of the ledger's lines, or of listed processes, that one printed line names.
 const NAMED: usize = 4;
-/// Time for a reading that was begun.
+/// Time for the worker to finish its reading after a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub fn run(plan: Plan) -> Result<ExitCode, Failure> {

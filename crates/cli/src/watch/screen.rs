@@ -28,7 +28,7 @@ pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     let mut state = State { has_list: plan.pid.is_none(), ..State::default() };
     let ended = go_on(&mut screen, &mut state, &worker, &signals, draw::Ink::new(has_colours));
     screen.leave();
-    // A recording that the user began is worth a word on the normal screen.
+    // If a recording was running, its last message appears on the normal screen.
     let was_recording = state.is_recording;
     worker.order(Order::Quit);
     let until = Instant::now() + GRACE;
@@ -92,7 +92,7 @@ fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Sign
     }
 }
 
-/// Whether the worker is done.
+/// Puts a report into the state. Returns whether the worker is done.
 fn take(state: &mut State, worker: &Worker, report: Report) -> bool {
     match report {
         Report::Facts(facts) => {

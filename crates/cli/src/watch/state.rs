@@ -73,7 +73,7 @@ pub enum Page {
 #[derive(Clone, Default)]
 pub struct State {
     pub shown: Shown,
-    /// What was shown when the user paused. Readings go on below.
+    /// What was shown when the user paused. New readings still go into `shown`.
     pub paused: Option<Box<Shown>>,
     pub page: Page,
     pub panel: Option<Panel>,
@@ -89,7 +89,7 @@ pub struct State {
 #[derive(Clone, Default)]
 pub struct Shown {
     pub list: List,
-    /// The process that is looked into; None: the list.
+    /// The process that the screen shows; None: it shows the list.
     pub one: Option<Watched>,
 }
 
@@ -130,11 +130,11 @@ pub struct Watched {
     pub remainder: Curve,
     /// Of the newest reading with a ledger.
     pub verdicts: Vec<Verdict>,
-    /// The newest sites, and their time.
+    /// The newest sites.
     pub sites: Vec<SiteRow>,
     pub mark: Option<Mark>,
     first_ns: u64,
-    /// The first and the newest reading of the mappings.
+    /// Time of the first and of the newest reading of the mappings.
     first_lines_ns: Option<u64>,
     pub lines_ns: u64,
     /// How the process ended.
@@ -145,7 +145,7 @@ pub struct Watched {
 #[derive(Clone, Debug, Default)]
 pub struct Mark {
     pub time_ns: u64,
-    /// None: sites were not read before the mark; the next ones take their place.
+    /// None: no sites were read before the mark. The next reading of sites fills this in.
     sites: Option<HeldBySite>,
     pools: HashMap<String, u64>,
 }
@@ -200,7 +200,7 @@ impl Watched {
                 mark.sites = Some(by_key(sites));
             }
         }
-        // Arenas and pools of an instant without a ledger are those of the last one.
+        // A reading without a ledger has no pools, so those of the reading before stay.
         let pools = if facts.ledger.is_some() { None } else { Some(std::mem::take(&mut self.facts.pools)) };
         self.facts = facts;
         if let Some(pools) = pools {
@@ -260,8 +260,8 @@ impl Watched {
         rows
     }
 
-    /// The verdicts that stand. `growth` compares two readings: here it stands only while a line does grow, by the
-    /// interval of all readings since the mark.
+    /// The verdicts that hold. The verdict `growth` compares only two readings. So it counts here only while the
+    /// readings since the mark show, with 95 % confidence, that a line grows.
     pub fn standing(&self) -> impl Iterator<Item = &Verdict> {
         let grows = |curve: &Curve| matches!(self.trend(curve), Trend::Is(growth) if growth.is_up());
         let is_clear = self.lines.values().any(grows);
@@ -276,7 +276,8 @@ impl Watched {
         growth.is_up().then(|| (left / growth.most * 3600.0, left / growth.least * 3600.0))
     }
 
-    /// Sites that hold more than at the mark, beyond the error of both readings; the one that grew most first.
+    /// Sites that grew since the mark by more than the errors of both readings together, with growth and error. The
+    /// site that grew most comes first.
     pub fn growing_sites(&self) -> Vec<(&SiteRow, Bytes, Bytes)> {
         let at_mark = self.mark.as_ref().and_then(|mark| mark.sites.as_ref());
         // A full table left smaller sites out: they held at most as much as its smallest.
@@ -306,8 +307,8 @@ fn by_key(sites: &[SiteRow]) -> HeldBySite {
     sites.iter().map(|site| (key(site), (site.live, site.error))).collect()
 }
 
-/// Names of functions are found in the background. A site that has got its names since would look like a new one, so
-/// such a reading takes the place of the marked one: growth then reads too low, never too high.
+/// Whether a site of the mark has got its function names since; they are found in the background. Such a site would
+/// look like a new one. So the caller replaces the sites of the mark: growth then reads too low, never too high.
 fn was_renamed(then: &HeldBySite, now: &[SiteRow]) -> bool {
     let is_unnamed = |frames: &[String]| frames.iter().any(|frame| frame.contains("+0x"));
     let is_there = |frames: &[String]| now.iter().any(|site| site.frames == frames);

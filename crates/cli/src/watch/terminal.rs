@@ -10,7 +10,7 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 
-/// Whether the terminal is ours. The hook of a panic reads it.
+/// Whether the terminal is ours. The panic hook reads it.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
 pub struct Screen {

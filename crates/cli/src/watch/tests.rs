@@ -1,4 +1,4 @@
-//! Pictures of the screen, from made-up readings, beside the goldens in `goldens/watch/`; and what keys change.
+//! Draws the screen from made-up readings and compares it with the goldens in `goldens/watch/`; tests what keys change.
 //! `BLESS=1` writes the goldens anew.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

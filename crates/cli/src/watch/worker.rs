@@ -43,7 +43,7 @@ pub enum Order {
 pub enum Report {
     Facts(Box<Facts>),
     Listing(u64, Vec<Listed>),
-    /// The process ended, and how.
+    /// How the process ended.
     End(String),
     Recording(bool, String),
     /// The process can't be watched.
@@ -62,7 +62,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// All signals that the terminal's thread waits for must be blocked.
+    /// The caller must have blocked the signals that it waits for: the worker's thread inherits its mask
+    /// (pthread_create(3)).
     pub fn start(plan: Plan) -> Result<Worker, Failure> {
         let cant = |error: &dyn std::fmt::Display| Failure(format!("cannot start to read: {error}"));
         // The first process is opened here, so that a refusal is one sentence on a normal screen.
@@ -128,7 +129,7 @@ struct Job {
 
 /// A listing that took `t` is repeated after `LISTING × t`: 0.4 % of a core.
 const LISTING: u32 = 250;
-/// A list that changes faster can't be read.
+/// Least time between two listings: nobody can read a list that changes faster.
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Job {
@@ -156,7 +157,7 @@ impl Job {
                     Read::Ended => {
                         self.end();
                         ended = true;
-                        // A list goes on; without one the end is all there is to see.
+                        // Nothing more can be read, so the worker only waits for orders.
                         continue;
                     }
                 },
@@ -187,7 +188,8 @@ impl Job {
         self.report(Report::Done);
     }
 
-    /// Waits for an order, the process's end, or the time. At the process's end, reads at once.
+    /// Waits for an order, the end of the process, or the time `until`. When the process ends, `next` becomes now, so
+    /// that the worker reads at once.
     fn wait(&self, until: Instant, ended: bool, next: &mut Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -203,7 +205,7 @@ impl Job {
         }
     }
 
-    /// Whether to read at once.
+    /// Carries out an order. Returns whether to read at once.
     fn obey(&mut self, order: Order) -> bool {
         match order {
             Order::Open(pid) => {

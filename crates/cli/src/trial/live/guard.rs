@@ -30,7 +30,8 @@ pub const NAME: &str = "plimsoll-guard";
 /// For the guard's start.
 const START: Duration = Duration::from_secs(30);
 
-/// plimsoll's end. Dropped, the guard sets back what it still holds, and is waited for.
+/// plimsoll's end of the line. Dropping it closes the line: the guard sets back the flags that it still holds. The drop
+/// waits for the guard's end.
 pub struct Guard {
     line: Option<UnixStream>,
     child: Child,
@@ -43,7 +44,7 @@ impl Guard {
         command.arg0(NAME).arg(pid.to_string()).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
         let child = sys::handing_down(|| command.spawn())?;
-        // Closes our copy of its end.
+        // Closes our copy of the guard's end.
         drop(command);
         let mut guard = Guard { line: Some(line), child };
         guard.wait_for("ready")?;
@@ -58,7 +59,7 @@ impl Guard {
         if answer.trim() == word { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// From now on the guard sets them back if plimsoll ends.
+    /// From now on the guard sets these flags back if plimsoll ends.
     pub fn hold(&mut self, old: &[Setting]) -> io::Result<()> {
         let lines: Vec<String> = old.iter().map(|one| format!("hold {} {}\n", one.name, one.value)).collect();
         self.send(&lines.concat())?;
@@ -66,7 +67,7 @@ impl Guard {
         self.wait_for("held")
     }
 
-    /// They are back.
+    /// Reports to the guard that the flags are set back.
     pub fn free(&mut self) -> io::Result<()> {
         self.send("free\n")
     }
@@ -84,7 +85,7 @@ impl Drop for Guard {
     }
 }
 
-/// What a line of plimsoll's changes in the list of flags.
+/// Applies a line of plimsoll's to the list of held flags.
 fn took(held: &mut Vec<Setting>, line: &str) {
     match line.split(' ').collect::<Vec<_>>().as_slice() {
         ["hold", name, value] => held.push(Setting { name: (*name).into(), value: (*value).into() }),

@@ -1,4 +1,4 @@
-//! `plimsoll try --pid PID`: tries on a live program what needs no restart, one step after the other.
+//! `plimsoll try --pid PID`: tries the remedies that need no restart on a running program, one step after the other.
 //!
 //! ```text
 //! snapshot, verdicts ─▶ announce, ask ─▶ nothing ─▶ step ─▶ step ─▶ table
@@ -33,7 +33,7 @@ mod vm;
 
 use guard::Guard;
 
-/// Time between two looks whether the program still runs.
+/// Time between two checks whether the program still runs.
 const TICK: Duration = Duration::from_millis(200);
 /// Lines of the ledger that a step shows, and the least part of RSS that a line must change by.
 const LINES: usize = 4;
@@ -68,7 +68,7 @@ pub fn run(pid: u32, wanted: Wanted) -> Result<Option<LiveTrial>, Failure> {
     Ok(Some(live.trial))
 }
 
-/// Says what will be done to the program, and what of it stays.
+/// Prints what the steps will do to the program.
 fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
     let done = || steps.iter().filter(|(_, tried)| tried.missing.is_none());
     let mut text = format!(
@@ -197,14 +197,14 @@ impl Live {
         if !asked {
             rows.extend(self.other_tools());
         }
-        // What does nothing is no step by itself.
+        // `Step::Nothing` is only a comparison: it never runs alone.
         if rows.iter().skip(1).all(|(_, tried)| tried.missing.is_some()) {
             rows.remove(0);
         }
         rows
     }
 
-    /// What explain proposes to do at once, but only another tool can.
+    /// Remedies that need no restart, but that only another tool can carry out.
     fn other_tools(&self) -> Vec<(Step, Tried)> {
         let now = |verdict: &Verdict| {
             let remedies = verdict.remedies.iter().filter(|remedy| remedy.effort == Effort::Now);
@@ -230,7 +230,7 @@ impl Live {
     fn steps(&mut self, steps: Vec<(Step, Tried)>) -> Result<(), Failure> {
         let pid = self.trial.pid;
         let has_flags = steps.iter().any(|(step, tried)| matches!(step, Step::Flags { .. }) && tried.missing.is_none());
-        // Before the signals are blocked, so that the guard begins as plimsoll did.
+        // Before the signals are blocked, so that the guard does not inherit the mask.
         let mut guard = has_flags.then(|| Guard::start(pid)).transpose().map_err(|error| {
             format!("nothing was done: the process that would set flags back can't be started ({error})")
         })?;
@@ -263,7 +263,7 @@ impl Live {
         Ok(())
     }
 
-    /// One step, with what was measured in `tried`, whatever the end.
+    /// Runs one step. `tried` gets what was measured, even if the step fails.
     fn once(
         &mut self,
         step: &Step,
@@ -289,7 +289,7 @@ impl Live {
             match self.set_back(&old) {
                 Ok(back) => {
                     tried.set_back = back;
-                    // Its end of the line closed: the guard has been killed, and nothing is left for it to do.
+                    // An error means that the guard has been killed; nothing is left for it to do.
                     let _ = guard.map(Guard::free);
                 }
                 Err(reason) => self.trial.notes.push(guard::left(self.trial.pid, &old, &reason)),
@@ -327,7 +327,7 @@ impl Live {
 
     fn set_back(&mut self, old: &[Setting]) -> Result<Vec<Setting>, String> {
         match vm::open(&mut self.target) {
-            // It has ended, and its flags with it.
+            // The VM has ended, and its flags with it.
             None => Ok(Vec::new()),
             Some(Ok(mut vm)) => vm::set_back(&mut vm, old),
             Some(Err(mute)) => Err(mute.to_string()),
@@ -368,7 +368,7 @@ impl Live {
         }
     }
 
-    /// Lines of the ledger that changed since the last snapshot by at least half a percent of RSS.
+    /// The `LINES` lines of the ledger that changed most since the last snapshot, by more than half a percent of RSS.
     fn changed_lines(&mut self) -> Vec<(String, String, i64)> {
         let Ok(snapshot) = take(self.trial.pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return Vec::new() };
         let ledger = Ledger::of(&snapshot);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const CONNECT: Duration = Duration::from_secs(1);
 /// Redis purges in its main thread, and answers afterwards.
 const ANSWER: Duration = Duration::from_secs(30);
-/// An answer of a status is one line.
+/// Limit of an answer, in bytes. A status is one line.
 const LONGEST: usize = 1 << 10;
 
 const PURGE: &[u8] = b"*2\r\n$6\r\nMEMORY\r\n$5\r\nPURGE\r\n";
@@ -20,7 +20,7 @@ const PURGE: &[u8] = b"*2\r\n$6\r\nMEMORY\r\n$5\r\nPURGE\r\n";
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// `None`: these bytes are no whole status of RESP.
+/// Parses a status of RESP. `None`: the bytes are not a whole one.
 fn status(bytes: &[u8]) -> Option<Result<(), Refused>> {
     let line = bytes.split(|byte| *byte == b'\n').next()?.strip_suffix(b"\r")?;
     match line.split_first()? {
@@ -30,7 +30,7 @@ fn status(bytes: &[u8]) -> Option<Result<(), Refused>> {
     }
 }
 
-/// At the first of these addresses that answers as Redis does. `Ok(None)`: none does.
+/// Sends the command to each address until one answers as Redis does. `None`: none does.
 pub fn purge(addresses: &[SocketAddr]) -> Option<Result<(), Refused>> {
     addresses.iter().find_map(|address| status(&asked(*address).ok()?))
 }

@@ -19,7 +19,7 @@ const STEP: Duration = Duration::from_secs(180);
 
 const ALL_FLAGS: &str = "VM.flags -all";
 
-/// The VM of a process, for one step. `None`: it is no HotSpot VM.
+/// Opens the VM of a process, for one step. `None`: the process isn't a HotSpot VM.
 pub fn open(target: &mut Target) -> Option<Result<Vm, Mute>> {
     target.allow(Deadline::after(STEP));
     let vmas = proc::parse_maps(&target.read("maps").ok()?, &[]).vmas;
@@ -42,7 +42,7 @@ pub fn collect(vm: &mut Vm) -> Result<(), String> {
     }
 }
 
-/// What these flags are now; the VM must be able to change each while it runs, and to set it back.
+/// The present values of these flags. Fails if the VM can't change one of them while it runs, or set it back.
 pub fn present(vm: &mut Vm, settings: &[Setting]) -> Result<Vec<Setting>, String> {
     let manageable = parse_manageable(&vm.ask(ALL_FLAGS)?);
     let one = |setting: &Setting| match manageable.iter().find(|(name, _)| *name == setting.name) {

@@ -10,9 +10,9 @@ use crate::watch::state::{State, Watched};
 
 /// A screen with fewer columns has short facts only.
 const NARROW: usize = 60;
-/// A screen with as many columns names the limit's source.
+/// A screen with at least as many columns names the limit's source.
 const WIDE: usize = 100;
-/// Columns that a command gets at least beside its facts.
+/// Least number of columns for the command, beside its facts.
 const COMMAND: usize = 24;
 const SECOND: u64 = 1_000_000_000;
 /// A screen with fewer rows has one row for the verdict.

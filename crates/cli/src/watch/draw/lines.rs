@@ -1,11 +1,14 @@
 //! The table of the ledger's lines.
 //!
 //! ```text
-//! columns    name   resident   bar     change   rate         history
-//! ≥ 100      22     8          16      10       18           the rest
-//! ≥ 72       22     8          8       10       18           the rest
-//! ≥ 56       22     8                  10       the rest
-//! else       the rest, 8               10
+//! columns    name       resident   bar     change   rate     history
+//! ≥ 100      22         8          16      10       18       the rest
+//! ≥ 74       22         8          8       10       18       the rest
+//! ≥ 72       22         8          8       10       18
+//! ≥ 65       22         8                  10       18       the rest
+//! ≥ 61       22         8                  10       18
+//! ≥ 56       22         8                  10
+//! else       the rest   8                  10
 //! ```
 
 use plimsoll_facts::units::Bytes;
@@ -23,7 +26,8 @@ const RESIDENT: usize = 9;
 const CHANGE: usize = 11;
 const RATE: usize = 19;
 
-/// Where the columns end, by the width of the screen; 0: there is no such column.
+/// Where the columns end, by the width of the screen; 0: there is no such column. `bar`: begin and width. `spark`:
+/// begin.
 pub struct Columns {
     pub name: usize,
     pub resident: usize,

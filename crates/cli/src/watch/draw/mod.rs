@@ -30,7 +30,7 @@ pub use ink::Ink;
 use panels::PANEL;
 use text::Canvas;
 
-/// Rows that the table of lines gets at least before a panel gets any.
+/// Least number of rows for the table of lines while a panel is shown.
 const TABLE: u16 = 7;
 
 pub fn draw(state: &State, ink: Ink, area: Rect, buffer: &mut Buffer) {

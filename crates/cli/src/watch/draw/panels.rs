@@ -30,7 +30,7 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
         } as u16
     };
     for (at, panel) in shown.iter().copied().enumerate() {
-        // What a panel does not need, the next ones get.
+        // The next panels get the rows that this one does not need.
         let height = rows(panel).min(canvas.area.height / (shown.len() - at) as u16);
         let all = canvas.area;
         canvas.area.height = height;

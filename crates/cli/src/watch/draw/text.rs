@@ -50,7 +50,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Makes a whole row look like that.
+    /// Sets the style of a whole row.
     pub fn style_row(&mut self, row: u16, style: Style) {
         if row < self.area.height {
             self.buffer.set_style(Rect { y: self.area.y + row, height: 1, ..self.area }, style);
@@ -58,7 +58,7 @@ impl Canvas<'_> {
     }
 }
 
-/// At most that many columns, with an ellipsis in place of the rest.
+/// Cuts text to `columns` columns; an ellipsis replaces the rest.
 pub fn fitted(text: &str, columns: usize) -> String {
     let text = printable(text);
     if text.width() <= columns {

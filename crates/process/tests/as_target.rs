@@ -210,7 +210,7 @@ fn the_child_holds_nothing_of_ours() {
     drop((child, ours));
 }
 
-/// fs.suid_dumpable, as it was, at the end.
+/// Restores fs.suid_dumpable when dropped.
 struct SuidDumpable(String);
 
 const SUID_DUMPABLE: &str = "/proc/sys/fs/suid_dumpable";
@@ -221,8 +221,8 @@ impl Drop for SuidDumpable {
     }
 }
 
-/// Where fs.suid_dumpable is 1, a change of user makes a process dumpable. The child is held in the very next system call, and its
-/// user tries to look into it.
+/// If fs.suid_dumpable is 1, a change of user makes a process dumpable. The child is held in the very next system call,
+/// and its user tries to read its memory.
 #[test]
 fn nobody_looks_into_the_child_between_its_change_of_user_and_the_next_call() {
     const CASE: &str = "a dumpable child";
@@ -239,7 +239,7 @@ fn nobody_looks_into_the_child_between_its_change_of_user_and_the_next_call() {
     let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
     let target = sleeper.target();
     let (to_us, from_child) = std::sync::mpsc::channel();
-    // A filter is a thread's own, and its children's.
+    // A filter applies to its thread, and to the children of that thread.
     let starting = std::thread::spawn(move || {
         to_us.send(held_calls::filter()).expect("a listener");
         AsTarget::start(&target, LIMIT).map(drop)
@@ -284,7 +284,8 @@ mod held_calls {
             step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
         let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-        // SAFETY: the kernel copies the filter, which outlives the call. It changes this thread alone; the descriptor is new.
+        // SAFETY: the kernel copies the filter, which outlives the call. Only this thread is affected, and nobody else
+        // has the new descriptor.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             let mode = libc::SECCOMP_SET_MODE_FILTER;
@@ -303,7 +304,8 @@ mod held_calls {
         let mut ready = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which is ours.
         while unsafe { libc::poll(&raw mut ready, 1, 5) } > 0 && ready.revents & libc::POLLIN != 0 {
-            // SAFETY: the kernel wants zeros, and writes no more than the struct, whose size the number of the request has.
+            // SAFETY: the kernel expects zeros, and writes no more than the struct: the request's number contains its
+            // size.
             let held = unsafe {
                 let mut held: libc::seccomp_notif = std::mem::zeroed();
                 (libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut held) == 0).then_some(held)

@@ -24,8 +24,8 @@ pub struct Glibc {
     pub arena_cap: Option<u64>,
     /// Whether `MALLOC_ARENA_MAX`, a tunable or mallopt set the cap.
     pub arena_cap_set: bool,
-    /// Smallest block that gets a mapping of its own, `mp_.mmap_threshold`: 128 KiB, or more since the program has freed
-    /// such blocks. None if it was not found.
+    /// Smallest block that gets a mapping of its own, `mp_.mmap_threshold`: 128 KiB, or more after the program has
+    /// freed such blocks. None if it was not found.
     pub mmap_threshold: Option<Bytes>,
 }
 
@@ -95,8 +95,8 @@ pub struct Arena {
     /// The whole pages of `free_resident` that malloc_trim releases. The rest shares its pages with live blocks, or is
     /// in `at_end`.
     pub trimmable: Bytes,
-    /// Whole pages at the end of a thread arena, which malloc_trim leaves: top, and free chunks that it joins to top. The main
-    /// arena has none: there the end of brk goes back.
+    /// Whole pages at the end of a thread arena, which malloc_trim doesn't release: top, and the free chunks next to
+    /// it. Always 0 for the main arena, because malloc_trim releases the end of brk.
     pub at_end: Bytes,
     /// Resident bytes of the part of `heaps` that the walk could not parse.
     pub unknown_resident: Bytes,

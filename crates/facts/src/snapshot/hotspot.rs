@@ -30,8 +30,8 @@ pub struct HotSpot {
     pub symbols_for: Vec<&'static str>,
 }
 
-/// The JDK's feature version, such as 25 of `25.0.3+9-LTS`. JDK 8 tells its HotSpot's version instead, such as
-/// `25.402-b06`, without the `+` that JEP 223 put before the build's number.
+/// The JDK's feature version, such as 25 of `25.0.3+9-LTS`. JDK 8 reports the version of its HotSpot instead, such as
+/// `25.402-b06`, without the `+` that JEP 223 put before the build number.
 pub fn jdk_of(version: &str) -> Option<u32> {
     let number = version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
     let is_8 = number == 25 && !version.contains('+') && version.contains("-b");
@@ -39,13 +39,13 @@ pub fn jdk_of(version: &str) -> Option<u32> {
 }
 
 impl HotSpot {
-    /// The JDK's feature version; None if the VM didn't tell.
+    /// The JDK's feature version; None if the VM didn't report it.
     pub fn jdk(&self) -> Option<u32> {
         jdk_of(&self.version)
     }
 
-    /// Whether the VM knows TrimNativeHeapInterval: from 17.0.9, 21.0.1 and 22 on (JDK-8293114). True if the VM didn't tell
-    /// its version.
+    /// Whether the VM knows TrimNativeHeapInterval: from 17.0.9, 21.0.1 and 22 on (JDK-8293114). True if the VM didn't
+    /// report its version.
     pub fn can_trim(&self) -> bool {
         let numbers = self.version.split(['+', '-']).next().unwrap_or_default();
         let update: u32 = numbers.split('.').nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);

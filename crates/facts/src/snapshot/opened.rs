@@ -31,11 +31,11 @@ pub struct ArrayBuffers {
 /// How Go's collector is set, and what it found at its last collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GoPace {
-    /// False where these figures were not found: all others are None then.
+    /// False if these figures were not found; then all others are None.
     pub is_known: bool,
-    /// GOGC; None where it is off.
+    /// GOGC; None if it is off.
     pub percent: Option<u32>,
-    /// GOMEMLIMIT, where there is one.
+    /// GOMEMLIMIT; None if there is no limit.
     pub memory_limit: Option<Bytes>,
     /// Live bytes at which it collects next; None without a goal.
     pub goal: Option<Bytes>,
@@ -66,13 +66,13 @@ pub enum HeapPart {
     Muzzy,
     /// Whole free pages that were released; only the addresses are kept.
     Released,
-    /// Stacks of Go's goroutines and threads, with those that it keeps for new ones.
+    /// Stacks of Go's goroutines and threads, and the free stacks that Go keeps for new ones.
     Stacks,
     /// The allocator's own records.
     Records,
-    /// V8: objects of the young generation, up to where the next one goes.
+    /// V8: objects of the young generation, up to the address of the next object.
     Young,
-    /// V8: objects that have survived, and garbage that no collection has found yet.
+    /// V8: objects that have survived, and garbage that wasn't collected yet.
     Old,
     /// V8: objects with pages of their own.
     Large,
@@ -80,13 +80,14 @@ pub enum HeapPart {
     Code,
     /// V8: objects that never change.
     ReadOnly,
-    /// V8: the rest of the young generation's pages: the next objects go there.
+    /// V8: the rest of the young generation's pages, which takes the next objects.
     FreeYoung,
-    /// V8: pages of the young generation at a moment in which no page takes new objects, so that they can't be split.
+    /// V8: pages of the young generation, if none of them takes new objects at that moment: then no address divides
+    /// `Young` from `FreeYoung`.
     YoungUnsplit,
     /// V8: the rest of the other pages.
     FreeOld,
-    /// V8: pages that no space has any more, and that are still mapped.
+    /// V8: pages that belong to no space any more, but are still mapped.
     Leaving,
     /// Pages whose record could not be decoded.
     Unknown,
@@ -158,7 +159,8 @@ impl OpenedHeap {
         LIVE.into_iter().map(|part| self.resident(part)).sum()
     }
 
-    /// Bytes that a purge releases: whole free pages. Go never releases a page twice.
+    /// Bytes that a purge releases: whole free pages. Go's muzzy pages don't count, because Go never releases a page
+    /// twice.
     pub fn purgeable(&self) -> Bytes {
         let muzzy = if self.kind == AllocatorKind::Go { Bytes(0) } else { self.resident(HeapPart::Muzzy) };
         self.resident(HeapPart::Dirty) + muzzy

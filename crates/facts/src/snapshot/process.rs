@@ -22,8 +22,8 @@ pub struct Process {
     /// Seconds since the process started.
     pub uptime: Option<f64>,
     pub limits: Limits,
-    /// Variables of the target's initial environment that affect memory (`MALLOC_*`, `GLIBC_TUNABLES`, `LD_PRELOAD`,
-    /// `JAVA_TOOL_OPTIONS`, `JDK_JAVA_OPTIONS`).
+    /// Variables of the target's initial environment that affect memory, such as `MALLOC_*`, `GLIBC_TUNABLES`,
+    /// `LD_PRELOAD` and `JAVA_TOOL_OPTIONS`.
     pub environment: Vec<(String, String)>,
     /// `VmHWM` of status.
     pub peak_rss: Option<Bytes>,

@@ -68,8 +68,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// glibc raises the threshold to the size of each block that is freed and had a mapping of its own. Where it never has,
-/// or where it was set, the default changes nothing.
+/// glibc raises the threshold to the size of each block that had a mapping of its own and was freed. If the threshold
+/// in force isn't above the default, the remedy changes nothing.
 fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
     let in_force = case.glibc()?.mmap_threshold;
     if in_force.is_some_and(|in_force| in_force <= DEFAULT_THRESHOLD) {
@@ -85,7 +85,8 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
     ))
 }
 
-/// Free blocks between live ones of the same sizes: whether another allocator needs less depends on the program. It may need more.
+/// For free blocks between live ones of the same sizes. Whether another allocator needs less depends on the program; it
+/// may also need more.
 fn measured_allocators() -> Remedy {
     remedy(
         Effort::Restart,

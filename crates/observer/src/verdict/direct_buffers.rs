@@ -63,11 +63,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Whether NIO's copies of large heap buffers, about one for each thread, may be among them. Up to JDK 24 java.nio counts
-/// those.
+/// Whether the line may contain java.nio's own copies of large heap buffers, about one for each thread. java.nio counts
+/// these copies up to JDK 24.
 fn may_be_nio_s_own(case: Case<'_>, resident: Bytes) -> bool {
     const UNCOUNTED_FROM: u32 = 25;
-    /// Percent of the line from which java.nio's count is all of it.
+    /// From this percentage of the line on, java.nio's count is taken for all of it.
     const ALL: f64 = 80.0;
     let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
     let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);

@@ -1,9 +1,10 @@
-//! Free memory that Go's runtime keeps: free pages, which `debug.FreeOSMemory` gives back, and free blocks beside live ones, which go
-//! to the next objects.
+//! Free memory that Go's runtime keeps: free pages, which `debug.FreeOSMemory` releases, and free blocks beside live
+//! ones, which the next objects take.
 //!
 //!   kept = free pages + free blocks,   wanted = goal − live,   too much = kept − wanted
 //!
-//! Up to the goal of the next collection the program takes memory before anything is collected: so much free memory is in use.
+//! The heap may grow to the goal before the next collection begins. So free memory up to the goal will be used and
+//! isn't retention.
 
 use super::case::Case;
 use super::remedy::{FLOOR, remedy};
@@ -11,7 +12,7 @@ use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
-/// Percent of what is kept: below it a part is not worth a sentence.
+/// Percentage of the kept bytes: a smaller part gets no sentence.
 const WORTH_SAYING: f64 = 10.0;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
@@ -32,7 +33,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if beside.percent_of(kept) >= WORTH_SAYING {
         evidence.push(format!("{beside} lies between live blocks: only new objects of the same sizes use it"));
     }
-    // Its scavenger gives back free pages beyond a tenth above the goal; without a goal it doesn't.
+    // Go's scavenger releases free pages above the goal plus a tenth (runtime/mgcscavenge.go, retainExtraPercent).
+    // Without a goal and without a memory limit, it releases none.
     let returns = pace.goal.is_some() || pace.memory_limit.is_some();
     if pages.percent_of(kept) >= WORTH_SAYING {
         evidence.push(match returns {
@@ -101,7 +103,7 @@ mod tests {
     use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Vma};
     use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
-    /// A process with nothing but Go's heap: resident bytes are all that there are.
+    /// A process with only Go's heap, all of which is resident.
     fn with_heap(live: Bytes, beside: Bytes, free: Bytes, pace: GoPace) -> Snapshot {
         let parts = [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, free)];
         let all = parts.iter().map(|(_, bytes)| *bytes).sum();
@@ -177,7 +179,7 @@ mod tests {
         assert!(found.remedies[1].how.starts_with("debug.SetGCPercent"), "{found:?}");
         snapshot.process.environment.push(("GOGC".to_owned(), "off".to_owned()));
         assert!(warning(&snapshot).remedies.iter().any(|remedy| remedy.how == "GOGC=100 COMMAND"));
-        // With a limit the runtime gives back by itself.
+        // With a memory limit, the runtime releases pages by itself.
         if let Some(heap) = &mut snapshot.go {
             heap.pace = Some(GoPace { memory_limit: Some(mib(500)), ..pace(None, mib(18)) });
         }

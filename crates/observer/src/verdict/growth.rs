@@ -1,7 +1,9 @@
 //! Growth between a baseline and now. Two readings prove that a line grew and how fast, but not that it continues: a
 //! third reading without growth contradicts the verdict.
 //!
-//!   grown ≥ change − error of both readings,   rate = grown / time,   time to the limit = (limit − counted) / rate of all
+//!   grown ≥ change − error of both readings
+//!   rate = grown / time
+//!   time to the limit = (limit − counted) / rate of all
 
 use super::case::{Case, ago};
 use super::remedies::remedy;

@@ -49,8 +49,8 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     }
 }
 
-/// The line and its share of RSS. `other allocator` says little, so its largest part stands for it, such as
-/// `V8: old objects`, where that is large enough.
+/// The line and its share of RSS. `other allocator` says little, so its largest part stands for it if that part is
+/// large enough, such as `V8: old objects`.
 fn holder(line: &Line, rss: Bytes) -> (&Line, f64) {
     let share = |line: &Line| line.resident.percent_of(rss);
     let part = line.children.first().filter(|part| line.id == LineId::OtherAllocator && share(part) > MUCH);

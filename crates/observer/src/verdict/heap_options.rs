@@ -82,7 +82,8 @@ impl LargeHeap<'_> {
         }
     }
 
-    /// Serial's first size is a 64th of the memory where no -Xms is set.
+    /// Without -Xms, the initial heap is a 64th of the machine's memory (InitialRAMPercentage), and Serial never goes
+    /// below it.
     fn serial_start(&self) -> String {
         let is_smaller = |target: &u64| self.initial.is_some_and(|initial| initial <= Bytes::mib(*target));
         self.target().filter(|target| !is_smaller(target)).map(|target| format!("-Xms{target}m ")).unwrap_or_default()

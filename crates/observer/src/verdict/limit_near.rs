@@ -46,7 +46,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mib = with_room.0.div_ceil(1 << 20);
     let mut remedies = vec![];
     if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
-        // Whole MiB, as the option has them.
+        // Rounded down to whole MiB, the unit of the option.
         let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native).0 >> 20);
         if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(

@@ -173,8 +173,8 @@ impl Effect {
 }
 
 impl Remedy {
-    /// What to do with the first line of `how`, in four letters, and what to do afterwards: a command is typed, a variable or an
-    /// option is set for the next start.
+    /// What to do with the first line of `how`, as a word of four columns, and what to do afterwards. A command is
+    /// typed; a variable or an option is set for the next start.
     pub fn verb(&self) -> (&'static str, &'static str) {
         let first = self.how.lines().next().unwrap_or_default();
         let word = first.split_whitespace().next().unwrap_or_default();

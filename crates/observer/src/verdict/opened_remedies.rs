@@ -58,7 +58,8 @@ fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> 
     remedies
 }
 
-/// No call by gdb: mi_collect purges for the calling thread only, and one that was stopped inside malloc would find its heap changed.
+/// Offers no call by gdb: mi_collect purges for the calling thread only, and a thread that gdb stopped inside malloc
+/// would find its heap changed.
 fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
@@ -98,7 +99,7 @@ fn jemalloc(case: Case<'_>, heap: &OpenedHeap, returns: bool, is_library: bool) 
     }
     let (live, beside) = (heap.resident(HeapPart::Live), heap.resident(HeapPart::Beside));
     if let Some(redis) = redis.filter(|_| beside >= FLOOR) {
-        // Only the jemalloc in Redis's own sources tells it which values to move.
+        // Only the jemalloc in Redis's own sources tells Redis which values to move.
         remedies.push(match is_library {
             true => redis.reload(live, beside + pages),
             false => redis.defragment(live, beside, beside + pages),

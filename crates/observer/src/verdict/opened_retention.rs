@@ -134,7 +134,8 @@ mod tests {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(14), mib(110), mib(1));
         assert!(retention(&snapshot).expect("14 of 124 MiB are live").remedies.is_empty());
-        // Redis can move its values, but only with the jemalloc that it was built with. Else it can load them anew.
+        // Redis can move its values only with the jemalloc in its own sources. With another one, it can only load them
+        // anew.
         snapshot.process.name = "redis-server".to_owned();
         snapshot.process.command = vec!["redis-server 127.0.0.1:7391".to_owned()];
         let found = retention(&snapshot).expect("14 of 124 MiB are live");
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(how(&snapshot), [delay, collect.clone()]);
         snapshot.process.environment[0].1 = "0".to_owned();
         assert_eq!(how(&snapshot), [collect]);
-        // What lies beside live blocks goes only with them.
+        // The program's own frees alone release free blocks beside live ones.
         let parts = [(HeapPart::Live, mib(14)), (HeapPart::Beside, mib(110)), (HeapPart::Dirty, mib(1))];
         assert!(how(&heap_of(AllocatorKind::Mimalloc, parts)).is_empty());
     }

@@ -133,12 +133,14 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
 /// What a VM mallocs for a thread besides its stack, at most. Measured: docs/decisions/verdicts.md.
 const VM_OF_A_THREAD: Bytes = Bytes::kib(64);
 
-/// `threads` fewer, which held that much of stack. One that serves for several goes deeper at times.
+/// Adds the saving of having `threads` threads less, which held `stack` bytes of stack. A thread that does the work of
+/// several uses a deeper stack at times, so only nine tenths are certain.
 pub(crate) fn without_threads(remedy: Remedy, threads: u64, stack: Bytes) -> Remedy {
     remedy.saves(stack.scaled(9, 10), stack + VM_OF_A_THREAD.scaled(threads, 1))
 }
 
-/// All pools with that mark exist once. Netty keeps direct buffers for each thread, too.
+/// Adds the saving of having each pool with that mark once. Netty also keeps direct buffers for each thread, so these
+/// count in the upper bound.
 fn shared(case: Case<'_>, mark: &str, remedy: Remedy) -> Remedy {
     let pools = case.thread_pools();
     let several = || pools.iter().filter(|pool| pool.name.contains(mark) && pool.instances > 1);

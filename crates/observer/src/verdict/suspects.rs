@@ -1,5 +1,5 @@
-//! Who may hold a JVM's native memory, as far as the process shows it without a tracker: libraries that it has loaded besides
-//! the JDK's, jars that it has open, and blocks of one size.
+//! Who may hold a JVM's native memory, as far as the process shows it without a tracker: libraries that it has loaded
+//! besides the JDK's, jars that it has open, and blocks of one size.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -11,18 +11,18 @@ use plimsoll_tracked::symbols::demangle;
 
 /// Libraries that the evidence names.
 const NAMED: usize = 5;
-/// Percent of the suspected bytes from which equal blocks are named, and how many sizes.
+/// From this percentage of the suspected bytes on, blocks of one size are named; at most `SIZES` sizes.
 const WORTH_SAYING: f64 = 10.0;
 const SIZES: usize = 3;
 
 /// A library with native memory of its own.
 struct Known {
-    /// In the name of its shared object or its jar, in lower case.
+    /// Part of the name of its shared object or its jar, in lower case.
     mark: &'static str,
     name: &'static str,
     /// Whether it keeps a cache with a bound of its own, so that much memory in use is normal.
     caches: bool,
-    /// What gives its memory back.
+    /// Code that releases its memory.
     end: &'static str,
 }
 
@@ -72,8 +72,8 @@ const KNOWN: [Known; 8] = [
     },
 ];
 
-/// What the C library, the C++ runtime, the loader and the JDK (libz, where the distribution shares its own) bring, by the beginning
-/// of the file's name.
+/// Objects of the C library, the C++ runtime, the loader and the JDK, by the beginning of the file's name. The JDK of a
+/// distribution may use the distribution's libz.
 const NOT_FOREIGN: [&str; 13] = [
     "ld-linux",
     "ld-musl",
@@ -101,7 +101,7 @@ const NETTY: (&str, &str) = (
     "ReferenceCountUtil.release(buffer)   // -Dio.netty.leakDetection.level=advanced logs where a lost one was made",
 );
 
-/// `of`: the bytes that nobody has claimed yet.
+/// `of`: the bytes whose holder is unknown.
 pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     let mut lines = block_caches(case);
     lines.extend(equal_blocks(case, of));
@@ -119,7 +119,7 @@ pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     lines
 }
 
-/// What native code is there besides the JDK's.
+/// The native code besides the JDK's.
 pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
     let libraries = libraries(case);
     let (idle, holding): (Vec<&str>, Vec<&str>) = libraries.iter().partition(|name| holds_nothing(name));
@@ -143,7 +143,8 @@ pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
     lines
 }
 
-/// What ends the memory of the libraries that are there, whatever their blocks' sizes tell first; else what ends the JDK's own.
+/// Code that releases the memory of each loaded library that is known. If blocks have zlib's sizes, java.util.zip comes
+/// first. Without any such library: the code for the JDK's own native memory.
 pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     let mut found: Vec<&Known> = libraries(case).into_iter().map(file_name).filter_map(known).collect();
     found.sort_unstable_by_key(|known| known.name);
@@ -168,10 +169,10 @@ pub(crate) fn bounded(case: Case<'_>) -> Bytes {
     case.snapshot.native_objects.caches.iter().filter_map(|cache| Some(cache.used?.min(cache.capacity))).sum()
 }
 
-/// Whether all that may hold `of` are libraries with a cache of their own, and nothing speaks for forgotten objects: one
-/// reading can't tell such a cache in use from a leak.
+/// Whether every library that may hold `of` keeps a cache of its own, and nothing indicates forgotten objects. One
+/// reading can't tell such a cache from a leak.
 pub(crate) fn may_be_a_cache(case: Case<'_>, of: Bytes) -> bool {
-    /// Percent of the bytes from which objects of the library's classes speak for a leak.
+    /// From this percentage of the bytes on, objects of the library's classes indicate a leak.
     const OBJECTS_AT_LEAST: f64 = 20.0;
     let mut holding = libraries(case).into_iter().filter(|name| !holds_nothing(name)).peekable();
     let is_there = holding.peek().is_some();
@@ -192,7 +193,7 @@ fn in_objects(case: Case<'_>) -> Bytes {
     classes(case).map(|class| class.resident).sum()
 }
 
-/// The largest classes, where the objects have a large part of the bytes.
+/// The largest classes, if their objects have a large part of the bytes.
 fn objects(case: Case<'_>, of: Bytes) -> Option<String> {
     let all = in_objects(case);
     let name = |class: &ObjectClass| {
@@ -211,7 +212,7 @@ fn objects(case: Case<'_>, of: Bytes) -> Option<String> {
         .then(|| format!("{all} are objects of classes of {library}, the largest: {}", largest.join(", ")))
 }
 
-/// Each library's block caches: what they hold of what they may.
+/// The block caches of each library: contents and capacity.
 pub(crate) fn block_caches(case: Case<'_>) -> Vec<String> {
     let caches = &case.snapshot.native_objects.caches;
     let read: Vec<_> = caches.iter().filter_map(|cache| Some((cache.capacity, cache.used?))).collect();
@@ -231,7 +232,7 @@ pub(crate) fn block_caches(case: Case<'_>) -> Vec<String> {
     lines
 }
 
-/// What block caches hold, of which capacity, where both could be read.
+/// Contents and capacity of the block caches for which both could be read.
 pub(crate) fn block_cache(case: Case<'_>) -> Option<(Bytes, Bytes)> {
     let read = case.snapshot.native_objects.caches.iter().filter_map(|cache| Some((cache.used?, cache.capacity)));
     let (used, capacity) = read.fold((Bytes(0), Bytes(0)), |(used, all), one| (used + one.0, all + one.1));
@@ -243,7 +244,7 @@ pub(crate) fn by_netty(case: Case<'_>) -> Bytes {
     case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.by_netty).unwrap_or_default()
 }
 
-/// Netty's buffers are blocks like others where no books tell them apart.
+/// Whether Netty's buffers may be among the blocks: without the VM's books, they look like any other block.
 fn has_netty_s_blocks(case: Case<'_>) -> bool {
     (case.has_netty() || by_netty(case) > Bytes(0)) && !case.has_vm_books()
 }
@@ -285,7 +286,7 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
     names
 }
 
-/// Sizes that have a large part of the bytes: a signature of what holds them.
+/// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
     let is_worth = |peak: &&EqualBlocks| peak.resident.percent_of(of) >= WORTH_SAYING;
@@ -311,8 +312,9 @@ pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
     peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.resident))
 }
 
-/// Sizes that zlib asks for with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and later; `updatewindow`;
-/// deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more, a tracked one 8 more still.
+/// Sizes that zlib requests with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and
+/// later; `updatewindow`; deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more, a
+/// tracked one another 8.
 fn maker(peak: &EqualBlocks) -> Option<&'static str> {
     match peak.usable().0 {
         7_152..=7_176 => Some("the size of an Inflater's state"),

@@ -306,7 +306,7 @@ fn growth_of_v8_s_heap_leads_to_a_heap_snapshot() {
         verdict.evidence.iter().any(|line| line.starts_with("V8: 180 MiB of old and large objects")),
         "{verdict:?}"
     );
-    // Beside other memory in the line, it is not known whose the growth is.
+    // If the line also has other memory, the owner of the growth is unknown.
     let mut other = snapshot.clone();
     other.allocators.push(LoadedAllocator { kind: AllocatorKind::V8, path: "node".into(), serves_malloc: false });
     let beside = AddressRange::sized(Avma(1 << 40), mib(300));
@@ -455,7 +455,7 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot::default());
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
-    // They are what java.nio counts: no evidence against anybody.
+    // java.nio counts these blocks, so they are no evidence against anybody.
     let counted = Bytes(170 * (4 * 1024 - 4) * 1024);
     snapshot.host.page = Bytes(4096);
     let direct = DirectBuffers { count: Some(170), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
@@ -509,7 +509,7 @@ fn a_library_that_caches_is_accused_only_with_a_reason() {
     assert!(ids(&grown).contains(&"native-leak"), "{:?}", ids(&grown));
     let still = with_baseline(unknown.clone(), 600.0, mib(139), &[(LineId::GlibcLive, mib(119))]);
     assert_eq!(ids(&still), ["unclear"]);
-    // Objects that somebody must close have much of it.
+    // Objects that the program must close have a large part of it.
     let mut objects = unknown.clone();
     let symbol = "_ZTVN7rocksdb18ArenaWrappedDBIterE".to_owned();
     let class = ObjectClass { library: ROCKSDB.to_owned(), symbol, count: 2000, resident: mib(60) };
@@ -636,7 +636,7 @@ fn no_trim_is_proposed_for_the_end_of_a_thread_arena() {
     assert!(evidence.contains("a trim would return 1.00 MiB"), "{evidence}");
 }
 
-/// The threshold of glibc grows with the blocks that are freed. Its default changes nothing where it is in force.
+/// glibc's threshold grows with the blocks that are freed. While the default is in force, setting it changes nothing.
 #[test]
 fn a_mmap_threshold_is_proposed_only_where_it_has_grown() {
     let proposed = |in_force: Option<Bytes>| {
@@ -820,14 +820,14 @@ fn a_heap_gets_only_options_that_its_version_has() {
         assert!(new.contains(option), "{collector}: {new}");
         assert!(!old.contains(option), "{collector}: {old}");
     }
-    // A first size is printed only where it is smaller than the one in force.
+    // -Xms is printed only if it is smaller than the initial size in force.
     assert!(!proposed(Some("Serial"), "25.0.3+9-LTS", mib(64)).contains("-Xms"));
     assert!(proposed(Some("Serial"), "25.0.3+9-LTS", mib(800)).starts_with("-Xms90m "));
     // JDK 8's jcmd has no VM.set_flag.
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
     assert_eq!(proposed(Some("G1"), "25.402-b06", mib(800)), "-Xms90m");
-    // What isn't known to keep its heap isn't replaced; a first size above the need keeps any heap large.
+    // A collector that isn't known to keep its heap isn't replaced. An initial size above the need keeps any heap large.
     for collector in [None, Some("Epsilon")] {
         assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");
         assert_eq!(proposed(collector, "25.0.3+9-LTS", mib(800)), "-Xms90m");
@@ -848,7 +848,7 @@ fn madvise_is_not_proposed_if_the_host_uses_it() {
     }
 }
 
-/// Shared memory, a library, a stack and Go's heap, which is live but for 5 MiB.
+/// Shared memory, a library, a stack, and Go's heap, of which all but 5 MiB are live.
 #[test]
 fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
     let mib = Bytes::mib;

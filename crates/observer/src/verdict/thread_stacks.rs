@@ -69,7 +69,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "pthread_detach or pthread_join every thread that ends; reuse workers"
         };
         let remedy = remedy(Effort::Code, what, how, "");
-        // An executor for each task: the pool that is printed takes their place.
+        // One executor per task: the proposed pool replaces them.
         let threads = pool.threads as u64;
         match threads.saturating_sub(POOL) {
             gone if case.is_jvm() && gone > 0 && pool.instances * 2 > pool.threads => {

@@ -1,5 +1,5 @@
-//! The state of a process of which too much can't be judged: memory without a claim, memory that could not be read, or
-//! memory whose holder is known but not what it is for. It names the largest such part, and the command that settles it.
+//! The state of a process with too much memory that can't be judged: no line claims it, it could not be read, or its
+//! holder is known but not its purpose. Names the largest such part, and the command that settles it.
 //!
 //! Live malloc blocks of a program without a VM are such memory, until a second reading shows that they don't grow.
 
@@ -15,13 +15,13 @@ use plimsoll_facts::units::{Bytes, counted};
 const AT_MOST: f64 = 10.0;
 /// Maximum number of parts named as evidence.
 const NAMED: usize = 4;
-/// From this percentage of RSS and this many bytes on, live blocks are large; fewer bytes are, where they fill that percentage
+/// Live blocks are large from `PERCENT` of RSS and `LARGE` bytes on. `SMALL` bytes suffice if they fill `FILLS` percent
 /// of the limit.
 const PERCENT: f64 = 20.0;
 const LARGE: Bytes = Bytes::mib(48);
 const SMALL: Bytes = Bytes::mib(16);
 const FILLS: f64 = 10.0;
-/// A baseline of that age in seconds shows whether they grow.
+/// A baseline at least this many seconds old shows whether they grow.
 const SETTLES: f64 = 60.0;
 
 struct Unjudged {
@@ -108,8 +108,8 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     }
 }
 
-/// Live blocks of a program without a VM, as far as neither V8 nor a second reading says what they are. Blocks that grew since
-/// the baseline are `growth`'s.
+/// Live blocks of a program without a VM, except V8's array buffers. None once a second reading exists: then blocks
+/// that grew belong to the verdict `growth`.
 fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
     let is_settled = case.snapshot.baseline.as_ref().is_some_and(|then| case.snapshot.time - then.time >= SETTLES);
     if case.is_jvm() || is_settled {
@@ -132,7 +132,7 @@ fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
     })
 }
 
-/// The heap of a Go program that never collects: nothing tells its objects from garbage, and it has no bound.
+/// The heap of a Go program that never collects: nobody can tell objects from garbage, and the heap has no bound.
 fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
     let heap = case.snapshot.go.as_ref()?;
     let pace = heap.pace.filter(|pace| pace.is_known && pace.percent.is_none() && pace.memory_limit.is_none())?;

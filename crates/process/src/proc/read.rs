@@ -100,14 +100,14 @@ pub fn is_exiting(target: &Target) -> bool {
     target.read("stat").is_ok_and(|stat| parse_exiting(&stat))
 }
 
-/// The ground truth. If smaps is refused, the mappings have no figures (usually there are none, because maps needs the
-/// same permission), and a gap says so.
+/// The mappings with their figures from smaps. If smaps is refused, the mappings have no figures (usually there are no
+/// mappings either, because maps needs the same permission), and a gap says so.
 pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
     Mappings { rollup, ..read_smaps(target, gaps) }
 }
 
-/// Does the same without the kernel's own sum, whose reading doubles the time.
+/// Does the same without smaps_rollup: reading the kernel's own sum doubles the time.
 pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let mut refused = false;
@@ -269,7 +269,8 @@ pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> i
             at += got as u64;
         }
         let seen = AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page)));
-        // A page map has the shared zero page as present, and Rss leaves it out. Only the scan tells, from Linux 6.7 on.
+        // The shared zero page is present in pagemap, but doesn't count in Rss. Only PAGEMAP_SCAN (Linux 6.7) tells
+        // such pages apart.
         if let Ok(zero) = scan::zero_pages(pagemap, seen) {
             found.leave_out(zero);
         }

@@ -18,7 +18,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Both in any order, maybe with doublets.
+    /// The runs and `holes` may be in any order, and may contain duplicates.
     pub(crate) fn leave_out(&mut self, holes: Vec<AddressRange>) {
         let holes = merged(holes);
         if holes.is_empty() {

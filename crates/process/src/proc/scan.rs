@@ -90,7 +90,8 @@ pub(crate) fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result
     scan(pagemap, within, 0)
 }
 
-/// Ranges of pages that are present and, unless `inverted` has it, the shared zero page.
+/// Ranges of pages that are present and the shared zero page. If `inverted` is `ZERO_PAGE`: ranges of pages that are
+/// present and not the shared zero page.
 fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<Vec<AddressRange>> {
     let most = usize::try_from(within.length().0 / 4096 + 1).map_or(MOST, |pages| pages.min(MOST));
     let mut regions = vec![PageRegion::default(); most];
@@ -111,9 +112,9 @@ fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<V
             },
             _regions: &mut regions,
         };
-        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `MOST` entries, the length in
-        // the arguments. The file is a pagemap: only `read.rs` can call this function, and it opens `pagemap` in a process's
-        // folder in /proc.
+        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `most` entries, the
+        // length in the arguments. The file is a pagemap: this crate's callers open `pagemap` in a process's directory
+        // in /proc.
         let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&pagemap, scan) }?;
         let filled = regions.get(..filled).unwrap_or_default();
         found.extend(filled.iter().map(|region| AddressRange::new(Avma(region.start), Avma(region.end))));

@@ -13,7 +13,7 @@ use super::Target;
 
 /// TCP_LISTEN (include/net/tcp_states.h).
 const LISTENS: &str = "0A";
-/// No program of interest has more descriptors before its sockets of listening.
+/// Limit of descriptors that are searched. No program of interest opens more of them before its listening sockets.
 const MOST_DESCRIPTORS: usize = 4096;
 
 /// Sockets that listen, as (inode, address).
@@ -42,8 +42,8 @@ fn address_of(hexadecimal: &str) -> Option<IpAddr> {
     }
 }
 
-/// The TCP addresses at which this process listens, by port. Empty too if it is in another network namespace, whose
-/// addresses mean something else here.
+/// The TCP addresses at which this process listens, by port. Also empty if the process is in another network namespace:
+/// there, the same address reaches another socket.
 pub fn listens_at(target: &Target, own_network: &[u8]) -> Vec<SocketAddr> {
     if target.link("ns/net").ok().as_deref() != Some(own_network) {
         return Vec::new();

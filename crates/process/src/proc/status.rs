@@ -147,7 +147,8 @@ pub fn parse_tmpfs_devices(mountinfo: &[u8]) -> Vec<(u32, u32)> {
     devices
 }
 
-/// Stack pointer in a sleeping thread's `syscall` file: `202 0x7f… 0x189 … 0xSP 0xPC`, `-1 0xSP 0xPC`, or `running`.
+/// Stack pointer in a sleeping thread's `syscall` file: `202 0x7f… 0x189 … 0xSP 0xPC` or `-1 0xSP 0xPC`. None for
+/// `running`.
 pub fn parse_stack_pointer(syscall: &[u8]) -> Option<Avma> {
     let text = std::str::from_utf8(syscall).ok()?;
     let mut words = text.split_ascii_whitespace().rev();

@@ -1,6 +1,6 @@
 //! What a process is, from its mappings and its cgroup.
 
-/// What is worth knowing before somebody looks into a process.
+/// What a list of processes shows about each, before anybody examines it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessKind {
     pub is_jvm: bool,
@@ -8,11 +8,11 @@ pub struct ProcessKind {
     pub is_tracked: bool,
 }
 
-/// A process that a reused PID can't be confused with.
+/// Identifies a process for ever: a later process with the same PID has another start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub pid: u32,
-    /// Its start, in clock ticks since the machine's.
+    /// Start time of the process, in clock ticks since boot.
     pub start: u64,
 }
 

@@ -31,10 +31,11 @@ pub struct Known(HashMap<Identity, (ProcessKind, Instant)>);
 
 /// A process loads the VM and its tracker soon after its start.
 const SETTLED: Duration = Duration::from_secs(10);
-/// An attach may come at any time, so of the settled processes the one that was looked at longest ago is looked at again.
+/// Number of settled processes that each listing examines again, because an attach may come at any time. The process
+/// that was examined longest ago comes first.
 const AGAIN: usize = 1;
 
-/// Every process that has memory, biggest first. What the deadline cuts off is missing.
+/// Every process that has memory, biggest first. Processes that could not be read before the deadline are missing.
 pub fn list(known: &mut Known, deadline: Deadline) -> Vec<Listed> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -68,7 +69,7 @@ fn one(pid: u32, known: &mut Known, due: &[Identity], deadline: Deadline) -> Opt
         Some((kind, _)) if !due.contains(&identity) && !is_young() => kind,
         _ => {
             let mut kind = target.read("maps").map(|maps| parse_kind(&maps)).unwrap_or_default();
-            // Another user's mappings are closed to us, its name isn't.
+            // The kernel refuses us another user's maps, but not the process's name.
             kind.is_jvm |= status.name == "java";
             known.0.insert(identity, (kind, now));
             kind

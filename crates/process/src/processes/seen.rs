@@ -95,7 +95,8 @@ fn hidden(options: &str, shown: &Shown<'_>) -> Option<String> {
     let group = value("gid=").unwrap_or("0");
     let has_exception = !matches!(mode, "4" | "ptraceable");
     let status = |key| value_of(shown.own_status, key);
-    // Groups:  the supplementary ones.  Gid: real, effective, saved, of the file system (in_group_p in the kernel).
+    // `Groups:` lists the supplementary groups; `Gid:` has the real, effective, saved and file-system id. The kernel
+    // compares the file-system id and the supplementary groups (in_group_p).
     let own = status("Gid:").and_then(|gids| gids.split_whitespace().nth(3));
     let is_member = own.into_iter().chain(status("Groups:").unwrap_or("").split_whitespace()).any(|gid| gid == group);
     let capabilities = status("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);

@@ -1,10 +1,10 @@
 //! Compares two profiles site by site: what grew, what shrank, what is noise, what is new.
 //!
 //! Sites are matched by their functions, not by addresses, because the profiles may be of different runs or builds. A
-//! change counts only above the error of both estimates. Many sites are compared at once: of 1,000 unchanged ones, a 95
-//! % interval would report 50 as changed. So the bound holds for all n together: P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %,
-//! hence z = √(2·ln(40 n)). The error of counted figures comes from the maker of the profiles (`sites::comparable`).
-//! Changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
+//! change counts only above the error of both estimates. Many sites are compared at once: of 1,000 unchanged ones, a
+//! 95 % interval would report 50 as changed. So the bound holds for all n together:
+//! P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %, hence z = √(2·ln(40 n)). The error of counted figures comes from the maker of
+//! the profiles (`sites::comparable`). Changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -72,7 +72,7 @@ pub struct ProfileDiff {
     category_of: HashMap<StackId, NameId>,
 }
 
-/// A change below this part of the whole, or below so many bytes, is noise.
+/// A change below one `SMALL`th of the whole is noise, but never a change of `FLOOR` bytes or more.
 const SMALL: u64 = 10_000;
 const FLOOR: u64 = 64 << 10;
 
@@ -107,7 +107,7 @@ impl ProfileDiff {
 
     /// Compares one column of several runs with that of several runs of another program. The profile has the means. A
     /// change counts only if the ranges of the runs don't overlap; `bound` is the change at which they would touch.
-    /// The order is by what is left above the bound. The figures must be counted, not estimated.
+    /// Sites are sorted by the part of the change above the bound. The figures must be counted, not estimated.
     pub fn of_runs(before: &[(&Profile, usize)], after: &[(&Profile, usize)]) -> ProfileDiff {
         let all: Vec<(&Profile, usize)> = before.iter().chain(after).copied().collect();
         let column = all.last().and_then(|(of, at)| of.columns.get(*at)).cloned().unwrap_or(Column::bytes(""));
@@ -143,9 +143,9 @@ impl ProfileDiff {
     }
 }
 
-/// What `align` knows of the stacks.
+/// Result of `align`.
 struct Aligned {
-    /// For each profile the stacks that it has, also those without an amount.
+    /// The stacks of each profile, including those without an amount.
     seen: Vec<HashSet<StackId>>,
     category_of: HashMap<StackId, NameId>,
 }
@@ -205,8 +205,7 @@ fn sort(profile: &Profile, sites: &mut [SiteChange], size: impl Fn(&SiteChange) 
     sites.sort_by(|a, b| a.change.cmp(&b.change).then(size(b).cmp(&size(a))).then_with(|| name(a).cmp(&name(b))));
 }
 
-/// The amount that is too small to be reported as growth, though it was counted: programs warm up and allocate small
-/// tables.
+/// A counted change up to this amount is noise: programs warm up and allocate small tables.
 fn floor(profile: &Profile) -> u64 {
     let total = profile.total();
     let whole = total[BEFORE].amount.max(total[AFTER].amount).unsigned_abs();

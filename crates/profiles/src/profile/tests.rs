@@ -314,7 +314,8 @@ fn unchanged_sites_are_reported_as_noise() {
     assert!(alarms * 20 <= RUNS, "{alarms} of {RUNS} runs");
 }
 
-/// Three runs of each: what every run of B has more counts, what only some have is noise.
+/// Three runs of each program. A change counts if every run of one program has more than every run of the other;
+/// otherwise it is noise.
 #[test]
 fn a_change_between_runs_counts_if_their_ranges_do_not_overlap() {
     const MIB: u64 = 1 << 20;

@@ -41,9 +41,9 @@ pub(crate) struct Plan<'p> {
 /// Forks; the child serves and never returns. It ends without a signal, so that it doesn't disturb anybody who waits
 /// for SIGCHLD, and is reaped with __WALL.
 pub(crate) fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
-    // All signals are blocked across the fork, so that no handler runs in the child. The child keeps them blocked, because
-    // a terminal's Ctrl-C must not keep it from removing its files. With no flag and no stack, clone(2) is fork without
-    // glibc's handlers: the child has a copy of this thread's stack and continues here.
+    // All signals are blocked across the fork, so that no handler runs in the child. The child keeps them blocked,
+    // because a terminal's Ctrl-C must not keep it from removing its files. With no flag and no stack, clone(2) is fork
+    // without glibc's handlers: the child has a copy of this thread's stack and continues here.
     // SAFETY: the signal sets are local. The child only calls `run`, which allocates nothing and takes no lock: another
     // thread may have held any lock at the fork. `_end` ends the child before code runs that owns the parent's objects.
     unsafe {
@@ -61,8 +61,8 @@ pub(crate) fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
     }
 }
 
-/// Reaps the child if it has ended; true: it is gone. `pid` is a child made here. Nobody else waits for it: no waitpid of
-/// this program or of the standard library names all children. So no other process has that PID before.
+/// Reaps the child if it has ended; true: it is gone. `pid` is a child made here. Nobody else waits for it: no waitpid
+/// of this program or of the standard library names all children. So no other process can get that PID before.
 pub(crate) fn reap(pid: i32) -> bool {
     // SAFETY: a null status is allowed.
     let got = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
@@ -162,9 +162,9 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     let (uid, gid) = (Uid::from_raw(plan.uid), Gid::from_raw(plan.gid));
     own(rustix::thread::set_thread_groups(plan.groups)).map_err(at(Step::Groups))?;
     own(rustix::thread::set_thread_res_gid(gid, gid, gid)).map_err(at(Step::Groups))?;
-    // The change of user makes this process dumpable again if fs.suid_dumpable is 1. Until the next call it keeps its
-    // capabilities: the kernel lets no user trace or read a process that has more of them. A security module may refuse to
-    // keep them; then only the setting protects the process.
+    // The change of user makes this process dumpable again if fs.suid_dumpable is 1. Until the next call, this process
+    // keeps its capabilities: the kernel lets no user trace or read a process that has more capabilities than the user.
+    // A security module may refuse to keep them; then only fs.suid_dumpable protects the process.
     let _ = rustix::thread::set_keep_capabilities(true);
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at(Step::User))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;

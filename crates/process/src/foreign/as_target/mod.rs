@@ -6,21 +6,23 @@
 //!    └──────────── socketpair ──────────────────┘   results, errno, descriptors (SCM_RIGHTS)
 //! ```
 //! Such a child makes everything that another user's process must find in its file system. So the kernel checks what
-//! that user may do, in that root and those mounts, and new files belong to that user from the start. Nothing is ever
-//! given away, and a link, a mount or an exchanged directory leads only where the user could go anyway. Decisions are
-//! made here, in the parent; the child only makes system calls (`child.rs`).
+//! that user may do, in that root and those mounts, and new files belong to that user from the start. No file ever
+//! changes its owner, and a link, a mount or an exchanged directory leads only where the user could go anyway.
+//! Decisions are made here, in the parent; the child only makes system calls (`child.rs`).
 //!
-//! - **Who the target is** comes from /proc/PID/status through a handle that a reused PID can't redirect. It is read before
-//!   and after the root is opened. A process whose real, effective, saved and file-system ids differ is refused: it is a
-//!   set-user-ID program, so another user than the one whose rights it has chooses its environment and directory.
-//! - **A user namespace** makes no difference: the ids are the host's, and the child has no capability in any namespace.
-//!   It may do less there than the target, never more.
-//! - **The child may hang**, because the target may serve its file system itself (FUSE). So every request gets the rest of
-//!   one deadline. After the deadline, the child is killed, and all further requests fail.
-//! - **The target's user may signal the child**, but no more: it isn't dumpable, so only root may trace it or read its
-//!   memory, which is a copy of ours. If it is killed, the request fails. The child holds the socket, the root and the working directory.
-//! - **A killed parent** leaves nothing behind: the child sees the end of the socket, removes unfinished files and ends.
-//!   An attach request stays until the VM has read it, or for ten seconds (`outlive`).
+//! - **Who the target is** comes from /proc/PID/status through a handle that a reused PID can't redirect. It is read
+//!   before and after the root is opened. A process whose real, effective, saved and file-system ids differ is refused:
+//!   it is a set-user-ID program. It has the rights of one user, but another user chooses its environment and
+//!   directory.
+//! - **A user namespace** makes no difference: the ids are the host's, and the child has no capability in any
+//!   namespace. It may do less there than the target, never more.
+//! - **The child may hang**, because the target may serve its file system itself (FUSE). So every request gets the rest
+//!   of one deadline. After the deadline, the child is killed, and all further requests fail.
+//! - **The target's user may signal the child**, but no more: the child isn't dumpable, so only root may trace it or
+//!   read its memory, which is a copy of ours. If the child is killed, the request fails. The child holds only the
+//!   socket, the root and the working directory.
+//! - **A killed parent** leaves nothing behind: the child sees the end of the socket, removes unfinished files and
+//!   ends. An attach request stays until the VM has read it, or for ten seconds (`outlive`).
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -174,7 +174,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
 }
 
 /// The same memory, read so that the kernel maps no page of the target for it. Each read checks its page first. For
-/// addresses that may not be what is searched for.
+/// addresses that are only guesses.
 pub struct Untouched<'m, M: Memory + ?Sized> {
     pages: RefCell<PageStates<'m, M>>,
 }

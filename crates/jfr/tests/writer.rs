@@ -82,7 +82,8 @@ impl Store for Steps {
     }
 }
 
-/// An instant with some lines and sites. The line `ticket` has the instant's number, so that the test can identify it.
+/// An instant with one `Tick` and some sites. The tick's `size` is the instant's number, so that the test can identify
+/// it.
 fn instant<S: Store>(recording: &mut Recording<S>, index: u64, random: &mut Random, many: bool) {
     let sites = if many { random.below(300) } else { random.below(4) };
     recording

@@ -13,7 +13,7 @@ use crate::ticket::{self, plain};
 use crate::trial_text::{figure, signed};
 use crate::words::{counted, cut, printable};
 
-/// Frames of a call stack.
+/// Maximum number of frames of a call stack.
 const FRAMES: usize = 12;
 
 /// A row of the table: RSS and other figures, then the lines that changed, then their parts.
@@ -43,7 +43,7 @@ fn rows(of: &Comparison) -> Vec<Row> {
     all
 }
 
-/// Call stacks below one heading: of each what changed with its category, and its frames.
+/// Call stacks below one heading. Each has its change with its category, and its frames.
 struct Stacks {
     heading: String,
     stacks: Vec<(String, Vec<String>)>,
@@ -75,7 +75,7 @@ fn stacks(of: &Comparison) -> Vec<Stacks> {
     all
 }
 
-/// What the budget allowed, a sentence each.
+/// One sentence for each line beyond its budget, or the sentence that none is.
 fn budget(of: &Comparison, excesses: Option<&[Excess]>) -> Vec<String> {
     let over =
         excesses.iter().flat_map(|all| all.iter()).map(|excess| format!("over budget: {}", exceeded(of, excess)));

@@ -14,10 +14,12 @@ use crate::words::{count, counted, cut, printable};
 
 /// Columns of a line's name.
 const NAME: usize = 26;
-/// Sites and categories listed at most, and the frames of a site. What is below this part of the largest isn't listed: of
-/// many small ones, some have ranges that don't overlap by chance.
+/// Maximum number of sites and of categories listed.
 const SITES: usize = 8;
+/// Changes below this part of the largest are not listed: among many small ones, the ranges of some don't overlap by
+/// chance.
 const WORTH: f64 = 0.1;
+/// Maximum number of frames of a site.
 const FRAMES: usize = 12;
 /// Frames of the program in a short form of a site.
 const OWN_FRAMES: usize = 3;

@@ -14,7 +14,7 @@ use crate::words::{count, cut, duration, moment, moment_text, printable};
 /// Schema of the JSON.
 pub const SCHEMA: &str = "plimsoll.diff/1";
 
-/// Biggest growth first.
+/// Writes the change as text, largest growth first.
 pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: LinesBy) -> io::Result<()> {
     for (word, books) in [("before", before), ("after ", after)] {
         let command = books.process.arguments.join(" ");
@@ -49,7 +49,7 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
     line(out, &["total".into()], &diff.total)
 }
 
-/// Lines shown of callers and of modules.
+/// Maximum number of lines shown.
 const LINES: usize = 30;
 
 fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a Change)>) -> io::Result<()> {

@@ -210,8 +210,8 @@ fn peak(f: &Figures) -> Option<(u64, u64)> {
     (f.peak > f.live).then(|| (nearest(f.peak.0), f.count_at_peak))
 }
 
-/// Inaccessible memory inside stacks that libc made: there a JavaThread has guard pages of its own. Those of libc lie
-/// outside of the stack.
+/// Inaccessible memory inside stacks that libc made. A JavaThread has its own guard pages there; libc's guard lies
+/// outside the stack.
 fn guard_pages(books: &Books) -> Bytes {
     let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind == 0 && t.stack > Bytes::ZERO);
     let mut stacks: Vec<(Avma, Avma)> = stacks.map(|t| t.stack_range).collect();
@@ -229,9 +229,9 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         apportion(&bytes)
     };
     let (malloc, reserved) = (column(|f| f.live), column(|f| f.reserved));
-    // HotSpot counts the resident part of a stack as committed (memTracker: SnapshotThreadStackWalker, by mincore),
-    // because the kernel maps the rest only when it is touched. If the kernel was not queried, the whole mapping
-    // counts.
+    // HotSpot counts the resident part of a stack as committed (virtualMemoryTracker.cpp: SnapshotThreadStackWalker, by
+    // mincore), because the kernel maps the rest only when it is touched. If the kernel was not queried, the whole
+    // mapping counts.
     // A JavaThread commits its guard pages before it protects them (os::create_stack_guard_pages), and NMT keeps them as
     // committed.
     let guards = guard_pages(books);

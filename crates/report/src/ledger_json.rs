@@ -211,7 +211,7 @@ pub fn document(explanation: &Explanation) -> Ledger {
     document_of(snapshot, ledger, verdicts)
 }
 
-/// The same for facts that stay with their reader.
+/// As `document`, for facts that the caller keeps.
 pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[verdict::Verdict]) -> Ledger {
     Ledger {
         schema: SCHEMA.into(),
@@ -394,7 +394,7 @@ fn verdict(snapshot: &Snapshot, ledger: &ledger::Ledger, verdict: &verdict::Verd
     }
 }
 
-/// Reads what `write` wrote. Fields that only a later version knows are left out; fields that it lacks are empty.
+/// Reads the output of `write`. A field that only a later version writes is ignored; a missing field is empty.
 pub fn parse(bytes: &[u8]) -> Result<Ledger, String> {
     let ledger: Ledger =
         serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
@@ -410,7 +410,7 @@ pub struct Earlier {
     pub baseline: Baseline,
 }
 
-/// Reads the output of `write`. Lines that only a later version knows are left out.
+/// Reads from the output of `write` what a comparison needs. Lines that only a later version writes are ignored.
 pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
     #[derive(serde::Deserialize)]
     struct Written {

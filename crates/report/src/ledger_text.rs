@@ -42,7 +42,7 @@ const REPEATED: f64 = 1.0;
 /// A note says how much of a line other processes share, from this percentage and from `WORTH_SHARED` on.
 const SHARED: f64 = 10.0;
 const WORTH_SHARED: Bytes = Bytes::mib(4);
-/// Columns that a command gets at least, beside its facts.
+/// Minimum columns of a command that stands beside its facts.
 const COMMAND: usize = 40;
 /// A note that has fewer columns than this beside its bar goes below it.
 const NOTE: usize = 24;
@@ -166,7 +166,7 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// Comes first: what is wrong, how sure that is, what to type, for each warning; without a warning, the state.
+    /// Comes first. For each warning: what is wrong, how sure that is, what to type. Without a warning: the state.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
         let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
         let warnings: Vec<&Verdict> = warnings.collect();
@@ -304,7 +304,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// Answers the next question about a line.
+    /// The note beside a line: the answer to the reader's next question about it.
     fn note(&self, line: &Line) -> String {
         let mut notes = Vec::new();
         if let Some(baseline) = &self.snapshot.baseline {
@@ -419,14 +419,14 @@ impl<W: Write> Page<'_, W> {
         notes.join(", ")
     }
 
-    /// Belongs to the line with malloc's live blocks.
+    /// The note on V8's array buffers. It belongs to the line that holds malloc's live blocks.
     fn array_buffers(&self) -> Option<String> {
         let buffers = self.snapshot.array_buffers()?;
         Some(format!("array buffers of V8 (Node's Buffer) take {}", buffers.bytes))
     }
 
-    /// Bytes released with MADV_FREE: resident until the kernel needs them. Only of mappings that belong to the line as
-    /// a whole.
+    /// Bytes released with MADV_FREE: resident until the kernel needs them. Counts only mappings that belong to the line
+    /// as a whole.
     fn given_back(&self, id: LineId) -> Bytes {
         let pieces =
             self.ledger.pieces.iter().filter(|piece| matches!(&piece.owner, Owner::Line(line, _) if *line == id));
@@ -598,7 +598,7 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
     Ok(())
 }
 
-/// Where RSS exceeds what the process has for itself: pages that it maps several times, and pages that it shares.
+/// The note for a line whose RSS counts pages that the process maps several times, or shares with others.
 fn shared(line: &Line) -> Option<String> {
     if (line.resident - line.distinct).percent_of(line.resident) >= REPEATED {
         return Some(format!("{} distinct, mapped several times", line.distinct));
@@ -621,7 +621,7 @@ fn mark_width(verdict: &Verdict) -> usize {
     mark(verdict).0.chars().count()
 }
 
-/// What runs in the process: its command, for a JVM what the VM runs first.
+/// The command of the process. For a JVM, the part that names the Java program comes first.
 pub fn title(snapshot: &Snapshot) -> String {
     let process = &snapshot.process;
     match process.command.is_empty() {
@@ -656,7 +656,7 @@ pub fn java_first(command: &[String]) -> String {
             let (vm, what) = command.split_at(main);
             format!("{}   ({})", what.join(" ").trim_end(), vm.join(" "))
         }
-        // A launcher of its own loads the VM: people know the process by that command.
+        // The program has its own launcher, which loads the VM: people know the process by that command.
         None => command.join(" ").trim_end().to_owned(),
     }
 }

@@ -12,10 +12,10 @@ use plimsoll_tracked::books::Books;
 use crate::ledger_json::Ledger;
 use crate::words::printable;
 
-/// Categories with a series of their own: the biggest. The others are `other categories`.
+/// Maximum number of series by category. If there are more categories, the smallest share the series `other categories`.
 const CATEGORIES: usize = 15;
 const REST: &str = "other categories";
-/// Characters of a label.
+/// Maximum length of a label, in characters.
 const LONGEST: usize = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -45,7 +45,7 @@ const BY_NAME: [(&str, &str, Measure, bool); 6] = [
     ("categories-live-count", "live blocks by category", Measure::LiveCount, false),
 ];
 
-/// The rows of a section: biggest last reading first.
+/// All sections that have rows. In all but `process`, the row with the largest last reading comes first.
 pub fn sections(history: &History) -> Vec<Section> {
     let row = |measure: Measure, name: &str| {
         let figures = history.of(measure).find(|(of, _)| *of == name)?.1.figures()?;
@@ -90,8 +90,8 @@ pub fn head(history: &History) -> String {
     format!("{}{pid}   {}", cut(runtime, 90), cut(&process.command, 60)).trim_end().to_string()
 }
 
-/// The verdicts worth reading, the most severe first; of equals the one that held longest into the end. Beside a warning
-/// an hour without one says nothing.
+/// The verdicts worth reading: the most severe first, and among equals the one that ended last. If there is a warning,
+/// `healthy` is omitted: it only says that there was no warning for a while.
 pub(crate) fn told(history: &History) -> Vec<&VerdictSpan> {
     let has_warning = history.verdicts.iter().any(|span| severity(span) > 0);
     let is_told = |span: &&VerdictSpan| !(has_warning && span.id == VerdictId::Healthy.id());

@@ -25,7 +25,7 @@ struct RecordingDocument<'h> {
     to: String,
     chunks: Vec<Chunk>,
     events: u64,
-    /// How old the answers of the VM and the allocators were at most.
+    /// Largest age that an answer of the VM or the allocators had at a reading.
     provenance_age_ms: u64,
     series: Vec<Series<'h>>,
     verdicts: Vec<Verdict<'h>>,

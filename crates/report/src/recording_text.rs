@@ -11,10 +11,12 @@ use crate::words::{count, counted, cut, duration, moment_text, printable};
 
 /// Percent of a line's highest reading from which its error is shown.
 const ROUGH: f64 = 1.0;
-/// Memory of Unsafe that a sentence explains.
+/// Bytes allocated with Unsafe from which a sentence explains them.
 const WORTH_OTHER: Bytes = Bytes::mib(1);
-/// One screen: so many rows of a section, of at least this part of its sum, in percent, unless they grow.
+/// Maximum number of a section's rows on one screen.
 const ROWS: usize = 8;
+/// Percent of the section's sum from which a row is on the screen. A row that grows by this percentage of RSS an hour is
+/// there too.
 const LEAST: f64 = 1.0;
 
 /// `file`: the recording, for the commands that are proposed.
@@ -54,7 +56,7 @@ pub fn write(out: &mut dyn Write, history: &History, all: bool, file: &str) -> i
     Ok(())
 }
 
-/// The curves that a screen needs; returns how many it leaves out.
+/// Writes the curves that a screen needs. Returns the number of curves left out.
 fn screen(out: &mut dyn Write, history: &History, sections: &[Section]) -> io::Result<usize> {
     let rss = history.rss().and_then(|series| Some(series.figures()?.last)).unwrap_or(0);
     let grows = |row: &Row| row.figures.growth.filter(|growth| is_growth(*growth, rss));
@@ -102,13 +104,13 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section]) -> io::R
     Ok(left_out)
 }
 
-/// Whether the interval leaves no doubt that it grows or shrinks, and an hour of it is worth a word beside RSS.
+/// Whether the whole interval lies above or below 0, and the change of an hour is large enough, compared with RSS.
 fn is_growth(growth: Growth, rss: u64) -> bool {
     let is_worth = growth.per_hour.abs() * 100.0 >= rss as f64 * LEAST;
     is_worth && (growth.least > 0.0 || growth.most < 0.0)
 }
 
-/// The error of a line, if it is worth a word.
+/// The error of a line, if it is large enough to be shown.
 fn rough(row: &Row) -> Option<Bytes> {
     row.error.map(Bytes).filter(|error| error.percent_of(Bytes(row.figures.max)) >= ROUGH)
 }
@@ -183,7 +185,7 @@ fn growth(growth: Option<Growth>) -> String {
     })
 }
 
-/// The verdicts; without `all` not the notes that ended earlier. Returns how many are left out.
+/// Writes the verdicts. Without `all`, omits the notes that ended before the last verdict did. Returns their number.
 fn verdicts(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io::Result<usize> {
     let last = history.verdicts.iter().map(|span| span.last_ns).max();
     let (shown, over): (Vec<&VerdictSpan>, Vec<&VerdictSpan>) =

@@ -1,4 +1,4 @@
-//! The list of targets of `serve`: a page for people, a document for programs.
+//! The list of targets of `serve`: its rows, and the JSON for programs. `page/list.rs` makes the page for people.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ pub struct Row {
     pub command: String,
     pub pid: u32,
     pub rss: Bytes,
-    /// The limit of the cgroup, and what it counts.
+    /// The limit, and the bytes that count against it.
     pub limit: Option<(Bytes, Bytes)>,
     /// Id, severity and sentence of the most important verdict.
     pub verdict: Option<(&'static str, &'static str, String)>,

@@ -143,7 +143,7 @@ impl Serialize for InSite<'_> {
     }
 }
 
-/// The lines of all sites, biggest first; `table` must hold their frames.
+/// The lines of all sites, biggest first; `frames` must hold their frames.
 pub(crate) fn lines<'a>(of: &'a Sites, frames: &'a FrameTable) -> impl Iterator<Item = SiteLine> + 'a {
     let profile = &of.profile;
     let mut entries: Vec<_> = profile.entries().collect();

@@ -15,7 +15,7 @@ use plimsoll_tracked::sites::{self, Detail, Sites};
 use crate::profile::{amount, called_at, error, moments_words};
 use crate::words::{self, count, counted, cut, duration, moment_text, printable};
 
-/// Sites listed.
+/// Maximum number of sites listed.
 const LINES: usize = 30;
 /// Frames shown of a long stack: the innermost, then the outermost.
 const INNER: usize = 16;

@@ -242,7 +242,7 @@ fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -
     if n == 0 { Ok(()) } else { writeln!(out, "{:>9} in {} more {what}", bytes.to_string(), count(n)) }
 }
 
-/// `function+0x1b  libfoo.so`, `libfoo.so+0x4711`; of code that a JIT made its name or the bare address.
+/// `function+0x1b  libfoo.so`, or `libfoo.so+0x4711` without a name. JIT code has its name or the bare address.
 pub(crate) fn frame_text(books: &Books, frame: &Frame) -> String {
     let module = frame.module.and_then(|i| books.modules.get(i));
     match (module, &frame.function) {

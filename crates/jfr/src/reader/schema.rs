@@ -1,9 +1,10 @@
+//! Parses the metadata event: every type that the chunk's events and constants are made of, with its annotations.
+//!
 //! ```text
 //! metadata event   size | type 0 | start | duration | id | count, strings … | root element
 //! element          name | count, (name, value) … | count, children …           names and values are indices of strings
 //! root             metadata { class { field { annotation … }, annotation …, setting … } … }, region
 //! ```
-//! Parses every type that the chunk's events and constants are made of, with its annotations.
 
 use std::collections::HashMap;
 

@@ -82,7 +82,7 @@ pub(super) fn skip(cursor: &mut Cursor<'_>) -> Parsed<()> {
 mod tests {
     use super::*;
 
-    /// Every text gives the same result by the short way as unit by unit.
+    /// ASCII texts take the shortcut of `ascii`, others are decoded unit by unit; both give the text that was encoded.
     #[test]
     fn ascii_texts_read_the_same_by_both_ways() {
         let texts = ["", "a", "/shop/orders/4711?page=9", "\u{7f}", "\u{80}", "größe", "日本", "a\u{1f600}b"];

@@ -3,7 +3,6 @@
 //! A finished chunk's header gives the offsets of its metadata and last checkpoint. An unfinished chunk's header has
 //! none, or those of the last flush. So the walker first steps through such a chunk by the sizes of its events to find
 //! them. It does the same if a finished chunk's header or chain is wrong.
-//! finished chunk's header or chain leads nowhere.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -291,8 +291,8 @@ fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
         let bytes = value.to_be_bytes();
         if at == 64 { put(at, &bytes[4..]) } else { put(at, &bytes) }
     }
-    // Read as a chunk: its first event, which ends it. Read as events: the end of the event that 'F' began, then one up
-    // to the page's end.
+    // Read as a chunk, these are an event of 2 bytes and the tail. Read as events, the 2 bytes end the event that 'F'
+    // began (a size of 70), and the tail extends to the page's end.
     put(HEADER, &[2, 0]);
     put(HEADER + 2, &tail_of(PAGE - HEADER - 2));
     put(NOTHING, &nothing());

@@ -1,10 +1,10 @@
 //! Writes the state of a process at one moment as the events of one instant.
 //!
 //! ```text
-//! Σ LedgerLine.resident (remainder too) = Ledger.rss                          whenever smaps was read
+//! Σ LedgerLine.resident (with the remainder) = Ledger.rss                     whenever smaps was read
 //! Σ NativeMemoryUsage = NativeMemoryUsageTotal                                each interval
-//! Σ last Category of each name = Total                                        each interval; one that stays is not said again
-//! Σ Site = Total (what is beyond the biggest is one event without a stack)    in full instants
+//! Σ last Category of each name = Total                                        each interval; only changed ones are written
+//! Σ Site = Total (all but the biggest share one event without a stack)        in full instants
 //! ```
 
 use std::collections::HashMap;
@@ -95,7 +95,7 @@ pub struct Told {
     categories: HashMap<String, (Figures, &'static str)>,
 }
 
-/// What is written of the target at the beginning of each chunk, and after a change.
+/// The facts of the target that are written at the beginning of each chunk, and after a change.
 #[derive(Clone, Debug, Default)]
 pub struct DescribedTarget {
     pub pid: u32,
@@ -301,7 +301,8 @@ impl Instant<'_> {
             let name = |(id, severity, _): &(VerdictId, Severity, Bytes)| (*id, *severity);
             !verdicts.iter().map(name).eq(told.verdicts.iter().map(name))
         };
-        // Bytes that moved by more than a sixteenth are written again. A smaller step would fill a recording of a year.
+        // In a full instant, verdicts are written again if bytes moved by more than a sixteenth. Smaller steps would fill
+        // a recording of a year.
         let moved = || {
             let both = verdicts.iter().zip(&told.verdicts);
             self.full && both.into_iter().any(|(now, said)| now.2.abs_diff(said.2) > Bytes(said.2.0 / 16))

@@ -10,7 +10,8 @@ use plimsoll_tracked::symbols::SourcePlace;
 use super::process_state::{MOST_SITES, Site};
 
 impl Site {
-    /// Biggest first. `named` gives the functions at the return address of a frame without a name, innermost first.
+    /// The sites, biggest first. `named` gives the functions at the return address of a frame without a name, innermost
+    /// first.
     pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [SourcePlace]>) -> Vec<Site> {
         let profile = &of.profile;
         let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {

@@ -1,5 +1,5 @@
-//! The messages of OTLP that are sent, with the fields that are set (opentelemetry-proto 1.10: metrics and resource v1,
-//! profiles v1development). The names of fields are those of the protocol. A test reads them with the protocol's own
+//! The messages of OTLP that Plimsoll sends, with the fields that it sets (opentelemetry-proto 1.10: metrics and resource
+//! v1, profiles v1development). Fields have the protocol's names. A test reads the messages with the protocol's own
 //! definitions.
 
 use prost::{Message, Oneof};
@@ -156,7 +156,7 @@ pub(super) struct OneProfile {
     pub(super) profile_id: Vec<u8>,
 }
 
-/// Every table begins with an entry that means none.
+/// Entry 0 of every table means none.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Dictionary {
     #[prost(message, repeated, tag = "1")]

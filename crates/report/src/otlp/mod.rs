@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! resource  service.name = target, service.instance.id and host.name = machine, process.pid, process.runtime.*
-//! metric    the names, labels and values of `prometheus`; a PID is of the resource only
+//! metric    the names, labels and values of `prometheus`; only the resource has the PID
 //! profile   `profile`
 //! ```
 
@@ -38,7 +38,8 @@ pub fn metrics(readings: &[Reading<'_>], host: &str, version: &str) -> Vec<u8> {
     ExportMetrics { resource_metrics: readings.iter().map(of).collect() }.encode_to_vec()
 }
 
-/// What a receiver rejected of a request that it accepted. None: the bytes are no answer.
+/// Number of data points or profiles that a receiver rejected from a request that it accepted. None if the bytes are not
+/// an answer.
 pub fn rejected(answer: &[u8]) -> Option<u64> {
     let answer = ExportResponse::decode(answer).ok()?;
     Some(answer.partial_success.map_or(0, |partial| u64::try_from(partial.rejected).unwrap_or(0)))

@@ -26,7 +26,7 @@ use crate::words::printable;
 /// The measures that are sent; `report --format pprof` has the others.
 const MEASURES: [&str; 2] = ["live", "cumulative"];
 
-/// The request for the call stacks of one target. `samples`: whose they are.
+/// The request for the call stacks of one target, which `samples` identify.
 pub fn profiles(profile: &Profile, samples: &Samples, host: &str, version: &str) -> Vec<u8> {
     let mut tables = Tables::new(profile);
     let columns = profile.columns.iter().enumerate().filter(|(_, column)| MEASURES.contains(&column.measure));
@@ -126,7 +126,7 @@ impl<'p> Tables<'p> {
     fn location(&mut self, frames: &[FrameId]) -> i32 {
         let outer = frames.last().map(|frame| self.profile.frame_at(*frame));
         let mapping_index = outer.and_then(|outer| outer.module).map_or(0, |module| self.mapping(module));
-        // This is a return address; the line is that of the call before it.
+        // A frame has the return address; one byte before it lies in the call.
         let address = outer.map_or(0, |outer| outer.address.0.saturating_sub(1));
         let lines = frames.iter().filter_map(|frame| self.line(*frame)).collect();
         self.locations.of(Location { mapping_index, address, lines })

@@ -1,4 +1,4 @@
-//! Puts the curves of a recording on one grid of intervals. A day of readings each second is 86,400; an interval keeps
+//! Puts the curves of a recording on one grid of intervals. A day has 86,400 readings at one a second. An interval keeps
 //! the lowest, the highest and the last of its readings, so no peak is lost.
 
 use plimsoll_observer::ledger::LineId;
@@ -11,7 +11,7 @@ use crate::recording_chart::{default_chart, write as chart};
 const MOST_INTERVALS: u64 = 1440;
 /// Intervals of all curves together: bounds the size of the page.
 const MOST_VALUES: usize = 160_000;
-/// Curves of one set; the smallest of the others are one curve.
+/// Maximum number of curves of one set. If there are more, the smallest become one curve.
 const MOST_CURVES: usize = 40;
 /// JavaScript's numbers are exact up to here.
 const MOST: u64 = (1 << 53) - 1;
@@ -74,7 +74,7 @@ fn by_size(history: &History, measure: Measure) -> Vec<(String, &Series)> {
     curves.into_iter().map(|(_, name, series)| (name, series)).collect()
 }
 
-/// Recordings have the ids of lines.
+/// The name of a line, for the id that recordings have. Other names stay as they are.
 pub(crate) fn line_name(id: &str) -> &str {
     LineId::ALL.iter().find(|line| line.id() == id).map_or(id, |line| line.name())
 }
@@ -97,7 +97,7 @@ fn joined(mut curves: Vec<Curve>) -> Vec<Curve> {
     curves
 }
 
-/// For readers without script.
+/// The chart as SVG, for readers without script.
 fn picture(history: &History) -> String {
     let mut svg = Vec::new();
     match chart(&mut svg, history, default_chart(history)) {

@@ -26,7 +26,7 @@ const SCRIPT: &str = concat!(
 );
 /// The script that only a page of `serve` has.
 const LIVE: &str = include_str!("script/live.js");
-/// Rows of the static table of sites, and functions of one of them.
+/// Rows of the static table of sites, and functions that it shows of each site.
 const SITES: usize = 100;
 const FRAMES: usize = 5;
 
@@ -34,7 +34,7 @@ pub fn write(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     write_as(out, page, None)
 }
 
-/// The same as a page of `serve`, which reads itself again. `target`: its name there.
+/// Writes the page as one of `serve`, with the script that reads it again. `target` is the process's name in addresses.
 pub fn write_live(out: &mut dyn Write, page: &Page, target: &str) -> io::Result<()> {
     write_as(out, page, Some(target))
 }
@@ -118,7 +118,8 @@ fn head(out: &mut dyn Write, page: &Page, live: Option<&str>) -> io::Result<()> 
     writeln!(out, "</header>")
 }
 
-/// How it ended, and the verdicts: the first as a card, the others below it.
+/// How the process ended, then the verdicts. The first verdict and each warning show their first remedy; other remedies
+/// are folded away.
 fn answer(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     writeln!(
         out,

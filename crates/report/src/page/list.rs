@@ -11,7 +11,7 @@ use crate::words::{count, cut};
 
 /// Seconds after which a browser reads the page again.
 const AGAIN: u32 = 15;
-/// Characters of a command.
+/// Maximum length of a command, in characters.
 const COMMAND: usize = 120;
 
 pub fn write_list(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) -> io::Result<()> {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::profile::svg::escaped;
 use crate::words::cut;
 
-/// Characters of a text that nobody reads to its end.
+/// Maximum length of a text, in characters.
 const LONGEST: usize = 2000;
 
 /// Foreign text for a text node or a quoted attribute.

@@ -1,5 +1,5 @@
 //! One self-contained HTML page for a ticket: what happened and what to type first, then the ledger, curves, stacks and
-//! tables. It loads nothing, and its Content-Security-Policy forbids the browser to.
+//! tables. It loads nothing, and its Content-Security-Policy forbids the browser to load anything.
 //!
 //! ```text
 //! ledger (live, saved) ─┐             ┌─► html    head, first screen, tables: readable without script

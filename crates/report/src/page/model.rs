@@ -49,7 +49,7 @@ pub struct Bars {
     /// Name of the sum: `RSS`.
     pub sum_name: String,
     pub sum: u64,
-    /// What the limit counts, and the limit, in bytes; and its name.
+    /// The limit, with the bytes that count against it.
     pub limit: Option<Limit>,
     pub groups: Vec<BarGroup>,
 }
@@ -105,7 +105,7 @@ pub struct Curve {
     pub name: String,
     /// What the script does with it: `rss`, `heap`, `limit`, or empty.
     pub role: &'static str,
-    /// The intervals from its first reading on.
+    /// Index of the interval of its first reading; `values` begins there.
     pub first: usize,
     /// Lowest, highest and last reading of each interval. An interval without a reading repeats the last one.
     pub values: Vec<[u64; 3]>,
@@ -118,7 +118,7 @@ pub struct Stacks {
     pub profile: Profile,
     /// Columns of `profile` that are shown, and their names.
     pub columns: Vec<(usize, String)>,
-    /// The columns are these moments (ms since 1970): the script shows the growth between two.
+    /// For a recording, the moments of the columns (ms since 1970): the script shows the growth between two.
     pub moments_ms: Vec<i64>,
 }
 
@@ -138,7 +138,7 @@ pub enum Cell {
     Bytes(u64),
     Change(i64),
     Count(u64),
-    /// A number with one decimal and a unit.
+    /// A percentage, shown with one decimal.
     Percent(f64),
     None,
 }

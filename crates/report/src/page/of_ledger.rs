@@ -117,7 +117,7 @@ fn bars(ledger: &Ledger) -> Bars {
         }
     }
     let size = |group: &BarGroup| group.bars.iter().map(|bar| Bytes(bar.bytes)).sum::<Bytes>();
-    // What has no better place is last, as in the text.
+    // The group Other comes last, as in the text.
     groups.sort_by_key(|group| (group.name == Group::Other.name(), std::cmp::Reverse(size(group))));
     let limit = ledger.limit.as_ref().map(|limit| Limit {
         name: limit.source.clone(),
@@ -271,7 +271,7 @@ fn arenas(ledger: &Ledger) -> Table {
     }
 }
 
-/// What the limit counts.
+/// The charge of the cgroup by kind of memory.
 fn cgroup(ledger: &Ledger) -> Table {
     let Some(cgroup) = &ledger.cgroup else { return Table::default() };
     let row = |line: &json::CgroupLine| vec![Cell::Text(line.id.replace('-', " ")), Cell::Bytes(line.bytes)];

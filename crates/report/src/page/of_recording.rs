@@ -123,7 +123,7 @@ fn bars(history: &History) -> Option<Bars> {
         }
     };
     groups.retain(|group| !group.bars.is_empty());
-    // As in a ledger: what has no better place is last.
+    // The group Other comes last, as in the page of a ledger.
     let size = |group: &BarGroup| group.bars.iter().map(|bar| Bytes(bar.bytes)).sum::<Bytes>();
     groups.sort_by_key(|group| (group.name == Group::Other.name(), std::cmp::Reverse(size(group))));
     let limit = history.one(Measure::Limit).and_then(|series| series.figures()).map(|limit| Limit {
@@ -142,7 +142,7 @@ fn bar(name: &str, bytes: u64) -> Bar {
     Bar { name: name.to_owned(), bytes, ..Bar::default() }
 }
 
-/// Only of what certainly grows.
+/// The growth an hour, only where it is certain.
 fn growth(figures: &CurveFigures) -> String {
     match figures.growth.filter(|growth| growth.is_up() && growth.is_tight()) {
         Some(growth) => format!("{} an hour", signed(growth.per_hour)),

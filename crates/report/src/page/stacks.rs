@@ -16,7 +16,7 @@ use super::model::Stacks;
 
 /// Sites with a stack of their own. The others are one site without a stack, so that sums stay whole.
 const MOST_SITES: usize = 2000;
-/// Calls of the whole tree; stacks beyond it end where they leave the tree.
+/// Maximum number of calls in the tree. Once the tree is full, a stack ends where it leaves the tree.
 const MOST_CALLS: usize = 60_000;
 /// Frames of one stack, from the outermost inwards.
 const DEEPEST: usize = 250;
@@ -33,7 +33,7 @@ pub(crate) struct Packed {
     calls: Vec<usize>,
     categories: Vec<String>,
     sites: Vec<(usize, usize)>,
-    /// Names of the columns; for moments their times instead.
+    /// Names of the columns. For a recording, `moments` has their times.
     columns: Vec<String>,
     moments: Vec<i64>,
     values: Vec<Vec<i64>>,

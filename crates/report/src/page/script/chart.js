@@ -23,7 +23,7 @@ if (curves) {
     return path.length ? draw('path', { class: name, d: 'M' + path.join('L') + 'Z' }) : draw('g');
   }
 
-  // Marks at 1, 2 or 5 times a power of 1024 × 10^n.
+  // Marks at multiples of 1, 2 or 5 × 10^n KiB, MiB, GiB, …
   function marks(highest) {
     const unit = 1024 ** Math.min(5, Math.floor(Math.log2(Math.max(highest, 1)) / 10));
     const rough = highest / unit / 4, power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));

@@ -152,7 +152,7 @@ if (data.stacks) {
     const inside = new Array(parents.length).fill(false);
     for (let call = 1; pattern !== null && call < parents.length; call += 1) {
       const hit = isHit(call) && weights[call] > 0;
-      // What lies below a match is covered by it.
+      // A match below another match is already counted with it.
       if (hit && !inside[parents[call]]) covered += weights[call];
       inside[call] = hit || inside[parents[call]];
       hits += hit ? 1 : 0;

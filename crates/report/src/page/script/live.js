@@ -1,6 +1,6 @@
 'use strict';
-// A page of `serve`: reads the page again every 15 s while somebody looks at it. What is unfolded and where the reader
-// stands is kept. The reader can pause it; a text selection or a mark on a chart pauses it too.
+// A page of `serve`: reads the page again every 15 s while it is visible. Unfolded parts and the scroll position stay.
+// The reader can pause it. A text selection, or a click on a chart or flame graph, pauses it too.
 (() => {
   const seconds = 15;
   const button = document.getElementById('pause');

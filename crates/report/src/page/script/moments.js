@@ -1,13 +1,13 @@
 // Curves, and the two moments that the reader compares.
 const curves = data.curves;
-// The intervals of both moments; whoever shows them is called after a change.
+// The intervals of both moments. `choose` calls each of the watchers after a change.
 const moments = { a: 0, b: curves ? curves.intervals - 1 : 0, watchers: [] };
 
 // Unpacks varints (data.rs): lowest, highest and last reading of each interval; undefined before the first.
 function unpack(curve, intervals) {
   const text = atob(curve.values);
   let at = 0;
-  // Up to 53 bits, so no operator that cuts to 32 bits.
+  // Values have up to 53 bits, so no bitwise operator is used: those cut to 32 bits.
   const next = () => {
     let value = 0;
     for (let scale = 1; ; scale *= 128) {
@@ -32,7 +32,7 @@ for (const set of curves ? curves.sets : []) {
   for (const curve of set.curves) Object.assign(curve, unpack(curve, curves.intervals));
 }
 
-// The end of an interval: its last reading is of then or before.
+// The end of an interval; its last reading is not later.
 const timeOf = (interval) => curves.from + (interval + 1) * curves.step;
 const dayOf = (interval) => new Date(timeOf(interval)).toISOString().slice(0, 10);
 // Within one day the time alone is clear.

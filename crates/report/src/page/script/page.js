@@ -77,7 +77,7 @@ function sortable(table) {
 }
 document.querySelectorAll('table.sortable').forEach(sortable);
 
-// Paper shows what is folded away, as far as it is short.
+// Printing unfolds the parts that are short.
 addEventListener('beforeprint', () => {
   for (const folded of document.querySelectorAll('details')) {
     if (folded.querySelectorAll('tr').length <= 60) folded.open = true;

@@ -21,7 +21,7 @@ dist: ## what people install, in dist/: static programs of both CPUs, archives, 
 demo: setup build ## a JVM with a native leak, found: the main job in a minute
 	$(CARGO) run -q --release -p xtask -- demo
 
-# GROUP=jdk,attach runs these groups only; AGAIN=1 also what test-full has passed on these sources already.
+# GROUP=jdk,attach runs only these groups. AGAIN=1 repeats what test-full has already passed on these sources.
 TESTS := $(CARGO) run -q -p xtask -- test
 TEST_OPTIONS = $(if $(GROUP),--group $(GROUP)) $(if $(AGAIN),--again)
 

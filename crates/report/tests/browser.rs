@@ -22,7 +22,7 @@ struct Browser {
     unread: Vec<u8>,
     session: String,
     number: u64,
-    /// What the browser reported between answers: errors among it.
+    /// Events of the browser that came between answers, errors included.
     events: Vec<Json>,
     folder: PathBuf,
 }
@@ -98,7 +98,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page. It runs beside the page's policy.
+    /// The value of an expression in the page. The page's policy doesn't apply to it.
     fn value(&mut self, expression: &str) -> Json {
         let result = self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
         assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
@@ -208,7 +208,7 @@ fn two_moments_are_picked_by_keyboard_and_by_pointer() {
     let moved = browser.number("Number(document.getElementById('moment-b').value)");
     assert!((700.0..1000.0).contains(&moved), "B is at {moved}");
     assert_ne!(browser.value(change), whole);
-    // By site: those that grow, and no other.
+    // By site: the 20 sites that grow, and no others.
     let sites = browser.value("[...document.querySelectorAll('#charts details')].map((d) => [d.firstChild.textContent, d.querySelectorAll('tbody tr').length])");
     let sites = sites.as_array().expect("tables").iter().find(|table| table[0] == "live by call site").expect("sites");
     assert_eq!(sites[1], 20);
@@ -241,7 +241,7 @@ fn flame_graph_and_tables_work_by_keyboard() {
             .is_some_and(|text| text.contains("calls match"))
     );
     assert!(browser.number("document.querySelectorAll('.flame-boxes .hit').length") > 0.0);
-    // Growth and live are two pictures.
+    // The views of growth and of live bytes differ.
     let told = "document.querySelector('.flame-boxes').firstChild.getAttribute('aria-label')";
     let growth = browser.value(told);
     browser.value("(() => { const s = document.getElementById('flame-view'); s.value = '1'; s.dispatchEvent(new Event('change')) })()");

@@ -161,7 +161,7 @@ fn a_program_reads_the_same() {
     assert_eq!((found["runs"].as_array().map(Vec::len), &found["runs"][1]["side"]), (Some(8), &"B".into()));
 }
 
-/// One list of stacks would name a file of the program's choice, so nothing of it may be markup.
+/// A program chooses the names in its stacks, so no name may become markup.
 #[test]
 fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     let comparison = comparison();

@@ -73,7 +73,7 @@ fn the_smallest_categories_share_a_line() {
     assert!(json.contains("small-3"), "JSON has all of them");
     let shown =
         books.categories.iter().filter(|c| c.figures.size() + c.figures.reserved + c.figures.peak > Bytes(0)).count();
-    // Head, total and the common line stand beside the categories that have their own.
+    // Beside the categories with their own line, the table has a head, the total and the line of the small ones.
     assert_eq!(lines - 3 + number, shown, "{text}");
 }
 
@@ -181,7 +181,7 @@ fn what_is_no_report_is_refused_in_one_sentence() {
     }
 }
 
-/// Where more is freed than was allocated nothing is live that anybody knows of: neither 0 nor a number stands there.
+/// If more was freed than was allocated, the live bytes are unknown: the reports print neither 0 nor another number.
 #[test]
 fn a_fault_has_no_figure() {
     let mut s = synthetic::server(4711);

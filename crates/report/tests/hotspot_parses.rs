@@ -105,7 +105,7 @@ fn ours_is_read_and_adds_up() {
     assert!(p.regions > 0 && p.sites == 3 && p.frames >= 4, "{p:?}");
 }
 
-/// The real thing, where a JDK with NMT is there; the test says which it was.
+/// HotSpot's own report, if JDK 25 is on this machine. The test prints which JDK it was.
 #[test]
 fn hotspots_own_is_read_by_the_same_parser() {
     let Some(jdk) = jdks::jdk(25) else { return eprintln!("no JDK 25 here: only our own report was parsed") };

@@ -1,4 +1,4 @@
-//! What is known of a process, as the events of a recording, read by a decoder that knows neither reader nor writer.
+//! The state of a process as events of a recording, read by a decoder that shares nothing with the reader and the writer.
 
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "../../jfr/tests/support/decoder.rs"]
@@ -37,7 +37,7 @@ fn addresses_bytes_and_words_are_written_as_they_are() {
     assert_eq!((usage.text("type"), usage.long("reserved"), usage.long("committed")), ("zlib", u64::MAX, 127));
 }
 
-/// An exec, or books that were begun anew: categories of before are nothing once, and not told again.
+/// After an exec, or with new books, the earlier categories are written once with zeros, then no more.
 #[test]
 fn a_category_that_is_no_more_is_nothing_once() {
     let category = |name: &str, live: u64| {
@@ -74,7 +74,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
     assert_eq!(committed("glibc").len(), 5);
 }
 
-/// A verdict that holds is said again when its bytes have gone further, in full instants.
+/// A verdict that still holds is written again in a full instant, if its bytes moved by more than a sixteenth.
 #[test]
 fn how_the_bytes_of_a_verdict_go() {
     let (snapshot, mut told) = (Snapshot::default(), Told::default());
@@ -99,8 +99,8 @@ fn how_the_bytes_of_a_verdict_go() {
     assert_eq!(verdicts.map(|event| event.long("bytes") >> 20).collect::<Vec<_>>(), [100, 150, 160]);
 }
 
-/// By a clock of its own: an hour at 1 s of 30 lines, 20 categories and 200 sites that move like those of a server do, with
-/// sites and peaks each 20 s.
+/// A simulated hour at 1 s: 30 lines, 20 categories and 200 sites that move as those of a server do, with sites and peaks
+/// every 20 s.
 #[test]
 fn an_hour_is_smaller_than_8_mib() {
     let mut random = Random(11);
@@ -244,7 +244,7 @@ fn the_events_of_others_have_their_fields() {
         compared += 1;
     }
     assert_eq!(compared, expected.len());
-    // Ours say what they are.
+    // Every event has a label, a description and a category.
     for event in &seen.event_types {
         for wanted in ["@Label", "@Description", "@Category"] {
             assert!(event.annotations.iter().any(|one| one.starts_with(wanted)), "{} has no {wanted}", event.name);

@@ -172,7 +172,7 @@ fn the_json_is_the_golden_one() {
     let mut out = Vec::new();
     ledger_json::write(&mut out, &shop()).unwrap();
     let mut value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
-    // The long table of this case says nothing new after its first rows.
+    // The long table of arenas shows nothing new after its first rows.
     value["arenas"].as_array_mut().expect("a table").truncate(2);
     compare("explain.json", format!("{value:#}\n").as_bytes());
 }
@@ -194,7 +194,7 @@ fn the_tables_have_their_columns_and_sums() {
     assert!(!text.contains('\x1b'));
 }
 
-/// Half of a mapping is an arena's, and all that is resident was written to.
+/// Half of the mapping belongs to an arena, and all its resident pages are dirty.
 #[test]
 fn a_mapping_that_is_cut_shares_out_its_dirty_and_its_proportional_bytes() {
     let mib = Bytes::mib;

@@ -50,7 +50,7 @@ fn check(page: &Page) -> (String, Json) {
     (html.clone(), serde_json::from_str(data[0]).expect("JSON"))
 }
 
-/// The pages lie in the target's tmp/page, to be looked at.
+/// The test leaves the pages in target/tmp/page, to look at.
 #[test]
 fn no_name_becomes_markup() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");

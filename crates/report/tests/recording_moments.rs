@@ -54,7 +54,7 @@ fn every_view_ends_at_the_ends_of_time() {
     assert!(views >= 3 * 49, "only {views} charts were drawn");
 }
 
-/// Of a process without a segment nobody has a last sign of life: it ended when the recorder missed it.
+/// A process without a segment leaves no last sign of life: it ended when the recorder missed it.
 #[test]
 fn an_untracked_process_ended_when_it_was_missed() {
     let mut recording = Recording::new(Vec::new(), &TABLE);

@@ -3,8 +3,8 @@
 //! ```text
 //! nothing ─▶ step ─▶ step ─▶ …       each: RSS before, at once after, after idling; then its settings are set back
 //! ```
-//! A live program has one present, so each step runs once and no interval exists. The first step changes nothing: how
-//! far RSS moves meanwhile is the measure for all others.
+//! A live program can't be put back into an earlier state, so each step runs once and no interval exists. The first step
+//! changes nothing: how far RSS moves meanwhile is the measure for all others.
 
 use crate::remedy::words;
 use crate::rows::WORTH_PERCENT;
@@ -36,8 +36,8 @@ pub enum Step {
     Collect,
     /// Redis's jemalloc gives back its free pages.
     Purge,
-    /// Flags that the VM can change while it runs; with `collect` followed by a collection, because the heap shrinks
-    /// only then.
+    /// Flags that the VM can change while it runs. With `collect`, a collection follows, because the heap shrinks only
+    /// then.
     Flags { settings: Vec<Setting>, collect: bool },
 }
 
@@ -69,7 +69,7 @@ impl Step {
         for command in how.split(" && ") {
             let words: Vec<&str> = command.split(' ').collect();
             match words.as_slice() {
-                // Between them: the port or the socket, where it isn't the default.
+                // The words between them give the port or the socket, if it isn't the default.
                 ["redis-cli" | "valkey-cli", .., "MEMORY", "PURGE"] => return Some(Step::Purge),
                 ["jcmd", _, "System.trim_native_heap"] => return Some(Step::Trim),
                 ["jcmd", _, "GC.run"] => collect = true,

@@ -1,7 +1,7 @@
 //! What a row changes: the environment, the command, or the live process.
 //!
-//! Two origins: `--with TEXT`, and the remedies of verdicts, whose text is made to be pasted. A remedy of a verdict
-//! that isn't a change of the start (a change of the code, a setting of the host) is no row.
+//! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. A remedy that doesn't
+//! change how the program starts (it changes the code, or a setting of the host) becomes no row.
 
 use std::ffi::{OsStr, OsString};
 
@@ -148,7 +148,7 @@ impl Remedy {
         }
         let options = words(how).ok()?;
         let is_option = |word: &String| ["-XX:", "-Xm", "-Xs", "-D"].iter().any(|start| word.starts_with(start));
-        // NAME is to be replaced by the reader.
+        // NAME is a placeholder that the reader replaces.
         let is_complete = |word: &String| !word.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == "NAME");
         let is_row = !options.is_empty() && options.iter().all(|word| is_option(word) && is_complete(word));
         is_row.then(|| java_options(options))
@@ -210,7 +210,7 @@ impl Start {
         self.environment.push((name.into(), value));
     }
 
-    /// In front of what is preloaded already.
+    /// Puts the library in front of those that are preloaded already.
     fn preload(&mut self, library: &OsStr) {
         let mut all = library.to_owned();
         if let Some(old) = self.get("LD_PRELOAD").filter(|old| !old.is_empty()) {

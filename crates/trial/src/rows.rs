@@ -65,7 +65,7 @@ pub struct Run {
     pub round: usize,
     pub row: usize,
     pub end: End,
-    /// Why it ended so, in the program's own last words.
+    /// The program's last output, which may name the reason of its end.
     pub detail: Option<String>,
     pub figures: BTreeMap<Metric, f64>,
     /// Number of processes at the end of the load.
@@ -132,10 +132,10 @@ pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
-    /// It saves the most of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that acts once
-    /// comes behind all that last.
+    /// The row that saves the most, of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that
+    /// acts once ranks behind all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
-    /// The plain program was killed at its limit, and this row was not; of several the smallest.
+    /// The plain program was killed at its limit, and this row was not. Of several such rows, the smallest.
     Survives { row: usize, metric: Metric, median: f64 },
     /// No row saves memory that the rounds can show.
     Nothing,
@@ -182,8 +182,8 @@ impl Trial {
         own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect()
     }
 
-    /// Whether it saves, also if it is the one of so many rows that saves most by chance: the interval is widened for
-    /// their number, and what is below `WORTH_PERCENT` is no saving.
+    /// Whether the row saves. Of many rows, one may seem to save by chance, so the interval is widened for `rows`, their
+    /// number. A saving below `WORTH_PERCENT` doesn't count.
     fn saves(&self, row: usize, metric: Metric, rows: usize) -> bool {
         let widened = Interval::among(&self.pairs(row, metric), metric.resolution(), rows);
         let worth = self.median(0, metric).map_or(0.0, |plain| plain * WORTH_PERCENT / 100.0);

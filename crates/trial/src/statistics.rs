@@ -41,7 +41,7 @@ impl Interval {
         Interval::among(differences, resolution, 1)
     }
 
-    /// Wider, so that all intervals of so many comparisons hold at once with 95 % (Bonferroni).
+    /// The interval, widened so that the intervals of all `comparisons` hold at once with 95 % (Bonferroni).
     pub fn among(differences: &[f64], resolution: f64, comparisons: usize) -> Option<Interval> {
         Interval::outside(differences, resolution, OUTSIDE / comparisons.max(1) as f64)
     }
@@ -69,7 +69,7 @@ impl Interval {
     }
 }
 
-/// The t with a probability of `outside` that |T| exceeds it: for 95 % intervals 0.05.
+/// The t that |T| exceeds with the probability `outside`: 0.05 for 95 % intervals.
 pub(crate) fn student_t(degrees: usize, outside: f64) -> f64 {
     let nu = degrees as f64;
     // P(|T| > t) = I(ν / (ν + t²); ν/2, 1/2) falls with t (Abramowitz and Stegun, 26.7.1 and 26.5.27).

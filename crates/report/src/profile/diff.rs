@@ -8,8 +8,9 @@ use plimsoll_profiles::profile::{Change, FrameId, ProfileDiff, SiteChange};
 use super::{amount, change, stack_text};
 use crate::words;
 
-/// Sites listed of each kind. Without `all`, only those with at least a thousandth of the largest change.
+/// Maximum number of sites of each kind that are listed without `all`.
 const LISTED: usize = 15;
+/// Without `all`, a site is listed only if its change exceeds this fraction of the largest change: 1 / `WORTH`.
 const WORTH: u64 = 1000;
 /// Frames shown of a site, innermost first.
 const FRAMES: usize = 12;

@@ -146,7 +146,7 @@ impl<'a> Writer<'a> {
         let mut message = Message::default();
         message.number(1, id);
         if let Some(outer) = frames.last().map(|f| self.profile.frame_at(*f)) {
-            // This is a return address; the line is that of the call before it.
+            // A frame has the return address; one byte before it lies in the call.
             let address = outer.address.0.saturating_sub(1);
             message.number(2, outer.module.map_or(0, |m| m.number() as u64 + 1)).number(3, address);
         }

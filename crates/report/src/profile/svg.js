@@ -23,7 +23,7 @@ for (const svg of document.querySelectorAll('svg.flame')) {
     return characters.length <= room ? text : characters.slice(0, room - 1).join('') + '…';
   }
 
-  // Of Java names the package goes first.
+  // A Java name loses its package first.
   function fitted(name, room) {
     return Array.from(name).length <= room ? name : cut(name.replace(/^(?:[a-z][A-Za-z0-9_]*\.)+(?=[A-Z])/, ''), room);
   }
@@ -64,7 +64,7 @@ for (const svg of document.querySelectorAll('svg.flame')) {
     let hits = 0, covered = 0;
     for (const box of boxes) {
       const hit = wanted !== null && box !== all && box.told.some((line, i) => i !== 1 && wanted.test(line));
-      // What lies below a match is covered by it.
+      // A match below another match is already counted with it.
       const below = box.caller !== null && box.caller.found === true;
       if (hit) hits += 1;
       if (hit && !below) covered += box.width;
@@ -93,7 +93,7 @@ for (const svg of document.querySelectorAll('svg.flame')) {
   });
   svg.addEventListener('click', (event) => {
     const box = boxAt(event);
-    // A click on the box that is zoomed into leads back.
+    // A click on the zoomed box zooms out.
     if (box) zoom(box === zoomed ? all : box);
   });
   document.addEventListener('keydown', (event) => {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! <g class="f j">                      its kind (native, java, …) or its change
-//!   <title>name ⏎ figures ⏎ where</title>   what pointing at it tells; no script needed
+//!   <title>name ⏎ figures ⏎ where</title>   the tooltip; it needs no script
 //!   <rect x y width height/>
 //!   <text x y>name, cut to the box</text>
 //! </g>
@@ -65,7 +65,7 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     Picture { view, tree: &tree, title: &view.profile.title, subtitle, legend: kinds, paint: &|_| None }.write(out)
 }
 
-/// The colour tells by how much of its width a box grew or shrank.
+/// Writes a difference. The colour of a box shows how much of its width it grew or shrank.
 pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
     let view = View { profile: &diff.profile, column: 1, focus: None };
     let tree = Tree::new(&diff.profile, &[0, 1], |v| v[0].amount.max(v[1].amount));

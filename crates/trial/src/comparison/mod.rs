@@ -101,7 +101,7 @@ pub struct Site {
     /// Innermost first.
     pub frames: Vec<String>,
     pub held: [i64; 2],
-    /// What the ranges of the tracked runs leave of the change: the least difference of a run of A and one of B.
+    /// The part of the change that the tracked runs prove: the least difference between a run of A and a run of B.
     pub least: i64,
 }
 
@@ -242,7 +242,7 @@ impl Comparison {
         own.or_else(|| grown().find(|site| site.line.is_none()))
     }
 
-    /// The same; for RSS (`budget::RSS`) the site of the line that grew most.
+    /// As `site_of`; for [`RSS`], the site of the line that grew most.
     pub fn owner_of(&self, line: &str) -> Option<&Site> {
         if line != RSS {
             return self.site_of(line);

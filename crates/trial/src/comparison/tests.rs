@@ -56,7 +56,7 @@ fn of_equal_programs_one_comparison_in_a_hundred_shows_a_change_at_most() {
     assert!(wrong <= 10, "{wrong} of 1000");
 }
 
-/// Pairs of which a run failed don't count; a line that only one side has is 0 on the other.
+/// Pairs with a failed run don't count. A line that only one side has is 0 on the other.
 #[test]
 fn only_complete_pairs_count() {
     let mut comparison = compared(0.0, 0.0);

@@ -79,7 +79,7 @@ pub fn parse(output: &[u8]) -> Option<Load> {
     readers.into_iter().find_map(|read| read(&mut lines()).filter(Load::has_figures))
 }
 
-/// A finite number that isn't negative. A thousands separator is no part of any tool's output.
+/// A finite number that isn't negative. No tool prints a thousands separator.
 fn number(text: &str) -> Option<f64> {
     let is_digit = |c: char| c.is_ascii_digit() || c == '.';
     if text.is_empty() || !text.chars().all(is_digit) {

@@ -28,7 +28,7 @@ pub(super) fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
             headings.clear();
         }
     }
-    // Its words are its own, so figures identify it.
+    // No other tool prints these words, so any figure identifies redis-benchmark.
     load.has_figures().then_some(load)
 }
 

@@ -1,11 +1,11 @@
-//! What `try`, `try --pid` and `compare` write for a ticket has in common: foreign text in Markdown, and the frame of a page
-//! of HTML that loads nothing and needs no script.
+//! The parts that the ticket formats of `try`, `try --pid` and `compare` share: foreign text in Markdown, and the frame of
+//! a page of HTML that loads nothing and needs no script.
 
 use std::io::{self, Write};
 
 use crate::page::markup::{hash_source, text};
 
-/// Text without meaning in Markdown. Everything that could be markup is escaped (CommonMark, 2.4).
+/// Escapes every character that could be Markdown (CommonMark, 2.4).
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -28,8 +28,8 @@ th:first-child, td:last-child { text-align: left; } th { font-weight: 500; }
 small { display: block; color: var(--quiet); } .best { font-weight: 600; color: var(--good); } .scroll { overflow-x: auto; }
 ";
 
-/// A page: its title, facts and result, then what `body` writes. All three are escaped here, and the page is well-formed
-/// XML too.
+/// Writes a page of HTML that is also well-formed XML: title, facts and result, which are escaped here, then what `body`
+/// writes.
 pub(crate) fn page(
     out: &mut dyn Write,
     title: &str,

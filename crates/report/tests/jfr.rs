@@ -52,7 +52,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
     let program = books(vec![category("glibc", 700), category("zlib", 90)]);
     let (mut recording, mut told, mut target) =
         (Recording::new(Vec::new(), &TABLE), Told::default(), DescribedTarget::default());
-    // The last is in the next chunk, where all is said again.
+    // The last instant is in the next chunk, which repeats everything.
     for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
         target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
         let instant = Instant { books: Some(books), ..Instant::default() };

@@ -51,7 +51,7 @@ fn families(reading: &Reading<'_>) -> Vec<Metric> {
         let points: Vec<Point> = samples.map(|sample| point(reading, sample, facts.kind)).collect();
         let data = match facts.kind {
             _ if points.is_empty() => return None,
-            // The resource has it.
+            // The resource has these labels.
             MetricKind::Info => return None,
             MetricKind::Gauge => Data::Gauge(Gauge { data_points: points }),
             MetricKind::Counter => {

@@ -3,8 +3,8 @@
 //! ```text
 //! root?            user nobody, no groups, no capability, none in the bounding set
 //! every user       no_new_privs, not dumpable (nobody traces or reads us), rlimits
-//! Landlock         no file, no directory, no bind, no connect but to the ports of       Linux 5.13 and later; ports: 6.7
-//!                  `Purpose::Connect`, no signal to other processes
+//! Landlock         no file, no directory, no bind, no connect but to the ports of       Linux 5.13 and later; ports: 6.7;
+//!                  `Purpose::Connect`, no signal to other processes                     signals: 6.12
 //! seccomp          the system calls of the purpose only: no open, exec, ptrace, and     where the kernel has it
 //!                  to listen no socket and no connect, to connect no socket but TCP
 //! ```

@@ -93,8 +93,8 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
 }
 
-/// The environment with which a program runs under the tracker, every block with its stack, children too. `None`: the
-/// tracker can't be loaded into it, and the reason has been printed.
+/// The environment that loads the tracker into a program and its children, with the stack of every block. `None`: the
+/// tracker can't be loaded, and the reason has been printed.
 pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString, OsString)>>, Failure> {
     let program = command.first().cloned().unwrap_or_default();
     let Some(path) = resolve(Path::new(&program)) else { return Ok(None) };

@@ -188,7 +188,7 @@ fn sentence(error: &clap::Error) -> String {
         }
         ErrorKind::UnknownArgument => {
             let argument = context(ContextKind::InvalidArg);
-            // For `run` and `record`: the user forgot the -- before the command.
+            // For commands that start a program (`run`): the user forgot the -- before it.
             let command = usage.split_once(" [OPTIONS] -- <CMD>...").map(|(verb, _)| verb);
             match (context(ContextKind::SuggestedArg), command) {
                 (like, _) if !like.is_empty() => format!("unexpected argument '{argument}'. Did you mean '{like}'?"),
@@ -220,7 +220,7 @@ fn sentence(error: &clap::Error) -> String {
     }
 }
 
-/// The value of an option that a mistyped one is most like.
+/// The valid value of an option that is most like the mistyped one.
 fn near_value(error: &clap::Error) -> Option<&str> {
     match (error.kind(), error.get(ContextKind::InvalidValue), error.get(ContextKind::ValidValue)) {
         (ErrorKind::InvalidValue, Some(ContextValue::String(typed)), Some(ContextValue::Strings(values))) => {

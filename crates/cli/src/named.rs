@@ -25,7 +25,7 @@ use crate::alike::nearest;
 
 /// Rows of a list of processes.
 const SHOWN: usize = 20;
-/// Ends of the names of files that `report` and `diff` read.
+/// Extensions of the files that `report` and `diff` read.
 const FILES: [&str; 3] = [".jfr", ".json", ".seg"];
 /// Digits of a container's id that container tools show.
 const SHORT_ID: usize = 12;
@@ -52,12 +52,12 @@ pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |_| true)
 }
 
-/// The same; of several processes a tracked one, if one of them is.
+/// Like `pid_of`, but if several processes match, only the tracked ones count.
 pub fn tracked_pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |of| of.kind.is_tracked)
 }
 
-/// A TARGET, which may be a file, without a name of a process in it.
+/// Replaces the name of a process by its PID in a TARGET, which may also be a PID or a file.
 pub fn target(word: PathBuf, verb: &str) -> Result<PathBuf, Failure> {
     let text = word.to_string_lossy();
     let is_pid = text.parse::<u32>().is_ok();
@@ -68,7 +68,7 @@ pub fn target(word: PathBuf, verb: &str) -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(tracked_pid_of(word.as_os_str(), verb)?.to_string()))
 }
 
-/// Of the processes that `word` means one that is `preferred`, if any is.
+/// The PID of the process that `word` means. If some of the matching processes are `preferred`, only these count.
 fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result<u32, Failure> {
     if let Some(pid) = word.to_str().and_then(|text| text.parse().ok()) {
         return Ok(pid);

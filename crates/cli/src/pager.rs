@@ -127,7 +127,7 @@ impl Rights {
         }
     }
 
-    /// None beyond those of the user whose environment this is.
+    /// Whether the process has no rights beyond those of the user whose environment this is.
     fn are_ordinary(&self) -> bool {
         let is_same = |[real, effective]: [u32; 2]| real == effective;
         !self.users.contains(&0)

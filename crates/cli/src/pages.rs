@@ -18,7 +18,7 @@ use crate::{Cli, examples};
 /// Path below the folder of the pages, and text.
 type Page = (String, String);
 
-/// What both kinds of page are made from: without the version, which `make dist` builds with a commit in it.
+/// The table of options. Its version is the package's: that of the program may contain a commit (`make dist`).
 fn table() -> Command {
     Cli::command().version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true)
 }

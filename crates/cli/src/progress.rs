@@ -27,7 +27,7 @@ fn line() -> MutexGuard<'static, Line> {
     LINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on the command does this. The time counts from its first work on.
+/// Sets what the line shows from now on. The time counts from the first call on.
 pub fn begin(what: impl Display) {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     if is_dumb || !io::stderr().is_terminal() {
@@ -47,7 +47,7 @@ pub fn erase() {
     line().erase();
 }
 
-/// Nothing is being done any more.
+/// Erases the line for good: the command's work is done.
 pub fn end() {
     let mut line = line();
     line.work = None;

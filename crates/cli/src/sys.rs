@@ -207,7 +207,8 @@ fn restore_ignored() {
     }
 }
 
-/// Runs a start of a child by std, which inherits the dispositions from before our own start.
+/// Runs `start`, which starts a child by std, with the signal dispositions from before our own start: a child inherits
+/// them.
 pub fn handing_down<T>(start: impl FnOnce() -> T) -> T {
     restore_ignored();
     let started = start();
@@ -257,8 +258,8 @@ pub fn disable_huge_pages() -> bool {
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }
 }
 
-/// Of all reaped children and their reaped descendants: processor time in microseconds, and the largest RSS that one
-/// of them had, in bytes.
+/// Processor time of all reaped children and their reaped descendants, in microseconds, and the largest RSS that one of
+/// them had, in bytes.
 pub fn children_usage() -> (u64, u64) {
     // SAFETY: the struct is plain numbers, and getrusage only writes to it.
     let usage = unsafe {
@@ -559,7 +560,7 @@ pub fn own_glibc() -> Option<String> {
     }
 }
 
-/// `(major, minor)` of the kernel.
+/// Major and minor number of the kernel, and its release as text.
 pub fn kernel() -> Option<(u32, u32, String)> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));

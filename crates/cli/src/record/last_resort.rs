@@ -2,7 +2,7 @@
 //! target delays (a page or a file of a FUSE server), where it does not look at signals.
 //!
 //! ```text
-//! SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of the signal
+//! SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of SIGTERM
 //! ```
 //! The file is complete up to its last instant at any time, so nothing that was written is lost.
 

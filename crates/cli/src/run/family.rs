@@ -55,7 +55,7 @@ impl Family {
         let process = &books.process;
         let file = |path: &str| path.rsplit('/').next().unwrap_or_default().chars().take(15).collect::<String>();
         let mut known = std::iter::once(&process.executable).chain(&process.arguments).map(|path| file(path));
-        // An exec by number isn't noted in the segment.
+        // The segment doesn't note an exec by a direct system call (syscall(2)).
         let is_noted = books.ending == Some(Ending::of(How::Exec));
         let is_another = life == Life::Killed && !name.is_empty() && !known.any(|known| known == name);
         if is_noted || is_another { Ending::of(How::Exec) } else { ending }

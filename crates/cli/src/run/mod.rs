@@ -114,7 +114,7 @@ impl Kills {
     }
 
     /// How the child ended. The counter belongs to our cgroup; if it did not move, the child may have been killed in
-    /// another one.
+    /// another cgroup.
     fn ending(&self, end: End) -> Ending {
         let mut ending = match end {
             End::Code(code) => Ending::of(How::Code(code)),

@@ -49,9 +49,9 @@ const DYING: Duration = Duration::from_secs(2);
 const LINES: u32 = 250;
 const OWNERS: u32 = 500;
 const SITES: u32 = 666;
-/// Memory that has grown by this part (1/8), and by so much, since the owners were queried: they are queried again, however
-/// young their answer is. From 64 MiB to 1 GiB that is 24 times, so the cost is bounded by the growth and not by the
-/// clock. While it grows the VM may stop more often, and a query may take 2 % of a core.
+/// When memory has grown by 1/8 and by 8 MiB since the owners were queried, they are queried again, however young their
+/// answer is. From 64 MiB to 1 GiB that is 24 times, so the cost is bounded by the growth and not by the clock. While
+/// memory grows, a VM may be stopped more often, and the queries may take 2 % of a core.
 const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 const GROWING_ASKED: Duration = Duration::from_secs(1);
@@ -88,7 +88,8 @@ pub struct Sampler {
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
     series: Series,
-    /// When the owners were last queried, what was resident then, and when they may be queried again if it has grown.
+    /// When the owners were last queried, what was resident then, and when they may be queried again if memory has
+    /// grown.
     asked: Instant,
     asked_rss: Bytes,
     growing_at: Instant,
@@ -206,7 +207,7 @@ impl Sampler {
             within,
         };
         if child {
-            // It may be killed before the first sample.
+            // The child may be killed before the first sample.
             let group = cgroup::read_limit(&sampler.target, sampler.memory).0;
             sampler.group = group.map(|(group, _)| group.directory);
             sampler.count_kills(now);
@@ -454,7 +455,7 @@ impl Sampler {
     }
 }
 
-/// Whether memory has grown so much that the answer about its owners says little about it.
+/// Whether memory has grown so much that the known owners explain too little of it.
 fn has_grown(before: Bytes, now: Bytes) -> bool {
     now - before >= Bytes(before.0 / GROWN).max(GROWN_BY)
 }

@@ -34,10 +34,10 @@ use super::wire::{self, Content, Head, Question, QuestionKind, Status};
 use crate::stack_options::Stacks;
 use crate::{Failure, page, target};
 
-/// An answer about one target is kept for so long.
+/// An answer about one target is kept for this time.
 const KEPT: Duration = Duration::from_secs(5);
 const MOST_KEPT: usize = 8;
-/// Without a round for so long beyond the interval, the server is not healthy.
+/// The server is unhealthy if no round has ended for the interval and this time.
 const SILENT: Duration = Duration::from_secs(60);
 
 pub struct Answers {
@@ -46,7 +46,7 @@ pub struct Answers {
     /// Our processes.
     pub own: Vec<u32>,
     pub history: Option<Arc<Store>>,
-    /// Of the exports, if there are any.
+    /// How many exports have failed; None: there are no exports.
     pub failed_exports: Option<Arc<AtomicU64>>,
     /// Start of the server, ns since 1970.
     pub since_ns: u64,
@@ -93,7 +93,7 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
         }
         let Some((number, question)) = Question::decode(&bytes) else { return Ok(End::Broken) };
         let to: &SyncSender<_> = match question.kind {
-            // It was sent before.
+            // The listener sends it once, before the first request.
             QuestionKind::Ready => return Ok(End::Broken),
             QuestionKind::Health => {
                 answers.write(number, &answers.health());
@@ -104,7 +104,7 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
         };
         match to.try_send((number, question)) {
             Ok(()) => {}
-            // More than it may have asked.
+            // The listener has asked more than it may.
             Err(TrySendError::Full(_)) => return Ok(End::Broken),
             Err(TrySendError::Disconnected(_)) => return Ok(End::Closed),
         }

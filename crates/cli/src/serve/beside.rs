@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::confine::Confined;
 use crate::sys::Signals;
 
-/// Time to give up its rights.
+/// Time for the new process to give up its rights.
 const START: Duration = Duration::from_secs(10);
 
 /// A process, and our end of its pipe.
@@ -32,7 +32,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// The listener. The listening socket stays with it alone.
+    /// Starts the listener. Only the listener keeps the listening socket.
     pub fn listener(argv0: &str, listening: OwnedFd, hello: &Hello) -> Result<Beside, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).stdout(Stdio::from(listening));
@@ -67,7 +67,7 @@ impl Beside {
         command.env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
         // Ctrl-C on the terminal is for this process.
         let child = command.process_group(0).spawn().map_err(cant)?;
-        // Its end of the pipe stays with it alone.
+        // Closes our copy of the process's end of the pipe.
         drop(command);
         let pid = child.id();
         let known = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -82,12 +82,12 @@ impl Beside {
         if bits.is_none() {
             let end = beside.end();
             return Err(match end.code() {
-                // It has printed the reason.
+                // The process has printed the reason.
                 Some(2) => format!("the {name} process did not start").into(),
                 _ => format!("the {name} process {}", how(end)).into(),
             });
         }
-        // A process of the user's own, or of root, could read others.
+        // Without seccomp, a process of the user's own, or of root, could read other processes.
         if !confined.seccomp && !confined.is_nobody {
             return Err(
                 format!("the kernel gives no way to take rights from the {name} process: it has no seccomp").into()
@@ -120,7 +120,7 @@ impl Beside {
     }
 }
 
-/// For what leaves early: no such process outlives the reader.
+/// No such process outlives the reader, even if the reader fails at its start.
 impl Drop for Beside {
     fn drop(&mut self) {
         if self.ended().is_none() {
@@ -129,7 +129,7 @@ impl Drop for Beside {
     }
 }
 
-/// Waits for a signal (None), or for the end of one of the processes: its sentence.
+/// Waits for a signal or for the end of one of the processes. None: a signal; else the sentence about the end.
 pub fn wait(all: &[&Beside], signals: &Signals) -> Option<String> {
     loop {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];

@@ -15,7 +15,7 @@ use plimsoll_report::serve_list::Row;
 
 use super::recent::Recent;
 
-/// A scrape waits so long for a round; then it gets the figures that there are. Prometheus gives up after 10 s.
+/// A scrape waits this long for a round; then it gets the last figures. Prometheus gives up after 10 s.
 const SCRAPE: Duration = Duration::from_secs(4);
 /// A round that took `t` of processor time is repeated after `t × 60` at the earliest, however many scrapers there are.
 const ROUNDS: u32 = 60;
@@ -99,7 +99,7 @@ impl Board {
         self.changed.notify_all();
     }
 
-    /// Waits until the next round is due or wanted. False: there is none.
+    /// Waits until the next round is due or wanted. False: the rounds have been stopped.
     pub fn wait(&self, until: Instant) -> bool {
         let mut posted = self.look();
         loop {

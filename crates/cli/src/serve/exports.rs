@@ -1,5 +1,5 @@
-//! Sends figures to where fleets keep them, through the sender: metrics to an OpenTelemetry Collector at each interval,
-//! call stacks of tracked processes to it and to Pyroscope once a minute.
+//! Sends figures through the sender: metrics to an OpenTelemetry Collector at each interval; call stacks of tracked
+//! processes to the Collector and to Pyroscope once a minute.
 //!
 //! ```text
 //! metrics   board ─▶ otlp ──────────────────────┐
@@ -33,11 +33,11 @@ use crate::output::say;
 use crate::stack_options::Stacks;
 use crate::{Failure, target};
 
-/// Call stacks of a target are sent so often.
+/// Interval of a target's call stacks.
 const STACKS: Duration = Duration::from_secs(60);
-/// Between two looks whether a target is due.
+/// Time between two checks whether a target is due.
 const LOOKS: Duration = Duration::from_secs(1);
-/// Reading call stacks takes at most a part of 60 of a core.
+/// Reading call stacks takes at most one part in `REST` of a core.
 const REST: u32 = 60;
 const VERSION: &str = env!("PLIMSOLL_VERSION");
 
@@ -130,7 +130,7 @@ impl Exports {
                 }
                 let before = rounds::thread_time();
                 read.insert(of.identity, Instant::now());
-                // A process that has just ended or was detached: the next round knows.
+                // A process that has just ended or was detached has no profile; the next round notices.
                 if let Some(profile) = profile_of(of) {
                     let name = &of.row.name;
                     if self.wanted.has_profiles {

@@ -26,7 +26,7 @@ use crate::record::{Output, Pace, Writer};
 
 /// A file is full after this time; deletion in steps of an hour suffices.
 const FULL: Duration = Duration::from_secs(3600);
-/// The budget is at least so many files.
+/// The budget holds at least this many full files.
 const FILES: u64 = 8;
 
 pub struct Store {
@@ -67,7 +67,7 @@ impl Store {
         Ok(Writer::new(pid, interval, Output::new(&directory.path.join("%t.jfr"), pid, pace)?))
     }
 
-    /// What a target's files say about the time that is kept.
+    /// Reads a target's files, as far back as they are kept.
     pub fn of(&self, name: &str) -> Result<History, Failure> {
         let files = RecordingFiles::open(&self.directory.path.join(name)).map_err(|gap| Failure(gap.reason))?;
         let keep = i64::try_from(self.keep.as_nanos()).unwrap_or(i64::MAX);

@@ -58,7 +58,7 @@ mod wire;
 
 /// Signals that end the server.
 const STOPS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Time for a reading that was begun.
+/// Time for the reading thread to end after a signal.
 const GRACE: Duration = Duration::from_secs(3);
 /// A shorter token could be guessed.
 const LEAST_TOKEN: usize = 16;

@@ -13,7 +13,7 @@ use super::wire::{NAME, is_name};
 
 pub const PARCEL: usize = 128;
 pub const RECEIPT: usize = 8;
-/// Bytes of a body.
+/// Limit of a body, in bytes.
 pub const MOST_BODY: usize = 32 << 20;
 
 /// What is sent, and in which form. The discriminants are those of the protocol.
@@ -36,7 +36,7 @@ impl ParcelKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
     pub kind: ParcelKind,
-    /// Empty for what is of all targets.
+    /// Empty for a parcel about all targets.
     pub target: String,
     /// Seconds since 1970: the time that the figures are about.
     pub from: u64,
@@ -75,7 +75,7 @@ pub enum Receipt {
     /// The sender is confined: the bits of `Confined`.
     Ready(u8),
     Arrived,
-    /// The receiver took it, but not so many data points or profiles.
+    /// The receiver took the parcel, but rejected this many data points or profiles.
     InPart(u32),
     /// The receiver answered with this status.
     Status(u16),

@@ -10,7 +10,7 @@ use plimsoll_observer::recording::{History, Measure};
 
 /// Readings: four hours at 15 s.
 const MOST: usize = 960;
-/// Scrapes that come often don't shorten the time that is kept.
+/// Least time between two kept readings, so that frequent scrapes don't shorten the history.
 const LEAST_NS: i64 = 10_000_000_000;
 const LINES: usize = LineId::ALL.len();
 
@@ -55,7 +55,7 @@ impl Recent {
         });
     }
 
-    /// The same as a recording has it. None: one reading is no curve.
+    /// The readings in the form of a recording. None: a curve needs two readings.
     pub fn history(&self) -> Option<History> {
         let (first, last) = (self.0.front()?.time_ns, self.0.back()?.time_ns);
         if first >= last {
@@ -66,7 +66,7 @@ impl Recent {
         for reading in &self.0 {
             let mut add = |measure, name: &str, kib: u32, is_always: bool| {
                 let key = (measure, name.to_owned());
-                // A line that is not there has no curve; one that was there and is gone is 0.
+                // A line that never had memory has no curve; a line that had some and has none now is 0.
                 if is_always || kib > 0 || history.series.contains_key(&key) {
                     history.series.entry(key).or_default().push(reading.time_ns, bytes(kib));
                 }

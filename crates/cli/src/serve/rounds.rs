@@ -2,7 +2,7 @@
 //! newer figures.
 //!
 //! The cost of all targets together is bounded: the budgets of a sampler are divided by the number of targets, and a
-//! target that takes long is left alone for a while (`Rest`). Its figures stay, and say how old they are.
+//! target that takes long is left alone for a while (`REST`). Its figures stay, and say how old they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -36,16 +36,16 @@ const READING: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_secs(8);
 /// A list that took `t` of processor time is made again after `t × 250`.
 const LISTS: u32 = 250;
-/// So many targets share the budget of one.
+/// All targets together may use this many times the budget of one.
 const SHARE: usize = 2;
 /// A round that took this part of an interval queries no more owners: many targets that started together are due
 /// together.
 const QUERIES: u32 = 300;
-/// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`. The time that this thread waited for a
-/// processor doesn't count: a busy machine is no target's fault, and its figures matter most.
+/// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`. The time that this thread waited
+/// for a processor doesn't count: a busy machine isn't the target's fault, and on a busy machine figures matter most.
 const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;
-/// After an error of the recording.
+/// Time until a recording is tried again after an error.
 const AGAIN: Duration = Duration::from_secs(300);
 /// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half of
 /// its age ago, because every program grows at its start. Seconds.
@@ -67,7 +67,7 @@ struct SampledTarget {
 /// The recording of a target.
 struct Recorded {
     writer: Option<Writer>,
-    /// When the next reading is written or, without a writer, when one is made again.
+    /// When the next reading is written or, without a writer, when a writer is made again.
     next: Instant,
 }
 
@@ -112,7 +112,7 @@ impl Rounds {
         }
     }
 
-    /// Until the board stops them.
+    /// Runs rounds until the board stops them.
     pub fn run(mut self) {
         let mut next = Instant::now();
         while self.board.wait(next) {
@@ -127,7 +127,7 @@ impl Rounds {
             next = began + self.interval;
         }
         for target in self.targets.into_values() {
-            // The file is whole without its end too.
+            // An error is ignored: the file is whole after each reading.
             let _ = target.recorded.writer.map(Writer::finish);
         }
     }
@@ -138,7 +138,7 @@ impl Rounds {
         let writers = || self.targets.values().filter_map(|target| target.recorded.writer.as_ref());
         let written: BTreeSet<PathBuf> = writers().filter_map(Writer::path).map(Path::to_owned).collect();
         if store.tidy(&written) {
-            // Full files can be deleted.
+            // Makes the files that are being written full ones, which can be deleted.
             let writers = self.targets.values_mut().filter_map(|target| target.recorded.writer.as_mut());
             writers.for_each(|writer| drop(writer.rotate()));
             store.tidy(&BTreeSet::new());
@@ -200,7 +200,7 @@ impl Rounds {
         }
     }
 
-    /// With `--all` processes come and go all the time, and the list says which there are.
+    /// Prints a message, except with `--all`: there processes come and go all the time, and the list shows them.
     fn say(&self, sentence: std::fmt::Arguments<'_>) {
         if self.wanted != Wanted::All {
             say(sentence);
@@ -268,7 +268,7 @@ impl Rounds {
                 }
                 false
             }
-            // It is being torn down.
+            // The process is being torn down.
             Read::Nothing => false,
             Read::Ended => true,
         };
@@ -363,7 +363,7 @@ fn waited() -> Duration {
     Duration::from_nanos(text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
-/// The start of a process, in clock ticks since the machine's: field 22 of its stat.
+/// The start of a process, in clock ticks since the machine's start: field 22 of its stat.
 pub fn start_of(pid: u32) -> Option<u64> {
     stat_fields(pid).nth(19)?.parse().ok()
 }

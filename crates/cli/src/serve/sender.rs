@@ -27,12 +27,12 @@ use crate::exit::Exit;
 use crate::output::say;
 use crate::sys;
 
-/// argv[0] of the sender. Then follow the name of the machine, and the addresses of OTLP and of Pyroscope, which may be
-/// empty.
+/// argv[0] of the sender. Its arguments are the name of the machine, and the addresses of OTLP and of Pyroscope, which
+/// may be empty.
 pub const NAME: &str = "plimsoll-sender";
 /// Time for one parcel, from the connection to the answer.
 const SENDING: Duration = Duration::from_secs(10);
-/// Bytes of an answer.
+/// Limits of an answer: bytes, and header lines.
 const MOST_ANSWER: usize = 64 << 10;
 const MOST_LINES: usize = 64;
 /// Address space; the body is most of it.
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Until the reader ends.
+/// Sends parcels until the reader ends.
 fn serve() -> Result<(), String> {
     sys::unblock(&super::STOPS);
     confine::close_from(3);
@@ -91,7 +91,7 @@ fn serve() -> Result<(), String> {
     }
 }
 
-/// None: nothing is sent there.
+/// Looks up the host of an address. None: the address is empty.
 fn destination(url: &str) -> Result<Option<Destination>, String> {
     if url.is_empty() {
         return Ok(None);

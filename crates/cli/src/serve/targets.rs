@@ -13,7 +13,7 @@ use plimsoll_report::ledger_text::java_first;
 use super::wire::is_name;
 use crate::named;
 
-/// Targets at a time: about 50 series each.
+/// Limit of targets at a time; each has about 50 series.
 pub const MOST: usize = 256;
 /// `--all`: a process that is neither a JVM nor tracked is served from this RSS on.
 const LEAST: Bytes = Bytes(64 << 20);

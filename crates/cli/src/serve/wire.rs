@@ -16,9 +16,9 @@
 pub const HELLO: usize = 64;
 pub const REQUEST: usize = 104;
 pub const REPLY: usize = 16;
-/// Requests without a reply.
+/// Limit of requests without a reply.
 pub const MOST_REQUESTS: usize = 8;
-/// Bytes of the body of a reply.
+/// Limit of the body of a reply, in bytes.
 pub const MOST_BODY: usize = 32 << 20;
 /// Bytes of the name of a target.
 pub const NAME: usize = 96;
@@ -101,7 +101,7 @@ impl QuestionKind {
 pub struct Question {
     pub kind: QuestionKind,
     pub style: u8,
-    /// Empty for what is not of a target.
+    /// Empty for a question that is not about one target.
     pub target: String,
 }
 

@@ -24,13 +24,13 @@ const HEAD: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(75);
 /// Time for an answer of the reader.
 const ANSWER: Duration = Duration::from_secs(25);
-/// In this time a client must take so many bytes.
+/// In each `SENDING` a client must take `LEAST` bytes.
 const SENDING: Duration = Duration::from_secs(10);
 const LEAST: usize = 64 << 10;
 /// Time and bytes for a client that still sends after the last answer.
 const CLOSING: Duration = Duration::from_secs(1);
 const DROPPED: usize = 64 << 10;
-/// Requests of one connection.
+/// Limit of requests on one connection.
 const MOST_REQUESTS: u32 = 1000;
 
 /// The body of an answer, shared by all clients that asked the same.

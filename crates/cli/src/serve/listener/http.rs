@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::serve::wire::{Content, Head, Hello, Question, QuestionKind, Status, is_name};
 
-/// Bytes of the head of a request, and its header lines.
+/// Limits of the head of a request: bytes, and header lines.
 pub const MOST_HEAD: usize = 8 << 10;
 const MOST_LINES: usize = 64;
 
@@ -89,7 +89,7 @@ pub fn parse(input: &[u8], rules: &Hello) -> Parsed {
     };
     let path = path.split('?').next().unwrap_or_default();
     let Some(mut question) = question(path) else { return refusal(404, "there is no such page. The list: /") };
-    // Health is what a supervisor asks, who has no token; the answer has no figure.
+    // A supervisor asks for health, and has no token; the answer has no figure.
     if let Some(digest) = rules.token.as_ref().filter(|_| question.kind != QuestionKind::Health) {
         let mut given = all("authorization");
         let is_right = given.next().and_then(token).is_some_and(|token| is_equal(&Sha256::digest(token), digest));
@@ -106,7 +106,7 @@ pub fn parse(input: &[u8], rules: &Hello) -> Parsed {
     Parsed::Request(Request { question, is_head, keeps }, length)
 }
 
-/// Addresses. `/NAME` is a target, so its name can't be one of the others (`targets::name`).
+/// Addresses. `/NAME` is a target, so no target is named like another address (`targets::RESERVED`).
 fn question(path: &str) -> Option<Question> {
     let of = |kind, target: &str| is_name(target).then(|| Question { target: target.into(), ..Question::of(kind) });
     Some(match path {

@@ -32,13 +32,13 @@ mod http;
 /// argv[0] of the listener.
 pub const NAME: &str = "plimsoll-listener";
 
-/// Connections at a time.
+/// Limit of connections at a time.
 const MOST: usize = 128;
-/// Bytes of answers that clients have not taken yet.
+/// Limit of the answers that clients have not taken yet, in bytes.
 const MOST_HELD: usize = 128 << 20;
 /// Address space; the answers are most of it.
 const MEMORY: u64 = 512 << 20;
-/// A socket that has no descriptor left for a connection is tried again after this time.
+/// If the process can't take a connection (no descriptor is left), it tries again after this time.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const BUSY: Refusal = Refusal { code: 503, sentence: "too many requests at a time: try again" };
@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ends with an error only; an empty one was reported by the reader.
+/// Returns only with an error. An empty one is not printed: the reader has reported why it ended.
 fn serve() -> Result<std::convert::Infallible, String> {
     const GONE: &str = "the reading process has ended: plimsoll serve ends";
     sys::unblock(&super::STOPS);

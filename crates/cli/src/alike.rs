@@ -13,8 +13,8 @@ pub fn nearest_name<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) ->
     nearest(text, names, |name| name)
 }
 
-/// Number of characters to insert, delete, replace or exchange with their neighbour (optimal string alignment). A text
-/// that the other begins with is one away from it. Upper and lower case are the same.
+/// Number of characters to insert, delete, replace or exchange with their neighbour (optimal string alignment). If
+/// `other` begins with `one`, which has three characters or more, the distance is 1. Upper and lower case are the same.
 fn distance(one: &str, other: &str) -> usize {
     let lower = |text: &str| text.to_lowercase().chars().take(64).collect::<Vec<char>>();
     let (a, b) = (lower(one), lower(other));

@@ -5,7 +5,7 @@
 //! | `libplimsoll-SHA256.so` | each version of this program | [`UNUSED`], if no process maps it |
 //! | `run-*.rules`, `attach-*.rules`, `BUILDID-HASH-NAME.rules` | each program, each set of objects, each object | [`UNUSED`] |
 //! | `.run-…`, `.attach-…`, `.libplimsoll-…`, `.PID.…` | a file that is being written; left over by a kill | [`UNFINISHED`] |
-//! | `.pruned` | the time of the last look | stays |
+//! | `.pruned` | the time of the last pruning | stays |
 //!
 //! Used means written, read (atime, if the mount keeps it) or touched ([`used`]). Plimsoll can make every file again,
 //! except a library that a running program passes on by LD_PRELOAD. So each use touches the library, and it stays while

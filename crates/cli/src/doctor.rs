@@ -30,7 +30,7 @@ enum Format {
     Json,
 }
 
-/// The oldest kernel that the tests run (docs/kernels.md).
+/// The oldest kernel that the tests run on (docs/kernels.md).
 const KERNEL: (u32, u32) = (5, 10);
 /// The oldest glibc whose symbols the tracker imports.
 const GLIBC: (u32, u32) = (2, 17);
@@ -59,7 +59,7 @@ fn kernel() -> Check {
     Check::new("kernel", good, text)
 }
 
-/// The glibc of this system's programs: this one may be static.
+/// The glibc of this system's programs. `plimsoll` itself may be static.
 fn glibc_version(deadline: Deadline) -> Option<String> {
     const FOLDERS: &[&str] =
         &["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];

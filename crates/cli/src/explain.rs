@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The ledger's figures; of a tracked process those of its books too.
+/// Writes the ledger's figures and, for a tracked process, those of its books.
 fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>) -> Result<(), Failure> {
     let process = &explanation.snapshot.process;
     let tracked = target::open(Path::new(&process.pid.to_string()), Deadline::after(NAMES)).ok();

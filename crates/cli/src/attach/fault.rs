@@ -2,7 +2,7 @@
 
 /// The texts follow "process PID".
 pub enum Fault {
-    /// The loader refused the file, with its reason: another directory may do.
+    /// The loader refused the file, with its reason. In another directory it may work.
     File(String),
     Final(String),
 }

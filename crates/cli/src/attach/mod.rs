@@ -43,7 +43,7 @@ mod threads_outside;
 use fault::Fault;
 use native::Way;
 
-/// Long limits: on an overloaded machine attach has nothing better to do than to wait for the VM.
+/// Long limits: on an overloaded machine the VM answers late, and attach can only wait.
 const PATIENCE: Patience = Patience {
     handshake: Duration::from_secs(30),
     command: Duration::from_secs(30),
@@ -52,7 +52,7 @@ const PATIENCE: Patience = Patience {
 /// Limit for all writing in the target's file system.
 const WRITING: Duration = Duration::from_secs(30);
 
-/// Begin of the error for a missing answer (observer: hotspot::Vm).
+/// Beginning of the error for a missing answer (observer: hotspot::Vm).
 const NO_ANSWER: &str = "no answer within";
 
 #[derive(clap::Args)]
@@ -208,7 +208,7 @@ fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
 enum Loader<'p> {
     /// HotSpot, on a request to its attach socket.
     Vm(Box<Vm>),
-    /// A thread that plimsoll starts there.
+    /// A thread that plimsoll starts in the target.
     Thread(Box<Way<'p>>),
 }
 
@@ -397,7 +397,7 @@ impl Process {
         hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default()
     }
 
-    /// Opens the VM's attach socket. `None`: no HotSpot VM, or one that was told to open none. `what`: the action as the
+    /// Opens the VM's attach socket. `None`: no HotSpot VM, or one whose attach is disabled. `what`: the action as the
     /// error names it, such as "attached to".
     fn speak(&self, what: &str) -> Result<Option<Vm>, Failure> {
         if !hotspot::is_hotspot(&self.vmas) {

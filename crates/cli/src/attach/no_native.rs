@@ -1,4 +1,4 @@
-//! Where plimsoll has no code to enter a program: every CPU but x86-64.
+//! Refuses to enter programs on CPUs other than x86-64: plimsoll has no code for them.
 
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::proc::Target;

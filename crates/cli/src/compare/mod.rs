@@ -1,5 +1,5 @@
-//! `plimsoll compare --a CMD --b CMD`: runs two programs in turn until each is ready, and prints what B takes more than
-//! A: which line of the ledger, which category, which call stack.
+//! `plimsoll compare --a CMD --b CMD`: runs two programs in turn until each is ready, and prints where B takes more
+//! memory than A: in which line of the ledger, which category, which call stack.
 //!
 //! ```text
 //! pairs of runs, alternating ─▶ RSS and ledger of each ─▶ intervals ─▶ budget ─▶ exit status
@@ -91,9 +91,9 @@ fn command(text: &str) -> Result<Command, String> {
     }
 }
 
-/// A tracked start is slower.
+/// A tracked program starts more slowly: its time to get ready is multiplied by this.
 const TRACKED_PATIENCE: u32 = 3;
-/// A side that has failed so often and never ran through is not run again.
+/// A side whose runs have failed this often, without one success, is not run again.
 const FAILURES: usize = 2;
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -124,7 +124,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         idle: Duration::ZERO,
         limit: None,
     };
-    // As a subreaper, this process gets what a killed keeper leaves.
+    // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
     let mut rounds = Rounds::new([a, b], &way, usize::from(args.runs), usize::from(args.tracked));
@@ -214,7 +214,7 @@ impl<'w> Rounds<'w> {
         Rounds { comparison, starts: commands.map(start), way, tracked, meter: Meter::new("runs"), done: 0 }
     }
 
-    /// The pairs that give RSS and the ledgers.
+    /// Runs the pairs that give RSS and the ledgers.
     fn measure(&mut self, signals: &Signals) {
         for round in 0..self.comparison.pairs {
             for side in plan::order(round, SIDES.len()) {
@@ -245,7 +245,7 @@ impl<'w> Rounds<'w> {
         runs().count() >= FAILURES && !runs().any(|run| run.end.is_good())
     }
 
-    /// The tracked runs. A failure is a note: the figures of the measured runs stand.
+    /// Does the tracked runs. A failure becomes a note: the figures of the measured runs stay valid.
     fn track(&mut self, signals: &Signals) -> tracked::Runs {
         let way = Way {
             ready: self.way.ready.clone(),
@@ -267,7 +267,7 @@ impl<'w> Rounds<'w> {
                 match self.track_once(&way, (round, side), signals) {
                     Ok(Some(books)) => runs.of[side].push(books),
                     Ok(None) => {}
-                    // One sentence for each side is enough: the next run would fail likewise.
+                    // One sentence is enough: the next tracked run would fail likewise.
                     Err(Failure(why)) => {
                         self.comparison.notes.push(format!("no call stacks: tracked run of {}: {why}", SIDES[side]));
                         return tracked::Runs::default();
@@ -296,7 +296,7 @@ impl<'w> Rounds<'w> {
         match (&run.end, books) {
             (End::Interrupted, _) => Ok(None),
             (End::Stopped, Some(books)) => books.map(Some),
-            // It has ended by itself: its segment is what it left.
+            // The program has ended by itself, and left its segment.
             (End::Completed, _) => folder.read(None).map(Some),
             (end, _) => Err(format!("the program {}", end.sentence()).into()),
         }

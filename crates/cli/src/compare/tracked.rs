@@ -42,7 +42,7 @@ impl Folder {
         launch::tracked(command, &self.0)
     }
 
-    /// The segment of this process. `None`: of the ended process with the largest peak.
+    /// Opens the segment of this process; for `None`, that of the ended process with the largest peak.
     fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         let mut all = segment::list(&self.0, deadline);
         all.retain(|(_, head)| pid.is_none_or(|pid| head.pid == pid));
@@ -148,7 +148,7 @@ impl Runs {
     }
 }
 
-/// The sites that differ; first those of which the ranges leave most.
+/// The sites that differ by more than noise. The site whose difference exceeds its bound most comes first.
 fn sites(diff: &ProfileDiff) -> Vec<Site> {
     let least =
         |site: &SiteChange| i64::try_from(site.grown().unsigned_abs().saturating_sub(site.bound)).unwrap_or(i64::MAX);

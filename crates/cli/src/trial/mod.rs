@@ -183,7 +183,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let asked = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
     let asked = asked.map_err(|reason| format!("--with: {reason}. gc and purge need a running process (--pid)"))?;
     let asked: Vec<Remedy> = asked.into_iter().flatten().collect();
-    // As a subreaper, this process gets what a killed keeper leaves.
+    // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
     let mut table = Table::new(&plain, &way, usize::from(rounds));

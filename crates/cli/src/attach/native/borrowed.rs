@@ -47,11 +47,11 @@ const OWN_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::
 pub enum Unfit {
     /// Another thread or another moment may do.
     Now(&'static str),
-    /// It may be in this code, and why its frames are not proven if they aren't.
+    /// The thread may be in this code. The second text says why its frames are not proven; `None`: they are.
     There(&'static str, Option<&'static str>),
     /// ptrace(2) is refused.
     Refused,
-    /// The process isn't the one any more that was examined.
+    /// The process is no longer the one that was examined.
     Replaced,
     /// The thread did not stop; it stays attached until this process ends.
     Stuck,
@@ -98,13 +98,13 @@ impl<'t> Borrowed<'t> {
         let gone = |_| Unfit::Now("has ended");
         let mut thread = Thread::seize(target.pid(), tid).map_err(|e| match e.raw_os_error() {
             Some(libc::ESRCH) => Unfit::Now("has ended"),
-            // The kernel says so of an ending thread too.
+            // The kernel returns EPERM for an ending thread, too.
             Some(libc::EPERM) if threads::is_ending(target, tid) => Unfit::Now("has ended"),
             _ => Unfit::Refused,
         })?;
         stop(&mut thread, target.deadline().sooner(STOPPING))?;
-        // Only now can the thread no longer exec. A set-user-ID program must not get registers that were meant for the program
-        // before it, whose user could have chosen them. The handle is one that a reused number cannot redirect.
+        // From here on the thread cannot exec. A set-user-ID program must not get registers that were meant for the program
+        // before it, whose user could have chosen them. A reused PID cannot redirect the handle `target`.
         let status = target.read(&format!("task/{tid}/status")).map_err(gone)?;
         if !identity.is_that_of(target, &status) {
             // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
@@ -192,7 +192,7 @@ impl<'t> Borrowed<'t> {
                 }
                 Stop::Event => {}
                 Stop::Exec => return Err(replaced()),
-                // The call itself did that: the signal is dropped, and the thread goes back to where it was.
+                // The call itself caused this signal: it is dropped, and the thread goes back to where it was.
                 Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
                     self.in_call = false;
                     self.thread.drop_signal();
@@ -211,7 +211,8 @@ impl<'t> Borrowed<'t> {
     /// Gives the thread back. It runs on when this returns.
     pub fn give_back(mut self) -> io::Result<()> {
         if self.in_call {
-            // In place of the call, the thread would set it up again: it comes back to this frame if we end here.
+            // Cancels rt_sigreturn and puts the thread at the restorer, before that call. If plimsoll ends here, the
+            // thread calls rt_sigreturn again, which restores it from the frame.
             let r = self.thread.registers()?;
             self.thread.set_registers(&Registers { orig_rax: u64::MAX, rip: self.restorer, ..r })?;
             self.thread.interrupt()?;
@@ -269,11 +270,13 @@ fn replaced() -> io::Error {
     io::Error::other("it has run another program")
 }
 
-/// From the stack pointer to the end of the stack that libc or the kernel gave the thread. `None`: it is on another one.
+/// From the stack pointer to the end of the stack that libc or the kernel gave the thread. `None`: the thread is on
+/// another stack, has no room left on it, or is too deep in it.
 fn stack(vmas: &[Vma], registers: &Registers) -> Option<std::ops::Range<u64>> {
     let (pointer, thread) = (registers.rsp & !7, registers.fs_base);
     let vma = vmas.iter().find(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer))?;
-    // The kernel tells where the first thread's stack is. In any other, libc's description of the thread lies at its end.
+    // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of the
+    // thread (struct pthread), to which fs points.
     let end = match vma.backing {
         Backing::MainStack => vma.range.end.0,
         _ if pointer < thread && thread < vma.range.end.0 => thread,

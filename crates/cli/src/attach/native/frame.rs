@@ -101,7 +101,7 @@ pub fn interrupted(registers: &Registers) -> Interrupted {
     }
 }
 
-/// The registers with which the thread makes the interrupted call again, from its begin: a timeout starts anew.
+/// The registers with which the thread makes the interrupted call again, from its start: a timeout starts anew.
 pub fn made_again(registers: &Registers) -> Registers {
     let mut again = *registers;
     if interrupted(registers) != Interrupted::No {

@@ -172,7 +172,7 @@ std::arch::global_asm!(
     "6:",
     // x86 keeps the order of stores: the state is seen after the answer.
     "mov [rbx + 92], ecx",
-    // Up to ten seconds: poll(NULL, 0, 1 ms) between two looks.
+    // Up to ten seconds: poll(NULL, 0, 1 ms) between two checks.
     "mov r13d, 10000",
     "7:",
     "cmp dword ptr [rbx + 96], 0",

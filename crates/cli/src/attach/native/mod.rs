@@ -43,7 +43,7 @@ const GONE: &str = "ended or was replaced by exec";
 /// A process that can be entered.
 pub struct Way<'t> {
     target: &'t Target,
-    /// Who the process is that was examined.
+    /// The identity of the process that was examined.
     identity: Identity,
     objects: Objects,
     memory: File,
@@ -54,7 +54,7 @@ pub struct Way<'t> {
 }
 
 impl<'t> Way<'t> {
-    /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it has it.
+    /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it is loaded there.
     pub fn find(target: &'t Target, vmas: &[Vma], loaded: Option<&str>, verb: &str) -> Result<Way<'t>, String> {
         let status = target.read("status").map_err(|_| GONE)?;
         let identity = Identity::of(target, &status).ok_or(GONE)?;
@@ -137,7 +137,7 @@ impl<'t> Way<'t> {
             if let Err(why) = succeeded(&done, &[libc::SYS_mprotect]) {
                 return Ok(Err(format!("may not make memory executable: {why}")));
             }
-            // The thread's number goes where the page has room.
+            // pthread_create writes the thread's ID into a free word of the page.
             let done = thread.call(o.create, [region + TALK + 112, 0, region, region + TALK, 0, 0], stack)?;
             let made = succeeded(&done, &[libc::SYS_clone, libc::SYS_clone3]);
             Ok(made.map_err(|why| format!("cannot start a thread: {why}")))

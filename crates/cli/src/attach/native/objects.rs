@@ -1,4 +1,4 @@
-//! What the target's objects tell: the addresses of libc's functions, and the code in which no thread may be borrowed.
+//! Reads the target's objects: the addresses of libc's functions, and the code in which no thread may be borrowed.
 //!
 //! Symbols come from the mapped files. They belong to the target's user, who may have written anything there: a wrong
 //! address harms that user's process only. Exported symbols bound the code around them: the functions of one source file
@@ -120,7 +120,7 @@ impl Exports {
     }
 }
 
-/// Why a process is no target for an injection; the text follows "process PID".
+/// Surveys the target's objects. The error says why the process can't be entered; it follows "process PID".
 pub fn survey(
     target: &Target,
     vmas: &[Vma],
@@ -195,7 +195,7 @@ pub fn survey(
     })
 }
 
-/// `None`: malloc isn't where its functions should be.
+/// The code in libc where no thread may be borrowed. `None`: malloc's functions are missing, or lie too far apart.
 fn in_libc(exports: &Exports) -> Option<Vec<(Range<u64>, &'static str)>> {
     let malloc = exports.functions.iter().filter(|(.., name)| MALLOC.contains(&name.as_slice()));
     let (first, last) = malloc.fold((u64::MAX, 0), |(first, last), (at, ..)| (first.min(*at), last.max(*at)));

@@ -71,7 +71,8 @@ impl Thread {
                 0 if began.elapsed() < SPIN => std::hint::spin_loop(),
                 0 => sleep(),
                 -1 if self.tid != self.process && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
-                    // It has the number of the process now, and stops there. If another thread runs execve, nothing does.
+                    // After its execve, the thread has the number of the process, and stops under it. If another thread
+                    // has run execve, this thread is gone, and nothing stops.
                     self.tid = self.process;
                 }
                 -1 => return Err(io::Error::last_os_error()),

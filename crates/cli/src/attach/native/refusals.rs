@@ -29,7 +29,7 @@ fn has_more_rights_than_its_user(status: &str) -> bool {
     !is_root && has_capabilities
 }
 
-/// Reads /proc/PID/status.
+/// The first obstacle that /proc/PID/status shows.
 fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
     let is = |key, value: &str| field(status, key).is_some_and(|v| v == value);
     let tracer = field(status, "TracerPid:").filter(|tracer| *tracer != "0");
@@ -46,7 +46,7 @@ fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
     has_shadow_stack.then(|| format!("has a shadow stack, so no thread of it can be borrowed: {RUN}"))
 }
 
-/// ptrace(2) is refused.
+/// The text for a process for which the kernel refuses ptrace(2).
 pub fn closed(pid: u32, verb: &str) -> String {
     format!("can't be traced: {}", crate::target::closed(pid, verb, Access::Attach))
 }

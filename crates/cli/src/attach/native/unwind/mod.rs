@@ -5,8 +5,8 @@
 //! registers ─▶ rules of the function ─▶ its caller's registers ─▶ … ─▶ a function without a caller
 //! ```
 //! Each step must hold by itself: a table has the address, the stack pointer rises, and a call ends at the return address.
-//! A table may be wrong between two instructions of a function's begin or end, where it is only exact if the compiler took
-//! the trouble. There the words of that frame are reported too, and the caller of [`walk`] looks at all of them.
+//! A table may be wrong between two instructions of a function's prologue or epilogue: not every compiler makes it exact
+//! there. So the words of an interrupted frame are reported too, and the caller of [`walk`] checks all of them.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ const MOST_FRAMES: usize = 512;
 const MOST_WORK: usize = 1 << 20;
 /// Steps of one expression. The longest in use, in libc's return from signals, has two.
 const MOST_STEPS: u32 = 100;
-/// What the instruction SYSCALL is.
+/// The instruction SYSCALL.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 const REGISTERS: usize = 16;

@@ -7,7 +7,7 @@ use plimsoll_facts::snapshot::Vma;
 
 use super::table::{self, Table};
 
-/// All tables together.
+/// Limit of all tables together, in bytes.
 const MOST_BYTES: usize = 256 << 20;
 
 #[derive(Default)]

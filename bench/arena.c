@@ -1,4 +1,4 @@
-/* A heap to walk: blocks of 16 to 1,040 B until so much is live, every third freed on the way. Waits until it is killed.
+/* A heap to walk: blocks of 16 to 1,040 B until MEBIBYTES are live, every third freed on the way. Waits until it is killed.
  *
  * usage: arena MEBIBYTES
  * prints: "ready"

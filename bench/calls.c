@@ -1,7 +1,7 @@
 /* System calls by number, for callgrind, which counts what happens in user mode around them.
  *
  * usage: calls COUNT
- *   wakes nobody, COUNT times, as a lock does that isn't waited for
+ *   calls FUTEX_WAKE without a waiter, COUNT times
  */
 #include <linux/futex.h>
 #include <stdlib.h>

@@ -17,15 +17,15 @@ import sun.misc.Unsafe;
  * between, and that many mapped pages.
  * Prints `ready`, then answers the commands on its standard input with one line each:
  *   begin        a window begins: `begun`
- *   end          it ends: `MILLISECONDS LARGEST GAPS WORK`: its length, the longest stretch in which none of the threads got on, the
- *                sum of all such stretches over 5 ms, both in milliseconds, and the rounds of work done
- *   pairs MS     malloc+free pairs by Unsafe on this thread for MS milliseconds: nanoseconds for one
+ *   end          the window ends: `MILLISECONDS LARGEST GAPS WORK`: its length, the longest gap in which no thread made progress,
+ *                the sum of all gaps over 5 ms, both in milliseconds, and the rounds of work done
+ *   pairs MS     malloc+free pairs by Unsafe on the main thread for MS milliseconds: nanoseconds for one pair
  */
 public class Busy {
     static final Unsafe UNSAFE = unsafe();
     static final List<MappedByteBuffer> MAPPINGS = new ArrayList<>();
     static final long OVER = 5_000_000;
-    /** When any thread last got on. */
+    /** When any thread last made progress. */
     static final AtomicLong LAST = new AtomicLong(System.nanoTime());
     static final AtomicLong LARGEST = new AtomicLong(), GAPS = new AtomicLong(), WORK = new AtomicLong();
 
@@ -42,7 +42,7 @@ public class Busy {
     static void work(CountDownLatch started, int rest) throws InterruptedException {
         started.await();
         long state = Thread.currentThread().getId(), spell = System.nanoTime();
-        // Not all at once.
+        // The threads don't begin at the same moment.
         if (rest > 0) Thread.sleep(state * 7919 % rest);
         for (;;) {
             if (rest > 0 && System.nanoTime() - spell > 1_000_000) {

@@ -3,7 +3,7 @@ import jdk.jfr.DataAmount;
 import jdk.jfr.Event;
 import jdk.jfr.Name;
 
-/** Fills a recording with so many events of an application, each with a stack, beside those of the JVM. */
+/** Flood EVENTS: fills a recording with EVENTS events of an application, each with a stack, beside those of the JVM. */
 public class Flood {
     @Name("bench.Request")
     static class Request extends Event {

@@ -5,8 +5,7 @@ import sun.misc.Unsafe;
 
 /**
  * Unsafe allocate, one store, free: what a HotSpot does for off-heap memory, in a loop.
- * Usage: Pairs THREADS SIZE MILLISECONDS. Prints nanoseconds of one thread for one pair of all threads together:
- * wall time divided by the pairs of all threads.
+ * Usage: Pairs THREADS SIZE MILLISECONDS. Prints wall time in nanoseconds, divided by the pairs of all threads.
  */
 public class Pairs {
     static final Unsafe UNSAFE = unsafe();

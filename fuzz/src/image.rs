@@ -4,7 +4,7 @@
 //! 0  start u64  pages u16  flags u8  name u8      a mapping: flags 1 readable, 2 writable, 4 executable, 8 shared
 //! 1  at u64     length u16  bytes                 bytes at an address
 //! ```
-//! The first byte counts modulo 2. Integers are little-endian. Bytes after a truncated record are ignored.
+//! The first byte of a record, modulo 2, is its kind. Integers are little-endian. A truncated record is ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -124,7 +124,7 @@ fn tcmalloc() -> Vec<u8> {
         .chain((1..8).flat_map(|n| [64 << n, 96 << n]))
         .chain([16384, 32768])
         .collect();
-    // tcmalloc's own sizes: an eighth of a span at most is too short for a block.
+    // tcmalloc's own span sizes: at most an eighth of a span is left over after the last block.
     let pages_of = |size: u64| {
         (1..).find(|pages| size == 0 || (pages << 13 >= size && (pages << 13) % size <= pages << 10)).unwrap_or(1)
     };

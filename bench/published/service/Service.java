@@ -12,8 +12,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Service PORT REDIS SETS: an HTTP server over Redis. Twelve Lettuce clients share so many sets of event loops (ClientResources). A
- * request writes and reads a value of 100 KB by the next connection.
+ * Service PORT REDIS SETS: an HTTP server over Redis. Twelve Lettuce clients share SETS sets of event loops (ClientResources). A
+ * request writes and reads a value of 100 KB through the next connection.
  */
 public class Service {
     static final int CLIENTS = 12, CONNECTIONS = 8, VALUE = 100_000;

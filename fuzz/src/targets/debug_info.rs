@@ -1,5 +1,4 @@
-//! ELF files with symbols and debug information: any file that a process has mapped. The caches of root are made from
-//! them.
+//! ELF files with symbols and debug information: any file that a process has mapped. Root makes its caches from them.
 
 use plimsoll_segment::rules::Rules;
 use plimsoll_tracked::parsers::{functions::Functions, object as files};

@@ -30,7 +30,7 @@ pub fn opened(image: &Image) -> Option<OpenedHeap> {
         let data = || data_of(image, "libmimalloc.so.2");
         mimalloc::walk(image, data, &anonymous, &anonymous).ok().map(|(heap, _)| heap)
     };
-    // Of a static program with musl.
+    // The heap of a static program with musl.
     let mallocng = || mallocng::walk(image, &data_of(image, "/app/image"), &anonymous).ok();
     jemalloc.or_else(tcmalloc).or_else(mimalloc).or_else(mallocng)
 }
@@ -67,7 +67,7 @@ pub fn run(bytes: &[u8]) {
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
         let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
         assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());
-        // Whatever lies there may be taken for a cache of RocksDB.
+        // The reader may take any block for a cache of RocksDB.
         for block in glibc.iter().flat_map(|glibc| &glibc.objects).flat_map(|blocks| &blocks.some).take(4) {
             image.reads.set(0);
             block_cache(&image, *block);

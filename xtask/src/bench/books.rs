@@ -20,7 +20,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Runs a program to its end with these sites.
+    /// Runs a program to its end with this value of `--sites`.
     pub fn of(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Books> {
         let mut books = Books::default();
         for segment in run(program, arguments, sites, check)? {

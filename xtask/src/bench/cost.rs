@@ -14,7 +14,7 @@ const PLAIN: Way = Way::Plain("plain");
 const DEFAULT: Way = Way::Tracked("sampled");
 const OFF: Way = Way::Tracked("off");
 
-/// Also the golden figure of bench/instructions.txt.
+/// What `goldens/instructions.txt` holds, too.
 pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Instructions of one malloc+free pair", "bench/mtalloc.c, one thread, by callgrind; two lengths subtracted. HotSpot 25 summary gains 172 at 512 B and 344 at 1 KiB.");
     results.head(&["way", "instructions", "gained", "bar"]);

@@ -118,7 +118,7 @@ fn serve(folder: &Path, segments: Option<&Path>) -> Result<f64> {
         fs::set_permissions(made, fs::Permissions::from_mode(0o700))?;
         if let Some((uid, gid)) = user {
             chown(made, Some(uid), Some(gid))?;
-            // The parent of the segments' folder is ours, too.
+            // The server's user must pass the parent of the segments' folder, which belongs to us.
             let above = made.parent().filter(|_| Some(made) == segments);
             above.map_or(Ok(()), |above| fs::set_permissions(above, fs::Permissions::from_mode(0o711)))?;
         }
@@ -162,7 +162,7 @@ fn serve(folder: &Path, segments: Option<&Path>) -> Result<f64> {
     let before = with_children(server.0.id())?;
     connect(CONNECTIONS)?;
     let spent = with_children(server.0.id())? - before;
-    // The fast shutdown.
+    // SIGINT is PostgreSQL's fast shutdown.
     must(Command::new("kill").args(["-INT", &server.0.id().to_string()]))?;
     server.0.wait()?;
     Ok(spent / CONNECTIONS as f64 * 1e6)

@@ -100,8 +100,8 @@ impl Server {
         take(&mut self.connection, length)
     }
 
-    /// CPU time of its living threads so far, µs (proc_pid_schedstat, first field, ns): a tick of 10 ms would be a
-    /// tenth of a block.
+    /// CPU time of its living threads so far, µs. The first field of schedstat counts ns (the kernel's
+    /// Documentation/scheduler/sched-stats.rst); a tick of 10 ms would be a tenth of a block.
     fn processor_us(&self) -> Result<f64> {
         let mut sum = 0.0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten() {

@@ -102,7 +102,7 @@ impl Bench {
         Ok(program)
     }
 
-    /// Compiles bench/unsafe for all JDKs: the class path.
+    /// Compiles bench/unsafe for all JDKs, and returns the class path.
     pub fn classes(&self) -> Result<PathBuf> {
         self.classes_of(&["bench/unsafe/Pairs.java", "bench/unsafe/Hello.java"])
     }

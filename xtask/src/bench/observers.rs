@@ -48,7 +48,7 @@ fn row(results: &mut Results, what: &str, (walls, processor): &(Vec<f64>, f64), 
 
 const HEAD: [&str; 6] = ["what", "median ms", "slowest ms", "processor ms, mean", "bar, ms", ""];
 
-/// A real program with as many call paths, tracked with exact sites: the segment is a real one.
+/// A program with 100,000 call paths, run with exact sites, leaves the segment.
 pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
     let folder = folder("bench/many")?;
     let (source, program) = (folder.join("many.c"), folder.join("many"));

@@ -85,7 +85,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// A window of the application that contains a whole recording, if there is one.
+/// Length of a window of the application, in ms. A window contains a whole recording, if there is one.
 const WINDOW: u32 = 5000;
 
 pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {

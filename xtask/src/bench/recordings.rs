@@ -15,7 +15,7 @@ const BARRED: [&str; 4] = [
     "plimsoll report --by class",
     "our reader, every field of every event",
 ];
-/// Bytes of an event, about 54, with a stack.
+/// Number of events. Each has a stack and takes about 54 bytes.
 const EVENTS: u64 = 10_000_000;
 
 /// Wall seconds, CPU seconds, and peak resident memory in MiB of one child (wait4(2)).

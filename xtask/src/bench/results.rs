@@ -101,7 +101,7 @@ impl Results {
         }
         let name = if quick { "target/bench-quick.md" } else { "bench/RESULTS.md" };
         let file = repository().join(name);
-        // The published tables are measured by themselves, and stay.
+        // The published tables are measured separately, and stay.
         let old = fs::read_to_string(&file).unwrap_or_default();
         let kept = old.find(SECTION).and_then(|at| old.get(at..)).map_or(String::new(), |rest| format!("\n{rest}"));
         fs::write(file, head + &self.text + &kept)?;

@@ -1,4 +1,4 @@
-//! What remedies were to give back, beside what they did: the cases of crates/cli/tests/incidents write a row for each remedy that they
+//! Predicted and measured savings of remedies. The cases of crates/cli/tests/incidents write a row for each remedy that they
 //! type. A saving outside its bounds fails the case.
 
 use super::Bench;

@@ -31,7 +31,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     {
         let program = bench.program_with("mtalloc", &format!("mtalloc{flag}"), &[flag])?;
         for depth in ["8", "16"] {
-            // Of exact sites: one thread's rounds, then two threads'.
+            // With exact sites: the rounds of one thread, then those of two.
             let (mut exact, mut again): (Vec<Vec<f64>>, Vec<Vec<f64>>) = Default::default();
             for threads in ["1", "2"] {
                 let mut ways = vec![Way::Plain("plain"), Way::Plain("plain again")];

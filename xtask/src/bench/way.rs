@@ -110,7 +110,7 @@ impl Way {
     }
 }
 
-/// On a tmpfs, the default of `run`; the cost of a disk is another question.
+/// The folder of the segments, on tmpfs as by default in `run`. `forks` also measures a disk.
 pub fn segments() -> Result<PathBuf> {
     let path = Path::new("/dev/shm").join(format!("plimsoll-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;
@@ -130,7 +130,7 @@ pub fn library(name: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// Whether this jemalloc was built with its profiler: on request it says so at its end.
+/// Whether this jemalloc was built with its profiler: with `stats_print`, it prints that at its end.
 pub fn has_profiler(jemalloc: &Path) -> bool {
     let mut command = Command::new("/bin/true");
     command.env("LD_PRELOAD", jemalloc).env("MALLOC_CONF", "stats_print:true");

@@ -69,7 +69,7 @@ struct Release {
     out: PathBuf,
 }
 
-/// `names`: the CPUs; all if there are none.
+/// `names` are the CPUs; without a name, all.
 pub fn run(names: &[String]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| CPUS.iter().all(|cpu| cpu.name != name.as_str())) {
         return Err(format!("no CPU is called '{unknown}'; there are: x86_64 aarch64").into());
@@ -107,7 +107,8 @@ fn git(arguments: &[&str]) -> Result<String> {
     Ok(must(Command::new("git").arg("-C").arg(repository()).args(arguments))?.trim().to_owned())
 }
 
-/// The static program with all its names. The flags go by a variable that crates/cli/build.rs takes away from the tracker.
+/// The static program with all its symbols. A variable passes the flags; crates/cli/build.rs removes it before it builds
+/// the tracker.
 fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home

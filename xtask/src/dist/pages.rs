@@ -41,7 +41,7 @@ pub fn made(release: &Release) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Into an archive: as they are.
+/// Copies the pages into an archive's folder, unchanged.
 pub fn copy(pages: &Path, into: &Path) -> Result<()> {
     for folder in FOLDERS {
         fs::create_dir(into.join(folder))?;
@@ -53,7 +53,7 @@ pub fn copy(pages: &Path, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Into a package: where man, bash, zsh and fish look. Debian compresses man pages.
+/// Installs the pages in a package, where man, bash, zsh and fish look. Debian compresses man pages.
 pub fn install(pages: &Path, share: &Path) -> Result<()> {
     let manuals = share.join("man/man1");
     fs::create_dir_all(&manuals)?;

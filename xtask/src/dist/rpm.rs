@@ -33,7 +33,7 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     rpmbuild.args(define("_build_name_fmt", "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"));
     rpmbuild.args(define("_dbpath", &database.display().to_string()));
     rpmbuild.args(define("own_root", &root.display().to_string()));
-    // The same bytes on every machine: times are the commit's, and the name of the machine is not its own.
+    // The same bytes on every machine: the times are the commit's, and the name of the build machine is always the same.
     rpmbuild.args(define("_buildhost", "localhost"));
     rpmbuild.args(define("use_source_date_epoch_as_buildtime", "1"));
     rpmbuild.args(define("clamp_mtime_to_source_date_epoch", "1"));
@@ -65,7 +65,7 @@ fn specification(release: &Release, files: &[String]) -> String {
     )
 }
 
-/// It must install anywhere: what it depends on is only how rpm itself packs files.
+/// The package must install anywhere: it may depend only on features of rpm itself (`rpmlib`).
 fn check(package: &Path, database: &Path) -> Result<()> {
     let mut rpm = Command::new("rpm");
     rpm.args(["--define", &format!("_dbpath {}", database.display()), "-qp", "--requires"]);

@@ -66,7 +66,7 @@ fn component(package: &Value) -> Value {
     component
 }
 
-/// As this machine's C library has it: the static one comes from the same packages.
+/// The version of this machine's C library; the static one comes from the same packages.
 fn libc_version() -> Result<String> {
     let said = must(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
     Ok(said.trim().trim_start_matches("glibc ").to_owned())

@@ -33,7 +33,7 @@ pub enum Work {
 pub struct Group {
     pub name: &'static str,
     pub tier: Tier,
-    /// What it covers, for `make test-full` without a known group.
+    /// What it covers: the error for an unknown group lists it.
     pub covers: &'static str,
     pub work: Work,
 }

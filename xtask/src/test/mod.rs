@@ -88,7 +88,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let places: Vec<(usize, String)> = pieces.iter().map(|piece| (piece.group, piece.what.clone())).collect();
     let mut outcomes = vec![Outcome::default(); options.groups.len()];
     let mut screen = Screen::new(&options.groups, &built, &seconds);
-    // Some tests of test-full fill the machine, others measure: there each program waits for the one before.
+    // Some tests of test-full fill the machine, others measure, so there each program waits for the one before.
     let busy = if full { 0 } else { cpus() };
     schedule::run(pieces, busy, &mut |at, event| {
         let (group, what) = (places[at].0, &places[at].1);
@@ -106,7 +106,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 outcomes[group].add(outcome);
                 left[group] -= 1;
                 if left[group] == 0 {
-                    // Of test-full the sum of its programs: some may have passed in an earlier run.
+                    // In test-full, the time stays the sum of its programs: some may have passed in an earlier run.
                     if !full {
                         outcomes[group].seconds = screen.elapsed(group);
                     }
@@ -129,7 +129,7 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What is to be run of a group. `known` has the outcome of a program that needn't run again.
+/// The pieces of a group. `known` gives the outcome of a program that needn't run again.
 fn of_group<'a>(
     at: usize,
     group: &'static Group,

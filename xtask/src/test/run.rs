@@ -197,7 +197,7 @@ struct Running {
     began: Instant,
 }
 
-/// Held while a child is waited for: the CPU time of all children grows then by this child's.
+/// Held while this process waits for a child, so that meanwhile the CPU time of all children grows by that child's only.
 static REAPED: Mutex<()> = Mutex::new(());
 
 impl Running {

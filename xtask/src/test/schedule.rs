@@ -1,7 +1,7 @@
 //! Starts the test programs in the order of the table, the next one as soon as the tests that still run leave a CPU idle.
 //!
-//! libtest starts no test of another program, so the last test of a program would have the machine to itself: one after
-//! the other, the programs of `make test` took 18:48 on 2 CPUs and used 28:26 of their 37:36.
+//! libtest starts no test of another program. So if the programs ran one after the other, the last test of each would have
+//! the machine to itself, and a quarter of the CPUs' time would be idle.
 
 use super::run::Outcome;
 use crate::stage::Result;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// What runs a piece. It tells its argument how many tests have a result, as often as it likes.
+/// Runs a piece. Meanwhile it may pass its argument the number of tests that have a result.
 pub type Work<'a> = Box<dyn FnOnce(&mut dyn FnMut(usize)) -> Result<Outcome> + Send + 'a>;
 
 /// A test program with the tests of one group, or a group's command.
@@ -30,7 +30,7 @@ pub enum Event {
 }
 
 /// Runs all pieces. The next one starts when fewer than `busy` tests are left of those that have started; with 0, when
-/// they have all ended. `seen` hears of each piece, by its place in `pieces`, on this thread.
+/// they have all ended. Calls `seen` on this thread with each event of a piece and the piece's index in `pieces`.
 pub fn run(pieces: Vec<Piece>, busy: usize, seen: &mut dyn FnMut(usize, Event) -> Result<()>) -> Result<()> {
     let (to, events) = channel();
     let mut pieces = pieces.into_iter().enumerate();
@@ -85,7 +85,8 @@ impl Running {
 mod tests {
     use super::*;
 
-    /// Each piece ends its tests one after the other. Returns what was seen, in order: `0+` began, `0:3` three tests have ended, `0-` done.
+    /// Each piece ends its tests one after the other. Returns what was seen, in order: `0+` began, `0:3` three tests have
+    /// ended, `0-` done.
     fn play(tests: &[Option<usize>], busy: usize) -> Vec<String> {
         let pieces = tests.iter().map(|&tests| {
             let work: Work = Box::new(move |ended: &mut dyn FnMut(usize)| {

@@ -27,7 +27,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("cpu_seconds", "CPU, s"),
 ];
 
-/// A server of our own, ended with the table.
+/// A Redis server of this table alone, which ends with it.
 struct Redis(Child, u16);
 
 impl Redis {

@@ -1,4 +1,4 @@
-//! Table 4: the question of the mail. Instructions of booking a reserve and a commit, among few and many mappings.
+//! Table 4, the question of RFR 8304442: instructions of booking a reserve and a commit, among few and many mappings.
 //!
 //! The kernel allows 65,530 mappings, and valgrind about 10,000, so nothing is mapped: the books are called directly.
 //! HotSpot's are called in its own libjvm.so (bench/hotspot_books.c), ours and the proposed structures in

@@ -25,7 +25,7 @@ use crate::stage::{Result, folder, must, plimsoll};
 
 /// What a table needs to know.
 pub struct Session {
-    /// Rounds of alternating runs; of table 4 the booked operations.
+    /// Rounds of alternating runs; for table 4, the booked operations.
     rounds: Option<u32>,
 }
 
@@ -128,7 +128,7 @@ fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Copies what a pom names into a folder below target/: the class path of its jars.
+/// Copies the dependencies of a pom into a folder below target/, and returns their class path.
 fn jars(pom: &std::path::Path, name: &str) -> Result<String> {
     let target = folder("bench/published")?.join(name);
     if !target.exists() {

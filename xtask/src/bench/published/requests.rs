@@ -6,7 +6,7 @@ use super::{Session, Table, figure, free_port, measured, quarkus};
 use crate::bench::{java, way, words};
 use crate::stage::{Result, jdk, plimsoll};
 
-/// As the article: 50 requests a second, at most 25 at once, for 5 s, 10 runs.
+/// As in the article: 50 requests a second, at most 25 at once, for 5 s, 10 runs.
 const ROUNDS: u32 = 10;
 const LOAD: [&str; 8] = ["--rate", "50", "--connections", "25", "--warm-up", "10", "--for", "5"];
 const VERSION: &str = "3.15.1";

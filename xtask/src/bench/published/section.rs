@@ -15,7 +15,7 @@ const INTRODUCTION: &str =
 /// In README.md, the rows stand between this line and the next blank one.
 const ROWS: &str = "| published table | made again |\n| --- | --- |\n";
 
-/// `is_short`: fewer rounds than the table asks for. Its figures are for no reader.
+/// `is_short`: fewer rounds than the table asks for, so the figures are not published.
 pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Result<()> {
     let block = format!("## Published {number}: {title}\n\n{}\n{}", machine()?, table.text.trim_end());
     println!("{block}\n");
@@ -34,7 +34,7 @@ pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Resul
     Ok(())
 }
 
-/// The circumstances.
+/// The day, the commit, the machine and its load.
 fn machine() -> Result<String> {
     let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
     let ask = |program: &str, arguments: &[&str]| {
@@ -60,7 +60,7 @@ fn anchor(number: usize, title: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The file with this block in the place of the old one of this number, the blocks in their order.
+/// The file with the block of this number added or replaced, the blocks in order.
 fn with_block(text: &str, number: usize, block: &str) -> String {
     let (before, section) = text.split_once(SECTION).unwrap_or((text, ""));
     let mut blocks: Vec<(usize, String)> = Vec::new();
@@ -75,7 +75,7 @@ fn with_block(text: &str, number: usize, block: &str) -> String {
     format!("{}\n\n{SECTION}\n\n{INTRODUCTION}\n\n{}\n", before.trim_end(), blocks.join("\n\n"))
 }
 
-/// The README with this row; without a place for it, unchanged.
+/// The README with this row; unchanged if it has no table.
 fn with_row(text: &str, number: usize, row: &str) -> String {
     let Some((before, rest)) = text.split_once(ROWS) else { return text.to_owned() };
     let (rows, after) = match rest.strip_prefix('\n') {

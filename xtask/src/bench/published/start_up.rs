@@ -1,4 +1,4 @@
-//! Table 3: what the start-up of a newer Quarkus takes more, by `plimsoll compare`.
+//! Table 3: how much more the start-up of a newer Quarkus takes, by `plimsoll compare`.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::stage::{Result, jdk};
 const ROUNDS: u32 = 10;
 const OLD: &str = "3.15.1";
 const NEW: &str = "3.20.0";
-/// Lines and sites that are listed.
+/// Maximum number of lines, and of sites, that are listed.
 const MOST: usize = 8;
 
 pub fn table(session: &Session) -> Result<Table> {
@@ -73,7 +73,7 @@ fn change(name: &str, change: &Value, unit: f64) -> Vec<String> {
     vec![name.to_owned(), plain(of("a")), plain(of("b")), signed(of("mean")), interval, shown]
 }
 
-/// The innermost frames outside of the VM and the C library; without any, those inside.
+/// The innermost frames outside of the VM and the C library; if there are none, the innermost of all.
 fn frames(site: &Value) -> String {
     let all: Vec<&str> = site["frames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let is_own =

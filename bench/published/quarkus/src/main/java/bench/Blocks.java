@@ -7,7 +7,7 @@ import jakarta.ws.rs.DefaultValue;
 import java.lang.reflect.Field;
 import sun.misc.Unsafe;
 
-/** The article's request: native blocks, made and freed one after the other before the answer. */
+/** The request of published table 1: makes and frees native blocks, one after the other, before it answers. */
 @Path("/blocks")
 public class Blocks {
     static final Unsafe UNSAFE = unsafe();

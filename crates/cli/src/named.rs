@@ -47,7 +47,7 @@ impl Named {
     }
 }
 
-/// `verb`: the command that wants to know, for the messages.
+/// The PID of the process that `word` means. `verb`: the command, for the messages.
 pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |_| true)
 }

@@ -55,11 +55,11 @@ fn page(mut pager: Command, text: &[u8]) -> bool {
     let Ok(mut child) = sys::handing_down(|| pager.stdin(Stdio::piped()).spawn()) else { return false };
     // Ctrl-C reaches both: the pager decides what it means.
     let status = sys::ignoring_interrupts(|| {
-        // A pager that ends before it has read everything is no error.
+        // It is not an error if the pager ends before it has read everything.
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(text));
         child.wait()
     });
-    // What the shell returns if there is no such program.
+    // The shell's exit statuses for a program that it can't start or find (sh(1)).
     !status.is_ok_and(|status| matches!(status.code(), Some(126 | 127)))
 }
 

@@ -241,7 +241,7 @@ pub fn by_fork(command: &mut std::process::Command) {
 
 /// Unblocks signals that the parent of this process had blocked.
 pub fn unblock(numbers: &[i32]) {
-    // SAFETY: the set is ours; a number that is no signal only makes sigaddset fail.
+    // SAFETY: the set is ours; an invalid signal number only makes sigaddset fail.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

@@ -74,7 +74,7 @@ impl Answer {
 pub enum End {
     /// The listener has ended.
     Closed,
-    /// The listener sent something that is no request.
+    /// The listener sent an invalid request.
     Broken,
 }
 

@@ -74,8 +74,8 @@ impl Store {
         Ok(History::read(&files, Range { from: Some(Bound::BeforeEnd(keep)), to: None })?)
     }
 
-    /// Deletes what is too old, then the oldest until the rest is within the budget. `written`: the files that are being
-    /// written. True: these alone are too big.
+    /// Deletes files that are too old, then the oldest files until the rest is within the budget. `written`: the files
+    /// that are being written, which stay. True: the files that are left exceed the budget.
     pub fn tidy(&self, written: &BTreeSet<PathBuf>) -> bool {
         let folders = self.folders();
         let mut files: Vec<File> = folders.iter().enumerate().flat_map(|(at, of)| files(at, of)).collect();

@@ -19,7 +19,7 @@ pub const MOST: usize = 256;
 const LEAST: Bytes = Bytes(64 << 20);
 /// Characters of a name, without its number.
 const LONGEST: usize = 60;
-/// First parts of addresses that are no targets.
+/// First parts of addresses that don't name a target.
 const RESERVED: [&str; 4] = ["api", "metrics", "healthz", "favicon.ico"];
 
 /// What the command line asks for.

@@ -55,7 +55,7 @@ impl Hello {
     }
 }
 
-/// What is asked for. The discriminants are those of the protocol.
+/// The kind of a question. The discriminants are those of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum QuestionKind {
@@ -96,7 +96,7 @@ impl QuestionKind {
     }
 }
 
-/// What is asked for, without the number: equal questions have equal answers.
+/// A question without its number: equal questions have equal answers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     pub kind: QuestionKind,

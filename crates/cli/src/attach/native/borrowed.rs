@@ -1,7 +1,7 @@
 //! A thread of the target, borrowed for a few calls of libc's functions, and given back as it was.
 //!
 //! ```text
-//! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: a call ─▶ signals blocked ─▶ … ─▶ begin of rt_sigreturn
+//! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: a call ─▶ signals blocked ─▶ … ─▶ entry of rt_sigreturn
 //!                                          ▲──────────────── next call ◀───────────────┤
 //!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn cancelled, to begin again ◀─┘
 //! ```
@@ -80,7 +80,7 @@ pub struct Borrowed<'t> {
     xstate: Vec<u8>,
     mask: u64,
     is_masked: bool,
-    /// Whether the last stop was the begin of a system call.
+    /// Whether the last stop was the start of a system call.
     in_call: bool,
 }
 

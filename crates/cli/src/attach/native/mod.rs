@@ -35,7 +35,7 @@ mod unwind;
 const SEARCH: Duration = Duration::from_secs(20);
 /// How long the loading may take: a loaded machine, a slow disk.
 const LOADING: Duration = Duration::from_secs(60);
-/// Between two looks at the threads, or at the helper's answer.
+/// Time between two checks of the threads, or of the helper's answer.
 const PAUSE: Duration = Duration::from_micros(500);
 
 const GONE: &str = "ended or was replaced by exec";

@@ -27,7 +27,7 @@ const SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
 pub enum Stop {
     /// PTRACE_INTERRUPT, or the whole process is stopped.
     Event,
-    /// The begin or the end of a system call.
+    /// The start or the end of a system call.
     Call,
     /// The thread has run execve: its memory is another program's.
     Exec,

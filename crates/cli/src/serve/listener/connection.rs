@@ -93,12 +93,12 @@ impl Connection {
         }
     }
 
-    /// Nobody waits for anything on it: it may be closed if its place is needed.
+    /// Nobody waits for an answer on it: it may be closed if its place is needed.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading { has_begun: false } | State::Closing { .. })
     }
 
-    /// It has not asked anything yet.
+    /// Its request is not complete.
     pub fn is_incomplete(&self) -> bool {
         matches!(self.state, State::Reading { .. })
     }

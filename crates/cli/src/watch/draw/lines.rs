@@ -26,8 +26,8 @@ const RESIDENT: usize = 9;
 const CHANGE: usize = 11;
 const RATE: usize = 19;
 
-/// Where the columns end, by the width of the screen; 0: there is no such column. `bar`: begin and width. `spark`:
-/// begin.
+/// Where the columns end, by the width of the screen; 0: there is no such column. `bar`: start and width. `spark`:
+/// start.
 pub struct Columns {
     pub name: usize,
     pub resident: usize,

@@ -52,7 +52,7 @@ pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |_| true)
 }
 
-/// Like `pid_of`, but if several processes match, only the tracked ones count.
+/// Like `pid_of`, but if some of the matching processes are tracked, only these count.
 pub fn tracked_pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |of| of.kind.is_tracked)
 }

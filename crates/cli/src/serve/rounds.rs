@@ -36,7 +36,7 @@ const READING: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_secs(8);
 /// A list that took `t` of processor time is made again after `t × 250`.
 const LISTS: u32 = 250;
-/// All targets together may use this many times the budget of one.
+/// Each target gets the budget of one process, divided by the number of targets / `SHARE`.
 const SHARE: usize = 2;
 /// A round that took this part of an interval queries no more owners: many targets that started together are due
 /// together.

@@ -1,5 +1,5 @@
-//! In a series, the VM's categories and the walks of the allocators are older than the mappings. How wrong they may be by
-//! then follows from how fast they changed between the last two queries:
+//! In a series, the VM's categories and the walks of the allocators are older than the mappings. Their error follows
+//! from how fast they changed between the last two queries:
 //!
 //!   error = change while they were read + |now − before| / time between the two queries × age
 //!

@@ -1,5 +1,5 @@
-//! Takes one snapshot. Sources that are joined by address are read close together. Those that change fast are read a second
-//! time (`second`).
+//! Takes one snapshot. Sources that are joined by address are read close together in time. Sources that change fast are
+//! read a second time (`second`).
 
 use std::thread;
 use std::time::Instant;

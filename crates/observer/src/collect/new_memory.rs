@@ -177,7 +177,7 @@ mod tests {
         let arena = |address, kind, heap| Arena { address: Avma(address), kind, heaps: vec![heap], ..Arena::default() };
         let arenas = vec![
             arena(main, ArenaKind::Main, range(BRK, BRK + 0x21000)),
-            // The walk of this arena was a moment before the mappings were read.
+            // This arena was walked a moment before the mappings were read.
             arena(thread, ArenaKind::Thread, range(FIRST, FIRST + 0x20000)),
         ];
         let gone = MmappedChunk { range: range(OTHER + 0x100_0000, OTHER + 0x110_0000) };

@@ -17,7 +17,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
 
-/// Of more anonymous memory, one walk takes seconds, so there is no second.
+/// With more anonymous memory, one walk takes seconds, so there is no second walk.
 const WALKED_TWICE: Bytes = Bytes::mib(8 << 10);
 
 /// The walks before the mappings are read.
@@ -93,7 +93,7 @@ pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, direct: Option
     Some(Gap::new(Source::HotSpot, format!("NMT was read only once: {reason}"), effect))
 }
 
-/// An arena that is new since was empty before.
+/// An arena that is missing in `before` was empty then.
 fn arenas(glibc: &mut Glibc, before: &Glibc) {
     let none = Arena::default();
     for arena in &mut glibc.arenas {

@@ -3,8 +3,8 @@
 //! results (where the Java heap lies, which ranges are an arena's) rarely change.
 //!
 //! ```text
-//! Figures::Pages   one scan of the page tables, and maps where it has changed: Rss by mapping, which pages     2 to 4 ms of CPU
-//! Figures::Whole   smaps: also what is huge, locked, swapped, shared                                           15 ms: 2,600 mappings
+//! MappingDetail::Pages   one scan of the page tables, and maps if it has changed: Rss and resident pages by mapping
+//! MappingDetail::Whole   smaps: also huge, locked, swapped and shared bytes; takes 4 to 8 times as long
 //! ```
 //! Both give each mapping the same Rss, to the byte (a test in `proc::read` checks it). A kernel without such a scan
 //! needs smaps.
@@ -41,7 +41,7 @@ pub struct Series {
     /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
     direct_at: Option<Instant>,
-    /// How the figures change that only a query of the owners brings.
+    /// How fast the figures change that only a query of the owners updates.
     drift: Option<Drift>,
 }
 

@@ -1,6 +1,6 @@
 //! Divides the resident bytes of glibc's heaps into live, retained and unknown, as the walk of each arena found them.
 //! The walk and smaps are two readings. If smaps has more, the surplus is unknown; if it has less, the shares are
-//! scaled down. What a second walk found changed between live and free is added to the error.
+//! scaled down. Bytes that moved between live and free until a second walk are added to the error.
 //!
 //! In a series of snapshots, the walk may be seconds old. If the process is tracked, its books show how much its live
 //! blocks grew since:

@@ -1,7 +1,8 @@
 //! After a late attach: divides glibc's live blocks into those from before the attach and those since. A part of each
-//! child that says where blocks lie moves to a child of its own, so that the children still add up:
+//! child that holds live blocks moves to a child of its own, so that the children still add up:
+//!
 //!   before (resident) = before (usable) × resident live / live
-//!   |error|           = the program's traffic during the walk + what is not resident of live
+//!   |error|           = the program's allocations and frees during the walk + the part of live that isn't resident
 
 use super::vm_blocks::take;
 use super::{Grade, LineSums};

@@ -130,7 +130,7 @@ pub struct Ledger {
     pub overclaimed: Bytes,
     pub pieces: Vec<Piece>,
     pub cgroup: Option<CgroupSum>,
-    /// Rss of smaps − Rss of the kernel's rollup|: how much changed between two readings.
+    /// |Rss of smaps − Rss of the kernel's rollup|: how much changed between two readings.
     pub skew: Option<Bytes>,
 }
 

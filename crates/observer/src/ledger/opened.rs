@@ -1,6 +1,6 @@
 //! Divides the resident bytes of a readable allocator's heap into its parts, as the walk found them. The walk and smaps
-//! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down. What a second walk
-//! found changed is added to the part's error.
+//! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down. A
+//! part's change until a second walk is added to its error.
 
 use super::attribute::apportion;
 use super::distinct::proportional;

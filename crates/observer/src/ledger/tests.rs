@@ -225,7 +225,7 @@ fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
     snapshot.hotspot = Some(HotSpot { direct_buffers: direct(40, pages(40 * 256)), ..HotSpot::default() });
     // 40 headers and the program's block stay.
     assert_eq!(children(&snapshot), [pages(40 + 300), pages(2000)]);
-    // Of 60 buffers at least 20 lie elsewhere: where, nobody knows.
+    // At least 20 of the 60 buffers lie elsewhere, and it is unknown where.
     snapshot.hotspot = Some(HotSpot { direct_buffers: direct(60, pages(60 * 100)), ..HotSpot::default() });
     let shares = children(&snapshot);
     assert!(

@@ -40,20 +40,21 @@ pub fn data_of(memory: &impl Memory, path: &str, vmas: &[Vma]) -> Vec<Data> {
 pub struct Anonymous(pub Vec<AddressRange>);
 
 impl Anonymous {
-    /// Private anonymous memory. It may be inaccessible where an allocator has released it.
+    /// Private anonymous memory. Parts that an allocator has released may be inaccessible.
     pub fn of(vmas: &[Vma]) -> Anonymous {
         let could_hold = |vma: &&Vma| matches!(vma.backing, Backing::Anonymous | Backing::Brk) && !vma.shared;
         Anonymous(joined(vmas.iter().filter(could_hold).map(|vma| vma.range)))
     }
 
-    /// Of that, mappings with a page that is resident or swapped out; all where no mapping is known to have one (smaps was refused).
+    /// The mappings of `of` with a page that is resident or swapped out; all mappings if none is known to have such a
+    /// page (smaps was refused).
     pub fn touched(vmas: &[Vma]) -> Anonymous {
         let is_touched = |vma: &&Vma| vma.rss > Bytes(0) || vma.swap > Bytes(0);
         let touched: Vec<Vma> = vmas.iter().filter(is_touched).cloned().collect();
         Anonymous::of(if touched.is_empty() { vmas } else { &touched })
     }
 
-    /// What of it is writable.
+    /// The writable part of private anonymous memory.
     pub fn of_writable(vmas: &[Vma]) -> Anonymous {
         let is_writable = |vma: &&Vma| vma.backing == Backing::Anonymous && vma.writable && !vma.shared;
         Anonymous(joined(vmas.iter().filter(is_writable).map(|vma| vma.range)))

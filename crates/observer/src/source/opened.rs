@@ -1,6 +1,6 @@
-//! Reads the heap of the allocator that serves malloc instead of glibc, and V8's: opens the target's memory, reads the data
-//! of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is neither
-//! stopped nor signalled.
+//! Reads the heap of the allocator that serves malloc instead of glibc, V8's and Go's: opens the target's memory, reads
+//! the data of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is
+//! neither stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
 use super::{golang, jemalloc, mallocng, mimalloc, tcmalloc, v8};
@@ -14,8 +14,8 @@ use plimsoll_process::proc::{Target, file_remedy, why_refused};
 const ATTEMPTS: usize = 3;
 
 /// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind. A Rust program may use mimalloc
-/// beside glibc's malloc, and if it is stripped, nothing names the allocator; nor does anything in a static program with
-/// musl. So without a known allocator, both walks are tried on the program's own data.
+/// beside glibc's malloc, and if it is stripped, nothing names the allocator. In a static program with musl, nothing
+/// names it either. So without a known allocator, both walks are tried on the program's own data.
 pub(crate) fn read(
     target: &Target,
     allocators: &[LoadedAllocator],
@@ -127,7 +127,8 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     }
 }
 
-/// The heap of an allocator that is linked into the program without its symbols: musl's in a static program, or mimalloc.
+/// The heap of an allocator that is linked into the program without its symbols: musl's in a static program, or
+/// mimalloc's.
 fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OpenedHeap> {
     let (anonymous, touched) = (Anonymous::of(vmas), Anonymous::touched(vmas));
     if let Ok(heap) = repeated(|| mallocng::walk(memory, &data_of(memory, program, vmas), &anonymous)) {

@@ -12,8 +12,8 @@ pub use find::{
     named_directory, refused, search_directories, start_time_ns,
 };
 pub use parse::{Head, Raw, RowSums, Segment};
-/// Limits of a segment: its size, and how many of dead processes a directory keeps by default.
 /// Messages between `attach` and the agent in the target.
 pub use plimsoll_segment::agent;
+/// Limits of a segment, the default number of dead processes' segments in a directory, and the mean of the sampling.
 pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
 pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};

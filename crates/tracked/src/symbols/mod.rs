@@ -1,4 +1,5 @@
-//! Module + offset → functions, source files and lines: ELF symbol tables, DWARF's inlined functions, maps of JIT code.
+//! Module + offset → functions, source files and lines, from ELF symbol tables, DWARF's inlined functions, and maps of
+//! JIT code.
 //!
 //! ```text
 //! offsets of a module ─► cache ─► misses: object + debug files (read.rs) ─► symbols, DWARF ─► cache

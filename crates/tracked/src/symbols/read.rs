@@ -269,7 +269,7 @@ impl Finder {
             None => fs::metadata("/proc/self").map(|m| m.uid()).ok(),
         };
         let written = opened.meta().mtime() as i128 * 1_000_000_000 + i128::from(opened.meta().mtime_nsec());
-        // Of a process that has just ended nobody knows whose it was: then only root's file will do.
+        // If the process has just ended, its owner is unknown: then only a file of root is accepted.
         if opened.meta().uid() != 0 && owner != Some(opened.meta().uid()) {
             Some("is another user's")
         } else if written + TICK < i128::from(self.start_ns) {

@@ -84,7 +84,8 @@ pub(crate) fn fastbin_chunks(
     (found, whole)
 }
 
-/// Of a program, on any CPU: x86-64 has at most 57 bits (Documentation/arch/x86/x86_64/5level-paging.rst).
+/// Highest address of a program on any CPU: x86-64 has at most 57 bits
+/// (Documentation/arch/x86/x86_64/5level-paging.rst).
 const LAST_ADDRESS: u64 = (1 << 57) - 1;
 
 #[derive(Clone, Copy)]
@@ -104,13 +105,13 @@ const TCACHE_SHAPES: [TcacheShape; 3] = [
 ];
 
 /// The layout of the cache that a chunk of that size could hold. From 2.42 on a thread makes its cache when it first
-/// frees. The chunk may then be one that was free before, and 16 bytes longer than asked.
+/// frees. The chunk may then be one that was free before, and 16 bytes longer than requested.
 fn shape(size: u64) -> Option<&'static TcacheShape> {
     TCACHE_SHAPES.iter().find(|shape| [shape.chunk, shape.chunk + ALIGN].contains(&size))
 }
 
-/// Whether a chunk could be a thread's cache with entries. `bytes` are the program's, as far as they were read: a program
-/// may have a million other blocks of that size, and each candidate is read again.
+/// Whether a chunk could be a thread's cache with entries. `bytes` is the part of the block that was read. This excludes
+/// most blocks, because a program may have a million blocks of that size, and each candidate is read again.
 pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
     let Some(shape) = shape(size) else { return false };
     let heads = (0..shape.bins).map_while(|bin| word_at(bytes, shape.entries + bin * 8));
@@ -135,7 +136,8 @@ pub(crate) fn tcache_chunks(
 ) -> Option<Vec<ListedChunk>> {
     let shape = shape(size)?;
     let mut bytes = [0u8; 0x300];
-    // A chunk in use has the first word of the next one, too (malloc.c, `request2size`): in 2.42 the last entry is there.
+    // A chunk in use also owns the first word of the next chunk (malloc.c, `request2size`); in 2.42, that word is the
+    // last entry.
     let body = &mut bytes[..shape.chunk as usize - 8];
     if !memory.read(Avma(chunk.0 + CHUNK_HEADER), body) {
         return None;
@@ -200,7 +202,8 @@ mod tests {
             }
             let mut body = vec![0; shape.chunk as usize - 8];
             assert!(image.read(Avma(HEAP + CHUNK_HEADER), &mut body) && could_be_tcache(size, &body));
-            // A part of it doesn't rule it out; one word that is no address does, and so does a cache without an entry.
+            // A part of the cache doesn't rule it out. One word that isn't an address does, and so does a cache without
+            // an entry.
             assert!((0..body.len()).all(|read| could_be_tcache(size, &body[..read])));
             for bin in 0..shape.bins {
                 let mut other = body.clone();

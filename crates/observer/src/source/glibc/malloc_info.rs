@@ -1,5 +1,5 @@
-//! malloc_info(3)'s XML, as JDK 25's `System.native_heap_info` prints it: the fallback where the target's memory may not
-//! be read, and the known answer of the walk's tests.
+//! Parses malloc_info(3)'s XML, as JDK 25's `System.native_heap_info` prints it: the fallback if the target's memory
+//! can't be read, and the expected result in the walk's tests.
 //!
 //! ```text
 //! <malloc version="1">

@@ -12,8 +12,9 @@ const IS_MMAPPED: u64 = 2;
 /// Limit of headers checked in the second pass, one per present page: 4 GiB of pages.
 const MOST_PAGES: u64 = 1 << 20;
 
-/// What the size field leaves out at the end of the mapping: nothing, or from glibc 2.43 on a chunk header, as if another
-/// chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so only one of the two fits.
+/// Bytes at the end of the mapping that the size field leaves out: none, or from glibc 2.43 on a chunk header, as if
+/// another chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so only one of the two
+/// fits.
 const LEFT_OUT: [u64; 2] = [0, CHUNK_HEADER];
 
 /// The chunk whose mapping starts at the page `start` and ends at `end` or before. If memalign moved it away from the

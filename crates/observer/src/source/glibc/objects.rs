@@ -1,6 +1,6 @@
-//! Counts blocks by their first word, where that points into given ranges: the constant data of native libraries. A C++
-//! object with virtual functions begins with the address of its class's table there, so the word names the library and
-//! the class.
+//! Counts blocks by their first word, if that points into given ranges: the constant data of native libraries. A C++
+//! object with virtual functions begins with the address of its class's table there, so the word identifies the library
+//! and the class.
 
 use std::collections::HashMap;
 

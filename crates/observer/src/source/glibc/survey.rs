@@ -19,7 +19,8 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched, word_a
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
-/// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and addresses.
+/// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and
+/// addresses.
 const MOST_CANDIDATES: usize = 200_000;
 /// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
@@ -105,8 +106,7 @@ struct Piece {
     whole: bool,
 }
 
-/// None if `libcs` has no malloc.
-/// `wanted` says what to look for, and which ranges to leave out.
+/// None if `libcs` has no malloc. `wanted` says what to search for, and which ranges to leave out.
 pub fn survey<M: Memory>(
     memory: &M,
     libcs: &[LibcData],

@@ -1,5 +1,6 @@
-//! Go's heap, read from outside: which pages hold spans of objects, stacks or free memory, how many objects are live, and what was
-//! given back. The target runs on. No symbol and no version is asked for.
+//! Reads Go's heap from outside: which pages hold spans of objects, stacks or free memory, how many objects are live,
+//! and which pages were given back to the kernel (Go: scavenged). The target keeps running. Neither symbols nor the
+//! version are needed.
 //!
 //! The runtime keeps a record for each run of pages of 8 KiB (a span), and two bits for each page:
 //!
@@ -12,10 +13,11 @@
 //!   └───────── lists of the memory that its records lie in                                                      (records)
 //! ```
 //!
-//! The proof of the layout is a sum: spans in use, and pages free and given back, have to be what the runtime's own counters state.
+//! The proof of the layout is a sum: the bytes in spans, in free pages and in pages given back must equal the runtime's
+//! own counters.
 //!
-//! Left out: Go as a library of another program (the runtime is searched for in the executable), programs whose section names were
-//! removed, and addresses of other than 48 bits.
+//! Not supported: Go as a library of another program (only the executable is searched for the runtime), programs whose
+//! section names were removed, and addresses that don't have 48 bits.
 
 mod pacer;
 mod pages;

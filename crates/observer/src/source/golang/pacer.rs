@@ -5,7 +5,7 @@
 //! …   272 bytes in spans of objects   280 bytes of pages given back   288 bytes of pages that are free
 //! ```
 //!
-//! It has the totals that prove the walk, and is found by them.
+//! The controller contains the totals that prove the walk, and is found by them.
 
 use super::pages::PAGE_OF_GO;
 use crate::source::heap_data::{Data, words};
@@ -19,11 +19,11 @@ pub(crate) struct Totals {
     pub in_spans: u64,
     pub given_back: u64,
     pub free: u64,
-    /// In page caches of processors: the runtime counts each of these pages among the free ones or among those given back.
+    /// In page caches of processors. The runtime counts each of these pages as free or as given back.
     pub cached: u64,
 }
 
-/// Of a small heap: spans that come and go while it is read.
+/// Least deviation that is accepted, for small heaps: spans come and go while the heap is read.
 const LEAST_SLACK: u64 = 128 << 10;
 const LEAST_GOAL: u64 = 4 << 20;
 /// Words from the beginning to the totals.
@@ -31,8 +31,9 @@ const WORDS_BEFORE: usize = 34;
 const GOAL: usize = 9;
 const MARKED: usize = 19;
 
-/// Whether the runtime states these totals, and how it paces its collections, where that was found beside them. The target runs on
-/// while it is walked: a figure may lie anywhere between what was stated before the walk and what is stated after it.
+/// How the runtime paces its collections, from the fields before these totals; None if the runtime doesn't state the
+/// totals. The target keeps running during the walk, so a figure may have any value between the one stated before the
+/// walk and the one stated after it.
 pub(crate) fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Option<GoPace> {
     let all = walked.in_spans + walked.given_back + walked.free + walked.cached;
     let slack = (all / 64).max(LEAST_SLACK);
@@ -51,7 +52,8 @@ pub(crate) fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Op
     data.iter().find_map(|part| {
         let data: Vec<u64> = words(&part.bytes).collect();
         data.windows(3).enumerate().find_map(|(number, before)| {
-            // The counters before the walk have to be right but for what the program does meanwhile: half of all at most.
+            // The counters from before the walk may differ only by the program's allocations since: at most half of
+            // all bytes.
             let is_far = before[0].abs_diff(walked.in_spans) > all / 2 + slack;
             (before[0] > 0 && before.iter().all(is_total) && !is_far).then_some(())?;
             let mut after = [0; 24];
@@ -63,7 +65,8 @@ pub(crate) fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Op
     })
 }
 
-/// From the words before the totals. The smallest goal follows from GOGC: it proves that these words are what they are taken for.
+/// From the words before the totals. The smallest goal follows from GOGC, so it proves that these words are the
+/// controller's.
 fn pace(before: &[u64]) -> GoPace {
     let begin = before.len().checked_sub(WORDS_BEFORE).map(|at| &before[at..]);
     let Some(&[percent, limit, least, ref rest @ ..]) = begin else { return GoPace::default() };

@@ -4,7 +4,7 @@
 //! 0    summaries, a slice for each of five levels: address, length, capacity (2^14, 2^17, 2^20, 2^23, 2^26)
 //! 120  chunks: 2^13 addresses, each of 2^13 × (512 bits "allocated", 512 bits "given back")
 //! then the lowest page to search, first and last chunk, ranges in use (a slice), the sum of their lengths,
-//! index of what could be given back: a slice with a capacity of 2^26
+//! index of the chunks that could be given back: a slice with a capacity of 2^26
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ const CHUNKS: usize = 3 * LEVELS.len();
 const ROOT: usize = 1 << 13;
 const LEAF: u64 = 1 << 13;
 const LEAF_BYTES: u64 = LEAF * CHUNK_BITS as u64;
-/// Where chunks are counted from (malloc.go, `arenaBaseOffset`): x86-64, and all others.
+/// Base address of the numbers of chunks (malloc.go, `arenaBaseOffset`): x86-64, and all others.
 const BASES: [u64; 2] = [0xffff_8000_0000_0000, 0];
-/// Words behind the chunks that may hold the ranges, and behind those the index and the spans.
+/// Number of words after the chunks in which the ranges are searched for, and then the index and the spans.
 const RANGES_WITHIN: usize = 16;
 const INDEX_WITHIN: usize = 32;
 const MOST_RANGES: u64 = 1 << 16;
-/// There is one; more can only be made to look like it.
+/// Limit of places that are tried. A runtime has one page allocator; other data may only look like it.
 const MOST_PLACES: usize = 4;
 /// Chunks of a heap of 2 TiB.
 const MOST_CHUNKS: usize = 1 << 19;
@@ -39,7 +39,7 @@ const MOST_CHUNKS: usize = 1 << 19;
 pub(crate) struct Chunk {
     pub allocated: [u64; 8],
     pub given_back: [u64; 8],
-    /// Pages that a span has.
+    /// Pages that belong to a span.
     pub taken: [u64; 8],
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct Chunk {
 pub(crate) struct Pages {
     /// Address ranges in use: sorted, disjoint, whole chunks.
     pub in_use: Vec<AddressRange>,
-    /// By the address that they begin at.
+    /// By start address.
     pub chunks: BTreeMap<u64, Chunk>,
-    /// Where chunks and arenas are counted from.
+    /// Base address of the numbers of chunks and arenas.
     pub base: u64,
     /// Memory of summaries, bits and index, touched or not.
     pub records: Vec<AddressRange>,
-    /// Number of the first word in the data behind it.
+    /// Number of the first word after the allocator in the data.
     pub end: usize,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn places(data: &Data) -> Vec<usize> {
     (0..all.len().saturating_sub(CHUNKS + ROOT)).filter(begins).take(MOST_PLACES).collect()
 }
 
-/// The allocator whose summaries begin at that word of the data; None where what follows contradicts itself.
+/// The allocator whose summaries begin at that word of the data; None if the words after them contradict each other.
 pub(crate) fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonymous) -> Option<Pages> {
     let word = |number: usize| word_at(&data.bytes, 8 * number);
     let untouched = Untouched::new(memory);
@@ -123,9 +123,9 @@ pub(crate) fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: 
     Some(Pages { in_use, chunks, base, records, end: index + 3 })
 }
 
-/// A slice of pairs of addresses whose lengths have the sum that stands behind it.
+/// The ranges in a slice of address pairs; None unless the word after the slice is the sum of their lengths.
 fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anonymous) -> Option<Vec<AddressRange>> {
-    // Read anew: in a heap that grows, the sum in the data is older than the ranges.
+    // Read again: in a growing heap, the sum in the copied data is older than the ranges.
     let mut fresh = [0; 32];
     memory.read(Avma(data.base.0 + 8 * at as u64), &mut fresh).then_some(())?;
     let word = |number: usize| word_at(&fresh, 8 * number);
@@ -146,7 +146,7 @@ fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anon
 }
 
 impl Pages {
-    /// Takes the pages for a span, or none of them where one isn't allocated, or was taken before.
+    /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false.
     pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
         let all = || (0..pages).map(|page| start + page * PAGE_OF_GO);
         let could_be = all().all(|page| {
@@ -163,7 +163,7 @@ impl Pages {
         could_be
     }
 
-    /// Runs of pages that no span took.
+    /// Runs of pages that belong to no span.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (AddressRange, Free)> + '_ {
         self.chunks.iter().flat_map(|(start, chunk)| {
             let kind = |page: u64| {
@@ -195,7 +195,7 @@ fn place(page: u64) -> (usize, u64) {
     ((number / 64) as usize, 1 << (number % 64))
 }
 
-/// What a page is that no span has. In a page cache of a processor it counts as allocated.
+/// State of a page without a span. A page in a processor's page cache has the bit `allocated`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Free {
     Kept,

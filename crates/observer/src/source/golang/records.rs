@@ -1,5 +1,5 @@
-//! Memory that the runtime keeps its records in, by the lists that it has of it: chunks of 256 KiB for all that is never freed, and
-//! blocks of 64 KiB for the bits of objects.
+//! Finds the memory of the runtime's own records by the runtime's lists of it: chunks of 256 KiB for records that are
+//! never freed, and blocks of 64 KiB for the bits of objects.
 //!
 //! ```text
 //! persistentChunks ──▶ next, … ──▶ next, …                                                    (malloc.go)
@@ -22,14 +22,14 @@ const ARENA: u64 = 64 << 20;
 const ARENAS: u64 = 1 << 22;
 /// Spans of the pages of an arena, then bits of them.
 const ARENA_RECORD: u64 = ARENA / PAGE_OF_GO * 8 + (4 << 10);
-/// Where the spans begin: in Go 1.21 two bitmaps stand before them.
+/// Offset of the spans in an arena's record: in Go 1.21, two bitmaps precede them.
 const SPANS_AT: [u64; 2] = [0, (1 << 20) + (16 << 10)];
-/// Blocks that are looked at: 256 GiB of records.
+/// Limit of blocks that are read: 256 GiB of records.
 const MOST_READS: usize = 1 << 20;
-/// Records of spans that the chunks have to hold, in percent: new chunks come while the target is read.
+/// Percentage of the span records that must lie in the chunks: the target adds chunks while it is read.
 const AGREE_AT_LEAST: usize = 90;
 
-/// Ranges that may overlap, and of which only a part may be accessible.
+/// Returns ranges that may overlap, and may be only partly accessible.
 pub(crate) fn find<M: Memory>(
     memory: &M,
     data: &[Data],
@@ -59,7 +59,7 @@ pub(crate) fn find<M: Memory>(
 
 struct Lists<'r, M: Memory> {
     memory: Untouched<'r, M>,
-    /// Where no record lies.
+    /// The heap's ranges, which contain no record.
     heap: &'r [AddressRange],
     base: u64,
     anonymous: &'r Anonymous,
@@ -67,7 +67,8 @@ struct Lists<'r, M: Memory> {
 }
 
 impl<M: Memory> Lists<'_, M> {
-    /// All blocks of a list, each with the next at that offset. None where one of them can't be one, or there is none.
+    /// All blocks of a list; each has the address of the next at offset `link`. None if the list is empty, or if an
+    /// address can't be a block's.
     fn follow(&self, first: u64, length: u64, link: u64) -> Option<BTreeSet<u64>> {
         let mut blocks = BTreeSet::new();
         let mut at = first;
@@ -83,7 +84,8 @@ impl<M: Memory> Lists<'_, M> {
         (!blocks.is_empty()).then_some(blocks)
     }
 
-    /// Four lists in a row, of which at least one has bits of a span: those with the most such blocks.
+    /// The blocks of four consecutive lists, at least one of which holds bits of a span. Among several candidates: those
+    /// with the most such blocks.
     fn bits(&self, data: &[Data], spans: &Spans) -> BTreeSet<u64> {
         let holds_bits = |at: &&u64| {
             let first = spans.bits.partition_point(|page| *page < **at / PAGE);

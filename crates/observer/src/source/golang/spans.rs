@@ -1,12 +1,13 @@
-//! The records of spans (mheap.go, `mspan`), from Go 1.21 on, and the list of them behind the page allocator:
+//! The records of spans (mheap.go, `mspan`), from Go 1.21 on, and the list of them after the page allocator:
 //!
 //! ```text
 //! 0 next   8 previous   16 list   24 start   32 pages   …   allocated bits   marked bits   pinned bits
 //! generation u32   u32   objects u16   class u8   state u8   …   object size   end of objects   …
 //! ```
 //!
-//! From the bits on the offsets depend on the version. The end of the objects is found by search, and the others by it: for spans in
-//! use it is the start and a whole number of objects of the size before it, or lies within a large object's span.
+//! From the allocated bits on, the offsets depend on the version. The end of the objects is found by search, and gives
+//! the other offsets. In a span in use, that end is the start plus a whole number of objects of the size in the word
+//! before it, or lies inside a large object's span.
 
 use super::pages::{PAGE_OF_GO, Pages};
 use crate::source::heap_data::{Anonymous, Data, records, words};
@@ -16,12 +17,12 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, half_at, word_at}
 pub(crate) const RECORD: usize = 144;
 const START: usize = 24;
 const COUNT: usize = 32;
-/// Where the end of the objects may stand: at 112 from Go 1.22 on, at 120 before.
+/// Possible offsets of the end of the objects: 112 from Go 1.22 on, 120 before.
 const ENDS: [usize; 4] = [112, 120, 104, 128];
 const AGREE_AT_LEAST: usize = 95;
-/// Words behind the page allocator that may hold the list.
+/// Number of words after the page allocator in which the list is searched for.
 const LIST_WITHIN: usize = 64;
-/// Records of all spans that there ever were: at least 32 GiB of heap.
+/// Limit of records, which include those of past spans: at least 32 GiB of heap.
 const MOST_SPANS: u64 = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub(crate) struct Span {
     pub start: u64,
     pub pages: u64,
     pub state: State,
-    /// Bytes of live objects; of those that are dead and not swept yet, too.
+    /// Bytes of live objects, and of dead ones that weren't swept yet.
     pub live: u64,
 }
 
@@ -52,18 +53,18 @@ impl Span {
 pub(crate) struct Spans {
     /// By address.
     pub all: Vec<Span>,
-    /// Where the records lie: sorted.
+    /// Addresses of the records, sorted.
     pub records: Vec<u64>,
-    /// Pages that hold bits of objects: sorted.
+    /// Pages that hold bits of objects, sorted.
     pub bits: Vec<u64>,
     /// The list itself.
     pub list: AddressRange,
 }
 
-/// All spans of the list that stands behind the page allocator in the data.
+/// All spans of the list after the page allocator in the data.
 pub(crate) fn find<M: Memory>(memory: &M, data: &Data, pages: &Pages, anonymous: &Anonymous) -> Option<Spans> {
     (pages.end..pages.end + LIST_WITHIN).find_map(|at| {
-        // Read anew: the list moves and grows with the heap.
+        // Read again: the list moves and grows with the heap.
         let mut fresh = [0; 24];
         memory.read(Avma(data.base.0 + 8 * at as u64), &mut fresh).then_some(())?;
         let word = |number: usize| word_at(&fresh, 8 * number);
@@ -101,7 +102,7 @@ fn read<M: Memory>(memory: &M, list: &[u8], at: AddressRange, pages: &Pages, ano
     Some(found)
 }
 
-/// Start and number of pages, where these lie in the heap.
+/// Start and number of pages, if these lie in the heap.
 fn place(bytes: &[u8], pages: &Pages) -> Option<(u64, u64)> {
     let (start, count) = (word_at(bytes, START)?, word_at(bytes, COUNT)?);
     let length = count.checked_mul(PAGE_OF_GO).filter(|length| *length > 0)?;
@@ -111,7 +112,7 @@ fn place(bytes: &[u8], pages: &Pages) -> Option<(u64, u64)> {
     fits.then_some((start, count))
 }
 
-/// The offset at which nearly all records that have a class of objects have their end.
+/// The offset at which nearly all records of spans with objects have the end of the objects.
 fn end_of_objects<M: Memory>(memory: &M, entries: &[(u64, ())], pages: &Pages) -> Option<usize> {
     let mut agreeing = ENDS.map(|_| (0, 0));
     records(memory, entries.to_vec(), RECORD, |_, (), bytes| {

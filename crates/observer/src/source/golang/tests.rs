@@ -30,7 +30,7 @@ type Sums = BTreeMap<HeapPart, u64>;
 
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Of the end of a span's objects.
+    /// Offset of the end of a span's objects.
     end: usize,
     spans_at: u64,
     base: u64,
@@ -74,7 +74,7 @@ impl Made {
     }
 }
 
-/// What a run of pages is.
+/// Use of a run of pages.
 #[derive(Clone, Copy, PartialEq)]
 enum Run {
     Small(u64),
@@ -148,7 +148,7 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             }
             image.put(record + end - 16, objects | 3 << 16 | state << 24);
             image.put(record + end - 8, size);
-            // A large object ends where the program asked it to.
+            // A large object has exactly the length that the program requested.
             let whole = match run {
                 Run::Large => length - random.below(PAGE_OF_GO / 8) * 8,
                 _ => length.checked_div(size).map_or(length, |objects| objects * size),
@@ -159,7 +159,7 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
         }
         page += pages;
     }
-    // A record that no span has any more.
+    // The record of a freed span.
     let dead = PERSISTENT + 64 + 160 * span_records.len() as u64;
     image.put(dead + 24, HEAP);
     image.put(dead + 32, 4);
@@ -174,7 +174,7 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             }
         }
     }
-    // The ranges in use lie in the first chunk of what is never freed, behind its link; then the records of spans.
+    // The first chunk of never-freed records has its link, then the ranges in use, then the records of spans.
     image.put(PERSISTENT, PERSISTENT + (512 << 10));
     image.put(PERSISTENT + (512 << 10), 0);
     image.put(PERSISTENT + 16, HEAP);
@@ -273,7 +273,7 @@ fn heaps_of_each_layout_are_summed_to_the_byte() {
     }
 }
 
-/// A heap whose sums are others than the runtime states stays closed: there is no figure from a layout that isn't proven.
+/// A heap whose sums differ from those that the runtime states isn't read: a layout that isn't proven gives no figures.
 #[test]
 fn a_heap_with_other_sums_stays_closed() {
     let clean = || made(&mut Random(5), LAYOUTS[0], 4);
@@ -324,7 +324,7 @@ fn settings_of_the_collector_are_read_as_they_stand() {
         assert_eq!(pace.percent, u32::try_from(percent).ok());
         assert_eq!(pace.memory_limit, (limit < i64::MAX as u64).then_some(Bytes(limit)));
         assert_eq!(pace.goal, (goal < u64::MAX).then_some(Bytes(goal)));
-        // Another number than 4 MiB × GOGC / 100 is no proof of GOGC: then nothing is stated.
+        // A smallest goal other than 4 MiB × GOGC / 100 doesn't prove GOGC, so no pace is known.
         made.word(begin + 2, least ^ 1 << 20);
         assert_eq!(made.walked().expect("a heap").pace, Some(GoPace::default()));
     }

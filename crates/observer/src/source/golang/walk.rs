@@ -1,4 +1,4 @@
-//! Sums over all spans and all free pages, with the pages of each that are resident.
+//! Sums over all spans and all free pages, with the resident pages of each.
 
 use super::pacer::{self, Totals};
 use super::pages::{self, Free, Pages};
@@ -9,7 +9,7 @@ use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates};
 
-/// Why the heap stays closed.
+/// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     NoPages,
@@ -33,9 +33,9 @@ impl Unopened {
 pub struct Places {
     /// All anonymous memory, accessible or not.
     pub anonymous: Anonymous,
-    /// What of it is writable: of reservations only that part is counted.
+    /// Its writable part: of a reservation, only that part is counted.
     pub writable: Anonymous,
-    /// Mappings that the runtime has given its name to, but for the heap's (Go 1.25 and later, where the kernel takes names).
+    /// Mappings that the runtime has named, except the heap's (Go 1.25 and later, if the kernel supports names).
     pub named: Vec<AddressRange>,
 }
 
@@ -67,7 +67,7 @@ fn opened<M: Memory>(
     let mut states = PageStates::new(memory);
     let mut totals = Totals::default();
     for span in &spans.all {
-        // A span that came after its page's bits were read counts as what it was then.
+        // If a span was made after the bits of its pages were read, these pages count with the state of that moment.
         if !pages.take(span.start, span.pages) {
             continue;
         }
@@ -90,7 +90,7 @@ fn opened<M: Memory>(
                 heap.add(HeapPart::Dirty, length, resident);
                 totals.free += length.0;
             }
-            // MADV_FREE leaves them resident, and so does a huge page around them.
+            // MADV_FREE leaves these pages resident, and so does a huge page that contains them.
             Free::GivenBack => {
                 heap.add(HeapPart::Muzzy, resident, resident);
                 heap.add(HeapPart::Released, length - resident, Bytes(0));
@@ -114,7 +114,7 @@ fn opened<M: Memory>(
     if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
 }
 
-/// Of these ranges what is writable, with the named mappings, without the heap: sorted, disjoint.
+/// The writable parts of these ranges and of the named mappings, without the heap: sorted, disjoint.
 fn accessible(mut ranges: Vec<AddressRange>, places: &Places, heap: &[AddressRange]) -> Vec<AddressRange> {
     ranges.extend(&places.named);
     ranges.sort_unstable();

@@ -16,9 +16,9 @@
 //!     _java_mirror ─▶ its java.lang.Class                                itself, where later versions have a handle
 //! ```
 //!
-//! Netty allocates by Unsafe where it may, and java.nio counts none of that. Netty has a count of its own, in the same form:
-//! `io.netty.util.internal.PlatformDependent` (also under a shaded name) has one static AtomicLong, DIRECT_MEMORY_COUNTER.
-//! Where Netty goes through java.nio, it is null.
+//! Netty allocates with Unsafe if it may, and java.nio doesn't count that memory. Netty's own count has the same form:
+//! `io.netty.util.internal.PlatformDependent` (also under a shaded name) has one static AtomicLong,
+//! DIRECT_MEMORY_COUNTER. The field is null if Netty allocates through java.nio.
 //!
 //! The target keeps running; if the result is implausible, it is discarded.
 
@@ -54,7 +54,7 @@ pub struct BufferFields {
     pub objects: objects::ObjectFields,
 }
 
-/// The way to all classes.
+/// How to reach all classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Classes {
     /// Each loader's list.

@@ -7,7 +7,7 @@
 //!
 //! JDK 8
 //! Universe::_collectedHeap ─▶ CollectedHeap::_barrier_set ─▶ CardTableModRefBS::_whole_heap, _byte_map, _byte_map_size
-//! CodeCache::_heap ─▶ CodeHeap::_memory                                  VirtualSpace: bounds, and those of what is committed
+//! CodeCache::_heap ─▶ CodeHeap::_memory                                  VirtualSpace: bounds, also of its committed part
 //! ```
 //!
 //! JDK 8 has no command that prints its code cache. Later versions have, with the figures of each segment.

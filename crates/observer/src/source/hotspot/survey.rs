@@ -1,8 +1,8 @@
 //! Puts one VM's facts together from its answers.
 //!
-//! `read` sends the cheap commands, which leave nothing behind in the VM. `locate` asks for more regions. This costs
-//! the VM as much as all the others together, or ten times as much, or memory that stays. `collect` does it only if
-//! `read` left too much unexplained, or if every mapping is to be named.
+//! `read` sends the cheap commands, which leave nothing behind in the VM. `locate` queries more regions. This costs the
+//! VM as much as all other commands together, or ten times as much, or memory that stays allocated. `collect` calls
+//! `locate` only if `read` left too much unexplained, or if every mapping must be named.
 
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
@@ -57,8 +57,8 @@ fn nmt_summary(jdk: Option<u32>) -> &'static str {
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
-/// Eclipse OpenJ9 has a libjvm.so, too, which leads to its own library. It answers none of HotSpot's commands, and SIGQUIT
-/// makes it write a dump into its directory.
+/// Eclipse OpenJ9 also has a libjvm.so, which loads OpenJ9's own library. OpenJ9 answers none of HotSpot's commands, and
+/// SIGQUIT makes it write a dump into its directory.
 pub fn is_hotspot(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so")) && !is_openj9(vmas)
 }
@@ -244,11 +244,11 @@ fn count_threads(target: &Target) -> usize {
     target.numbers("task").map_or(0, |tasks| tasks.len())
 }
 
-/// What the VM's memory didn't show.
+/// Facts that the VM's memory didn't show, so that commands must query them.
 struct Unknown {
-    /// The number of threads whose names are unknown.
+    /// Number of threads, if their names are unknown.
     unnamed: Option<usize>,
-    /// Where the code cache is.
+    /// Whether the address of the code cache is unknown.
     code: bool,
 }
 

@@ -1,5 +1,6 @@
-//! Finds the context in the data of musl's libc, or of a static program: `secret` is its first word, and the first area of
-//! records, whose address lies at a fixed distance, begins with the same word (src/malloc/mallocng/meta.h, glue.h).
+//! Finds the context in the data of musl's libc, or of a static program (src/malloc/mallocng/meta.h, glue.h). Its first
+//! word is `secret`. At a fixed distance it has the address of the first area of records, which begins with the same
+//! word.
 
 use crate::source::heap_data::{Anonymous, Data, words};
 use plimsoll_facts::units::Avma;
@@ -23,7 +24,8 @@ impl Unopened {
     }
 }
 
-/// Words from `secret` to `meta_area_head`: with a fixed page size (x86-64), and with the page size as a member (aarch64).
+/// Words from `secret` to `meta_area_head`: with a fixed page size (x86-64), and with the page size as a member
+/// (aarch64).
 const TO_FIRST_AREA: [usize; 2] = [7, 8];
 /// Addresses tried. In libc's data the context is among the first.
 const MOST: usize = 4096;

@@ -16,7 +16,7 @@ const HEAD: usize = 24;
 const META: usize = 40;
 /// Records of 64 Mi groups.
 const MOST_AREAS: usize = 1 << 20;
-/// What lies before a group's first slot, and the unit of slot sizes.
+/// Bytes before a group's first slot; also the unit of slot sizes.
 pub(super) const UNIT: u64 = 16;
 
 /// Slot sizes in units, by class (src/malloc/mallocng/malloc.c, `size_classes`).
@@ -37,13 +37,13 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// `meta`: 40 bytes. None: a record that isn't in use, or none of mallocng's.
+    /// `meta` has 40 bytes. None if the record isn't in use, or isn't mallocng's.
     fn of(meta: &[u8]) -> Option<Group> {
         let mut fields = words(meta).skip(2);
         let (start, masks, bits) = (fields.next()?, fields.next()?, fields.next()?);
         let (last, class, pages) = (bits as u32 & 31, (bits >> 6) as usize & 63, bits >> 12);
         let mapped = pages.checked_mul(PAGE)?;
-        // A block with a mapping of its own has the rest of it.
+        // A block with a mapping of its own extends to the end of the mapping.
         let stride = match last {
             0 if pages > 0 => mapped - UNIT,
             _ => UNIT * UNITS.get(class)?,
@@ -55,7 +55,7 @@ impl Group {
         (is_whole && (mapped == 0 || start.is_multiple_of(PAGE))).then_some(group)
     }
 
-    /// Up to the end of its last slot.
+    /// Length up to the end of its last slot.
     pub(super) fn length(&self) -> u64 {
         UNIT.saturating_add(u64::from(self.slots).saturating_mul(self.stride))
     }
@@ -64,7 +64,7 @@ impl Group {
         self.start.saturating_add(self.length())
     }
 
-    /// The slot that has this address.
+    /// The slot that contains this address.
     pub(super) fn slot_with(&self, at: u64) -> Option<u32> {
         let number = at.checked_sub(self.start + UNIT)? / self.stride;
         u32::try_from(number).ok().filter(|number| *number < self.slots)

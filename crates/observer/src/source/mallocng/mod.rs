@@ -1,8 +1,8 @@
-//! Reads the heap of musl's malloc (mallocng, musl 1.2.1 and later) from outside: which slots hold live blocks, which are
-//! free, and where its records lie. The target keeps running. No symbols are needed.
+//! Reads the heap of musl's malloc (mallocng, musl 1.2.1 and later) from outside: which slots hold live blocks, which
+//! are free, and where its records lie. The target keeps running. No symbols are needed.
 //!
-//! Blocks of one size lie in the slots of a group. A group is a mapping, or lies in a slot of a larger group. Its record
-//! (meta) lies apart, in pages that begin with a secret:
+//! Blocks of one size lie in the slots of a group. A group is a mapping, or lies in a slot of a larger group. Its
+//! record (meta) lies elsewhere, in pages that begin with a secret:
 //!
 //! ```text
 //! .bss ── context: secret, …, first area ──▶ area: secret, next, metas ──▶ area ──▶ …       (context, metas)
@@ -12,9 +12,11 @@
 //!                                           group: its meta, slot, slot, …                   (walk)
 //! ```
 //!
-//! The secret, 64 random bits, proves the context and each area; a group's first word, the address of its meta, proves the
-//! meta. Not read: musl's older malloc (before 1.2.1), and the ends of libraries' data that musl gives to its heap: they are
-//! in the libraries' lines.
+//! The secret, 64 random bits, proves the context and each area. A group's first word, the address of its meta, proves
+//! the meta.
+//!
+//! Not read: musl's older malloc (before 1.2.1), and the ends of libraries' data pages that musl adds to its heap. These
+//! stay in the line of the libraries.
 
 mod context;
 mod metas;

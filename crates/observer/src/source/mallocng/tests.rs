@@ -82,7 +82,7 @@ fn made(random: &mut Random, groups: u64, distance: usize) -> Made {
                 (pages, (slots - u64::from(free.count_ones())) * stride)
             }
         };
-        // The first slot of 65,520 bytes may hold a group, and a slot of that one more.
+        // The first slot of 65,520 bytes may hold a group, and a slot of that group another one.
         let is_outer = !is_alone && class == 43 && made.taken(start) & 1 == 1 && random.below(2) == 0;
         if is_outer {
             let (inner, free) = (start + 16, random.below(1 << 5) & !1);

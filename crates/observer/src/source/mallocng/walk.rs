@@ -27,7 +27,8 @@ fn opened<M: Memory>(metas: &Metas, pages: &mut PageStates<'_, M>) -> OpenedHeap
     while let Some((first, behind)) = rest.split_first() {
         let range = AddressRange::sized(Avma(first.start), Bytes(first.mapped));
         let inner = behind.partition_point(|group| group.start < range.end.0);
-        // A group outside of every mapping was released since its record was read, and so were records that are in a group now.
+        // A group outside of every mapping was released after its record was read. So were pages of records that are
+        // now in a group.
         let is_stale =
             first.mapped == 0 || ranges.iter().any(|known| known.start < range.end && range.start < known.end);
         rest = if first.mapped == 0 { behind } else { &behind[inner..] };
@@ -47,7 +48,7 @@ fn opened<M: Memory>(metas: &Metas, pages: &mut PageStates<'_, M>) -> OpenedHeap
 /// Live and resident live bytes of a mapping: slots that hold a block. `inner`: groups that begin in it, sorted.
 fn live<M: Memory>(outer: &Group, inner: &[Group], pages: &mut PageStates<'_, M>) -> (Bytes, Bytes) {
     let mut groups = vec![*outer];
-    // Each lies in a slot of the one before.
+    // The groups that contain each other, as numbers in `groups`: each lies in a slot of the one before.
     let mut around = vec![0];
     for group in inner.iter().filter(|group| group.mapped == 0) {
         while around.len() > 1 && around.last().is_some_and(|top: &usize| groups[*top].end() <= group.start) {
@@ -55,7 +56,7 @@ fn live<M: Memory>(outer: &Group, inner: &[Group], pages: &mut PageStates<'_, M>
         }
         let parent = &mut groups[*around.last().unwrap_or(&0)];
         let slot = parent.slot_with(group.start).filter(|slot| parent.is_taken(*slot));
-        // Otherwise the record is older than what is there now.
+        // Otherwise the record is older than the present contents of the slot.
         if let Some(slot) = slot
             && group.end() <= parent.slot(slot).saturating_add(parent.stride)
         {

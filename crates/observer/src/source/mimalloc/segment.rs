@@ -1,6 +1,6 @@
-//! One segment: its slices, and the blocks of its pages. A page's `used` includes blocks that other threads have freed. Those
-//! stand in the page's own list, which the owner takes back at its next need. The first of them stands in a list of the owner's;
-//! a flag in the page's list says so.
+//! One segment: its slices, and the blocks of its pages. A page's `used` includes blocks that other threads have freed.
+//! These blocks are in a list of the page, which the owner takes back when it next needs blocks. The first of them is in
+//! a list of the owner instead, and a flag in the page's list says so.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, half_at, word_at}
 
 /// The lowest two bits of a page's list of blocks that other threads freed (mi_delayed_t).
 const FLAGS: u64 = 3;
-/// One block stands in the owner's list.
+/// One block is in the owner's list.
 const NO_DELAYED_FREE: u64 = 2;
-/// From here on a block size of 32 bits means: the whole page.
+/// From this value on, a block size of 32 bits means the whole page.
 const HUGE_BLOCK: u64 = 2 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Segment {
     pub header: Header,
     pub pages: Vec<Page>,
     pub free: Vec<AddressRange>,
-    /// Pages whose fields make sense.
+    /// Number of pages whose fields don't contradict each other.
     pub sound: usize,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Segment {
 pub(crate) struct Page {
     pub range: AddressRange,
     pub block: u64,
-    /// Blocks that were ever handed out or stand in a list.
+    /// Number of blocks that were ever handed out, or are in a list.
     pub capacity: u64,
     pub used: u64,
     record: u64,
@@ -42,7 +42,7 @@ impl Segment {
         AddressRange::sized(Avma(self.base), Bytes(self.header.slices * SLICE))
     }
 
-    /// None where the sums of the slices are not those of the header.
+    /// None if the sums over the slices differ from the header's.
     pub(crate) fn read<M: Memory>(pages: &mut PageStates<'_, M>, base: u64, shape: &Shape) -> Option<Segment> {
         let read = |pages: &mut PageStates<'_, M>, length: usize| {
             pages.read(AddressRange::sized(Avma(base), Bytes(length as u64)))
@@ -53,7 +53,7 @@ impl Segment {
         let header = shape.header(base, &bytes)?;
         let mut segment = Segment { base, header, pages: Vec::new(), free: Vec::new(), sound: 0 };
         let mut slice = 0;
-        // Of a huge segment only the first slices and the one page behind them.
+        // A huge segment has only the first slices, and one page after them.
         let end = if header.is_huge { header.slices } else { header.entries };
         while slice < end {
             let at = shape.records + slice as usize * shape.record.bytes;
@@ -79,13 +79,13 @@ impl Segment {
             }
         }
         let is_whole = header.is_huge || slice == header.entries;
-        // A segment that was given back has one page of the whole rest, which isn't counted.
+        // A segment that was given back has one page with the whole rest, which the header doesn't count.
         let free = segment.header.used == 0;
         let is_counted = free || segment.pages.len() as u64 == header.used;
         (is_whole && is_counted).then(|| if free { segment.emptied() } else { segment })
     }
 
-    /// Of a segment that was given back the header stays.
+    /// For a segment that was given back: only its header is still valid.
     fn emptied(mut self) -> Segment {
         self.free = vec![self.range()];
         self.pages.clear();
@@ -119,7 +119,7 @@ fn page(at: u64, record: &[u8], fields: &Record, range: AddressRange, block: u64
     Some(Page { range, block, capacity, used, record: at, thread_free, keys })
 }
 
-/// Blocks fit into the page, and its lists begin in it.
+/// Whether the blocks fit into the page, and the page's lists begin inside it.
 fn is_sound(record: &[u8], fields: &Record, page: &Page) -> bool {
     let Some(reserved) = quarter_at(record, 12) else { return false };
     let begins = |word: u64| word == 0 || page.range.contains(Avma(word));
@@ -140,13 +140,13 @@ impl Page {
         Bytes(self.block.saturating_mul(blocks - freed)).min(self.range.length())
     }
 
-    /// Bytes from the page's begin on that were ever handed out.
+    /// The part of the page, from its start on, that was ever handed out.
     pub(crate) fn extended(&self) -> AddressRange {
         let bytes = self.block.saturating_mul(self.capacity).min(self.range.length().0);
         AddressRange::sized(self.range.start, Bytes(bytes.next_multiple_of(PAGE)))
     }
 
-    /// Blocks in the list of those that other threads freed: at most `most`.
+    /// Number of blocks in the list of those that other threads freed, at most `most`.
     fn freed_elsewhere<M: Memory>(&self, memory: &M, most: u64, budget: &mut u64) -> u64 {
         let mut read = BTreeMap::new();
         let mut at = self.thread_free & !FLAGS;
@@ -175,7 +175,8 @@ impl Page {
         word_at(page, (at % PAGE) as usize)
     }
 
-    /// Where a link leads (mi_ptr_decode). A build with keys for padding only doesn't encode links; null is encoded as the page's record.
+    /// The address that a link stands for (mi_ptr_decode). A build that has keys only for padding doesn't encode links.
+    /// Null is encoded as the address of the page's record.
     fn next(&self, link: u64) -> u64 {
         match self.keys {
             Some([first, second]) if link != 0 && !self.range.contains(Avma(link)) => {

@@ -1,6 +1,6 @@
-//! Where a build keeps the fields of a segment's header and of a page's record (mimalloc/types.h).
+//! Offsets of the fields in a segment's header and in a page's record, by build (mimalloc/types.h).
 //!
-//! The header up to the records; only the fields in capitals have a place that all builds share:
+//! The header up to the records. The walk reads the fields in capitals, and from 2.1 on the memory id:
 //!
 //! ```text
 //! memory id, masks, …  USED  COOKIE  [two links]  SLICES  FIRST SLICES  KIND  ENTRIES, owner (or reversed)  records …
@@ -12,13 +12,14 @@ use plimsoll_process::proc::memory::{half_at, word_at};
 pub(crate) const SLICE: u64 = 64 << 10;
 /// Before the records: 264 bytes in 2.0.9, at most 392 elsewhere.
 pub(crate) const HEADER: usize = 512;
-/// A record's number of slices is 32 bits wide. No process has larger segments than this.
+/// Maximum number of slices that is plausible for a segment: the field has 32 bits, but no process has larger segments.
 const MOST_SLICES: u64 = (1 << 47) / SLICE;
 /// From 2.1 on, a memory id has the arena's number and the segment's place in it (mi_memid_t).
 const MEMORY_KIND: usize = 20;
 const KIND_ARENA: u32 = 6;
 
-/// The fields of a page's record, by their offset. Each begins with slices (4 bytes), offset (4), flags (2), capacity (2), reserved (2).
+/// Offsets of the fields in a page's record. Each record begins with slices (4 bytes), offset (4), flags (2),
+/// capacity (2), reserved (2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Record {
     pub bytes: usize,
@@ -29,7 +30,7 @@ pub(crate) struct Record {
     pub block: usize,
     pub local_free: usize,
     pub thread_free: usize,
-    /// In secure and debug builds: what the links of free blocks are encoded with.
+    /// In secure and debug builds: the keys with which links of free blocks are encoded.
     pub keys: Option<usize>,
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct Header {
 }
 
 impl Shape {
-    /// All shapes whose fields make sense of the header at `base`.
+    /// All shapes under which the header at `base` doesn't contradict itself.
     pub(crate) fn of(base: u64, header: &[u8]) -> Vec<Shape> {
         let mut shapes = Vec::new();
         for records in (128..=HEADER).step_by(8) {
@@ -99,7 +100,7 @@ impl Shape {
         shapes
     }
 
-    /// None where the fields contradict each other.
+    /// None if the fields contradict each other.
     pub(crate) fn header(&self, base: u64, bytes: &[u8]) -> Option<Header> {
         let word = |at: usize| word_at(bytes, at);
         let behind = self.records - 40;
@@ -126,8 +127,8 @@ impl Shape {
         (fits && word(self.cookie)? != 0).then_some(header)
     }
 
-    /// Where the arena begins that the segment was cut from. Before 2.1 other fields stand there: the caller looks for the arena's
-    /// own record.
+    /// Start of the arena that the segment was cut from. Before 2.1, other fields are at these offsets, so the caller
+    /// must find the arena's own record too.
     pub(crate) fn arena(&self, base: u64, header: &[u8]) -> Option<u64> {
         let is_arena = half_at(header, MEMORY_KIND)? == KIND_ARENA;
         let place = word_at(header, 0).filter(|place| is_arena && *place < MOST_SLICES / self.slices)?;

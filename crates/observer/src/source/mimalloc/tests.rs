@@ -18,7 +18,7 @@ const SIZES: [u64; 8] = [8, 48, 112, 1024, 5120, 16384, 40960, 65536];
 
 type Sums = BTreeMap<HeapPart, u64>;
 
-/// Where one build has its fields. `links`: bytes between the cookie and what follows it.
+/// Offsets of one build's fields. `links`: bytes between the cookie and the next field.
 #[derive(Clone, Copy)]
 struct Build {
     record: Record,
@@ -117,7 +117,7 @@ impl Made {
         at
     }
 
-    /// A page of `slices` with so many blocks in use, of them `elsewhere` freed by other threads.
+    /// A page of `slices` slices with `used` blocks in use; other threads have freed `elsewhere` of them.
     fn page(&mut self, number: u64, slices: u64, block: u64, used: u64, elsewhere: u64, random: &mut Random) {
         let record = self.build.record;
         let at = self.slice(number, slices, block);
@@ -144,7 +144,7 @@ impl Made {
                 (pointer ^ second).rotate_left((first % 64) as u32).wrapping_add(first)
             }
         };
-        // The first that another thread frees stands in the owner's list, the others in the page's.
+        // The first block that another thread frees goes into the owner's list, the others into the page's.
         let listed = elsewhere.saturating_sub(1);
         let blocks: Vec<u64> = (0..listed).map(|number| start + number * block).collect();
         for (number, block) in blocks.iter().enumerate() {
@@ -166,7 +166,7 @@ impl Made {
         }
     }
 
-    /// Summed at the end, when it is known which pages are there.
+    /// Called at the end, when all resident pages are known.
     fn free(&mut self, start: u64, length: u64) {
         let resident = self.image.resident(start, start + length);
         self.add(HeapPart::Dirty, resident);
@@ -203,7 +203,7 @@ impl Made {
     }
 
     fn huge(&mut self, slices: u64, random: &mut Random) {
-        // As mimalloc 2.0 caps a size of 32 bits.
+        // mimalloc 2.0 caps a size of 32 bits like this.
         let block = match self.build.record.used_is_half {
             true => ((slices - self.first()) * SLICE).min(2 << 30),
             false => (slices - self.first()) * SLICE,
@@ -216,7 +216,7 @@ impl Made {
         self.add(HeapPart::Records, self.first() * SLICE);
         self.add(HeapPart::Live, (slices - self.first()) * SLICE);
         self.held.push(self.base());
-        // What was a segment once stands in the block.
+        // The block contains old headers of former segments.
         let units = (slices * SLICE).div_ceil(self.unit());
         let first = self.segments;
         for number in first + 1..first + units {
@@ -265,7 +265,7 @@ fn made(build: Build, random: &mut Random) -> Made {
     for _ in 0..3 {
         made.normal(random);
     }
-    // Its last slices lie where an odd length ends.
+    // A huge segment whose length isn't a multiple of the unit.
     made.huge(2 * build.slices + 129, random);
     made.given_back();
     made.normal(random);
@@ -290,7 +290,7 @@ fn every_build_is_summed_as_its_maker_did() {
     }
 }
 
-/// One segment has no other that it could agree with: the secret in the data is the proof then.
+/// A single segment can't agree with others, so only the secret in the data proves it.
 #[test]
 fn a_secret_that_the_data_does_not_have_proves_nothing() {
     let mut random = Random(2);

@@ -1,5 +1,5 @@
-//! Finds the segments and adds them up. What no segment holds of an arena, and segments that were given back, is free memory:
-//! resident until mimalloc purges it.
+//! Finds the segments and adds them up. The rest of an arena, outside its segments, is free memory, and so are segments
+//! that were given back. Both stay resident until mimalloc purges them.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates};
 
-/// Segments begin at multiples of this; before 2.0.9 at every other.
+/// Segments begin at multiples of this; before 2.0.9, at every other multiple.
 const ALIGNMENT: u64 = 32 << 20;
-/// Addresses that are looked at: 32 TiB of anonymous memory.
+/// Limit of addresses that are examined: 32 TiB of anonymous memory.
 const MOST_ADDRESSES: usize = 1 << 20;
-/// Headers that are searched for a shape.
+/// Number of headers that are searched for a shape.
 const TESTED: usize = 512;
-/// Blocks that are followed in lists of other threads.
+/// Limit of blocks that are followed in the lists of blocks that other threads freed.
 const MOST_LINKS: u64 = 1 << 22;
-/// Of 100 pages so many have to make sense: those of a moment may not.
+/// Percentage of pages whose fields must agree: the target may change a page while it is read.
 const SOUND_AT_LEAST: usize = 90;
-/// One in so many segments may contradict itself, because the target runs on.
+/// One in this many segments may contradict itself, because the target keeps running.
 const TORN_AT_MOST: usize = 16;
 const MOST_ARENA_BLOCKS: u64 = 1 << 20;
 
-/// Why the heap stays closed.
+/// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     NoSegments,
@@ -44,7 +44,7 @@ impl Unopened {
     }
 }
 
-/// What could not be read beside an opened heap, and what that does to the figures.
+/// What could not be read in a readable heap, and the effect on the figures.
 pub(crate) type Unread = (&'static str, &'static str);
 
 const NO_ARENAS: Unread = (
@@ -52,7 +52,7 @@ const NO_ARENAS: Unread = (
     "its free memory outside of segments counts as other-anonymous",
 );
 
-/// Segments are looked for in the `touched` part of anonymous memory. `data` is read only where there are segments.
+/// Searches for segments in the `touched` part of anonymous memory. Reads `data` only if there are segments.
 pub fn walk<M: Memory>(
     memory: &M,
     data: impl FnOnce() -> Vec<Data>,
@@ -78,7 +78,7 @@ pub fn walk<M: Memory>(
     result
 }
 
-/// Bytes where a segment may begin.
+/// First bytes of the places where a segment may begin.
 fn headers<M: Memory>(pages: &mut PageStates<'_, M>, touched: &Anonymous) -> Vec<(u64, Vec<u8>)> {
     let first = |range: &AddressRange| range.start.0.next_multiple_of(ALIGNMENT);
     let all = touched.0.iter().flat_map(|range| (first(range)..range.end.0).step_by(ALIGNMENT as usize));
@@ -93,7 +93,7 @@ fn headers<M: Memory>(pages: &mut PageStates<'_, M>, touched: &Anonymous) -> Vec
     headers
 }
 
-/// The shapes that segments agree on, with their secret: those of the most pages first.
+/// The shapes that segments agree on, with their secret; the shape of the most pages comes first.
 fn shapes<M: Memory>(pages: &mut PageStates<'_, M>, headers: &[(u64, Vec<u8>)]) -> Vec<(Shape, u64)> {
     let mut found: BTreeMap<(Shape, u64), (usize, usize)> = BTreeMap::new();
     let mut tested = 0;
@@ -133,7 +133,7 @@ fn opened<M: Memory>(
     let mut arenas = BTreeMap::new();
     for (base, header) in headers {
         let Some(stated) = shape.header(*base, header).filter(|header| header.secret == secret) else { continue };
-        // In a large block may stand what was a segment before.
+        // A large block may contain the header of a former segment.
         if *base < end || !anonymous.holds(*base, stated.slices * SLICE) {
             continue;
         }
@@ -195,7 +195,7 @@ fn add<M: Memory>(
             free.push(page.range);
             continue;
         }
-        // Behind the blocks that were handed out nothing is live.
+        // After the blocks that were ever handed out, nothing is live.
         let (all, extended) = (pages.resident(page.range), page.extended());
         let resident = pages.resident(extended).scaled(live.0.min(extended.length().0), extended.length().0);
         add(heap, HeapPart::Live, live, resident);
@@ -216,7 +216,8 @@ fn add_free<M: Memory>(pages: &mut PageStates<'_, M>, range: AddressRange, heap:
     heap.add(HeapPart::Released, range.length() - resident, Bytes(0));
 }
 
-/// An arena's own record (mi_arena_t) has its begin, then its length in blocks. The first records of all stand in the data.
+/// An arena's own record (mi_arena_t) has the arena's start, then its length in blocks. The first arenas have their
+/// records in the data.
 fn find_lengths(data: &[Data], anonymous: &Anonymous, block: u64, arenas: &mut BTreeMap<u64, Option<Bytes>>) {
     for Data { bytes, .. } in data {
         let mut before = 0;
@@ -232,7 +233,7 @@ fn find_lengths(data: &[Data], anonymous: &Anonymous, block: u64, arenas: &mut B
     }
 }
 
-/// Of sorted, disjoint ranges: what none of `taken` (sorted too) has.
+/// The parts of `ranges` that are outside `taken`; both are sorted, and `ranges` is disjoint.
 fn without(ranges: &[AddressRange], taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut left = Vec::new();
     for range in ranges {

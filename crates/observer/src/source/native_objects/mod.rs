@@ -4,8 +4,8 @@
 //! block ──first word──▶ library's constant data ──.dynsym──▶ _ZTVN7rocksdb18ArenaWrappedDBIterE
 //!                                                            LRUCache: capacity and use (rocksdb)
 //! ```
-//! Not found: blocks that begin with anything else (plain buffers, structures of C), and classes of a library that hides
-//! its symbols; the library is known then, but not the class.
+//! Not found: blocks that begin with anything else (plain buffers, structures of C), and classes of a library that
+//! hides its symbols. In that case the library is known, but not the class.
 
 mod names;
 mod rocksdb;
@@ -19,7 +19,7 @@ use plimsoll_facts::units::{AddressRange, Avma};
 use plimsoll_process::foreign::FileKind;
 use plimsoll_process::proc::Target;
 
-/// Mappings of libraries that aren't executable: there lie the tables of their classes. The JDK's own are left out.
+/// Mappings of libraries that aren't executable: these contain the tables of classes. The JDK's libraries are left out.
 pub(crate) fn data_of_libraries(vmas: &[Vma]) -> Vec<AddressRange> {
     let jdk = vmas.iter().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
     let is_library = |vma: &&Vma| {

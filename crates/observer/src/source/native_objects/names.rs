@@ -4,7 +4,7 @@ use object::read::ReadRef;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 
-/// For each offset the symbol, as linked, whose data holds it; empty if there is none.
+/// For each offset, the symbol, as linked, whose data contains it; empty if there is none.
 pub(crate) fn symbols_at<'a, R: ReadRef<'a>>(bytes: R, offsets: &[u64]) -> Vec<String> {
     let mut names = vec![String::new(); offsets.len()];
     let Ok(file) = ElfFile64::<Endianness, R>::parse(bytes) else { return names };

@@ -1,4 +1,5 @@
-//! Reads capacity and use of a RocksDB block cache (cache/lru_cache.h, cache/sharded_cache.h). Pure except for `Memory`.
+//! Reads the capacity and use of a RocksDB block cache (cache/lru_cache.h, cache/sharded_cache.h). Pure except for
+//! `Memory`.
 //!
 //! ```text
 //! LRUCache: … 2ⁿ-1 … capacity … shards ──▶ shard 0 │ shard 1 │ …        each of them:
@@ -6,10 +7,10 @@
 //!                                            lru: next ─▶ entry ─▶ entry ─▶ back    entry: +24 next  +32 prev  +40 charge
 //!                                            usage, usage of the entries in lru
 //! ```
-//! Versions order the fields differently, so each is found by search. The proof of the capacity is its share in every shard;
-//! the proof of the usage is a shard whose list has entries that sum up to the word behind it.
+//! Versions order the fields differently, so each is found by search. The capacity is proven by its share in every
+//! shard. The usage is proven by a shard in which the sum over the list's entries equals the word after the usage.
 //!
-//! Left out: HyperClockCache. Its blocks stay without a bound.
+//! Not supported: HyperClockCache. The bound of its blocks is unknown.
 
 use std::cell::Cell;
 
@@ -22,14 +23,14 @@ const LARGEST: u64 = 1 << 44;
 const MOST_SHARDS: u64 = 1 << 20;
 /// An LRUCache has some 20 words.
 const OBJECT_WORDS: usize = 64;
-/// A shard has whole cache lines.
+/// A shard consists of whole cache lines.
 const LINE: u64 = 64;
 const LONGEST_SHARD: u64 = 8 * LINE;
 /// Limit of reads for one cache, whatever its memory claims. An entry takes one read.
 const MOST_READS: u32 = 1 << 16;
 /// A shard's capacity is one of its first words.
 const FIRST_WORDS: u64 = 4;
-/// Shards whose list is tried.
+/// Number of shards whose list is tried.
 const TRIED: u64 = 8;
 /// LRUHandle: value, helper or deleter, next of its hash, next, previous, charge.
 const NEXT: u64 = 24;
@@ -111,7 +112,7 @@ fn shards(memory: &impl Memory, object: &[u64]) -> Option<(u64, Shards)> {
     None
 }
 
-/// The sum over the shards, by the field that one of them proves.
+/// The usage, summed over the shards, from the field that one of the shards proves.
 fn used(memory: &impl Memory, shards: &Shards) -> Option<Bytes> {
     let field = (0..shards.number.min(TRIED)).find_map(|shard| usage_field(memory, shards, shard))?;
     let usage = |shard: u64| {
@@ -122,7 +123,7 @@ fn used(memory: &impl Memory, shards: &Shards) -> Option<Bytes> {
     (0..shards.number).try_fold(0u64, |sum, shard| sum.checked_add(usage(shard)?)).map(Bytes)
 }
 
-/// The field with the usage: the word behind it is the sum of the list's entries.
+/// The field with the usage: the word after it is the sum over the list's entries.
 fn usage_field(memory: &impl Memory, shards: &Shards, shard: u64) -> Option<usize> {
     let at = shards.at + shard * shards.length;
     let words = shards.words(memory, shard)?;
@@ -130,11 +131,11 @@ fn usage_field(memory: &impl Memory, shards: &Shards, shard: u64) -> Option<usiz
     (1..words.len()).find(|field| words[*field] == sum && words[*field - 1] >= sum).map(|field| field - 1)
 }
 
-/// The charges of a list that leads from `head` back to it, each entry with a link back to the one before; None if there
-/// are none.
+/// The sum of charges of a ring that leads from `head` back to `head`, if each entry also links back to the one before.
+/// None if the list is broken or has no charge.
 fn list(memory: &impl Memory, head: u64, first: u64) -> Option<u64> {
     let (mut before, mut entry, mut sum) = (head, first, 0u64);
-    // A list that never leads back uses up the reads.
+    // A list that never leads back ends when the limit of reads is used up.
     loop {
         if entry == head {
             return Some(sum).filter(|sum| *sum > 0);

@@ -1,4 +1,4 @@
-//! Array buffers, and with them Node's `Buffer`s: V8 counts them in lists, malloc holds them.
+//! Finds array buffers, including Node's `Buffer`s: V8 keeps lists of them, and malloc holds their memory.
 //!
 //! ```text
 //! Heap: … pointer … ──▶ ArrayBufferSweeper: heap, job, …, head, tail, bytes (young), …, head, tail, bytes (old), …
@@ -6,11 +6,12 @@
 //!                                                     ▼                                      ▼
 //!              ArrayBufferExtension: …, shared_ptr to the memory, next, length ──next──▶ … ──▶ the last, next 0
 //! ```
-//! Versions move the pointer, the lists and the two fields, so they are found by search. The proof is a sum: the lengths from head to tail are
-//! what the list states. From V8 13 on a length is stored twice as large, with a flag in its lowest bit.
+//! The offsets of the pointer, the lists and the two fields depend on the version, so they are found by search. The
+//! proof is a sum: the lengths from head to tail must equal the bytes that the list states. From V8 13 on, a length is
+//! stored doubled, with a flag in its lowest bit.
 //!
-//! The job of a collection takes the lists away, and keeps those that it has swept until V8 merges them, which an idle program may not do for
-//! long. What is newer is in the sweeper meanwhile, so both count.
+//! The job of a collection takes the lists away from the sweeper, and keeps the swept ones until V8 merges them, which
+//! may take long in an idle program. Meanwhile, the sweeper has the newer buffers. So the lists of both count.
 
 use std::collections::HashMap;
 
@@ -19,23 +20,24 @@ use plimsoll_facts::snapshot::ArrayBuffers;
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
-/// The heap's pointer to its sweeper lies within the first words.
+/// The heap's pointer to its sweeper lies within this many words.
 const HEAP_WORDS: usize = 1024;
-/// Of a sweeper: its lists lie within them.
+/// Words of a sweeper or job that contain its lists.
 const WORDS: usize = 40;
-/// Where `next` may lie in an extension, in words; the length follows.
+/// Possible offsets of `next` in an extension, in words; the length follows it.
 const NEXT: std::ops::RangeInclusive<usize> = 2..=6;
 const EXTENSION: usize = *NEXT.end() + 2;
-/// A list of one may look right by chance: the sweeper needs one with more.
+/// A list with one entry may look right by chance, so the sweeper must have a list with at least this many.
 const AT_LEAST: u64 = 2;
-/// Extensions that are looked at for each heap.
+/// Limit of extensions that are read for each heap.
 const MOST: usize = 1 << 21;
-/// The target runs on, and V8 counts a buffer that it has let go of until the next sweep: one in so many bytes may differ.
+/// The stated and the found sum may differ by one in this many bytes: the target keeps running, and V8 counts a released
+/// buffer until the next sweep.
 const MOVED: u64 = 64;
-/// Lists are taken away while they are swept.
+/// A list can't be found while it is being swept, so the search is repeated.
 const ATTEMPTS: usize = 3;
 
-/// The buffers of all isolates, by their heaps. None if those of one were not found.
+/// The buffers of all isolates, found through their heaps. None if those of one isolate were not found.
 pub(crate) fn of<M: Memory>(memory: &M, heaps: impl IntoIterator<Item = u64>) -> Option<ArrayBuffers> {
     let mut all = ArrayBuffers::default();
     for heap in heaps {
@@ -81,8 +83,8 @@ struct Lists {
 }
 
 impl Lists {
-    /// Adds the lists of a sweeper or job, whose lengths are stored `unit` times as large. None where a chain contradicts what its list
-    /// states.
+    /// Adds the lists of a sweeper or job, whose lengths are stored `unit` times as large. None if the lengths of a
+    /// chain contradict the sum that its list states.
     fn add<M: Memory>(&mut self, pages: &mut Pages<'_, M>, words: &[u64; WORDS], next: usize, unit: u64) -> Option<()> {
         let (mut index, mut end) = (2, WORDS);
         while let Some(&[head, tail, bytes]) = words.get(index..index + 3).filter(|_| index <= end) {
@@ -95,7 +97,7 @@ impl Lists {
                 self.longest = self.longest.max(count);
                 self.number += 1;
                 index += 2;
-                // The next list follows at once, or after one word. Farther words may not be the sweeper's.
+                // The next list follows directly, or after one word. Words further on may not belong to the sweeper.
                 end = index + 1;
             } else if count >= AT_LEAST {
                 return None;
@@ -109,7 +111,7 @@ impl Lists {
 fn chain<M: Memory>(pages: &mut Pages<'_, M>, head: u64, tail: u64, next: usize) -> Option<(u64, u64)> {
     (is_pointer(head) && is_pointer(tail)).then_some(())?;
     let (mut at, mut sum, mut count) = (head, 0u64, 1u64);
-    // Brent: a chain that comes back to where it was never ends.
+    // Brent's algorithm detects a chain that leads back to one of its own entries.
     let mut before = 0;
     loop {
         (at != before).then_some(())?;
@@ -131,14 +133,14 @@ fn is_pointer(word: u64) -> bool {
     word.is_multiple_of(8) && (PAGE..1 << 47).contains(&word)
 }
 
-/// Pages that were read. Many extensions share one.
+/// Pages that were read, because many extensions share a page.
 struct Pages<'m, M: Memory> {
     memory: &'m Untouched<'m, M>,
     known: HashMap<u64, Box<[u8; PAGE as usize]>>,
     budget: usize,
 }
 
-/// 16 MiB.
+/// Limit of pages that are kept: 16 MiB.
 const MOST_PAGES: usize = 4096;
 
 impl<M: Memory> Pages<'_, M> {

@@ -1,23 +1,23 @@
-//! Finds the order of the fields in the records of V8's pages: candidates are words that agree with the page's own address, and of
-//! these the ones that agree in most pages.
+//! Finds the order of the fields in the records of V8's pages. Candidates are words that agree with the page's own
+//! address; the field is the candidate that agrees in most pages.
 
 use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates, Untouched, word_at};
 
-/// Pages are aligned to it, and those without a large object have this size.
+/// Alignment of pages, and size of a page without a large object.
 pub(crate) const ALIGNMENT: u64 = 256 << 10;
-/// Header, bitmap and guards lie between a page's ends and its area's.
+/// Maximum distance between the ends of a page and of its area: header, bitmap and guards lie between them.
 const MARGIN: u64 = 64 << 10;
-/// Of a record.
+/// Words of a record that are read.
 pub(crate) const WORDS: usize = 40;
-/// The fields that describe the page lie within the first words.
+/// The fields that describe the page lie within this many words.
 const FIELDS: usize = 14;
-/// Of a space: its statistics lie within the first words.
+/// Words of a space that are read; its statistics lie within them.
 pub(crate) const SPACE_WORDS: usize = 48;
 const LARGEST: u64 = 1 << 40;
-/// Records that the search looks at.
+/// Number of records that the search uses.
 const SAMPLE: usize = 1024;
 /// A few words may look like a page's by chance.
 const PAGES_AT_LEAST: usize = 4;
@@ -34,7 +34,7 @@ pub(crate) fn read_words<const N: usize, M: Memory>(memory: &Untouched<'_, M>, a
     memory.read(Avma(at), &mut bytes).then(|| words(&bytes))
 }
 
-/// Where in a record each field is.
+/// Index of each field in a record, in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The record lies elsewhere; the page's second word points at it.
@@ -50,7 +50,7 @@ pub(crate) struct Layout {
     pub next: Option<usize>,
 }
 
-/// A page, or what may be one.
+/// A page, or memory that may be one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub at: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// What the lists link.
+    /// The address by which lists of pages refer to this one.
     pub(crate) fn node(&self, behind: bool) -> u64 {
         if behind { self.chunk[1] } else { self.at }
     }
@@ -85,14 +85,14 @@ impl Layout {
         page.area(self.size, self.start, self.end)
     }
 
-    /// Flags are the first word, or the second one where the size is the first.
+    /// The flags are in the first word, or in the second one if the size is the first.
     pub(crate) fn flags(&self, page: &Candidate) -> u64 {
         let index = usize::from(!self.behind && self.size == 0);
         page.chunk[index]
     }
 }
 
-/// The layout of records that lie in their pages (`behind`: elsewhere), from pages that `candidates` hands over.
+/// The layout of the records of `candidates`. The records lie in their pages; with `behind`, elsewhere.
 pub(crate) fn find<M: Memory>(memory: &M, behind: bool, candidates: impl Iterator<Item = Candidate>) -> Option<Layout> {
     let has_start = |page: &Candidate| {
         page.record[..FIELDS].iter().any(|word| *word > page.at && *word - page.at < MARGIN && word.is_multiple_of(8))
@@ -109,7 +109,7 @@ pub(crate) fn find<M: Memory>(memory: &M, behind: bool, candidates: impl Iterato
     Some(layout)
 }
 
-/// Size, start and end of the area, where they are in most records.
+/// The fields that are size, start and end of the area in most records.
 fn area_fields(sample: &[Candidate]) -> Option<(usize, usize, usize)> {
     let mut counts: BTreeMap<(usize, usize, usize), usize> = BTreeMap::new();
     for page in sample {
@@ -124,7 +124,7 @@ fn area_fields(sample: &[Candidate]) -> Option<(usize, usize, usize)> {
     most(counts)
 }
 
-/// The most frequent one, if it is frequent enough; of equals the first.
+/// The most frequent key, if it is frequent enough; among equals, the first.
 fn most<K: Ord>(counts: BTreeMap<K, usize>) -> Option<K> {
     let best = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
     (best.1 >= PAGES_AT_LEAST).then_some(best.0)
@@ -144,7 +144,8 @@ impl<M: Memory> Spaces<'_, M> {
     }
 }
 
-/// The owner is a space, whose second word is the heap too; it lies in no page.
+/// The fields of the owner and the heap. The owner is a space: it lies outside all pages, and its second word is also
+/// the heap.
 fn owner_and_heap<M: Memory>(pages: &[&Candidate], spaces: &mut Spaces<'_, M>) -> Option<(usize, usize)> {
     let mut counts = BTreeMap::new();
     for page in pages {
@@ -164,10 +165,10 @@ fn owner_and_heap<M: Memory>(pages: &[&Candidate], spaces: &mut Spaces<'_, M>) -
     most(counts)
 }
 
-/// Of the fields that may be the bytes allocated: the one whose sums over the pages of a space are words of that space.
+/// The field with the bytes allocated: its sums over the pages of a space are words of that space.
 fn allocated_field<M: Memory>(layout: &Layout, pages: &[&Candidate], spaces: &mut Spaces<'_, M>) -> Option<usize> {
     let taken = [layout.size, layout.start, layout.end, layout.heap, layout.owner];
-    // A page that is being freed, or made, may not agree.
+    // A page that is being made or freed may not agree.
     let agree_at_least = pages.len() - pages.len() / 8;
     let proven = |field: usize, spaces: &mut Spaces<'_, M>| {
         let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
@@ -197,7 +198,7 @@ fn allocated_field<M: Memory>(layout: &Layout, pages: &[&Candidate], spaces: &mu
 
 /// The field that leads to a record whose next field leads back.
 fn next_field<M: Memory>(layout: &Layout, pages: &[&Candidate], memory: &Untouched<'_, M>) -> Option<usize> {
-    /// Enough to choose by.
+    /// This many links are enough to choose a field.
     const LINKS: usize = 64;
     let mut counts = BTreeMap::new();
     for page in pages.iter().take(LINKS) {
@@ -214,7 +215,7 @@ fn next_field<M: Memory>(layout: &Layout, pages: &[&Candidate], memory: &Untouch
     most(counts)
 }
 
-/// Pages' first words, in address order, from memory that could hold pages.
+/// Iterates over the first words of possible pages, in address order.
 pub(crate) struct Chunks<'m, M: Memory> {
     memory: &'m M,
     states: PageStates<'m, M>,
@@ -229,7 +230,7 @@ impl<'m, M: Memory> Chunks<'m, M> {
         Chunks { memory, states: PageStates::new(memory), ranges: ranges.into_iter(), range, budget }
     }
 
-    /// Nothing before `at` is handed over any more.
+    /// Skips all pages before `at`.
     pub(crate) fn skip_to(&mut self, at: u64) {
         if at > self.range.start.0 {
             self.range = AddressRange::new(Avma(at.min(self.range.end.0)), self.range.end);
@@ -249,7 +250,7 @@ impl<M: Memory> Iterator for Chunks<'_, M> {
                 continue;
             };
             self.range = AddressRange::new(Avma(at.saturating_add(ALIGNMENT).min(self.range.end.0)), self.range.end);
-            // An untouched page is no header, and reading it would make the kernel map one.
+            // An untouched page has no header, and reading it would make the kernel map it.
             if self.states.of(at / PAGE) != PageState::Present {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! V8's heap, read from outside: objects and free space in its pages, by generation, for each isolate (the main thread's and each
-//! worker's). The target runs on. No symbol and no version is asked for.
+//! Reads V8's heap from outside: objects and free space in its pages, by generation, for each isolate (the main thread's
+//! and each worker's). The target keeps running. Neither symbols nor the version are needed.
 //!
-//! V8 takes its heap in pages of 256 KiB, aligned to that, and larger ones with one large object each. Each page has a record;
-//! up to V8 12 the record begins the page, later the page's second word points at it:
+//! V8's heap consists of pages of 256 KiB, aligned to their size, and of larger ones with one large object each. Each
+//! page has a record. Up to V8 12, the record is the start of the page; later, the page's second word points at it:
 //!
 //! ```text
 //! page ──▶ record: size, heap, owner, area's start and end, bytes allocated, bytes wasted, high-water mark,
@@ -13,12 +13,14 @@
 //!            └── flags, in the page's own header: 8 and 16 for the two halves of the young generation
 //! ```
 //!
-//! Versions order the record's fields differently, so the order is found by search (`layout`). The proof is a sum: each space states the
-//! bytes that it has committed, and all its pages together must have that size. The field with the bytes allocated is proven likewise.
+//! Versions order the record's fields differently, so the order is found by search (`layout`). The proof is a sum: each
+//! space states the bytes that it has committed, and all its pages together must have that size. The field with the
+//! bytes allocated is proven in the same way.
 //!
-//! Array buffers lie outside these pages, in malloc's memory: `buffers`.
+//! Array buffers lie outside these pages, in malloc's memory (`buffers`).
 //!
-//! Left out: pointer compression and the sandbox (Chromium, Electron), whose headers have no pointers; such a heap stays closed.
+//! Not supported: pointer compression and the sandbox (Chromium, Electron). Their headers contain no pointers, so such a
+//! heap isn't read.
 
 mod buffers;
 mod layout;

@@ -1,4 +1,5 @@
-//! Made heaps whose records have their fields in the orders of several versions, and in any other; a twin knows what is where.
+//! Heaps built word by word, with the fields of the records in the orders of several versions and in random orders, and
+//! the sums that the walk must find.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const ISOLATES: u64 = 0x7800_0000;
 const SWEEPERS: u64 = 0x7c00_0000;
 const RECORD: u64 = 40 * 8;
 
-/// Where each field is, in words.
+/// Index of each field, in words.
 #[derive(Clone, Copy, Debug)]
 struct Order {
     behind: bool,
@@ -39,7 +40,7 @@ const V8_12: Order =
 const V8_13: Order =
     Order { behind: true, flags: 0, size: 6, heap: 8, start: 9, end: 7, allocated: 3, owner: 10, next: 33 };
 
-/// The fields at places that no version has.
+/// The fields in a random order, which no version has.
 fn any_order(random: &mut Random) -> Order {
     let behind = random.below(2) == 0;
     let first = if behind { 0 } else { 1 };
@@ -70,7 +71,7 @@ struct Made {
     /// Addresses of the spaces' bytes committed.
     committed: Vec<u64>,
     buffers: ArrayBuffers,
-    /// Addresses of what the lists of array buffers state.
+    /// Addresses of the sums that the lists of array buffers state.
     stated: Vec<u64>,
 }
 
@@ -115,7 +116,7 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
     made
 }
 
-/// A heap's array buffers: a list of young ones, which may be empty, and one of old ones. Fields lie as in V8 11, or anywhere.
+/// A heap's array buffers: a list of young ones, which may be empty, and one of old ones. The fields have random offsets.
 fn sweeper(random: &mut Random, made: &mut Made, heap: u64, at: u64) {
     made.image.put(heap + (8 + random.below(1000)) * 8, at);
     made.image.put(at, heap);
@@ -213,7 +214,7 @@ fn one_space(
         }
         all += size;
         allocated_in_all += allocated;
-        // What is live of it, by the part's name.
+        // The live part of it.
         let mut live = allocated;
         let (objects, rest) = match kind {
             Kind::From => {
@@ -325,7 +326,7 @@ fn a_young_generation_between_two_collections_is_not_split() {
     }
 }
 
-/// The lists in the sweeper are right, but the job has taken older ones, and has none yet.
+/// The lists in the sweeper are right, but the job has taken older lists, and has no finished one yet.
 #[test]
 fn array_buffers_that_a_job_is_sweeping_are_unknown() {
     let mut random = Random(29);
@@ -334,7 +335,7 @@ fn array_buffers_that_a_job_is_sweeping_are_unknown() {
     assert_eq!(walk(&made.image, &made.vmas).expect("the sums hold").buffers, None);
 }
 
-/// Of one isolate of two: a sum without it would be too small.
+/// The lists of one isolate of two are wrong: a sum without that isolate would be too small.
 #[test]
 fn array_buffers_whose_lengths_are_not_what_a_list_states_are_unknown() {
     let mut random = Random(23);
@@ -373,7 +374,7 @@ fn overwritten_records_never_make_more_than_there_is() {
     for round in 0..48 {
         let order = [V8_10, V8_12, V8_13][round % 3];
         let mut made = made(&mut random, order, 1);
-        // Most of what is overwritten is a record's or a space's.
+        // Most overwritten words belong to a record or a space.
         let is_record = |page: &u64| page * PAGE < START || (page * PAGE).is_multiple_of(ALIGNMENT);
         let chosen: Vec<u64> = made.image.pages.keys().copied().filter(is_record).collect();
         for _ in 0..random.below(100) {

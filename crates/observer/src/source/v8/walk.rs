@@ -1,4 +1,4 @@
-//! Sums over all pages, with what of each is resident.
+//! Sums over all pages, with the resident bytes of each.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,21 +9,21 @@ use plimsoll_facts::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched};
 
-/// Headers looked at: 64 GiB of pages.
+/// Limit of headers that are read: 64 GiB of pages.
 const MOST_HEADERS: usize = 1 << 18;
-/// The heap is a part of its isolate, and the isolate is not larger.
+/// Upper bound of an isolate's size. The heap is a part of its isolate.
 const ISOLATE: u64 = 64 << 10;
-/// Of a heap, and of an allocator that it points at: as much as is searched.
+/// Bytes that are searched in a heap, and in an allocator that the heap points at.
 const HEAP: u64 = 16 << 10;
 const ALLOCATOR: u64 = 4 << 10;
 /// Flags of pages in the two halves of the young generation (kFromPage, kToPage).
 const YOUNG: u64 = 8 | 16;
-/// Bytes that a space states, in its record, that it has committed.
+/// Index of the word in a space's record that states its committed bytes.
 const COMMITTED: usize = 3;
-/// The target runs on between the first page and the last: one in that many bytes may have changed.
+/// One in this many bytes may have changed between the first page and the last, because the target keeps running.
 const MOVED: u64 = 32;
 
-/// Why the heap stays closed.
+/// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     NoPages,
@@ -62,7 +62,7 @@ enum Kind {
     Large,
     Code,
     ReadOnly,
-    /// Its space has let it go; it is still mapped.
+    /// It belongs to no space any more, but is still mapped.
     Released,
 }
 
@@ -115,7 +115,7 @@ fn pages<M: Memory>(
             continue;
         }
         let (owner, heap) = (record[layout.owner], record[layout.heap]);
-        // A large object's page has room for nothing else: its high-water mark stays where the area starts.
+        // The page of a large object holds nothing else, so its high-water mark stays at the start of the area.
         let is_large = size != ALIGNMENT && allocated > 0 && record[layout.allocated + 2] == start - found.at;
         let flags = layout.flags(&found);
         let kind = match () {
@@ -123,7 +123,8 @@ fn pages<M: Memory>(
             () if owner == 0 => Kind::Released,
             () if flags & YOUNG != 0 && is_large => Kind::LargeYoung,
             () if flags & YOUNG != 0 => Kind::Young,
-            // Up to V8 12 code isn't executable while it is written; but a guard lies between the ends of its area and its page.
+            // Up to V8 12, a code page isn't executable while V8 writes to it. But a guard lies between the end of its
+            // area and the end of the page.
             () if vma.executable || found.at + size - end >= PAGE => Kind::Code,
             () if is_large => Kind::Large,
             () => Kind::Old,
@@ -136,7 +137,8 @@ fn pages<M: Memory>(
     pages
 }
 
-/// The sizes of all pages of a space are what the space states, for nearly all bytes; a page of another heap is none.
+/// Whether the sizes of all pages of a space sum to what the space states, for nearly all bytes. A page whose space has
+/// another heap counts as wrong.
 fn is_proven<M: Memory>(pages: &[Page], spaces: &mut Spaces<'_, M>) -> bool {
     let mut sums: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for page in pages.iter().filter(|page| page.owner != 0) {
@@ -152,7 +154,7 @@ fn is_proven<M: Memory>(pages: &[Page], spaces: &mut Spaces<'_, M>) -> bool {
     all > 0 && wrong <= all / MOVED
 }
 
-/// One for each isolate.
+/// The heaps, one for each isolate.
 fn heaps(pages: &[Page]) -> Vec<u64> {
     let mut heaps: Vec<u64> = pages.iter().filter(|page| page.owner != 0).map(|page| page.heap).collect();
     heaps.sort_unstable();
@@ -161,14 +163,14 @@ fn heaps(pages: &[Page]) -> Vec<u64> {
     heaps
 }
 
-/// Where new objects go.
+/// The positions of the next objects.
 #[derive(Default)]
 struct Tops {
-    /// By page: how many of its bytes are objects. A young page that isn't here has none.
+    /// Bytes of objects by page. A young page that is missing here has none.
     young: HashMap<u64, u64>,
     /// Heaps whose young page in use was found.
     known: Vec<u64>,
-    /// By page: bytes that count as allocated, and are still free.
+    /// By page: bytes that V8 counts as allocated but that are still free.
     free: HashMap<u64, u64>,
 }
 
@@ -193,7 +195,7 @@ impl Tops {
             pointers.dedup();
             let pointed = pointers.iter().filter_map(|at| read(memory, *at, ALLOCATOR));
             let pointed: Vec<Area<'_>> = pointed.flat_map(|words| areas(pages, heap, &words)).collect();
-            // By their limits, since copies of one area may be older.
+            // Keyed by limit, because there may be older copies of the same area.
             let mut free: HashMap<u64, (u64, u64)> = HashMap::new();
             for area in before.into_iter().chain(areas(pages, heap, &within)).chain(pointed) {
                 if matches!(area.page.kind, Kind::Old | Kind::Code) {
@@ -208,13 +210,13 @@ impl Tops {
         tops
     }
 
-    /// Pages before the one in use are full.
+    /// Marks the pages before the one in use as full.
     fn fill_before(&mut self, pages: &[Page], by_node: &HashMap<u64, &Page>, current: &Page) {
         let of_space =
             |page: &&Page| page.kind == Kind::Young && page.owner == current.owner && page.heap == current.heap;
         let nexts: HashMap<u64, u64> = pages.iter().filter(of_space).map(|page| (page.next, page.node)).collect();
         let mut node = current.node;
-        // Of a list that leads back to itself each page counts once.
+        // If a list leads back to itself, each page counts once.
         while let Some(before) = nexts.get(&node).filter(|before| !self.young.contains_key(before)) {
             let Some(page) = by_node.get(before) else { return };
             self.young.insert(*before, page.end - page.start);
@@ -223,7 +225,7 @@ impl Tops {
     }
 }
 
-/// Free space where the next objects of a heap go: from `top` to `limit`, in one page.
+/// Free space for the next objects of a heap: from `top` to `limit`, in one page.
 struct Area<'p> {
     page: &'p Page,
     top: u64,
@@ -234,7 +236,7 @@ struct Area<'p> {
 fn areas<'p>(pages: &'p [Page], heap: u64, words: &[u64]) -> Vec<Area<'p>> {
     let area = |words: &[u64]| {
         let &[start, top, limit] = words else { return None };
-        // Objects are never referred to by an aligned address: V8 marks pointers to them in the lowest bit.
+        // These words aren't references to objects: V8 sets the lowest bit of a reference.
         let is_ordered = 0 < start && start <= top && top <= limit && (start | top | limit).is_multiple_of(8);
         let after = is_ordered.then(|| pages.partition_point(|page| page.range.start.0 <= start))?;
         let page = pages[..after].last()?;
@@ -269,7 +271,7 @@ fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHe
             Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records, allocated),
             Kind::Released => (HeapPart::Leaving, HeapPart::Leaving, area),
         };
-        // Objects were written when they were made, and the header before them.
+        // V8 wrote the header first, and each object when it was made. So resident bytes count for these before the rest.
         let header = Bytes(page.start - page.range.start.0).min(resident);
         let live_resident = live.min(resident - header);
         heap.add(HeapPart::Records, length - area, header);

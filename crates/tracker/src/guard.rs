@@ -42,8 +42,8 @@ impl Deref for Taken {
     type Target = ThreadState;
     #[inline(always)]
     fn deref(&self) -> &ThreadState {
-        // SAFETY: a `Taken` is made by whoever takes a `current` other than 0 and sets it to 0, so a handler on top finds
-        // none to take; other threads touch what lies in front of the state only (`slots::Shared`).
+        // SAFETY: whoever makes a `Taken` has set `current` to 0, so a signal handler of this thread finds no state to take;
+        // other threads touch only what lies in front of the state (`slots::Shared`).
         unsafe { &*self.0 }
     }
 }
@@ -81,7 +81,7 @@ impl Nested {
     }
 }
 
-/// Who a hook is.
+/// What [`enter`] gives a hook.
 pub enum Entered {
     /// With a state of its own.
     Thread(Inside),
@@ -104,7 +104,7 @@ pub fn enter() -> Entered {
     enter_without(segment)
 }
 
-/// [`enter`] of a thread whose state is not there.
+/// [`enter`] in a thread whose word `current` is 0.
 #[cold]
 #[inline(never)]
 fn enter_without(segment: Segment) -> Entered {

@@ -36,12 +36,12 @@ pub fn is(phase: Phase) -> bool {
     NOW.load(Acquire) == phase as u32
 }
 
-/// The next phase begins.
+/// Enters a phase.
 pub fn enter(phase: Phase) {
     NOW.store(phase as u32, Release);
 }
 
-/// The real functions are known, unless another thread got further meanwhile.
+/// Leaves [`Phase::New`], because the real functions are known. No effect if another thread has left it meanwhile.
 pub fn leave_new() {
     let next = if is_late() { Phase::Passing } else { Phase::Resolved };
     let _ = NOW.compare_exchange(Phase::New as u32, next as u32, AcqRel, Relaxed);
@@ -49,12 +49,12 @@ pub fn leave_new() {
 
 static LATE: AtomicBool = AtomicBool::new(false);
 
-/// Whether this tracker came to a process that was running.
+/// Whether the tracker was loaded into a process that was running already.
 pub fn is_late() -> bool {
     LATE.load(Relaxed)
 }
 
-/// This tracker came to a process that was running.
+/// Notes that the tracker was loaded into a process that was running already.
 pub fn note_late() {
     LATE.store(true, Relaxed);
 }

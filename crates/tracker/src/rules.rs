@@ -1,4 +1,4 @@
-//! The compiled rules of this run: which category each caller's code has. Taken once at boot.
+//! The compiled rules of this run: which category each caller's code has. Set once, at boot.
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{self, Rules};
@@ -6,7 +6,7 @@ use plimsoll_segment::rules::{self, Rules};
 static RULES: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes `compiled`, or the default rules where it is none or damaged.
+/// Sets the rules: `compiled`, or the default rules if it is missing or damaged.
 pub fn init(compiled: Option<&'static [u8]>) {
     let bytes = compiled.filter(|b| Rules::parse(b).is_some()).unwrap_or(rules::DEFAULT);
     BYTES.store(bytes.len(), Relaxed);

@@ -40,7 +40,7 @@ pub extern "C" fn category_pop() {
         if t.pushed > 0 {
             t.pushed -= 1;
             let below = t.categories.get(t.pushed as usize).copied();
-            // Deeper than is kept: the last one that is kept stays in force until the stack is that low again.
+            // Beyond the depth that is kept, the category that was pushed last stays in force until the stack is below that depth.
             if let Some(c) = below {
                 t.category_tag = (c as u64) << 48;
             }

@@ -1,6 +1,6 @@
-//! syscall(2), for a few numbers. Calls for memory by number are booked like libc's functions (tcmalloc, abseil and sandboxes make
-//! such calls). Calls for seccomp, limits, roots and users are handled like libc's functions. Any other number costs five
-//! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
+//! syscall(2), for a few numbers. Calls for memory by number are booked like libc's functions (tcmalloc, abseil and
+//! sandboxes make such calls). Calls for seccomp, limits, roots and users are handled like libc's functions. Any other
+//! number costs five instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
 
 use super::loader::{Next, real};
 use super::resolve::resolve;
@@ -41,7 +41,7 @@ pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
 /// A bit for each number that isn't passed on at once.
 pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, LOOKED_AT), RIGHTS);
 
-/// syscall(2), of the numbers in `LOOKED_AT` and `RIGHTS`, and of any while the real one isn't known.
+/// syscall(2) with a number in `LOOKED_AT` or `RIGHTS`; with any number while the real function is unknown.
 pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
     match number as usize {
         nr::SECCOMP => seccomp::before_seccomp(a as u32, b as u32, c),
@@ -60,7 +60,7 @@ pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c
     Next::jump(real(Call::syscall))
 }
 
-/// syscall(2), of the numbers in `MEMORY`.
+/// syscall(2) with a number in `MEMORY`.
 ///
 /// # Safety
 /// Called by the entry stub: the program's arguments, the stack pointer at its entry, the caller's frame pointer.

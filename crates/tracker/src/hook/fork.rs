@@ -1,4 +1,4 @@
-//! fork(), by libc's own handlers: they run around every fork() of libc, those inside daemon and forkpty too, and not
+//! fork(), by handlers that libc calls. They run around every fork() of libc, also inside daemon and forkpty. They don't run
 //! around vfork, posix_spawn and system, whose children only exec.
 //!
 //! ```text
@@ -7,19 +7,21 @@
 //!                                                                    file made from the copy, which is given back
 //! ```
 //!
-//! A child that execs or ends before it allocates, frees or maps anything costs no file. One that does gets all that was in
-//! use, rows numbered as they were, since the keys in its blocks name them; so its sums begin as its parent's.
-//! [`crate::account::inherited`] has what other threads mean for that. Of a process that was attached to, handlers of other
-//! libraries run between ours and fork(): what they allocate and free there isn't in the child's books.
+//! A child that execs or ends before it allocates, frees or maps anything costs no file. Any other child gets a copy of all
+//! that was in use. Its rows keep their numbers, since the keys in its blocks name them, so its sums begin as its parent's.
+//! [`crate::account::inherited`] says what the parent's other threads mean for the copy. In a process that was attached to,
+//! handlers of other libraries run between ours and fork(): what they allocate and free there isn't in the child's books.
 //!
-//! The file is mapped where the parent's was. So a hook that a signal handler interrupted, which forked, goes on in the child
-//! with the child's own books; there they are made at once.
+//! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook continues
+//! in the child with the child's own books. In that case they are made at once.
 //!
-//! What makes the file later must still be possible then. Calls that take it away make it first: before a filter
-//! ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on files ([`super::limits`]). A child that enters seccomp's strict mode by an instruction of its own, and allocates for the
-//! first time afterwards, is killed for our openat(2), as it is for a table that grows.
-//! A child without a copy (no memory, or the directory is out of the parent's reach), or that can't make a file, books nothing:
-//! the parent counts it, or the child in the parent's file, if it reaches that.
+//! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that make it
+//! before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on files
+//! ([`super::limits`]). One case remains: a child enters seccomp's strict mode without libc, and allocates for the first time
+//! afterwards. The kernel then kills it for our openat(2), as it does if a table must grow.
+//!
+//! A child books nothing if it has no copy (no memory, or the parent can't reach the directory), or if it can't make a file.
+//! The parent counts it; or the child counts itself in the parent's file, if it can open that.
 
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
@@ -52,7 +54,7 @@ extern "C" fn prepare_child() {
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
     let Some(parent) = Segment::published() else {
-        // A child that hasn't booked yet: its own child begins with the same.
+        // This process is a fork child that hasn't booked yet: its own child begins with the same copy.
         let inherited = WIPED.inherited.load(Acquire);
         if inherited != 0 {
             tls_set::<PARENT>(LASTING.load(Relaxed));
@@ -61,9 +63,9 @@ extern "C" fn prepare_child() {
         return;
     };
     parent.count(Counter::forks, 1);
-    // Late, our handler runs before the allocator's own, which was registered first. glibc's malloc needs none; but one that
-    // maps memory under its own lock would wait for the map, and the fork for it. The child's copy of the map is then as
-    // after a kill: valid.
+    // After an attach, our handler runs before the allocator's, which was registered first. glibc's malloc needs none. Another
+    // allocator may map memory under its own lock: it would wait for the map's lock, and the fork for the allocator's. So the
+    // map isn't locked, and the child's copy of it is as after a kill: valid.
     if !phase::is_late() || blocks::allocator() == Allocator::Glibc as u32 {
         books::lock_for_fork(parent);
     }
@@ -96,7 +98,8 @@ extern "C" fn after_in_child() {
     become_child();
 }
 
-/// What the child does at once. Handlers of others, and signals, may come before ours and book: then it is done there.
+/// What the child does at once. If a handler of another library or a signal handler books before our handler runs, [`begin`]
+/// calls this.
 fn become_child() {
     let (parent, inherited) = (tls_get::<PARENT>(), tls_get::<PREPARED>());
     tls_set::<PREPARED>(0);
@@ -108,7 +111,7 @@ fn become_child() {
     windows::reset_after_fork(unsafe { Segment::at(parent) });
     if inherited == 0 {
         books::leave_after_fork();
-        // SAFETY: nobody books there any more: the base was wiped. Free and malloc look for rows there all the same.
+        // SAFETY: nobody books there any more: the base was wiped. free and malloc still read rows there.
         unsafe { windows::blank(Segment::at(parent)) };
         return;
     }
@@ -116,17 +119,17 @@ fn become_child() {
     let mut inherited = unsafe { Inherited::at(inherited) };
     // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
     inherited.follow(unsafe { Segment::at(parent) }, slot());
-    // The lock that tells others that the parent's segment is in use goes with the mapping.
+    // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's end.
     // SAFETY: as above.
     if !unsafe { windows::blank(Segment::at(parent)) } {
         books::leave_after_fork();
         return inherited.give_back();
     }
-    // What else there is to do waits: each page that is written is copied, for a child that may exec at once.
+    // The rest waits: the child may exec at once, and the kernel copies each page that it writes.
     WIPED.child.store(os::getpid() as usize, Relaxed);
     WIPED.forked[0].store(os::clock_ns(Clock::Boottime), Relaxed);
     WIPED.forked[1].store(os::clock_ns(Clock::Realtime), Relaxed);
-    // A handler forked on top of a hook, which goes on with what it had in hand.
+    // A signal handler interrupted a hook and forked: the hook continues here with the rows that it has found.
     let is_nested = books::is_held_below() || (tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE);
     if is_nested {
         make(inherited);
@@ -140,10 +143,10 @@ fn slot() -> u32 {
     (tls_get::<SLOT_MARK>() as u32).saturating_sub(1)
 }
 
-/// This process has no segment and is asked for one.
+/// Called when a hook finds no segment: makes that of a fork child.
 fn begin() {
     if tls_get::<PREPARED>() != 0 && WIPED.inherited.load(Relaxed) == 0 {
-        // The page was wiped since prepare: this is the child, and our handler is yet to come.
+        // The page was wiped since `prepare`: this is the child, and our handler hasn't run yet.
         become_child();
     }
     let base = WIPED.inherited.load(Acquire);
@@ -153,7 +156,7 @@ fn begin() {
     if WIPED.child.load(Relaxed) != os::getpid() as usize {
         return;
     }
-    // What a handler books would have nowhere to go meanwhile.
+    // A signal handler would find no books meanwhile.
     let before = os::block_signals();
     if WIPED.inherited.swap(0, AcqRel) == base {
         if tls_get::<PREPARED>() == base {

@@ -1,7 +1,7 @@
-//! setrlimit, setrlimit64, prlimit, prlimit64. For a limit on address space (`RLIMIT_AS`), the tracker first unmaps its unused
+//! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) the tracker unmaps its unused
 //! memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much memory as
 //! without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on files
-//! (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`), a fork child without a segment makes its segment.
+//! (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a segment makes its segment.
 
 use super::loader::{Next, real};
 use super::seccomp::is_child_of_vfork;
@@ -46,13 +46,13 @@ fn look(resource: usize, limit: usize) {
     }
 }
 
-/// `given` points to `struct rlimit`, the soft limit first, or nowhere: then only the old one is asked for.
+/// `given` points to `struct rlimit`, the soft limit first. Null: the program only reads the old limit.
 fn limited(given: usize) {
-    // Such a child has the parent's memory, and limits of its own.
+    // A child of vfork has the parent's memory, and limits of its own.
     if given == 0 || !os::readable(given) || is_child_of_vfork() {
         return;
     }
-    // A fork child that has no segment yet has memory in the place of its parent's: it makes its own first.
+    // In a fork child without a segment, other memory lies where its parent's segment was: it makes its own segment first.
     let _ = Segment::current();
     // SAFETY: eight bytes are readable.
     limit_address_space(unsafe { (given as *const u64).read_unaligned() });
@@ -65,7 +65,7 @@ fn limit_address_space(limit: u64) {
         return;
     }
     if let Some(segment) = Segment::mapped() {
-        // Before the windows are cut: this one looks where they end.
+        // Before the windows are cut, since only this free checks where they end.
         let (whole, windows) = (malloc::free_glibc as *mut (), malloc::free_glibc_in_windows as *mut ());
         let _ = malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
         segment.cut();

@@ -1,8 +1,8 @@
 //! operator new and delete of C++.
 //!
-//! libstdc++'s call malloc and free, whose hooks see them. An allocator that is linked or preloaded as a whole brings
-//! operators of its own that take the short way; then they are booked here. What may throw (new) is called from the
-//! assembly of the entry, never from Rust: an exception passes a frame that has nothing but its size.
+//! libstdc++'s operators call malloc and free, whose hooks book the block. An allocator that is linked or preloaded as a whole
+//! brings operators of its own that don't call these; then the block is booked here. The assembly of the entry calls what may
+//! throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
 
 use super::malloc::slow::{book_fresh, book_release};
 use crate::account::keys::is_booked;
@@ -13,7 +13,7 @@ use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What an entry does next.
+/// What an entry calls, and whether it books.
 #[repr(C)]
 pub struct Next {
     /// The real operator.
@@ -22,7 +22,7 @@ pub struct Next {
     books: usize,
 }
 
-/// For the operator with this number.
+/// Called by the entry of the operator with this number.
 pub extern "C" fn next(i: usize) -> Next {
     if !resolved() {
         resolve();
@@ -31,12 +31,12 @@ pub extern "C" fn next(i: usize) -> Next {
     Next { real, books: own as usize }
 }
 
-/// Books what a real new answered.
+/// Books the block that a real new returned.
 ///
 /// # Safety
 /// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
-    // SAFETY: the caller's contract. jemalloc's aligned forms ask its exported aligned_alloc, whose hook has booked it.
+    // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked the block.
     unsafe {
         if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !is_booked(p) {
             book_fresh(p, n, sp, fp);
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mu
     p
 }
 
-/// For the delete with this number: books the release, answers where to go on.
+/// For the delete with this number: books the release, and returns the address of the real operator.
 ///
 /// # Safety
 /// `p` is null or a live block; `ra` is where the delete was called.

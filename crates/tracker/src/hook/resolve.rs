@@ -1,5 +1,5 @@
-//! The first call of any hook: reads the loader's list to find the real functions (no dlsym, no allocation), and finds
-//! out whose malloc is below.
+//! The first call of any hook: reads the loader's list to find the real functions (no dlsym, no allocation), and
+//! determines which allocator is below the hooks.
 
 use crate::account::{blocks, classes, image};
 use crate::phase::{self, Phase};
@@ -28,20 +28,20 @@ pub fn resolve() {
         libc::set_allocator(o);
     }
     image::init();
-    // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
-    // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
-    // and the one that forks would wait for each other.
+    // Before the allocator registers its handlers: `prepare` handlers run in reverse order (pthread_atfork(3)), so ours takes
+    // the map's lock when the allocator's locks are held already. In the other order, a thread that maps memory under an
+    // allocator's lock and the thread that forks would wait for each other.
     super::fork::init();
     phase::leave_new();
 }
 
-/// Learns the sizes of the allocator below, which has to tell them without a block of each: in tcmalloc, a block of each would make
-/// half a MiB resident. Not in the first call of a hook: that may come from inside the allocator, which holds its locks then.
+/// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of each size
+/// would make half a MiB resident. Not called in the first call of a hook, which may come from inside the allocator.
 ///
 /// # Safety
-/// [`resolve`] was called.
+/// [`resolve`] was called, and the caller isn't inside the allocator, whose locks the function may take.
 pub unsafe fn learn_sizes() {
-    // SAFETY: the caller's contract, and its place.
+    // SAFETY: the caller's contract.
     classes::learn(blocks::allocator(), |request| unsafe { libc::size_of_request(request) });
 }
 

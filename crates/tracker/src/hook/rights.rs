@@ -1,9 +1,9 @@
-//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns: after such a call the process may have no access to the directory
-//! of the segments. A fork child usually makes its segment at its first block; if it calls one of these first, it makes the segment
-//! before the call. A process that has a segment keeps it. If its later children can't make theirs, they are counted as untracked.
-//! A program that makes the system call itself (without libc) isn't seen.
+//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns: after such a call the process may have no access to the
+//! directory of the segments. A fork child usually makes its segment at its first block. If it calls one of these first, it
+//! makes the segment before the call. A process that has a segment keeps it. If its later children can't make theirs, they
+//! are counted as untracked. A program that makes the system call itself (without libc) isn't seen.
 //!
-//! Groups aren't looked at: a directory of segments is for its owner alone.
+//! Calls that change groups aren't hooked: only its owner may enter a directory of segments.
 
 use super::loader::{Next, real};
 use crate::account::segment_file;
@@ -36,7 +36,7 @@ before! {
     before_setns setns;
 }
 
-/// What this process may reach will change.
+/// Called before a call that may change which files this process can reach.
 #[cold]
 pub(super) fn will_change() {
     let _ = Segment::current();

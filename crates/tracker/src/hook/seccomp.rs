@@ -1,12 +1,14 @@
-//! prctl, and seccomp(2) by syscall, for `PR_SET_SECCOMP` with a mode or a filter. In strict mode the kernel kills a thread for every
-//! system call except read, write, exit and sigreturn. From then on the tracker makes no system call in this thread; an entry that
-//! needs one (because a table must grow) is counted as lost. A filter is copied and evaluated before each system call of the
-//! tracker; a call that the filter would refuse isn't made. If no table could grow under the filter, the tracker reserves memory
-//! before the filter is in force. `PR_SET_NO_NEW_PRIVS` announces a filter, so a fork child without a segment makes its segment then.
+//! prctl, and seccomp(2) by syscall, for `PR_SET_SECCOMP` with a mode or a filter. In strict mode the kernel kills a thread
+//! for every system call except read, write, exit and sigreturn. From then on the tracker makes no system call in this thread;
+//! an entry that needs one (because a table must grow) is counted as lost. A filter is copied and evaluated before each system
+//! call of the tracker; a call that the filter would refuse isn't made. If no table could grow under the filter, the tracker
+//! reserves memory before the filter is in force. `PR_SET_NO_NEW_PRIVS` announces a filter, so a fork child without a segment
+//! makes its segment then.
 //!
-//! The tail jump leaves no place behind the call, so the thread is marked before it, unless the kernel would refuse: it may
-//! have no seccomp, and a thread under a filter can't change to strict mode (seccomp(2), EINVAL). A filter that the kernel refuses is asked all
-//! the same. A program that makes the system call by itself (no libc) isn't seen.
+//! The hook jumps to the real function, so it can't act on the result: it marks the thread before the call. It doesn't mark
+//! the thread if the kernel would refuse strict mode: there may be no seccomp, and a thread under a filter can't change to
+//! strict mode (seccomp(2), EINVAL). A filter that the kernel then refuses is evaluated all the same. A program that makes the
+//! system call itself (without libc) isn't seen.
 
 use super::loader::{Next, real};
 use crate::account::mapping::books;
@@ -29,7 +31,7 @@ pub extern "C" fn before_prctl(operation: i32, mode: usize, filter: usize) -> Ne
     match (operation, mode) {
         (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) => strict(),
         (PR_SET_SECCOMP, SECCOMP_MODE_FILTER) => filtered(filter),
-        // The filter itself may come by an instruction of the program's own.
+        // The program may install the filter itself without libc.
         (PR_SET_NO_NEW_PRIVS, 1) => drop(Segment::current()),
         _ => {}
     }
@@ -49,7 +51,7 @@ fn strict() {
     if os::seccomp_mode() == Some(0) {
         // A fork child that has no file yet can't make one afterwards.
         let _ = Segment::current();
-        // Its id can't be asked for afterwards.
+        // Afterwards the thread can't ask the kernel for its id.
         books::id_of_thread();
         tls_set_half::<STRICT>(1);
     }
@@ -60,7 +62,7 @@ fn filtered(given: usize) {
         return;
     }
     let Some(filter) = filter_at(given) else { return };
-    // In a fork child this makes its file, too, if it has none yet.
+    // In a fork child without a file, `Segment::current` makes the file.
     if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
         callers::reserve();
         frames::reserve();
@@ -69,7 +71,8 @@ fn filtered(given: usize) {
     filter.add();
 }
 
-/// Such a child has the parent's memory, and its filter is none of the parent's. What it allocates before its exec grows no table.
+/// Whether this is a child of vfork. It has the parent's memory, but its filter doesn't apply to the parent. What it allocates
+/// before its exec grows no table.
 pub(super) fn is_child_of_vfork() -> bool {
     let pid = os::getpid();
     pid != 0 && super::fork::process_id().is_some_and(|own| own != pid)

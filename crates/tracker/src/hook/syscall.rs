@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 /// then that function.
 pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
 
-/// From, to.
+/// First address of that object, and one past the last.
 static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// The real functions are known.
+/// Called when the real functions are known.
 pub fn init() {
     let syscall = libc::real(Call::syscall);
     if syscall != 0 {

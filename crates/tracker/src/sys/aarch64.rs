@@ -1,4 +1,4 @@
-//! aarch64: the same surface as `x86_64.rs`. It compiles; no machine here runs it.
+//! aarch64: the same surface as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles, and which test runs it.
 //!
 //! Thread-local words lie behind `tpidr_el0` by initial-exec offsets, as drawn in `x86_64.rs`.
 
@@ -28,13 +28,13 @@ pub const DEPTH: usize = 16;
 pub const STRICT: usize = 20;
 /// Between the handlers around a fork: what the child's books begin with.
 pub const PREPARED: usize = 24;
-/// And the parent's.
+/// Between the handlers around a fork: the parent's segment.
 pub const PARENT: usize = 32;
 /// Slot in the segment + 1.
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
-/// What this thread took the lock of the mapping books with ([`crate::account::mapping`]); its id in the low half.
+/// The word with which this thread took the lock of the mapping books ([`crate::account::mapping`]); low half: its id.
 pub const HOLDS: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
@@ -88,7 +88,7 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
 /// what one instruction does there.
 ///
 /// # Safety
-/// A live, aligned word that all access as an atomic.
+/// A live, aligned word that every thread accesses as an atomic.
 #[inline(always)]
 pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     use core::sync::atomic::{AtomicU64, Ordering::Release};
@@ -133,10 +133,10 @@ pub(super) use weak_address;
 /// Registers that hold a call's first arguments.
 pub const ARGUMENT_REGISTERS: usize = 8;
 
-/// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
+/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would refuse it.
 ///
 /// # Safety
-/// The arguments must be what the call wants; memory it writes must be ours.
+/// The arguments are valid for the call; memory that it writes is ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
@@ -209,7 +209,7 @@ pub mod nr {
     pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 
-/// Defines functions that go on to others whatever the stack's alignment is: the CPU faults on any access through a
+/// Defines functions that continue in others. Nothing needs to be aligned: the CPU faults on any access through a
 /// misaligned stack pointer (SCTLR_EL1.SA0, which Linux sets), so no program has one.
 #[macro_export]
 macro_rules! any_alignment {
@@ -217,7 +217,7 @@ macro_rules! any_alignment {
         $(#[doc = $d])*
         ///
         /// # Safety
-        /// As the function that it goes on to.
+        /// As the function that it continues in.
         $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
             #[allow(unused_unsafe)]
             // SAFETY: the caller's contract is that function's.

@@ -18,7 +18,8 @@ pub fn now_ns() -> u64 {
 }
 
 /// As `now_ns`, and later than any earlier result: the order decides which of two objects at one address a caller was
-/// in. A finer clock would read the time stamp counter, which seccomp's strict mode punishes with death.
+/// in. A finer clock would read the time stamp counter, and in seccomp's strict mode that instruction raises SIGSEGV
+/// (kernel/seccomp.c, `disable_TSC`).
 pub fn ordered_ns() -> u64 {
     static LAST: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
     let now = now_ns();

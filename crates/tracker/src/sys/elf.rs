@@ -346,7 +346,7 @@ pub(super) unsafe extern "C" fn shown(info: *const c_void, _bytes: usize, data: 
     0
 }
 
-/// Pages that the loader has made read-only after it relocated them, and their protection now.
+/// Pages that the loader has made read-only after it relocated them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarded {
     /// First address.

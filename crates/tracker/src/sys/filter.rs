@@ -30,9 +30,9 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// The number of filters in the list.
+/// Filters in the list at most. With one more, no call is permitted.
 pub(super) const KNOWN: usize = 16;
-/// Addresses of the copies ([`Filter`]); 0: being added.
+/// Address and length of each copy ([`Filter`]); address 0: none yet, or being added.
 static FILTERS: [[AtomicUsize; 2]; KNOWN] = [const { [const { AtomicUsize::new(0) }; 2] }; KNOWN];
 static ADDED: AtomicUsize = AtomicUsize::new(0);
 /// The program has a filter that could not be copied: no call is permitted.

@@ -1,10 +1,19 @@
 //! The one table that names every hooked call: the exported entries, the pointers to the real functions, `doctor` and
 //! docs/hooks.md come from it.
 
-/// Calls `$m! { (name, kind, arguments, entry) … }`. The entry is a path below `hook/`: this table only names it. Kinds:
-/// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments), `numbered` (the same or a call for some numbers, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets),
-/// `variadic` (the hook gets the addresses of the arguments).
+/// Calls `$m! { (name, kind, arguments, entry) … }`. The entry is a path below `hook/`: this table only names it.
+///
+/// | kind | what the exported entry does |
+/// | --- | --- |
+/// | `caller` | adds the stack and frame pointer to the arguments, and continues in the hook |
+/// | `straight` | as `caller`, for a hook that runs at any alignment of the stack |
+/// | `plain` | continues in the hook with unchanged arguments |
+/// | `stacked` | keeps up to six arguments; the stack and frame pointer follow on the stack |
+/// | `before` | calls the hook, then jumps to the real function |
+/// | `numbered` | syscall(2): calls a hook for some numbers, does as `before` for others, and jumps for the rest |
+/// | `around` | as `before`, or calls the real function and then a second hook |
+/// | `through` | jumps through a pointer that boot sets |
+/// | `variadic` | gives the hook the addresses of the arguments |
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
@@ -67,7 +76,7 @@ macro_rules! hooked_calls {
 }
 
 /// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
-/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps on, and the caller is found above libstdc++'s.
+/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps to the real operator, and the walk finds the caller above it.
 /// Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
 #[macro_export]
 macro_rules! hooked_operators {

@@ -111,7 +111,7 @@ const LATE_BIT: usize = LATE >> ADDRESS_BITS;
 const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
 /// Objects that the program started with: the first in the loader's list, never unloaded.
 static AT_START: AtomicUsize = AtomicUsize::new(0);
-/// The operators new come first in the list.
+/// The first operators in the list are those that allocate (new).
 const MAKES: usize = 8;
 
 /// Notes that the real malloc is this object's and not libc's.
@@ -126,7 +126,7 @@ pub fn set_allocator(o: elf::Object) {
 /// The allocator's `nallocx(size_t, int)`, if it has one (jemalloc(3); gperftools has it too).
 static NALLOCX: AtomicUsize = AtomicUsize::new(0);
 
-/// The usable bytes that the allocator, if it isn't libc's, would give for a request. Nothing is allocated. 0: it doesn't tell.
+/// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report that.
 ///
 /// # Safety
 /// Not from inside the allocator, whose locks it may take.
@@ -264,7 +264,7 @@ fn errno_location() -> *mut c_int {
     if f == 0 {
         return core::ptr::null_mut();
     }
-    // SAFETY: libc answers a valid pointer for every thread.
+    // SAFETY: libc returns a valid pointer for every thread.
     unsafe { call!(f, () -> *mut c_int,) }
 }
 
@@ -422,7 +422,7 @@ pub fn handle_signal(number: c_int, handler: extern "C" fn(c_int)) {
     }
 }
 
-/// The shim's hooks, in the order of the hook table.
+/// The exported entries of the shared object (crates/preload), in the order of the hook table.
 pub type Exports = [AtomicUsize; HOOKED];
 
 static EXPORTS: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());

@@ -3,12 +3,12 @@
 //!
 //! # Contract
 //!
-//! - Nothing here allocates, takes a lock or touches errno: system calls are made directly and answer `Result<usize, i32>`.
+//! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and errno stays.
 //! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
-//! - After [`crate::boot`] has finished, only `os::back`, `os::private`, clocks and `os::readable` are called, and none
-//!   opens a file. The exceptions are the ones DESIGN names: a fork child's segment and the summary on a signal.
-//! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) there are none at all: each answers EPERM.
-//! - Nor is there any that a filter which the program has set wouldn't let pass ([`filter`]).
+//! - After [`crate::boot`] or [`crate::agent`] has finished, a file is opened for three purposes only: a fork child's segment,
+//!   the summary on a signal, and the program that an exec is about to run.
+//! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) no system call is made: each returns EPERM.
+//! - A system call that one of the program's filters would refuse isn't made either ([`filter`]).
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]
@@ -26,7 +26,7 @@ mod hooked_calls;
 pub mod libc;
 pub mod os;
 
-/// What threads write often lies on cache lines of its own: every other thread would wait for what shares them. Two lines,
-/// since CPUs fetch them in pairs.
+/// A value that threads write often, on cache lines of its own: otherwise each write would slow down the threads that use
+/// its neighbours. Two lines, since CPUs fetch them in pairs.
 #[repr(C, align(128))]
 pub struct CachePadded<T>(pub T);

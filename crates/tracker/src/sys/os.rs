@@ -506,13 +506,13 @@ pub unsafe fn wipe_on_fork(p: usize, bytes: usize) -> bool {
     unsafe { syscall(nr::MADVISE, [p, bytes, MADV_WIPEONFORK, 0, 0, 0]) }.is_ok()
 }
 
-/// Whether eight bytes at `p` can be read, asked of the kernel: rt_sigprocmask copies the new mask in before it looks
-/// at `how`, so an invalid `how` answers EINVAL for readable memory and EFAULT otherwise, and changes nothing.
+/// Whether eight bytes at `p` can be read. The kernel answers: rt_sigprocmask copies the new mask in before it checks
+/// `how`. With an invalid `how` it fails with EINVAL if the memory is readable and with EFAULT if not, and changes nothing.
 pub fn readable(p: usize) -> bool {
     ask(p) == Err(errno::EINVAL)
 }
 
-/// The kernel's error of that call. Anything but EINVAL and EFAULT comes from a filter.
+/// The kernel's answer to the call that [`readable`] makes. Anything but EINVAL and EFAULT comes from a filter.
 pub fn ask(p: usize) -> Result<usize, i32> {
     // SAFETY: `how` is invalid on purpose: the mask stays as it is.
     unsafe { syscall(nr::RT_SIGPROCMASK, question(p)) }
@@ -729,7 +729,7 @@ pub fn close(fd: Fd) {
 pub fn is_readable_after_exec(path: &core::ffi::CStr) -> bool {
     const R_OK: usize = 4;
     let path = path.as_ptr() as usize;
-    // The call that the loader begins with, so a filter that lets programs start allows it.
+    // ld.so makes this call for /etc/ld.so.preload, so a filter that lets programs start allows it.
     #[cfg(target_arch = "x86_64")]
     let (number, arguments) = (nr::ACCESS, [path, R_OK, 0, 0, 0, 0]);
     #[cfg(not(target_arch = "x86_64"))]

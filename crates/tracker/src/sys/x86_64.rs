@@ -1,18 +1,18 @@
 //! x86-64: the raw system call, the thread-local words, calls from any stack.
 //!
-//! Thread-local words: 64 bytes of initial-exec TLS. glibc keeps a small surplus for objects that are loaded late with
-//! static TLS; 1,024 bytes load into a running JVM, 1,600 don't (experiments/ag.c), so 64 is safe.
+//! Thread-local words: 64 bytes of initial-exec TLS. An object that is loaded into a running process gets static TLS only
+//! from the small surplus that glibc keeps (elf/dl-tls.c); 64 bytes fit.
 //!
 //! ```text
 //! fs:[tls + 0]   current   *ThreadState while the thread is outside the tracker; 0 while inside, or without a state
 //! fs:[tls + 8]   own       *ThreadState of this thread; 0 none yet; 1 the thread is past its end
 //! fs:[tls + 16]  depth     how deep slow paths are nested (32 bits)
-//! fs:[tls + 20]  strict    not 0: a system call would be this thread's death (seccomp's strict mode; 32 bits)
-//! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
-//! fs:[tls + 32]  parent    and the parent's
+//! fs:[tls + 20]  strict    not 0: the kernel would kill this thread for a system call (seccomp's strict mode; 32 bits)
+//! fs:[tls + 24]  prepared  between the handlers around fork(): what the child's books begin with
+//! fs:[tls + 32]  parent    between these handlers: the parent's segment
 //! fs:[tls + 40]  slot      slot in the segment + 1, as this thread's rows have it; 0 without a state
 //! fs:[tls + 48]  span      twice the drift bound of this thread's rows
-//! fs:[tls + 56]  holds     the word that this thread last took the lock of the mapping books with; its thread id below
+//! fs:[tls + 56]  holds     the word with which this thread last took the lock of the mapping books; low half: its id
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -41,13 +41,13 @@ pub const DEPTH: usize = 16;
 pub const STRICT: usize = 20;
 /// Between the handlers around a fork: what the child's books begin with.
 pub const PREPARED: usize = 24;
-/// And the parent's.
+/// Between the handlers around a fork: the parent's segment.
 pub const PARENT: usize = 32;
 /// Slot in the segment + 1.
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
-/// What this thread took the lock of the mapping books with ([`crate::account::mapping`]); its id in the low half.
+/// The word with which this thread took the lock of the mapping books ([`crate::account::mapping`]); low half: its id.
 pub const HOLDS: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
@@ -112,11 +112,11 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
     }
 }
 
-/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: a signal handler of the same
-/// thread that adds to it too loses nothing. No lock prefix: other threads only read, and x86 stores are releases.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: no addition is lost if a signal
+/// handler of the thread adds to the word too. No lock prefix: other threads only read, and x86 stores are releases.
 ///
 /// # Safety
-/// A live, aligned word that all access as an atomic.
+/// A live, aligned word that every thread accesses as an atomic.
 #[inline(always)]
 pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     // SAFETY: the caller's contract.
@@ -163,10 +163,10 @@ pub(super) use weak_address;
 /// Registers that hold a call's first arguments.
 pub const ARGUMENT_REGISTERS: usize = 6;
 
-/// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
+/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would refuse it.
 ///
 /// # Safety
-/// The arguments must be what the call wants; memory it writes must be ours.
+/// The arguments are valid for the call; memory that it writes is ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
@@ -240,9 +240,9 @@ pub mod nr {
     pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 
-/// A frame that ends on a multiple of 16, wherever the stack stood. Glibc's malloc works on a misaligned stack (old code,
-/// hand-written assembly, some JITs), while compiled code of ours may keep vector registers in aligned places: so every way
-/// into it leads through this, or through [`go_on`](crate::go_on), where it costs nothing.
+/// Makes a frame that ends on a multiple of 16, wherever the stack pointer was. Programs call glibc's malloc on misaligned
+/// stacks too (old code, hand-written assembly, some JITs), and it works. Our compiled code may keep vector registers in
+/// aligned places, so every path into it makes this frame, or uses [`go_on`](crate::go_on), which makes it only if needed.
 #[macro_export]
 macro_rules! align_stack {
     () => {
@@ -255,7 +255,7 @@ macro_rules! align_stack {
     };
 }
 
-/// The end of such a frame.
+/// Ends the frame of [`align_stack`](crate::align_stack).
 #[macro_export]
 macro_rules! restore_stack {
     () => {
@@ -265,8 +265,8 @@ macro_rules! restore_stack {
     };
 }
 
-/// On to `{t}` with the arguments as they are: a jump, so that no frame is added and exceptions, pthread_exit and
-/// backtraces pass as if the hook weren't there; a call where the stack isn't aligned as the ABI has it (rsp + 8).
+/// Continues in `{t}` with unchanged arguments. A jump, so that no frame is added, and exceptions, pthread_exit and
+/// backtraces pass as if the hook weren't there. A call only if the stack isn't aligned as the ABI demands (rsp + 8).
 #[macro_export]
 macro_rules! go_on {
     () => {
@@ -284,14 +284,14 @@ macro_rules! go_on {
     };
 }
 
-/// Defines functions that go on to others whatever the stack's alignment is.
+/// Defines functions that continue in others, at any alignment of the stack.
 #[macro_export]
 macro_rules! any_alignment {
     ($($(#[doc = $d:literal])* $v:vis fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $target:path;)*) => {$(
         $(#[doc = $d])*
         ///
         /// # Safety
-        /// As the function that it goes on to.
+        /// As the function that it continues in.
         #[unsafe(naked)]
         $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
             core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);

@@ -583,7 +583,7 @@ fn mutated_segments_never_break_the_reader() {
                 assert_eq!(u64::try_from(sum).unwrap_or(u64::MAX), books.total.live.0);
                 assert!(books.total.peak >= books.total.live);
                 walk_sites(&segment);
-                // A profile costs more than all the rest: of each tenth.
+                // A profile costs more than all the rest, so only every tenth segment gets one.
                 if (gaps + clean) % 10 == 0 {
                     summed += u32::from(profiled(&segment, &books, refused % 2 == 0).1);
                 }

@@ -222,7 +222,7 @@ fn agrees(major: u32) {
         ("Server", &["-XX:+UseG1GC", "-XX:+UseStringDeduplication", "-XX:StartFlightRecording:settings=profile"]),
         ("Server", &["-XX:+UseShenandoahGC", "-Xint"]),
     ];
-    // In `make test` each of them runs once: every second with this version, the others with the next.
+    // In `make test`, each load runs once: every second one with this JDK, the others with the next.
     let own = |(n, vm)| (jdks::is_full() || n % 2 == usize::from(major > 17)).then_some(vm);
     for (main, flags) in vms.into_iter().enumerate().filter_map(own) {
         let vm = run(&jdk, &classes, main, flags);
@@ -236,7 +236,7 @@ fn agrees(major: u32) {
         assert!(found.reserve.sites - found.reserve.agree_sites <= 2, "{main} {flags:?}: {}", line(&found));
         malloc.add(&found.malloc);
         reserve.add(&found.reserve);
-        // NMT names the function at the return address, we name that of the call before it.
+        // NMT names the function at the return address; Plimsoll names the function of the call before it.
         assert!(same > 500 && other * 200 <= same, "{main} {flags:?}: {same} as by name, {other} not");
     }
     std::fs::remove_dir_all(&classes).unwrap();

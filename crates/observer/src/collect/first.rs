@@ -27,7 +27,7 @@ use plimsoll_tracked::segment;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// How much a VM is asked to report.
+/// How much a VM is queried about its regions.
 #[derive(Clone, Copy)]
 pub enum Regions<'n> {
     /// Only cheap queries; all regions only if more than 2 % of RSS stays unexplained.

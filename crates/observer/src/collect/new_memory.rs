@@ -226,7 +226,7 @@ mod tests {
         let sum: Bytes = ledger.lines.iter().map(|line| line.resident).sum();
         assert_eq!(sum + ledger.remainder, snapshot.rss());
         assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(0x50000 + 0x2000 + 0x8000));
-        // Not walked yet, so nobody knows which part is live.
+        // Not walked yet, so it is unknown which part is live.
         assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
         assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000 + 0x31000));
     }

@@ -68,8 +68,8 @@ fn fit(means: &[(f64, f64)]) -> Growth {
     Growth { per_hour: slope, least: slope - half, most: slope + half }
 }
 
-/// The 97.5 % quantile of Student's t for ν ≥ 3: Cornish and Fisher's expansion around the normal quantile (Abramowitz
-/// and Stegun 26.7.5), within 0.02 at ν = 4.
+/// The 97.5 % quantile of Student's t for ν ≥ 3: Cornish and Fisher's expansion around the normal quantile
+/// (Abramowitz and Stegun 26.7.5), within 0.02 at ν = 4.
 fn student_975(v: f64) -> f64 {
     let z: f64 = 1.959_963_985;
     z + (z.powi(3) + z) / (4.0 * v)

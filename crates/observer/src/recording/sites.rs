@@ -87,7 +87,7 @@ pub struct SitesOverTime {
     pub recorded: u64,
 }
 
-/// At most `most` moments of the range, the first and the last among them, evenly between. None without sites.
+/// At most `most` moments of the range, evenly spread, including the first and the last. None without sites.
 pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64), most: usize) -> Option<SitesOverTime> {
     let mut times = BTreeSet::new();
     let in_range = |event: &Event| event.time().filter(|time| (from_ns..=to_ns).contains(time));

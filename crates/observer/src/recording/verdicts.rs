@@ -200,9 +200,11 @@ const LEAST_SPARE: Bytes = Bytes::mib(64);
 /// Derives verdicts from the curves of a recording without verdicts:
 ///
 /// ```text
-/// class-growth, code-cache-growth, thread-stacks, direct-buffer-growth    a category certainly grows; without NMT: metaspace, threads
-/// native-leak                RSS certainly grows beyond what the VM has committed; without NMT: while the Java heap doesn't grow
-/// heap-committed-unused      no collection found more than half of the committed heap occupied
+/// class-growth, code-cache-growth,
+/// thread-stacks, direct-buffer-growth   a category certainly grows; without NMT: metaspace, threads
+/// native-leak                           RSS certainly grows beyond what the VM has committed;
+///                                       without NMT: while the Java heap doesn't grow
+/// heap-committed-unused                 no collection found more than half of the committed heap occupied
 /// ```
 /// The C library and foreign code allocate RSS beyond the VM's commitment.
 pub(super) fn derived(history: &History) -> Vec<VerdictSpan> {

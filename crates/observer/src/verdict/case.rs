@@ -125,7 +125,7 @@ impl<'c> Case<'c> {
     fn can_be_attached_to(self) -> bool {
         let allocators = &self.snapshot.allocators;
         let is_library = |known: &LoadedAllocator| Some(&known.path) != self.snapshot.process.executable.as_ref();
-        // A program that imports an allocator's own functions is listed as well, behind the library.
+        // A program that imports an allocator's own functions is listed too, after the library.
         let serves = allocators.iter().find(|known| known.serves_malloc);
         let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
@@ -167,7 +167,8 @@ impl<'c> Case<'c> {
         remedy(Effort::Restart, "start it with the tracker, and see the calls that hold it", how, "")
     }
 
-    /// How to find out whether live blocks are a leak, and whose: the calls whose blocks become more, or two readings.
+    /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or by
+    /// two readings.
     pub(crate) fn name_what_grows(self) -> Remedy {
         let pid = self.pid();
         let compare = format!(

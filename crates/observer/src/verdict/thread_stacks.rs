@@ -8,7 +8,7 @@ use crate::ledger::LineId;
 use plimsoll_facts::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
-/// A pool of which one suffices has several instances: a mistake, however little it costs now.
+/// Threshold if a pool that is needed once has several instances: that is a mistake, even if it costs little now.
 const PERCENT_OF_REPEATED: f64 = 3.0;
 /// With fewer threads than this, there is no leak of threads.
 const MANY: usize = 64;

@@ -1,4 +1,4 @@
-/** Allocates what it is told to on threads and in methods with names: small objects on one thread, large arrays on another. */
+/** Allocates as its arguments say, in named methods and threads: small objects on one, large arrays on another. */
 public class Allocates {
     /** 64 bytes of fields and a header of 12 (compressed class pointers), rounded to 80. */
     static final class Box {

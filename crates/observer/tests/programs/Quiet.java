@@ -14,7 +14,7 @@ public class Quiet {
             threads[i].setDaemon(true);
             threads[i].start();
         }
-        // A thread tells the kernel its name when it first runs, however long after its start that is.
+        // A thread sets its name in the kernel when it first runs, which may be long after its start.
         for (Thread thread : threads) while (thread.getState() != Thread.State.TIMED_WAITING) Thread.sleep(1);
         System.out.println("READY");
         System.out.flush();

@@ -10,7 +10,7 @@ import jdk.jfr.Recording;
 import jdk.jfr.Timespan;
 import jdk.jfr.Timestamp;
 
-/** Allocates for so many milliseconds at many depths, and emits events with a field of each type. */
+/** Allocates for the given milliseconds at many stack depths, and emits events with a field of each type. */
 public class Recorded {
     @Name("test.Everything")
     @Label("Everything")
@@ -69,7 +69,7 @@ public class Recorded {
         event.commit();
     }
 
-    /** To the end, and so often at least: on a busy machine no CPU may be had until then. */
+    /** Minimum number of rounds: on a busy machine, the time may be over before the thread gets a CPU. */
     static final int LEAST = 8000;
 
     static void work(long end, int seed) {

@@ -1,5 +1,5 @@
-/* Threads allocate and free at random, then all stand still: malloc_info(3) and mallinfo2(3) on stdout are the known answer.
- * arenas THREADS ROUNDS SEED [BIG_BYTES]: each thread keeps about half of what it made; BIG_BYTES is made in main. */
+/* Threads allocate and free at random, then all wait: malloc_info(3) and mallinfo2(3) on stdout are the expected result.
+ * arenas THREADS ROUNDS SEED [BIG_BYTES]: each thread keeps about half of its blocks; main allocates BIG_BYTES. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>

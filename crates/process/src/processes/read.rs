@@ -1,4 +1,5 @@
-//! Reads the list. A process whose files are refused is listed with what its status says.
+//! Reads the list of processes. If the kernel refuses a process's other files, the entry has only the contents of its
+//! status.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

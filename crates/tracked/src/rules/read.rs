@@ -279,8 +279,8 @@ pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// `$XDG_CACHE_HOME/plimsoll`, `~/.cache/plimsoll`, or another directory that nobody else can change (`foreign::own_files`).
-/// It is made if it is missing.
+/// `$XDG_CACHE_HOME/plimsoll`, `~/.cache/plimsoll`, or another directory that nobody else can change
+/// (`foreign::own_files`). It is made if it is missing.
 pub fn cache_dir() -> Option<PathBuf> {
     plimsoll_process::foreign::own_files::cache().ok().map(|directory| directory.path)
 }

@@ -1,8 +1,8 @@
 //! Categories by deep frames. The tracker decides with a caller's few native frames and the symbols available at that
 //! time. A report knows the whole stack, Java methods, and names from symbol files that came later.
 //!
-//! 1. A rule for the object `java` matches methods (`java: org.acme.cache.* -> Order cache`): the innermost Java frame that
-//!    one matches decides, whatever native code it calls.
+//! 1. A rule for the object `java` matches methods (`java: org.acme.cache.* -> Order cache`). The innermost Java frame
+//!    that matches such a rule decides, whatever native code it calls.
 //! 2. If the tracker had no rule (the category is the module's name), the rules are applied again with all frames.
 //!
 //! A site's figures move from one category to another, so Σ categories remains the total. Peaks don't move: their

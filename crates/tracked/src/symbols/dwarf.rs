@@ -250,7 +250,8 @@ impl<'a> Walk<'_, 'a> {
                 covered.extend(self.covered(begin, end)?.filter(|call| wanted.contains(call)));
             }
             if covered.is_empty() {
-                // Skip the contents of a function without wanted calls. Only forwards, so that this ends.
+                // Skip the contents of a function without wanted calls. Only a later offset is accepted, so that the
+                // walk ends.
                 if let Some(next) = sibling.filter(|s| *s > entries.next_offset())
                     && let Ok(after) = unit.entries_raw(Some(next))
                 {

@@ -337,7 +337,7 @@ fn main_pieces<M: Memory>(
     if let Some(brk) = brk {
         let start = if brk.contains(parameters.sbrk_base) { parameters.sbrk_base } else { brk.start };
         let mut at = start;
-        // After a piece that ends at a fencepost, the heap may continue behind memory that another user took from brk.
+        // After a piece that ends at a fencepost, the heap may continue after memory that another user took from brk.
         while let Some(first) = continuation(memory, at, brk.end, pieces.is_empty()) {
             let before = finds.mark();
             let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, finds);

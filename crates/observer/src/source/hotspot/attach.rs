@@ -19,11 +19,11 @@
 pub enum Version {
     One,
     Two,
-    /// Version 2, and the VM can be told to answer in one piece.
+    /// Version 2, and the VM can answer in one piece on request.
     TwoWhole,
 }
 
-/// The command that asks for the VM's version and options, sent in version 1.
+/// The command that queries the VM's version and options, sent in version 1.
 pub(crate) const GET_VERSION: [&str; 2] = ["getversion", "options"];
 
 /// The version from the answer to `GET_VERSION`, such as `2 streaming`.

@@ -50,7 +50,7 @@ const fn since_2_1_7(keys: Option<usize>) -> Record {
     Record { bytes: 96 + more, used: 32, used_is_half: false, block: 40, local_free: 24, thread_free: 56 + more, keys }
 }
 
-/// Without keys; with keys behind the lists; with keys between them (before 2.0.9).
+/// Without keys; with keys after the lists; with keys between the lists (before 2.0.9).
 pub(crate) const RECORDS: [Record; 5] = [
     until_2_1_6(None, 0),
     since_2_1_7(None),

@@ -1,7 +1,7 @@
-//! Boot: what to do before options are known.
+//! Boot: from the first call of a hook until every block is booked.
 //!
-//! The loader binds malloc to our hook before any of our code has run: its own first blocks, then those of constructors
-//! that run before ours, come when no option is read, no file made, no thread state there. The cases:
+//! The loader binds malloc to our hook before any of our code has run. So its own first blocks, and those of constructors that
+//! run before ours, come before an option is read, a file is made, or a thread has a state:
 //!
 //! ```text
 //! loader relocates      other constructors      our constructor            main …
@@ -13,11 +13,11 @@
 //! - The first call of any hook finds the real functions by reading the loader's list (no dlsym, no allocation).
 //! - From that very call on, blocks carry keys, under the fixed caller [`CALLER_EARLY`]; their sums are static counters
 //!   that the constructor moves into the segment. So there is no block of an unknown kind, and free needs no look-up for
-//!   pre-start blocks (HotSpot: an 8,191-bucket hash, asked at every free).
-//! - A process that runs already (`plimsoll attach`) has our constructor run by dlopen: it does nothing but note main's
-//!   arguments. The rest is [`crate::agent`]'s.
-//! - If anything is missing (no glibc, no directory, file system full), the state
-//!   becomes OFF and every hook passes through; the program is never told.
+//!   pre-start blocks (HotSpot searches a hash table of 8,191 buckets at every free).
+//! - In a process that runs already (`plimsoll attach`), dlopen runs our constructor. It only notes main's arguments and the
+//!   options; [`crate::agent`] does the rest.
+//! - If anything is missing (no glibc, no directory, file system full), the phase becomes OFF and every hook passes through.
+//!   The program notices nothing.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
@@ -61,7 +61,7 @@ static mut LATE_OPTIONS: Option<Options> = None;
 /// # Safety
 /// Called once, by the loader; if that is glibc's, with main's arguments.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static Exports) {
-    // Only glibc's loader calls constructors with main's arguments. The first hook that is called finds its real function.
+    // Only glibc's loader calls constructors with main's arguments. Without it, the first call of a hook finds the real functions.
     if !libc::is_glibc() {
         return;
     }
@@ -83,8 +83,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
         // SAFETY: the loader's block, whole as yet.
         unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
-        // SAFETY: the loader's block, writable. Before `main` nobody but an earlier constructor's thread could read it meanwhile, and
-        // such a thread has to expect setenv(3) too.
+        // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it meanwhile, and
+        // setenv(3) could change it under such a thread too.
         unsafe { leave_environment(environment) };
     }
     let Some(segment) = begin(&options, exports) else {
@@ -111,8 +111,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
 }
 
-/// Options of a process that runs already: what its environment said when the library was loaded. Kept, since setenv(3) frees
-/// the array that it replaces.
+/// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3) frees the
+/// array that it replaces.
 pub fn late_options() -> Options {
     // SAFETY: written by the constructor, before the agent can be called, and never again.
     unsafe { (&raw const LATE_OPTIONS).read() }.unwrap_or_default()
@@ -128,7 +128,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     }
     os::note_limit(limit);
     let (segment, directory) = segment_file::make(options)?;
-    // An attach that found no room may have populated sections of a segment that is gone.
+    // A failed attach may have populated sections of a segment that is gone.
     segment.populated(&[0; SECTIONS]);
     let [argc, argv] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
     // SAFETY: argv and argc are the loader's; nobody else has the segment.
@@ -153,8 +153,8 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         segment_file::withdraw(segment, &directory);
         return None;
     }
-    // SAFETY: no segment is published, so nobody reads it yet, also where an attach that found no room wrote it before; of two
-    // attaches the agent lets one in.
+    // SAFETY: no segment is published, so nobody reads it yet, even if a failed attach wrote it before. The agent lets in one
+    // attach at a time.
     unsafe { segment_file::keep_directory(directory) };
     if let Some(key) = libc::key_create(hook::thread::end) {
         thread::watch_ends_by(key);
@@ -171,14 +171,14 @@ pub fn book(segment: Segment) -> bool {
     if !blocks::publish(segment) {
         return false;
     }
-    // Not before: it looks into the rows of whatever passes for a trailer.
+    // Not before: free then reads the row of whatever passes for a trailer.
     book_frees();
     os::started();
     phase::enter(Phase::On);
     true
 }
 
-/// From now on no block is booked: the hooks that are still called pass on.
+/// From now on no block is booked: hooks that are still called pass through.
 pub fn pass(segment: Segment) {
     phase::enter(Phase::Passing);
     Segment::withdraw();
@@ -189,7 +189,7 @@ pub fn pass(segment: Segment) {
     segment.header().state.store(State::Detached as u32, Release);
 }
 
-/// The tracker has found itself in a state that it can't go on from: nothing is booked any more.
+/// The tracker is in a state from which it can't continue: stops booking.
 pub fn fault() {
     if let Some(segment) = Segment::current() {
         segment.count(Counter::faults, 1);
@@ -197,17 +197,17 @@ pub fn fault() {
     }
 }
 
-/// The destructor: the process ends in order.
+/// The destructor: the process ends normally (exit(3)).
 pub fn finish() {
     if let Some(s) = Segment::published() {
         let end = os::clock_ns(Clock::Boottime);
-        // A sandbox may know clocks through the vdso only.
+        // A sandbox may refuse the system call; the vdso needs none.
         s.header().end_boottime_ns.store(if end != 0 { end } else { clock::now_ns() }, Relaxed);
         s.header().state.store(State::Exited as u32, Release);
     }
 }
 
-/// The highest address that the kernel's start block gives away: its last string.
+/// The highest address that is known of the block that the kernel puts above the main stack: its last string.
 ///
 /// # Safety
 /// NULL-terminated arrays.
@@ -235,8 +235,8 @@ fn own_path() -> &'static [u8] {
     elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name())
 }
 
-/// Takes this object out of LD_PRELOAD, and its options out of the environment, so that the program and what it starts
-/// see what they would see without us. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
+/// Removes this object from LD_PRELOAD, and its options from the environment, so that the program and its children see the
+/// environment without the tracker. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
 ///
 /// # Safety
 /// A NULL-terminated array of writable C strings, which nobody else reads meanwhile.
@@ -265,7 +265,7 @@ unsafe fn leave_environment(environment: *mut *const c_char) {
     }
 }
 
-/// Takes `own` out of a list separated by colons or blanks, in place. True: nothing is left in it.
+/// Removes `own` from a list separated by colons or blanks, in place. True: the list is empty now.
 ///
 /// # Safety
 /// `list` is a writable string of n bytes and a NUL that nobody else reads meanwhile.
@@ -278,7 +278,7 @@ unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
         if &text[i..end] == own {
             let from = (end + 1).min(n);
             text.copy_within(from..n, i);
-            // What was the last leaves the separator in front of it, which the loader skips.
+            // If `own` was last, the separator in front of it stays, which the loader skips.
             text[i + n - from] = 0;
             return i + n - from == 0;
         }
@@ -287,8 +287,8 @@ unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
     false
 }
 
-/// Writes executable and arguments into the command section. A program that runs already may have moved or dropped the
-/// strings (setproctitle), so there the kernel is asked.
+/// Writes executable and arguments into the command section. A program that runs already may have moved or overwritten the
+/// strings (setproctitle), so there /proc is read.
 ///
 /// # Safety
 /// `argv` has `argc` C strings; the segment isn't published.
@@ -304,7 +304,7 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
     if phase::is_late() {
         let from = n.min(out.len());
         let text = os::read_file(c"/proc/self/cmdline", &mut out[from..]);
-        // Only whole arguments. The kernel gives a title that a program has set without its end.
+        // Only whole arguments. A title that the program has set may lack its NUL.
         let whole = text.iter().rposition(|byte| *byte == 0).map_or(text.len() + 1, |end| end + 1);
         segment.section(Section::Command).used.store((from + whole).min(out.len()) as u64, Relaxed);
         return;

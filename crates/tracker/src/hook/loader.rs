@@ -1,8 +1,9 @@
 //! dlopen, dlmopen and dlclose begin a new generation of the code map. dlsym and dlvsym return the hooks.
 //!
-//! All are tail jumps: the loader looks at its caller's address to find the namespace, the run path, or the object that
-//! RTLD_NEXT counts from. But where import tables are patched, dlopen of a path (which needs no run path) is called, so that
-//! what it loads can be patched before anybody calls it; what comes another way is found at the next of these calls.
+//! All are tail jumps, since the loader looks at its caller's address to find the namespace, the run path, or the object that
+//! RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a path (which needs no
+//! run path), and then patches the new objects before the program calls them. Objects that are loaded another way are patched at
+//! the next of these calls.
 
 use crate::hook::resolve::resolve;
 use crate::patch;
@@ -15,7 +16,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
 
-/// Where an entry goes on: to `jump`, or, if `answer` isn't 0, back to the program with that.
+/// What an entry does next: it jumps to `jump`, or, if `answer` isn't 0, returns `answer` to the program.
 #[repr(C)]
 pub struct Next {
     jump: usize,
@@ -51,7 +52,7 @@ pub(super) fn real(call: Call) -> usize {
     libc::real(call)
 }
 
-/// dlopen(3). An answer here means: call it, and then `after_dlopen`.
+/// dlopen(3). Here an `answer` other than 0 means: call dlopen, and then `after_dlopen`.
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn before_dlopen(name: *const c_char) -> Next {
     Next { jump, answer: (name.contains(&b'/') && !name.contains(&b'$')) as usize }
 }
 
-/// Behind dlopen(3), whatever it answered.
+/// After dlopen(3), whatever it returned.
 pub extern "C" fn after_dlopen() {
     patch::look_again();
 }
@@ -80,8 +81,8 @@ pub extern "C" fn before_dlmopen() -> Next {
     Next::jump(real(Call::dlmopen))
 }
 
-/// dlclose(3). What was remembered of the object between this moment and its unmapping is made void by the next dlopen,
-/// without which no other code can come to lie there.
+/// dlclose(3). Until the object is unmapped, threads may remember stacks that go through it. The next dlopen makes these void,
+/// and without a dlopen no other code can take the object's place.
 pub extern "C" fn before_dlclose() -> Next {
     next_generation();
     Next::jump(real(Call::dlclose))
@@ -89,7 +90,7 @@ pub extern "C" fn before_dlclose() -> Next {
 
 const RTLD_NEXT: usize = usize::MAX;
 
-/// For dlsym(handle, name): on to the real one, or, if that would hand out a function below a hook, the hook as answer.
+/// dlsym(3): continues in the real function. If that would return a function below a hook, returns the hook.
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
     if patch::is_pending() {
         patch::look_again();
     }
-    // SAFETY: the name is the program's C string, if it is one.
+    // SAFETY: the name is null or the program's C string.
     unsafe {
         if name.is_null() || phase::is(Phase::Passing) {
             return Next::jump(dlsym);
@@ -111,15 +112,15 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
     }
 }
 
-/// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind it. The real dlsym would count from
-/// us, were it called from here. A wrapper that asks for what is behind itself so gets what it would get; if that is what
-/// our hook stands for, it gets the hook.
+/// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't be called
+/// for it, since it would count from this object. So a wrapper that asks for the function behind itself gets the one that it
+/// would get without the tracker, or the hook of that one.
 fn behind(ra: usize, name: &CStr) -> usize {
     let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
     elf::objects_checked(os::readable).skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)).unwrap_or(0)
 }
 
-/// The same for dlvsym(handle, name, version).
+/// dlvsym(3), likewise.
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.

@@ -63,14 +63,14 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     Some((segment, caller, segment.caller(caller).category.load(Relaxed)))
 }
 
-/// A mapping was made executable by the call whose entry's stack pointer this is; `offset`: of a file.
+/// Notes that the call with this stack pointer at its entry made a mapping executable. `offset` is that in the mapped file.
 #[cold]
 #[inline(never)]
 fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
     generated_code::note(start, bytes);
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { return_address(sp) };
-    // Its module may not be known yet, and is learnt of: only where nobody is in the books.
+    // The look-up may add the caller's module to the books, so it isn't made on top of a hook that a signal handler interrupted.
     if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
         generated_code::mapped_file(inside.segment(), ra, start, bytes, offset as u64);
     }
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn mmap(
     unsafe { mapped(a, n, prot, flags, off, sp, fp, move || calls::mmap(a, n, prot, flags, fd, off)) }
 }
 
-/// A mapping by `map`.
+/// Books the mapping that `map` makes.
 ///
 /// # Safety
 /// `sp` and `fp` are the entry's.
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn munmap(
     unmapped(a, n, sp, move || unsafe { calls::munmap(a, n) })
 }
 
-/// Unmapping by `unmap`.
+/// Books the unmapping that `unmap` does.
 #[inline(always)]
 pub(super) fn unmapped(a: usize, n: usize, sp: usize, unmap: impl FnOnce() -> c_int + Copy) -> c_int {
     generated_code::unmapped(a, n);
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn mremap(
     remapped(a, old, new, flags, to, sp, move || unsafe { calls::mremap(a, old, new, flags, to) })
 }
 
-/// A change of a mapping by `remap`.
+/// Books the change of a mapping that `remap` makes.
 #[inline(always)]
 pub(super) fn remapped(
     a: usize,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn pkey_mprotect(
         resolve();
     }
     if libc::real(libc::Call::pkey_mprotect) == 0 {
-        // Newer than this libc (glibc 2.27, none of musl's): as a kernel without it answers.
+        // This libc lacks the function (glibc has it from 2.27 on, musl doesn't): fail as a kernel without the call does.
         libc::set_errno(errno::ENOSYS);
         return -1;
     }
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn pkey_mprotect(
     unsafe { protected(a, n, prot, sp, fp, move || calls::pkey_mprotect(a, n, prot, key)) }
 }
 
-/// A change of protection by `protect`.
+/// Books the change of protection that `protect` makes.
 ///
 /// # Safety
 /// `sp` and `fp` are the entry's.
@@ -316,7 +316,7 @@ pub(super) unsafe fn protected(
     locked(segment, sp, false, real, |r| {
         let failed = *r != 0;
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
-        // A range beyond the end of the address space fails likewise, and changes nothing.
+        // A range beyond the end of the address space fails with ENOMEM too, and changes nothing.
         let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
         (!failed || (libc::errno() == errno::ENOMEM && !wraps)).then_some(change)
     })
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn madvise(
     advised(n, advice, move || unsafe { calls::madvise(a, n, advice) })
 }
 
-/// Advice by `advise`.
+/// Counts the advice that `advise` gives.
 pub(super) fn advised(n: usize, advice: c_int, advise: impl FnOnce() -> c_int) -> c_int {
     let segment = booked();
     let r = advise();
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn shmat(
     }
 }
 
-/// Where shared memory is attached, and how much: neighbours that are alike are one entry in the map.
+/// Where shared memory is attached, and how many bytes: the map doesn't tell, because it joins equal neighbours into one entry.
 static ATTACHED: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
 
 fn attached(at: usize, bytes: usize) {

@@ -139,7 +139,7 @@ pub struct Routine {
     argument: usize,
 }
 
-/// First thing in a new thread.
+/// Runs first in a new thread.
 ///
 /// # Safety
 /// Called by the trampoline with what `pthread_create` above gave.
@@ -162,9 +162,9 @@ pub unsafe extern "C" fn begin(i: u64) -> Routine {
     go
 }
 
-/// Destructor of the key.
+/// The destructor of the key: books the thread's end in the last round.
 pub extern "C" fn end(value: *mut c_void) {
-    // Detached too: the slot waits for the next thread.
+    // After a detach too: the slot is then free for the next thread.
     let Some(segment) = Segment::mapped() else { return };
     let own = tls_get::<{ cpu::OWN }>();
     if value.is_null() || own != value as usize {

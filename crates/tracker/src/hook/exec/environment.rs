@@ -1,6 +1,6 @@
 //! The tracker's variables, kept when the process began, and an environment that has them again.
 //!
-//! Kept is a copy: programs overwrite the memory of their first environment (setproctitle(3)).
+//! The tracker keeps a copy, because programs overwrite the memory of their first environment (setproctitle(3)).
 
 use super::Strings;
 use crate::phase::{self, Phase};
@@ -25,12 +25,12 @@ struct Kept {
 unsafe impl Sync for Kept {}
 static KEPT: Kept = Kept { bytes: UnsafeCell::new([0; CAPACITY]), used: AtomicUsize::new(0), pid: AtomicU32::new(0) };
 
-/// Keeps the variables of this process for what takes its place. `library` is the tracker's own path.
+/// Keeps the variables of this process for the program that takes its place. `library` is the tracker's own path.
 ///
 /// # Safety
 /// Called once, in the constructor; `environment` is a NULL-terminated array of C strings.
 pub unsafe fn keep(environment: Strings, library: &[u8]) {
-    // SAFETY: no other thread of ours knows of the bytes before `pid` is stored.
+    // SAFETY: no thread reads the bytes before `pid` is stored.
     let bytes = unsafe { &mut *KEPT.bytes.get() };
     let mut used = 0;
     let mut push = |pieces: [&[u8]; 2]| {
@@ -65,14 +65,14 @@ pub(super) fn is_kept_for(pid: u32) -> bool {
 }
 
 fn kept() -> &'static [u8] {
-    // SAFETY: written before `is_kept_for` answers true, and never again.
+    // SAFETY: written before `is_kept_for` returns true, and never again.
     unsafe { &(&*KEPT.bytes.get())[..KEPT.used.load(Relaxed)] }
 }
 
 /// The value of a variable of the process; `name` ends with `=`.
 pub(super) fn variable(name: &[u8]) -> Option<&'static [u8]> {
     let mut at = libc::environment();
-    // SAFETY: libc's array: the program that changes it meanwhile has to expect that of execvp(3) too.
+    // SAFETY: libc's array. A program must not change it meanwhile, since execvp(3) reads it too.
     unsafe {
         while !at.is_null() && !at.read().is_null() {
             if let Some(value) = CStr::from_ptr(at.read()).to_bytes().strip_prefix(name) {
@@ -91,8 +91,8 @@ pub(super) struct Extended {
 }
 
 impl Extended {
-    /// `None` in these cases: memory can't be read; no memory is left; the program's own LD_PRELOAD has the tracker already; or the
-    /// program to come couldn't read the library.
+    /// `None` in these cases: the strings can't be read; no memory is left; the program's own LD_PRELOAD has the tracker already;
+    /// or the next program couldn't read the library.
     pub(super) fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;
@@ -104,7 +104,7 @@ impl Extended {
         let (mut count, mut listed) = (0, None);
         while let Some(string) = string_at(given, count)? {
             if begins_with(string, PRELOAD)? {
-                // The loader takes the last one.
+                // ld.so uses the last one.
                 listed = Some((count, text(string)?));
             }
             count += 1;
@@ -138,7 +138,7 @@ impl Extended {
             }
             for option in options {
                 let name = option.split_inclusive(|b| *b == b'=').next().unwrap_or(option);
-                // What the program says itself is what it means.
+                // An option that the program sets itself stays as it is.
                 let is_set = (0..count).any(|i| begins_with(given.add(i).read(), name) == Some(true));
                 if !is_set {
                     array.add(n).write(option.as_ptr().cast());
@@ -172,7 +172,7 @@ fn string_at(array: Strings, i: usize) -> Option<Option<*const c_char>> {
     os::readable(at as usize).then(|| unsafe { at.read_unaligned() }).map(|p| (!p.is_null()).then_some(p))
 }
 
-/// Whether a string begins so. `None`: it can't be read.
+/// Whether a string begins with these bytes. `None`: it can't be read.
 fn begins_with(string: *const c_char, with: &[u8]) -> Option<bool> {
     for (i, byte) in with.iter().enumerate() {
         let at = string.wrapping_add(i);

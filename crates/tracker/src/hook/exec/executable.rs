@@ -1,5 +1,5 @@
-//! Would this file load the tracker? Only a program that asks for glibc's loader does. A static one would hand the tracker's variables
-//! on to programs that it starts.
+//! Whether an executable file would load the tracker: only a program that asks for glibc's loader does. A static program would
+//! hand the tracker's variables on to programs that it starts.
 
 use crate::options::Path;
 use crate::sys::filter::AUDIT_ARCH;
@@ -33,7 +33,7 @@ pub(super) fn is_dynamic(mut program: Program) -> bool {
     false
 }
 
-/// The executable file of this name in a directory of PATH; an empty one is the working directory.
+/// The executable file of this name in a directory of PATH; an empty directory is the working directory.
 pub(super) fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
     let mut path = Path::<4096>::new();
     if !directory.is_empty() {
@@ -65,7 +65,7 @@ fn interpreter(line: &[u8]) -> Option<&[u8]> {
 /// ```
 fn asks_for_glibc(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> bool {
     const PT_INTERP: u64 = 3;
-    /// In the low half of the number that filters are told.
+    /// The low half of the number that seccomp filters see (linux/audit.h).
     const MACHINE: u64 = AUDIT_ARCH as u64 & 0xffff;
     const HEADER: usize = 56;
     let number = |bytes: &[u8], at: usize, n: usize| {

@@ -1,11 +1,12 @@
-//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker takes itself out of the
-//! environment when a process starts, so the programs that the process starts run untracked. But a program that takes the place of this
-//! one, under the same PID (a start script that ends in `exec java`, env, nice), is tracked: it gets the tracker's variables. Not if its
-//! file is static, set-user-ID or unreadable, or if the library can't be read (after chroot, or as another user). The
-//! segment notes that another program has replaced this one. The system call by number isn't hooked.
+//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker removes itself from
+//! the environment when a process starts, so the programs that the process starts run untracked. But a program that takes the
+//! place of this one, under the same PID (a start script that ends in `exec java`, env, nice), is tracked: it gets the
+//! tracker's variables. It doesn't get them if its file is static, set-user-ID or unreadable, or if the library can't be read
+//! (after chroot, or as another user). The segment notes that another program has replaced this one. The system call by number
+//! isn't hooked.
 //!
-//! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables make too large (E2BIG)
-//! is tried again without them.
+//! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables make too
+//! large (E2BIG) is tried again without them.
 
 mod environment;
 mod executable;
@@ -22,13 +23,13 @@ use environment::Extended;
 pub use environment::keep;
 use plimsoll_segment::ENDED_BY_EXEC;
 
-/// A NULL-terminated array of C strings, as the program gave it: what isn't readable is the kernel's to refuse.
+/// A NULL-terminated array of C strings, as the program gave it. The kernel refuses what isn't readable.
 type Strings = *const *const c_char;
 
 /// execve(2).
 ///
 /// # Safety
-/// As execve(2), of this and all that follow: the arguments are the program's own.
+/// As execve(2): the arguments are the program's own. The same holds for the functions below.
 pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, given: Strings) -> c_int {
     real(Call::execve);
     // SAFETY: the caller's contract.
@@ -164,7 +165,7 @@ unsafe fn with_list(
     result
 }
 
-/// Another program takes this one's place, if `exec` succeeds; it answers only if not.
+/// Calls `exec`, which puts another program in this one's place. Returns only if that fails.
 fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn(Strings) -> c_int) -> c_int {
     let pid = os::getpid();
     let noted = note(pid);

@@ -1,6 +1,6 @@
-//! malloc, calloc, realloc, free and related functions. malloc_usable_size returns the bytes that the program may write: at least
-//! the requested ones, but not always the number without the tracker, since the tracker's key is at the end of the block. For
-//! `malloc(7)` glibc alone returns 24, with the tracker 16; for `malloc(24)` 24 and 32. A program may rely on neither
+//! malloc, calloc, realloc, free and related functions. malloc_usable_size returns the bytes that the program may write. It
+//! returns at least the requested bytes, but not always the same number as without the tracker, since the tracker's key is at
+//! the end of the block: 16 instead of 24 for `malloc(7)`, 32 instead of 24 for `malloc(24)`. A program may rely on neither
 //! (malloc_usable_size(3)).
 //!
 //! | file | what it is | runs |
@@ -8,12 +8,12 @@
 //! | `x86_64/glibc.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
 //! | `x86_64/other.rs` | small blocks over another allocator, in assembly | on x86-64 |
 //! | [`portable`] | the steps of the first in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
-//! | [`slow`] | the steps of the second in Rust, large blocks, samples, the first block of a thread, signals on top of us | everywhere |
+//! | [`slow`] | the steps of the second in Rust; large blocks, samples, the first block of a thread, signal handlers inside a hook | everywhere |
 //! | this file | calloc, realloc and the rest | everywhere |
 //!
 //! `tests/books/malloc_twins.rs` puts the same operations through the assembly and the Rust, and compares the books after each.
 //!
-//! Corners, as glibc 2.36 has them (malloc/malloc.c) and the program must find them:
+//! Corner cases of glibc 2.36 (malloc/malloc.c), which the program must find unchanged:
 //!
 //! | call | real outcome | books |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use plimsoll_segment::Counter;
 
-/// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
+/// free(3): where the exported entry jumps to. [`free_glibc`] once the allocator is known to be glibc's.
 pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
 
 /// On x86-64 [`entry_straight`](crate::entry_straight) takes its place.
@@ -60,7 +60,7 @@ pub use {
     x86_64::{free_glibc, free_glibc_in_windows},
 };
 
-/// `Segment::row` itself looks where the rows' window ends.
+/// `Segment::row` itself checks where the rows' window ends.
 #[cfg(not(target_arch = "x86_64"))]
 pub use portable::{free_glibc, free_glibc as free_glibc_in_windows};
 
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             }
         }
         let old_usable = blocks::usable(p);
-        // Out before the real call: if it moves the block, another thread may own the old address before it returns.
+        // The key is taken out first: if the real call moves the block, another thread may own the old address before it returns.
         let old = if early::booking() { take_key_of(p, old_usable) } else { None };
         let sample = match (old, Segment::current()) {
             (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),

@@ -19,8 +19,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// malloc(3).
 ///
-/// The state is taken before the stack is recalled and given back when the block is booked. Nothing that glibc's malloc
-/// does in between comes back to a hook; a signal handler that allocates meanwhile books in the shared rows.
+/// The state is taken before the stack is recalled and given back when the block is booked. In between, glibc's malloc calls
+/// no hook; a signal handler that allocates meanwhile books in the shared rows.
 ///
 /// # Safety
 /// Called by the entry stub: `sp` and `fp` are the caller's.
@@ -42,6 +42,7 @@ pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     }
 }
 
+/// Books the block that glibc returned, and gives the state back.
 ///
 /// # Safety
 /// `t` is this thread's state, taken; `p` is null or a live block of at least `n + TRAILER` usable bytes; `row` is the
@@ -71,7 +72,7 @@ unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u
 
 /// free(3) over glibc's malloc.
 ///
-/// The state isn't taken: each counter is one instruction, so a signal handler on top can add to the same row.
+/// The state isn't taken: each counter is one instruction, so a signal handler may add to the same row meanwhile.
 ///
 /// # Safety
 /// As free(3).

@@ -21,7 +21,7 @@ use crate::sys::libc::calls;
 use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{CALLER_EARLY, Counter};
 
-/// What `malloc` and `free_glibc` call: they run on the stack as it is, and nothing in them wants it aligned.
+/// What the fast paths call. A fast path runs at any alignment of the stack; these functions align it first.
 #[allow(missing_docs)]
 pub mod off_path {
     use super::ThreadState;
@@ -53,7 +53,7 @@ unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadS
     }
 }
 
-/// The block in which a mark of the sampling lies.
+/// malloc over glibc, of a block in which a mark of the sampling lies.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
@@ -72,7 +72,8 @@ pub(super) struct Place {
     drawn: Option<Drawn>,
 }
 
-/// The place of a block of n bytes by this call, which counts down to the next sample. `None`: an unprepared fork child.
+/// The place of a block of n bytes by this call. Counts down to the next sample. `None`: there are no books, after a detach or in
+/// an unprepared fork child.
 ///
 /// # Safety
 /// `sp` and `fp` are the hooked call's.
@@ -113,7 +114,7 @@ unsafe fn site_of(segment: Segment, t: &mut ThreadState, row: u32, sp: usize, fp
     unsafe { memo::site(segment, t, sp, fp, caller) }
 }
 
-/// The row for this call, remembered or walked for. `None`: an unprepared fork child.
+/// The row for this call, remembered or found by a walk. `None`: as `place_of`.
 unsafe fn row_of(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
     // SAFETY: as `place_of`.
     match unsafe { memo::recall(t, sp, fp) } {
@@ -129,8 +130,8 @@ unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
     Some(unsafe { memo::walk(books, t, sp, fp).1 })
 }
 
-/// Books a fresh block of glibc's that was asked for with room for a trailer, and gives the state back.
-/// Detached, or an unprepared fork child, since the state was taken.
+/// Gives the state back without booking: since it was taken, the tracker was detached, or the process became an unprepared
+/// fork child.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
@@ -139,7 +140,7 @@ unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
     p
 }
 
-/// The same for a block that isn't small after all.
+/// Books a fresh block that isn't small after all, and gives the state back.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 {
@@ -164,7 +165,7 @@ unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: 
     let Place { row, drawn } = place;
     // SAFETY: p is a live block of at least n bytes.
     unsafe {
-        // A sample is entered with what its block's key will make of its size.
+        // A sample is entered with the amount that `set_key` will return for the block.
         let sampled = drawn.is_some_and(|drawn| samples::insert(segment, p, drawn, amount_of(p, n)));
         match set_key(p, Key { row, requested: n as u64, sampled }) {
             Some(amount) => rows::alloc(books, t, segment.seen(row).caller(), amount),
@@ -203,7 +204,7 @@ unsafe extern "C" fn flush_now(t: *mut ThreadState, p: *mut u8, caller: u32) -> 
     p
 }
 
-/// malloc over another allocator, of a large block, or where there is no state.
+/// malloc where no fast path applies: another allocator's, of a large block, or without a state.
 #[inline(never)]
 unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     if !resolved() {
@@ -213,8 +214,9 @@ unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     unsafe { real_call(sp, || calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
 }
 
-/// Runs the real call, and then books its block, unless it is the allocator that asks: allocators other than glibc's may
-/// call themselves by their exported names, which are the hooks (calloc its own malloc, malloc_usable_size operator new).
+/// Runs the real call, and then books its block, unless the allocator itself is the caller. Allocators other than glibc's may
+/// call their own functions by the exported names, which are the hooks (malloc from calloc, operator new from
+/// malloc_usable_size).
 ///
 /// # Safety
 /// `sp` is the hooked call's: the return address lies there.
@@ -243,7 +245,7 @@ pub unsafe fn book_fresh(p: *mut u8, n: usize, sp: usize, fp: usize) {
 }
 
 /// Books a fresh block of any allocator by a remembered stack. The state is taken only now: other allocators map memory
-/// and make threads inside malloc, and that comes through the hooks. False: nothing was done.
+/// and make threads inside malloc, and these calls go through the hooks. False: nothing was done.
 #[inline(always)]
 unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
@@ -295,7 +297,7 @@ unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Take
     }
 }
 
-/// malloc over an allocator other than glibc's, by a stack that isn't remembered.
+/// malloc over an allocator other than glibc's, from a stack that isn't remembered.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
@@ -343,7 +345,7 @@ unsafe extern "C" fn other_flush(p: *mut u8, caller: u32) -> *mut u8 {
     p
 }
 
-/// The block in which a mark of the sampling lies.
+/// Books a fresh block in which a mark of the sampling lies.
 #[cold]
 #[inline(never)]
 unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) {
@@ -368,7 +370,7 @@ unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Opt
     }
 }
 
-/// The key of a block that has no room for a trailer. False: it is not booked.
+/// Enters the key of a block that has no room for a trailer in the side table. False: the block is not booked.
 #[inline(always)]
 unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64, n: usize) -> bool {
     // SAFETY: the caller's block.
@@ -382,7 +384,7 @@ unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64,
     }
 }
 
-/// What to ask the allocator for.
+/// Bytes to request from the allocator for a request of `n`.
 #[inline(always)]
 pub fn asked(n: usize) -> usize {
     if n < blocks::trailer_below() { n + TRAILER } else { n }
@@ -422,7 +424,7 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
     }
 }
 
-/// Takes a block out of the books' reach: its key, and its sample out of the estimates. The block is about to go.
+/// Takes out a block's key, and its sample out of the estimates. The block is about to be freed.
 ///
 /// # Safety
 /// `p` is a live block, held by this thread.
@@ -471,7 +473,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
     }
 }
 
-/// The same without an entry: the block is the program's for certain.
+/// The same without the stack pointer: the caller isn't the allocator.
 ///
 /// # Safety
 /// As free(3).
@@ -509,13 +511,13 @@ pub unsafe fn book_release(p: *mut u8) {
     unsafe { release_known(p) }
 }
 
-/// The same. What is usual comes without a call but the real one for the block's size.
+/// [`book_release`], inlined. The usual case makes no call except the real one for the block's size.
 ///
 /// # Safety
 /// As `book_release`.
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
-    // SAFETY: p is a live block. Without a segment its size is nobody's business, and without a C library nothing tells it.
+    // SAFETY: p is a live block. Without a segment its size isn't needed, and without a C library no function returns it.
     unsafe {
         match Segment::current() {
             Some(_) => release_sized(p, blocks::usable(p)),
@@ -537,7 +539,7 @@ unsafe fn release_sized(p: *mut u8, usable: usize) {
         if key.sampled {
             end_sample(segment, p);
         }
-        // The state isn't taken: a signal handler on top adds to the same row.
+        // The state isn't taken: a signal handler may add to the same row meanwhile.
         let own = SlotMark::of_thread();
         match OwnRow::of(segment, key.row, own).or_else(|| handed::own_row(segment, key.row, own)) {
             None => free_for_other(segment, p, key, amount),
@@ -572,7 +574,7 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
             handed::note(key.row, SlotMark::of_thread(), rows::row_for(books, Some(t), caller));
         }
         Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
-        // Detached since `segment` was found, where the block is still booked.
+        // Detached since `segment` was found: the block is still booked there.
         // SAFETY: no segment is published.
         Entered::Outside => rows::free(unsafe { Books::of(segment) }, None, caller, amount),
     }
@@ -610,15 +612,15 @@ unsafe fn release_slow(p: *mut u8) {
     }
 }
 
-/// Takes the key out of a block, and its sample: its caller, and what to book.
+/// Takes out a block's key and its sample. Returns its caller, and what to book.
 unsafe fn take_booked(segment: Segment, p: *mut u8) -> Option<(u32, Amount)> {
     // SAFETY: the caller's contract.
     let (key, amount) = unsafe { take_block(segment, p) }?;
     Some((caller_of_key(segment, key)?, amount))
 }
 
-/// `None`: no such row is in use. A fork child has blocks of them that other threads of its parent allocated while it was
-/// made; else the key was damaged.
+/// The caller of a key's row. `None`: the row isn't in use. In a fork child, other threads of the parent allocated such blocks
+/// during the fork; elsewhere the key was damaged.
 pub(super) fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
     let row = segment.seen(key.row);
     let caller = row.caller();

@@ -1,9 +1,9 @@
 //! malloc and free over glibc, as long as nothing unusual happens: assembly for x86-64.
 //!
-//! Written by hand since it runs for every block of the program: 68 and 31 instructions where the compiler made 88 and 46
-//! of the same steps (six registers kept for paths that a block doesn't take, two for the entry's stack and frame pointer,
-//! every pointer to a real function through a register). It spills nothing to aligned places, so it runs on any stack;
-//! what it jumps to aligns it ([`crate::any_alignment`]). [`portable`](super::super::portable) has the same steps in Rust.
+//! Written by hand, since it runs for every block of the program. The compiler needs more instructions for the same steps: it
+//! saves six registers for paths that a block doesn't take, uses two for the entry's stack and frame pointer, and loads every
+//! pointer to a real function into a register. The assembly stores nothing in aligned places, so it runs on any stack; what it
+//! jumps to aligns the stack ([`crate::any_alignment`]). [`portable`](super::super::portable) has the same steps in Rust.
 //!
 //! ```text
 //! malloc   the thread's state, taken │ small enough │ no sample due │ the remembered stack, each word compared
@@ -212,14 +212,14 @@ macro_rules! free {
 }
 
 free! {
-    /// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler on top can add
-    /// to the same row.
+    /// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler may add to the
+    /// same row meanwhile.
     ///
-    /// What a forked process that nobody prepared has for a secret is zero, and real secrets are odd: no trailer passes there.
+    /// In a forked process that no handler prepared, the secret is zero. Real secrets are odd, so no trailer passes the check there.
     free_glibc, ["# {mapped} {of_rows}: all rows are mapped"], []
 }
 free! {
-    /// The same where rows are a window: what passes for a trailer may name a row that isn't mapped.
+    /// The same where rows are a window: a word that passes for a trailer may name a row that isn't mapped.
     free_glibc_in_windows,
     ["cmp r8, qword ptr [rip + {mapped} + {of_rows}]", "jae 21f"],
     ["cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"]

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
-//!          │ row and key kept on the stack │ state given back │ the real one, as it was asked │ trailer where eight bytes are left,
+//!          │ row and key kept on the stack │ state given back │ the real one, of the same size │ trailer if eight bytes are left,
 //!          │ else an entry of the side table │ the row's four numbers
-//! free     the caller isn't the allocator │ the trailer where those of the page lay last, else by the size, else the table's entry
+//! free     the caller isn't the allocator │ the trailer at the place known for the page, else by the size, else the table's entry
 //!          │ the row is this thread's │ trailer or entry cleared │ four numbers │ on to the real one
 //! ```
 //!
-//! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside malloc, and
-//! that comes through the hooks. So the state is given back before, and row and key are on the stack. The row stays this thread's: rows
-//! are given up by a thread's end, and by new books, which wait for all hooks to end. Each counter is one
-//! instruction, so that a signal handler on top can add to the same row.
+//! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside
+//! malloc, and these calls go through the hooks. So the state is given back before the real call, and row and key are on the
+//! stack. The row stays this thread's: only the thread's end and new books give rows up, and new books wait until all hooks have
+//! returned. Each counter is one instruction, so a signal handler may add to the same row meanwhile.
 //!
 //! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
@@ -38,7 +38,8 @@ const THREADS: usize = Section::Threads.offset() - size_of::<Thread>();
 const THREAD_SHIFT: u32 = size_of::<Thread>().trailing_zeros();
 const _: () = assert!(size_of::<Thread>().is_power_of_two());
 
-/// malloc(3), where the entry has found this thread's state (`r9`, its place in `r8`) and no bound of glibc's.
+/// malloc(3), after the entry has found this thread's state (in `r9`; the offset of its thread-local word in `r8`), and that the
+/// request isn't below the bound of glibc's fast path.
 ///
 /// # Safety
 /// Reached by a jump from the entry only.
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "mov qword ptr [rsp + 8], rcx",
         "mov ecx, dword ptr [rdx + {row}]",
         "mov qword ptr [rsp + 16], rcx",
-        // Once the state is given back, a signal handler on top may replace the entry.
+        // Once the state is given back, a signal handler may replace the entry.
         "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
         "mov qword ptr fs:[r8], r9",
         "lea rcx, [rdi + 7]",
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "mov rdx, rbp",
         "mov rcx, r9",
         "jmp {walk}",
-        // No memory: it was counted for the sampling.
+        // No memory: takes back what was counted for the sampling.
         "25: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
         "mov r9, qword ptr fs:[r8]",
         "test r9, r9",
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "add rdi, 8",
         "add qword ptr [r9 + {countdown}], rdi",
         "32: ret",
-        // Known to leave no eight bytes, unless the block lies at a page's begin.
+        // Known to leave no eight bytes, unless the block lies at the start of a page.
         "27: cmp esi, {ask}",
         "je 33f",
         "test eax, 4095",
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "30: mov rsi, rdi",
         "mov rdi, rax",
         "jmp {finish}",
-        // Asks for the size.
+        // Asks the allocator for the block's size.
         "33: push rdi",
         ".cfi_adjust_cfa_offset 8",
         "push rdx",
@@ -233,7 +234,7 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "jb 19f",
         "cmp rcx, qword ptr [rip + {allocator} + 8]",
         "jb 24f",
-        // The trailer where those of the page lay last.
+        // The trailer at the place known for the page (`account/page_sizes.rs`).
         "19: mov rax, rdi",
         "shr rax, {page_shift}",
         "and eax, {pages_mask}",

@@ -1,7 +1,7 @@
 //! What malloc and free over glibc and over other allocators have in common: where fields lie, and pieces of assembly.
 //!
-//! Registers in all of them: the block or the requested bytes in `rdi`, the thread's state in `r9`, the remembered entry in `rdx`. Labels: 21 and 22
-//! lead out, 24 goes on.
+//! Registers in all of them: the block or the requested bytes in `rdi`, the thread's state in `r9`, the remembered entry in
+//! `rdx`. Labels: 21 and 22 leave the fast path, 24 continues it.
 
 use crate::account::blocks::{REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
 use crate::account::memo::entry::Memo;
@@ -41,13 +41,13 @@ pub mod at {
 }
 
 /// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and compares
-/// the first words: 24 where it is the same, with the entry in `rdx`; 22 where it isn't; 23 for any other number of words than
-/// one to three. Changes `rcx` and `rdx` only.
+/// its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if one differs, and to 23 if the entry
+/// hasn't one to three words. Changes `rcx` and `rdx` only.
 #[macro_export]
 macro_rules! recall_stack {
     () => {
         concat!(
-            // The entry: `memo::entry::place` says the same.
+            // The entry: as in `memo::entry::place`.
             "mov rcx, qword ptr [rsp]\n",
             "lea rdx, [rsp + rcx*8]\n",
             "imul edx, edx, {hash}\n",
@@ -75,8 +75,8 @@ macro_rules! recall_stack {
     };
 }
 
-/// The other numbers of words: the low bits of the entry's stack pointer say none, up to seven (outermost first), or more. Keeps
-/// `rdi`, `r9` and `rdx`; `rax` is what the sampling has counted.
+/// Label 23: entries with other numbers of words. The low bits of the entry's stack pointer say whether it has none, up to seven
+/// (outermost first), or more. Keeps `rdi`, `r9` and `rdx`; `rax` has the bytes that the sampling has counted.
 #[macro_export]
 macro_rules! recall_more_words {
     () => {
@@ -133,8 +133,8 @@ macro_rules! recall_more_words {
     };
 }
 
-/// The trailer in the last eight bytes of a block: to the label where there is none, else its row's offset in `r8`. `rdi` is the block,
-/// `rcx` the bytes in front of the trailer; the trailer is left in `rdx`.
+/// Checks the trailer in the last eight bytes of a block: jumps to the label if there is none, else leaves its row's offset in
+/// `r8` and the trailer in `rdx`. `rdi` is the block, `rcx` the bytes in front of the trailer.
 macro_rules! check_trailer {
     ($without:literal) => {
         concat!(
@@ -150,8 +150,9 @@ macro_rules! check_trailer {
     };
 }
 
-/// Books a release in the row with its offset in `r8`, and goes on to the real free: 25 where the row isn't this thread's, 22 where the drift
-/// has passed its bound; 26 has the thread's row. `rcx` is the bytes. `$take` leaves the requested bytes in `rdx`, and takes the key out of the block.
+/// Books a release in the row with its offset in `r8`, and jumps to the real free. Jumps to 25 if the row isn't this thread's, and
+/// to 22 if the drift has passed its bound. Label 26 continues with a row of this thread in `r8`. `rcx` has the bytes. `$take`
+/// leaves the requested bytes in `rdx`, and takes the key out of the block.
 macro_rules! book_free {
     () => {
         book_free!("shr rdx, 48\n", "mov qword ptr [rdi + rcx], 0\n")
@@ -177,8 +178,9 @@ macro_rules! book_free {
     };
 }
 
-/// Label 25 of [`book_free`]: the thread's own row for the caller of the row in `r8`, by a hint of [`handed`](crate::account::handed); 21
-/// where there is none. Changes `rax` and `r8`. `$bound` compares an offset with the mapped rows.
+/// Label 25 of [`book_free`]: finds the thread's own row for the caller of the row in `r8`, by a hint of
+/// [`handed`](crate::account::handed); jumps to 21 if there is none. Changes `rax` and `r8`. `$bound` compares an offset with the
+/// mapped rows.
 macro_rules! own_row_of_other {
     ($($bound:literal),*) => {
         concat!(

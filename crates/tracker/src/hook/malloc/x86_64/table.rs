@@ -1,11 +1,11 @@
 //! The side table's newest level in assembly: `account/side_table` has the same steps in Rust, for all levels.
 //!
-//! An entry is one word ([`side_table`](crate::account::side_table)). `r10` is the address of the level, `r9` the index of the entry that the
-//! hash prefers; the others of its bucket have the index with other low bits.
+//! An entry is one word ([`side_table`](crate::account::side_table)). `r10` is the address of the level, `r9` the index of the
+//! entry that the hash prefers. The other entries of its bucket have an index that differs in the low bits.
 
-/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx` and its offset in `rcx`, and books it: 28 where the
-/// drift has passed its bound, 29 where another level has to take it, or an older trailer is there. Keeps `rax`, `rcx`, `rdx`, `rdi` and `rsi`
-/// until then. Begins at 34.
+/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx` and its offset in `rcx`, and
+/// books it. Jumps to 28 if the drift has passed its bound, and to 29 if another level must take the entry, or an older trailer
+/// is there. Keeps `rax`, `rcx`, `rdx`, `rdi` and `rsi` until then. Begins at 34.
 macro_rules! enter_table {
     () => {
         concat!(
@@ -75,12 +75,13 @@ macro_rules! enter_table {
     };
 }
 
-/// Finds the entry of the block in `rdi`, of `rsi` usable bytes: its address in `r11`, its row's offset in `r8`, the usable bytes in `rcx`, and how many of
-/// them weren't asked for in `rdx`. 21 where the newest level hasn't got it, or it is a sample. Begins at 23.
+/// Finds the entry of the block in `rdi`, of `rsi` usable bytes. Leaves its address in `r11`, its row's offset in `r8`, the usable
+/// bytes in `rcx`, and in `rdx` how many of them weren't requested. Jumps to 21 if the newest level hasn't got the entry, or if it
+/// is a sample's. Begins at 23.
 macro_rules! find_in_table {
     () => {
         concat!(
-            // A forked process that nobody prepared has no secret: its keys are its parent's.
+            // A forked process that no handler prepared has no secret: its keys are its parent's.
             "23: cmp qword ptr [rip + {wiped} + {secret}], 0\n",
             "je 21f\n",
             "mov r8, rdi\n",

@@ -48,8 +48,8 @@ impl LineId {
 }
 
 impl LineId {
-    /// The line that has the memory of one of HotSpot's categories (NMT's names, which the tracker uses too), if the
-    /// category has a line of its own.
+    /// The line with the memory of one of HotSpot's categories, if the category has a line of its own. `name` is NMT's
+    /// name, which the tracker uses too.
     pub fn of_vm_category(name: &str) -> Option<LineId> {
         Some(match name {
             "Java Heap" => LineId::JavaHeap,

@@ -1,5 +1,5 @@
-//! Real native images: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` holds what its arguments say. The images lie
-//! beside the checkout (../shared/subjects/native-image) or were built into target/native-images.
+//! Real native images: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` holds what its arguments say. The images
+//! lie beside the checkout (../shared/subjects/native-image) or were built into target/native-images.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Compares two books line by line. Lines are matched by what survives a restart: a category by its name, a module by
-//! its path, a caller by its category and its frames as module + offset (addresses change, offsets in the same file
-//! don't).
+//! its path, a caller by its category and its frames. A frame is compared as module + offset, because addresses change
+//! and offsets in the same file don't.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,9 @@
 //!  NMT, direct buffers      walk      threads, smaps      walk      NMT, direct buffers
 //! ────────────┴───────────────┴──────────────┴──────────────┴───────────────┴──────────────▶ time
 //! ```
-//! A figure that changed between its two readings may be wrong by as much at the moment of smaps. For a figure that only
-//! rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it isn't.
+//! A figure that changed between its two readings may be wrong by as much at the moment of smaps. For a figure that
+//! only rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it
+//! isn't.
 
 use crate::source::glibc;
 use crate::source::hotspot;

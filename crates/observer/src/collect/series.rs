@@ -1,6 +1,6 @@
 //! Takes the next snapshot of a series: the kernel's current figures, joined with the owners that earlier readings
-//! found. Querying a VM and walking malloc's arenas cost a hundred times as much as the kernel's figures, and their
-//! results (where the Java heap lies, which ranges are an arena's) rarely change.
+//! found. Querying a VM and walking malloc's arenas cost a hundred times as much as the kernel's figures. Their results
+//! (the addresses of the Java heap, the ranges of an arena) rarely change.
 //!
 //! ```text
 //! MappingDetail::Pages   one scan of the page tables, and maps if it has changed: Rss and resident pages by mapping

@@ -187,7 +187,7 @@ fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
 }
 
 /// Finds each thread's stack: by the thread library's own record, else by the mapping that the stack pointer points
-/// into, else by shape (a small inaccessible guard directly below a writable anonymous mapping).
+/// into, else by shape. The shape is a small inaccessible guard directly below a writable anonymous mapping.
 fn threads(snapshot: &Snapshot, claims: &mut Claims) {
     let names = thread_names(snapshot);
     let pools = ThreadPools::of(names.iter().copied());

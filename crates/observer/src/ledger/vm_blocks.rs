@@ -6,8 +6,8 @@
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ the part of live that isn't resident, and ≤ malloc
 //!
-//! The VM reports twice, before and after the mappings are read. A category's change between the reports is added to the
-//! error.
+//! The VM reports twice, before and after the mappings are read. A category's change between the reports is added to
+//! the error.
 //!
 //! But java.nio zeroes what it allocates (ByteBuffer.allocateDirect). So buffers count as resident up to the live
 //! bytes, and the other categories share the rest. In a series, the count of direct buffers is current while the walk
@@ -125,8 +125,8 @@ fn are_large_blocks(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) -> bool 
 
 /// Whether a block with a mapping of this length has the mean size of java.nio's buffers.
 pub(crate) fn is_as_large(direct: &DirectBuffers, length: Bytes, page: Bytes) -> bool {
-    // The block also has a chunk header and, with -XX:+PageAlignDirectMemory, another page. The mapping is rounded up to
-    // whole pages.
+    // The block also has a chunk header and, with -XX:+PageAlignDirectMemory, another page. The mapping is rounded up
+    // to whole pages.
     const BESIDE: u64 = 16;
     let Some(count) = direct.count.filter(|count| *count > 0) else { return false };
     let least = direct.at_walk.0 / count + BESIDE;
@@ -148,8 +148,8 @@ fn wanted_of(category: &NmtCategory) -> Option<Wanted> {
     Some(Wanted { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
 }
 
-/// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of them
-/// contain the blocks.
+/// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of
+/// them contain the blocks.
 pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
     let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));
     let mut entries: Vec<&mut super::LineSum> = held.map(|(_, entry)| entry).collect();

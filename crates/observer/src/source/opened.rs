@@ -1,6 +1,6 @@
 //! Reads the heap of the allocator that serves malloc instead of glibc, V8's and Go's: opens the target's memory, reads
-//! the data of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is
-//! neither stopped nor signalled.
+//! the data of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it
+//! is neither stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
 use super::{golang, jemalloc, mallocng, mimalloc, tcmalloc, v8};

@@ -167,8 +167,8 @@ impl<'c> Case<'c> {
         remedy(Effort::Restart, "start it with the tracker, and see the calls that hold it", how, "")
     }
 
-    /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or by
-    /// two readings.
+    /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or
+    /// by two readings.
     pub(crate) fn name_what_grows(self) -> Remedy {
         let pid = self.pid();
         let compare = format!(

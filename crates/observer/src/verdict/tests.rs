@@ -827,7 +827,8 @@ fn a_heap_gets_only_options_that_its_version_has() {
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
     assert_eq!(proposed(Some("G1"), "25.402-b06", mib(800)), "-Xms90m");
-    // A collector that isn't known to keep its heap isn't replaced. An initial size above the need keeps any heap large.
+    // A collector that isn't known to keep its heap isn't replaced. An initial size above the need keeps any heap
+    // large.
     for collector in [None, Some("Epsilon")] {
         assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");
         assert_eq!(proposed(collector, "25.0.3+9-LTS", mib(800)), "-Xms90m");

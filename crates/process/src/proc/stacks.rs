@@ -12,9 +12,9 @@
 //!              └────────────┘ stackblock + stackblock_size
 //! ```
 //!
-//! The offsets of the later fields differ between versions, so they are searched for: the only pair of page-aligned
-//! words (b, s) after p with b < p < b + s ≤ b + one reservation that ends with the record's run of pages, and a word
-//! that is one of the process's thread ids.
+//! The offsets of the later fields differ between versions, so they are searched for. The stack is the only pair of
+//! page-aligned words (b, s) after p with b < p < b + s whose end lies in the pages just above p (`WITHIN`). The tid is
+//! a word that is one of the process's thread ids.
 
 use std::collections::HashMap;
 

@@ -313,8 +313,8 @@ impl Books {
         self.categories.iter().filter(is_its).find(holds).filter(|_| self.counter("attaches") == 0)
     }
 
-    /// What the category is known to cost. The mappings of malloc weigh what is beyond the live blocks in them, so that no
-    /// byte counts twice.
+    /// What the category is known to cost. The mappings of malloc weigh what is beyond the live blocks in them, so that
+    /// no byte counts twice.
     pub fn weight_of(&self, category: &Category) -> Bytes {
         let weight = category.figures.weight();
         let is_its = self.mappings_of_malloc().is_some_and(|its| std::ptr::eq(its, category));

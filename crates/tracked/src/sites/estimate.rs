@@ -7,8 +7,9 @@
 //! ```
 //! The caller's total is known, so only the division is estimated (a ratio estimator). With r = u(s)/Σu and v(s) = Σ
 //! x²(1 − p)/p², its variance is (U/Σu)² · [(1 − r)² v(s) + r² (Σv − v(s))]. A site without samples isn't seen. With
-//! 95 % probability it has less than 3 means, by which the other sites are then too high. This is added to the variance,
-//! and so is the variance of one more sample, because with few samples the estimated variance is often too low.
+//! 95 % probability it has less than 3 means, by which the other sites are then too high. This is added to the
+//! variance, and so is the variance of one more sample, because with few samples the estimated variance is often too
+//! low.
 //!
 //! If the mode was switched, U also has blocks from times without samples. Then u(s) itself is the estimate, and the
 //! caller keeps the rest.

@@ -110,8 +110,8 @@ fn shape(size: u64) -> Option<&'static TcacheShape> {
     TCACHE_SHAPES.iter().find(|shape| [shape.chunk, shape.chunk + ALIGN].contains(&size))
 }
 
-/// Whether a chunk could be a thread's cache with entries. `bytes` is the part of the block that was read. This excludes
-/// most blocks, because a program may have a million blocks of that size, and each candidate is read again.
+/// Whether a chunk could be a thread's cache with entries. `bytes` is the part of the block that was read. This
+/// excludes most blocks, because a program may have a million blocks of that size, and each candidate is read again.
 pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
     let Some(shape) = shape(size) else { return false };
     let heads = (0..shape.bins).map_while(|bin| word_at(bytes, shape.entries + bin * 8));

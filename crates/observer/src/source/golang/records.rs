@@ -84,8 +84,8 @@ impl<M: Memory> Lists<'_, M> {
         (!blocks.is_empty()).then_some(blocks)
     }
 
-    /// The blocks of four consecutive lists, at least one of which holds bits of a span. Among several candidates: those
-    /// with the most such blocks.
+    /// The blocks of four consecutive lists, at least one of which holds bits of a span. Among several candidates:
+    /// those with the most such blocks.
     fn bits(&self, data: &[Data], spans: &Spans) -> BTreeSet<u64> {
         let holds_bits = |at: &&u64| {
             let first = spans.bits.partition_point(|page| *page < **at / PAGE);

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! From the allocated bits on, the offsets depend on the version. The end of the objects is found by search, and gives
-//! the other offsets. In a span in use, that end is the start plus a whole number of objects of the size in the word
-//! before it, or lies inside a large object's span.
+//! the other offsets. In a span of small objects, that end is the start plus a whole number of objects of the size in
+//! the word before it. In the span of a large object, it lies inside the span.
 
 use super::pages::{PAGE_OF_GO, Pages};
 use crate::source::heap_data::{Anonymous, Data, records, words};

@@ -1,5 +1,5 @@
-//! Parses `VM.native_memory summary|detail scale=1` as JDK 8 to 27 print it (src/hotspot/share/nmt/memReporter.cpp). JDK
-//! 8 is queried with scale=KB.
+//! Parses `VM.native_memory summary|detail scale=1` as JDK 8 to 27 print it (src/hotspot/share/nmt/memReporter.cpp).
+//! JDK 8 is queried with scale=KB.
 //!
 //! ```text
 //! Total: reserved=8044513267, committed=501200883

@@ -70,7 +70,7 @@ impl PerfData {
     }
 
     /// Whether the VM answers attach requests: the first character of `sun.rt.jvmCapabilities`
-    /// (src/hotspot/share/runtime/ statSampler.cpp) is '0' under -XX:+DisableAttachMechanism.
+    /// (src/hotspot/share/runtime/statSampler.cpp) is '0' under -XX:+DisableAttachMechanism.
     pub fn attachable(&self) -> Option<bool> {
         self.text("sun.rt.jvmCapabilities").and_then(|flags| flags.bytes().next()).map(|flag| flag == b'1')
     }

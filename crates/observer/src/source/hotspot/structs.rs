@@ -1,5 +1,5 @@
-//! Reads `gHotSpotVMStructs` of a live VM. The table comes from its memory (relocation has made it resident), the names
-//! from libjvm's file, so that no page of the target is touched for them.
+//! Reads `gHotSpotVMStructs` of a live VM. The table comes from the VM's memory: relocation has made it resident. The
+//! names come from libjvm's file, so that no page of the target is touched for them.
 
 use std::collections::HashMap;
 

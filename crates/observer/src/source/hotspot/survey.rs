@@ -57,8 +57,8 @@ fn nmt_summary(jdk: Option<u32>) -> &'static str {
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
-/// Eclipse OpenJ9 also has a libjvm.so, which loads OpenJ9's own library. OpenJ9 answers none of HotSpot's commands, and
-/// SIGQUIT makes it write a dump into its directory.
+/// Eclipse OpenJ9 also has a libjvm.so, which loads OpenJ9's own library. OpenJ9 answers none of HotSpot's commands,
+/// and SIGQUIT makes it write a dump into its directory.
 pub fn is_hotspot(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so")) && !is_openj9(vmas)
 }

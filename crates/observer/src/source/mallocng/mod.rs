@@ -15,8 +15,8 @@
 //! The secret, 64 random bits, proves the context and each area. A group's first word, the address of its meta, proves
 //! the meta.
 //!
-//! Not read: musl's older malloc (before 1.2.1), and the ends of libraries' data pages that musl adds to its heap. These
-//! stay in the line of the libraries.
+//! Not read: musl's older malloc (before 1.2.1), and the ends of libraries' data pages that musl adds to its heap.
+//! These stay in the line of the libraries.
 
 mod context;
 mod metas;

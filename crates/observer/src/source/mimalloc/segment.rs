@@ -1,6 +1,6 @@
 //! One segment: its slices, and the blocks of its pages. A page's `used` includes blocks that other threads have freed.
-//! These blocks are in a list of the page, which the owner takes back when it next needs blocks. The first of them is in
-//! a list of the owner instead, and a flag in the page's list says so.
+//! These blocks are in a list of the page, which the owner takes back when it next needs blocks. The first of them is
+//! in a list of the owner instead, and a flag in the page's list says so.
 
 use std::collections::BTreeMap;
 

@@ -10,8 +10,8 @@
 //! proof is a sum: the lengths from head to tail must equal the bytes that the list states. From V8 13 on, a length is
 //! stored doubled, with a flag in its lowest bit.
 //!
-//! The job of a collection takes the lists away from the sweeper, and keeps the swept ones until V8 merges them, which
-//! may take long in an idle program. Meanwhile, the sweeper has the newer buffers. So the lists of both count.
+//! The job of a collection takes the lists away from the sweeper, and keeps the swept ones until V8 merges them. In an
+//! idle program, this may take long. Meanwhile, the sweeper has the newer buffers. So the lists of both count.
 
 use std::collections::HashMap;
 
@@ -31,8 +31,8 @@ const EXTENSION: usize = *NEXT.end() + 2;
 const AT_LEAST: u64 = 2;
 /// Limit of extensions that are read for each heap.
 const MOST: usize = 1 << 21;
-/// The stated and the found sum may differ by one in this many bytes: the target keeps running, and V8 counts a released
-/// buffer until the next sweep.
+/// The stated and the found sum may differ by one in this many bytes: the target keeps running, and V8 counts a
+/// released buffer until the next sweep.
 const MOVED: u64 = 64;
 /// A list can't be found while it is being swept, so the search is repeated.
 const ATTEMPTS: usize = 3;

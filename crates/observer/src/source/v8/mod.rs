@@ -1,5 +1,5 @@
-//! Reads V8's heap from outside: objects and free space in its pages, by generation, for each isolate (the main thread's
-//! and each worker's). The target keeps running. Neither symbols nor the version are needed.
+//! Reads V8's heap from outside: objects and free space in its pages, by generation, for each isolate (the main
+//! thread's and each worker's). The target keeps running. Neither symbols nor the version are needed.
 //!
 //! V8's heap consists of pages of 256 KiB, aligned to their size, and of larger ones with one large object each. Each
 //! page has a record. Up to V8 12, the record is the start of the page; later, the page's second word points at it:
@@ -19,8 +19,8 @@
 //!
 //! Array buffers lie outside these pages, in malloc's memory (`buffers`).
 //!
-//! Not supported: pointer compression and the sandbox (Chromium, Electron). Their headers contain no pointers, so such a
-//! heap isn't read.
+//! Not supported: pointer compression and the sandbox (Chromium, Electron). Their headers contain no pointers, so such
+//! a heap isn't read.
 
 mod buffers;
 mod layout;

@@ -1,5 +1,5 @@
-//! Heaps built word by word, with the fields of the records in the orders of several versions and in random orders, and
-//! the sums that the walk must find.
+//! Heaps built word by word, and the sums that the walk must find. The fields of the records are in the orders of
+//! several versions, and in random orders.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,8 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
     made
 }
 
-/// A heap's array buffers: a list of young ones, which may be empty, and one of old ones. The fields have random offsets.
+/// A heap's array buffers: a list of young ones, which may be empty, and one of old ones. The fields have random
+/// offsets.
 fn sweeper(random: &mut Random, made: &mut Made, heap: u64, at: u64) {
     made.image.put(heap + (8 + random.below(1000)) * 8, at);
     made.image.put(at, heap);

@@ -271,7 +271,8 @@ fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHe
             Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records, allocated),
             Kind::Released => (HeapPart::Leaving, HeapPart::Leaving, area),
         };
-        // V8 wrote the header first, and each object when it was made. So resident bytes count for these before the rest.
+        // V8 wrote the header first, and each object when it was made. So resident bytes count for these before the
+        // rest.
         let header = Bytes(page.start - page.range.start.0).min(resident);
         let live_resident = live.min(resident - header);
         heap.add(HeapPart::Records, length - area, header);

@@ -4,6 +4,7 @@
 #[path = "subjects/stage.rs"]
 mod stage;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -144,6 +145,22 @@ fn without_a_terminal_there_is_one_line_a_reading() {
     assert!(text.lines().count() >= 2, "{text}");
     assert!(text.lines().all(|line| line.contains("  RSS ")), "{text}");
     assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text}");
+}
+
+/// `timeout` ends a watch that waits for ever.
+#[test]
+fn without_a_terminal_the_end_of_the_process_ends_the_watch() {
+    let mut leak = Leak::start("end");
+    let pid = leak.pid().to_string();
+    let mut command = Command::new("timeout");
+    command.args(["120", PLIMSOLL, "watch", &pid, "--interval", "200ms"]);
+    let mut watch = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("timeout");
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines().map(|line| line.expect("UTF-8"));
+    assert!(lines.next().expect("a reading").contains("  RSS "));
+    leak.kill();
+    let last = lines.last().expect("the end");
+    assert!(last.contains(&format!("  process {pid}: ended")), "{last}");
+    assert!(watch.wait().expect("it ends").success());
 }
 
 #[test]

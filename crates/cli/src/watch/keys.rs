@@ -88,7 +88,10 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
         KeyCode::Down | KeyCode::Char('j') => move_by(state, 1),
         KeyCode::PageUp => move_by(state, -10),
         KeyCode::PageDown => move_by(state, 10),
-        KeyCode::Enter if is_list => return state.shown.list.selected_pid(state.sort).map(Effect::Open),
+        KeyCode::Enter if is_list => {
+            state.left = None;
+            return state.shown.list.selected_pid(state.sort).map(Effect::Open);
+        }
         KeyCode::Enter | KeyCode::Char('v') if !is_list => {
             state.scroll = 0;
             state.page = if state.page == Page::Overview { Page::Verdicts } else { Page::Overview };
@@ -107,7 +110,7 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
         }
         KeyCode::Esc if !is_list && state.page == Page::Verdicts => state.page = Page::Overview,
         KeyCode::Esc if !is_list && state.has_list => {
-            state.shown.one = None;
+            state.left = state.shown.one.take().map(|one| one.facts.pid);
             state.paused = None;
             return Some(Effect::Close);
         }

@@ -35,6 +35,8 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         }
         worker::clear(&worker.reported);
         while let Ok(report) = worker.reports.try_recv() {
+            // Without a terminal no other process is opened, so nothing follows.
+            let is_end = matches!(report, Report::End(_));
             let line = match report {
                 Report::Facts(facts) => {
                     if let Some(baseline) = state.add(*facts) {
@@ -53,7 +55,6 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
                 Report::Recording(_, sentence) | Report::Refused(sentence) => Some(sentence),
                 Report::Done => return Ok(ExitCode::SUCCESS),
             };
-            let is_end = line.as_deref().is_some_and(|_| state.shown.one.as_ref().is_some_and(|one| one.end.is_some()));
             if let Some(line) = line
                 && writeln!(io::stdout(), "{line}").is_err()
             {

@@ -84,6 +84,8 @@ pub struct State {
     pub is_recording: bool,
     /// Whether Esc goes back to a list.
     pub has_list: bool,
+    /// The process from which the user went back to the list: a reading that the worker had begun may still arrive.
+    pub left: Option<u32>,
 }
 
 #[derive(Clone, Default)]
@@ -101,6 +103,9 @@ impl State {
 
     /// Adds a reading. Returns the baseline for the verdicts if this reading became the mark.
     pub fn add(&mut self, facts: Facts) -> Option<Baseline> {
+        if self.left == Some(facts.pid) {
+            return None;
+        }
         let is_other = self.shown.one.as_ref().is_none_or(|one| one.facts.pid != facts.pid);
         if is_other {
             self.shown.one = Some(Watched::default());

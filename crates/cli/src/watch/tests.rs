@@ -272,6 +272,8 @@ fn keys_ask_for_what_they_say() {
     }
     assert_eq!(press(&mut state, key(KeyCode::Esc)), Some(Effect::Close));
     assert!(state.shown.one.is_none());
+    state.add(reading(99));
+    assert!(state.shown.one.is_none(), "a reading that had begun before Esc opens nothing");
     let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!(press(&mut state, control), Some(Effect::Quit));
     assert_eq!(press(&mut state, key(KeyCode::Char('q'))), Some(Effect::Quit));

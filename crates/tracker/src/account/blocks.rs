@@ -1,8 +1,8 @@
-//! Which block belongs to which caller: a key written at malloc tells it at `free`.
+//! Which block belongs to which caller: `free` reads it from a key that malloc wrote.
 //!
 //! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer: foreign and older blocks then
-//! crash or need a look-up, the tracker can't come late, and 1 KiB leaves glibc's tcache. A **trailer** in the last eight
-//! usable bytes leaves pointer and alignment alone:
+//! crash or need a look-up, the tracker can't come late, and a block of 1 KiB no longer fits glibc's tcache. A **trailer** in
+//! the last eight usable bytes leaves pointer and alignment alone:
 //!
 //! ```text
 //! block      requested bytes … slack … │ trailer 8 B │      usable = malloc_usable_size, the trailer included
@@ -28,7 +28,7 @@ use plimsoll_segment::{Allocator, Section};
 pub const TABLE_FROM: usize = 64 << 10;
 /// Requests below this ask glibc for a trailer. The margin covers glibc's rounding (at most 31 bytes, MINSIZE − 1).
 const TRAILER_BELOW: usize = TABLE_FROM - 64;
-/// Requests below this may take the fast path over another allocator than glibc's.
+/// Requests below this may take the fast path over an allocator other than glibc's.
 pub const OTHER_BELOW: usize = 4 << 10;
 /// Bytes of a trailer.
 pub const TRAILER: usize = 8;
@@ -56,7 +56,7 @@ pub const REQUESTED_SHIFT: u32 = 48;
 const SAMPLED: u64 = 1 << (ROW_SHIFT - 1);
 /// Bits that are zero in any trailer.
 pub const CHECK: u64 = SAMPLED - 1;
-/// Bits that are zero in the trailer of a block that is no sample.
+/// Bits that are zero in the trailer of a block that isn't a sample.
 pub const CHECKED: u64 = CHECK | SAMPLED;
 const ROWS: u32 = (1 << (REQUESTED_SHIFT - ROW_SHIFT)) - 1;
 const _: () = assert!(Section::Rows.capacity() == 1 << (REQUESTED_SHIFT - ROW_SHIFT));
@@ -216,7 +216,7 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 /// `p` is a live block with this many usable bytes.
 #[inline(always)]
 pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
-    // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would alone.
+    // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would without us.
     if usable.wrapping_sub(TRAILER) >= TABLE_FROM - TRAILER {
         return None;
     }

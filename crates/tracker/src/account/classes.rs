@@ -7,12 +7,14 @@
 //!            65,535   ask malloc_usable_size of this block
 //! ```
 //!
-//! Requests of one entry differ by at most seven bytes, and sizes are multiples of eight. So either all of them leave eight bytes, or none.
+//! Requests of one entry differ by at most seven bytes, and sizes are multiples of eight. So all of them leave eight bytes, or
+//! none does.
 //!
-//! An entry saves the call after malloc; `free` calls malloc_usable_size and finds the trailer there. Both have to name one place.
-//! jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few blocks that their own profilers sample: these begin at
-//! a page. So a block at a page's begin is asked for, whatever its entry says. mimalloc in its guarded builds puts some blocks against a guard
-//! page, and of other allocators nothing is known: there each entry is 65,535.
+//! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both must give
+//! the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few blocks that their own
+//! profilers sample: these begin at a page. So malloc_usable_size is called for a block at the start of a page, whatever its entry
+//! says. mimalloc in its guarded builds puts some blocks against a guard page, and nothing is known about other allocators: there
+//! each entry is 65,535.
 
 use super::blocks::{OTHER_BELOW, TRAILER};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -30,7 +32,7 @@ const MOST: usize = 128;
 /// See the module comment. The first entry, of `malloc(0)`, always says: ask.
 pub static LEFT: [AtomicU16; OTHER_BELOW / STEP + 1] = [const { AtomicU16::new(ASK) }; OTHER_BELOW / STEP + 1];
 
-/// Learns the sizes of this allocator. `size_of` tells the usable bytes for a request, 0 where it isn't known.
+/// Learns the sizes of this allocator. `size_of` returns the usable bytes for a request, 0 if they aren't known.
 pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
     if ![Allocator::Jemalloc, Allocator::Tcmalloc].map(|known| known as u32).contains(&allocator) {
         return;

@@ -35,7 +35,7 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     let mut last: Option<Module> = None;
     for (m, f) in modules.iter_mut().zip(frames) {
         let pc = *f as usize - 1;
-        // Neighbours mostly lie in one object, and asking the loader costs more than the rest.
+        // Neighbouring frames mostly lie in one object, and a query to the loader costs more than the rest.
         let is_last = last.is_some_and(|last| last.is_contiguous && (last.start..last.end).contains(&pc));
         if !is_last {
             last = module::find(segment, pc);

@@ -1,12 +1,12 @@
-//! Blocks that are handed to another thread and freed there: which row of the freeing thread has the caller of the row that the
-//! block was booked in.
+//! Blocks that are handed to another thread and freed there: which row of the freeing thread has the same caller as the row that
+//! the block was booked in.
 //!
 //! ```text
 //! row of the key, freeing thread ──hash──▶ HINTS ──▶ row of the freeing thread │ its slot and its caller are compared
 //! ```
-//! A row keeps its slot and its caller, so a hint that passes both comparisons is right, whoever wrote it. Without one, `free` takes the
-//! thread's state and looks the caller up in its index, which takes five times as long. Hints change only where none
-//! is right, so threads rarely write to a line that others read.
+//! A row keeps its slot and its caller, so a hint that passes both comparisons is right, whoever wrote it. Without such a hint,
+//! `free` takes the thread's state and looks the caller up in its index, which takes five times as long. A hint changes only when
+//! it was wrong, so threads rarely write to a line that others read.
 
 use crate::segment::Segment;
 use crate::segment::books::{OwnRow, SlotMark};

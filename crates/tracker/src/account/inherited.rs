@@ -34,7 +34,7 @@ use plimsoll_segment::{
 /// The child's identity, for its header.
 #[derive(Clone, Copy, Default)]
 pub struct Child {
-    /// The child's name.
+    /// The child's process id.
     pub pid: u32,
     /// Its parent.
     pub ppid: u32,
@@ -47,7 +47,7 @@ pub struct Child {
 /// Where the parts of the copy lie.
 #[repr(C)]
 struct Facts {
-    /// Bytes of the mapping; those of the copy so far, and at most.
+    /// Bytes of the mapping; the end of the copy so far, and its largest end.
     bytes: usize,
     end: usize,
     most: usize,
@@ -362,8 +362,9 @@ impl Inherited {
     }
 }
 
+/// A mask has one bit for each word of an entry. This one: all words.
 const EACH: u64 = u64::MAX;
-/// Entries that the program's memory refers to, in sections whose entries also have figures.
+/// Words that identify an entry, in sections whose entries also have figures: the program's memory refers to such entries.
 const CALLER_IDENTITY: u64 = !words([
     offset_of!(Caller, live_bytes),
     offset_of!(Caller, live_count),
@@ -389,7 +390,7 @@ const fn words<const N: usize>(offsets: [usize; N]) -> u64 {
     mask
 }
 
-/// Empty words, in place of parts that don't exist in the child.
+/// Words that count what was freed: they are copied before those that count what was allocated.
 const ROW_FREED: u64 =
     words([offset_of!(Row, free_count), offset_of!(Row, free_bytes), offset_of!(Row, free_requested)]);
 const SITE_FREED: u64 = words([

@@ -23,7 +23,7 @@ pub fn reset_after_fork(child: Segment) {
 }
 
 fn list_all(segment: Segment) {
-    // The kernel cuts it off from the rest of .bss, because of MADV_WIPEONFORK.
+    // MADV_WIPEONFORK makes the page a mapping of its own, beside the rest of .bss.
     list(
         segment,
         Mapping { start: &raw const WIPED as usize, bytes: size_of::<WipedOnFork>(), purpose: Purpose::Data },
@@ -40,7 +40,7 @@ pub fn shorten(to: Mapping) {
     }
 }
 
-/// Without headroom in the file the mapping is not listed: the kernel's name for it may still tell.
+/// Without headroom in the file the mapping is not listed. An observer may still know it by its name in /proc/PID/maps.
 fn list(segment: Segment, of: Mapping) {
     if let Some(i) = segment.append(Section::Own) {
         let entry = segment.own_mapping(i);

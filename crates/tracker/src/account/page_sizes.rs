@@ -1,12 +1,12 @@
-//! Where the trailers of a page's blocks lay last: a guess that saves `free` the question for a block's size.
+//! Where the trailers of a page's blocks lay last: a guess that saves `free` the call for a block's size.
 //!
 //! ```text
 //! block ──bits 12 to 25 of its address──▶ LAST ──▶ bytes in front of the trailer ──▶ is the word there this block's trailer?
 //! ```
-//! jemalloc, tcmalloc and mimalloc keep blocks of one size on a page. A trailer has the address of its block in it ([`super::blocks`]), and is
-//! cleared when the block is freed or moved. So the word at the guessed place passes the check only if it was written for this block, at
-//! this place, and an outdated guess can't mislead. Where the check fails, the allocator is asked. A guess is used only if
-//! the trailer lies on the page where the block begins, which is readable.
+//! jemalloc, tcmalloc and mimalloc keep blocks of one size on a page. A trailer contains the address of its block
+//! ([`super::blocks`]), and is cleared when the block is freed or moved. So the word at the guessed place passes the check only
+//! if it was written for this block, at this place, and an outdated guess can't mislead. If the check fails, the allocator is
+//! asked. A guess is used only if the trailer lies on the page where the block begins, which is readable.
 //!
 //! All threads write here without order: an entry is one word of two bytes, and each of its values is a guess.
 

@@ -36,6 +36,8 @@ pub fn settle(books: Books<'_>, t: &mut ThreadState) {
     t.shared().pending.store(0, Release);
 }
 
+/// Books a block again, under the category in its header.
+///
 /// # Safety
 /// `p` is a live block that nobody can free meanwhile.
 unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {

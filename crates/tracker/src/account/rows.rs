@@ -243,7 +243,7 @@ pub unsafe fn reset_books(books: Books<'_>) {
     }
 }
 
-/// The live blocks of a caller's shared row that were reported to the central figures.
+/// Notes how many live blocks of a caller's shared row were reported to the central figures.
 pub fn told(caller: u32, count: i64) {
     if let Some(e) = shared_entry(caller) {
         e.flushed.store(count as u32, Relaxed);

@@ -120,8 +120,8 @@ pub struct Drawn {
     pub weight: f64,
 }
 
-/// A place for a fresh block's sample. It is claimed before the block's key is written, because the key says whether there
-/// is a sample.
+/// Enters a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether there is
+/// a sample. False: there is no room.
 pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> bool {
     let entry = samples_of(segment, drawn.site).and_then(|of| Some((of, claim(segment)?)));
     let Some((of, entry)) = entry else { return drop(segment, drawn, amount) };

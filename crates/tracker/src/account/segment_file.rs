@@ -145,7 +145,7 @@ pub fn count_in(directory: os::Fd, (pid, start): (u32, u64), counter: Counter) {
     let header = if is_whole { os::map_file(fd, 0, HEADER_BYTES, 0, false) } else { None };
     os::close(fd);
     if let Some(header) = header {
-        // SAFETY: a fresh mapping of a header's length, which the kernel aligned to a page. Any bytes are a header.
+        // SAFETY: a fresh mapping of a header's length, which the kernel aligned to a page. Every bit pattern is a valid header.
         unsafe {
             let h = &*(header as *const plimsoll_segment::Header);
             if h.magic.load(Acquire) == MAGIC {

@@ -1,4 +1,4 @@
-//! The private state of a thread, which makes the way from a block to its row short. It is anonymous memory of the tracker,
+//! The private state of a thread, which makes the path from a block to its row short. It is anonymous memory of the tracker,
 //! and passes to the next thread that adopts the slot.
 //!
 //! ```text
@@ -64,7 +64,7 @@ pub struct ThreadState {
     pub mean: u64,
     /// The random source that it was drawn from.
     pub random: Random,
-    /// Room for deep walks; null until the first.
+    /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
     /// The work space that it passed on last.
@@ -99,7 +99,7 @@ impl IndexEntry {
     }
 }
 
-/// How the two lie in memory.
+/// How the shared and the private part lie in memory.
 #[repr(C, align(64))]
 struct Block {
     shared: Shared,
@@ -177,8 +177,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         d.state.store(t as usize, Release);
         t
     };
-    // SAFETY: the slot was claimed by this thread alone; who had it before let go of the state in `detach`, or is in no
-    // thread of this process (a fork).
+    // SAFETY: this thread alone claimed the slot. The thread that had it before let go of the state in `detach`, or doesn't exist
+    // in this process (a fork).
     let t = unsafe { &mut *t };
     let shared = t.shared();
     shared.trailer_below.store(super::blocks::short_way_below(), Relaxed);
@@ -355,8 +355,7 @@ impl ThreadState {
         }
     }
 
-    /// The memo to put in force after a change of the code map, and whether it is another than this thread's own, because the
-    /// self-check is on.
+    /// The memo to put in force after a change of the code map. True: it isn't this thread's own, because the self-check is on.
     pub fn usual_memo(&self) -> (*mut Memo, bool) {
         match slots::checking() {
             None => (self.own_memo, false),

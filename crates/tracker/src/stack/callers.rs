@@ -45,7 +45,7 @@ pub fn reserve() {
 /// Entries that sites leave to callers.
 const CALLERS_ONLY: usize = Section::Callers.capacity() / 8;
 
-/// Of frames under a pushed category; its top bit is set.
+/// The hash of frames under a pushed category; its top bit is set.
 pub fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
     let seed = 0x9e37_79b9_7f4a_7c15u64 ^ (pushed as u64) << 32 ^ flags as u64;
     frames.iter().fold(seed, |h, &f| (h.rotate_left(23) ^ f).wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1 << 63
@@ -144,12 +144,12 @@ const RETIRED: u64 = 1;
 
 static RETIREMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// How often code was replaced: what is known of addresses holds for one of these counts.
+/// How often code was replaced. What is known about addresses is valid as long as this is unchanged.
 pub fn retirements() -> u32 {
     RETIREMENTS.load(Acquire)
 }
 
-/// The code in this range has been replaced.
+/// Retires each caller with a frame in this range, because other code has taken its place.
 pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
     RETIREMENTS.fetch_add(1, AcqRel);
     frames::retire(segment, range.clone());

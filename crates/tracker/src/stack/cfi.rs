@@ -73,7 +73,6 @@ fn scan(tables: Image<'_>, eh_frame: u64, pc: u64) -> Option<Option<Fde<'_>>> {
 }
 
 /// The body of the record at `at`, after its length. No compiler writes the 64-bit form (length 0xffff_ffff), and
-/// libgcc does not read it.
 /// libgcc doesn't read it.
 #[inline(always)]
 fn record(tables: Image<'_>, at: u64) -> Option<Cursor<'_>> {

@@ -6,31 +6,32 @@
 //!  pc in other code         the frame pointer, if it leads into code; guessed      → one frame of kind Jit
 //! ```
 //!
-//! # What a frame pointer is believed
+//! # When a frame pointer is believed
 //!
 //! Code without rules may keep frame pointers (V8's builtins, what V8 and most JITs make) or use the register for anything.
-//! So its frame pointer counts only if it is the place of a record above the frame, whose return address lies in code: of
-//! an object, of HotSpot, or in memory that was made executable ([`code`]). Code outside of objects that only
-//! a guess led to has to prove itself: it is a frame if its own frame pointer leads on likewise. So a chain that
-//! goes astray in data ends before the first frame that would be an invention, with the mark of a cut. What JIT code shows that has the
-//! register for other things: itself, as the place that a call returns to, and the cut; or, if it left an outer frame's pointer
-//! in it, the callers of that frame, marked as guessed.
+//! So its frame pointer counts only if a frame record lies there, above the frame, whose return address lies in code: of
+//! an object, of HotSpot, or in memory that was made executable ([`generated_code`]). If only a guess led to code outside of
+//! objects, that code is a frame only if its own frame pointer leads on in the same way. So a chain that goes astray in data
+//! ends before the first false frame, with the mark of a cut.
 //!
-//! Every word that a step looks at is logged with its address, in the order of the walk, so that the memo can tell
-//! whether another walk from the same registers would come out the same (`account/memo`; the argument is walk.rs's).
-//! What Java's frames hang on besides is logged as guards. A step is a function of its registers and of what it logged,
-//! nothing else sways it.
+//! JIT code that uses the register for other things shows one frame, the place that a call returns to, and then the cut. If it
+//! left an outer frame's pointer in the register, the callers of that frame follow, marked as guessed.
 //!
-//! # What the last walk knows
+//! Every word that a step reads is logged with its address, in the order of the walk, so that the memo can tell
+//! whether another walk from the same registers would come out the same (`account/memo`; walk.rs has the argument).
+//! What Java frames depend on besides is logged as guards. A step is a function of its registers and of what it logged,
+//! and of nothing else.
 //!
-//! Stacks of one thread differ at their inner end. So the last walk is kept, and a new one that comes to a machine frame
-//! with the same registers (pc, stack pointer, where the frame pointer is) takes the rest over, if every word that the last
-//! walk read from there on is still what it was and its guards hold: the argument is the memo's. What it costs to be
-//! missed by the memo is then the frames that differ, and a comparison for each of the others.
+//! # What is taken over from the last walk
+//!
+//! Stacks of one thread differ at their inner end. So the last walk is kept. When a new walk comes to a machine frame
+//! with the same registers (pc, stack pointer, where the frame pointer is), it takes over the rest, if every word that the last
+//! walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that the memo misses costs
+//! a step for each frame that differs, and a comparison for each of the others.
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
-//! one (a coroutine's, a signal's own) the kernel is asked page by page; where a signal interrupted the thread's own stack,
-//! the walk goes on there. A walk that a signal's stack or a coroutine's led through is never remembered.
+//! stack (a coroutine's, a signal's own) the kernel is asked page by page. Where a signal interrupted the thread's own stack,
+//! the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
 
 use super::arch::native as arch;
 use super::frames::{self, Frame};
@@ -48,7 +49,7 @@ use plimsoll_segment::{Cut, FrameKind, frame_flags};
 pub const MOST_FRAMES: usize = 1024;
 /// Words at most: saved frame pointer and return address of each frame, and what Java's frames take more.
 const MOST_WORDS: usize = 4 * MOST_FRAMES;
-/// Of a frame that a rule led to, from one that a guess had led to; no flag of a frame's has this bit.
+/// Marks a frame that a rule led to, from a frame that a guess had led to. No flag of a logged frame has this bit.
 const BEHIND: u8 = 0x40;
 /// How far a stack that isn't known is followed, bytes.
 const MOST_UNKNOWN: u64 = 1 << 20;
@@ -63,7 +64,7 @@ pub struct Word {
     pub value: u64,
 }
 
-/// Room for two walks, this one and the last: a thread's own, since its stack may be small.
+/// Work space for two walks, this one and the last. Not on the thread's stack, which may be small.
 #[repr(C)]
 pub struct Scratch {
     walks: [Record; 2],
@@ -73,13 +74,13 @@ pub struct Scratch {
     counted: usize,
     /// Words of the longest of them.
     longest: usize,
-    /// Whose the last walk was.
+    /// The thread that made the last walk.
     walker: u64,
 }
 
 impl Scratch {
-    /// The next walk is this thread's. From another's nothing is taken over, and the next is where that was, so that the other
-    /// room stays untouched.
+    /// Notes the thread that makes the next walk. If another thread made the last one, nothing is taken over from it, and the next
+    /// walk overwrites it, so that the pages of the other record stay untouched.
     pub fn hand_to(&mut self, walker: u64) {
         if self.walker != walker {
             self.walker = walker;
@@ -111,11 +112,11 @@ impl Scratch {
     }
 }
 
-/// A walk as it was. Zeroed memory is one that nothing can be taken from.
+/// A finished walk. Zeroed memory is a walk from which nothing can be taken over.
 #[repr(C)]
 struct Record {
     frames: [Frame; MOST_FRAMES],
-    /// Of each frame, its node: the stack from here outwards.
+    /// The node of each frame: the stack from it outwards.
     nodes: [u32; MOST_FRAMES],
     words: [Word; MOST_WORDS],
     guards: [Guard; MOST_FRAMES],
@@ -124,7 +125,7 @@ struct Record {
     words_used: usize,
     guards_used: usize,
     steps_used: usize,
-    /// Of the code map; 0: not to be taken from.
+    /// Generation of the code map; 0: nothing may be taken over.
     generation: u32,
     depends_on_entry_fp: bool,
 }
@@ -150,7 +151,7 @@ pub enum Fp {
     Saved(u64),
     /// Known, and accounted for.
     Known(u64),
-    /// Nobody knows.
+    /// Unknown.
     Lost,
 }
 
@@ -167,7 +168,7 @@ pub struct Registers {
     pub fp: Fp,
 }
 
-/// What may be read of stacks.
+/// Which parts of stacks may be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach {
     /// From here …
@@ -180,7 +181,7 @@ pub struct Reach {
     pub own: (u64, u64),
 }
 
-/// A walk under way, and what it came to.
+/// A walk in progress, and its result.
 pub struct Deep<'a> {
     /// The process's segment.
     pub segment: Segment,
@@ -220,7 +221,7 @@ impl<'a> Deep<'a> {
         &self.now.frames[..self.now.frames_used]
     }
 
-    /// The frame pointer at entry counts.
+    /// Whether the walk depends on the frame pointer at entry.
     pub fn depends_on_entry_fp(&self) -> bool {
         self.now.depends_on_entry_fp
     }
@@ -232,7 +233,7 @@ impl<'a> Deep<'a> {
         let depth = self.now.frames_used - known;
         let (frames, nodes) = (&self.now.frames[..known], &mut self.now.nodes[..known]);
         let node = frames::stack(self.segment, parent, depth, frames, nodes)?;
-        // A stack that was cut for its depth is cut elsewhere under other frames.
+        // Below other inner frames, a stack that was cut for its depth would be cut elsewhere.
         let deep = self.now.frames.get(self.now.frames_used.wrapping_sub(1)).is_some_and(|f| *f == cut_mark(Cut::Deep));
         if !self.momentary && !deep {
             self.now.generation = self.generation;
@@ -240,7 +241,7 @@ impl<'a> Deep<'a> {
         Some(node)
     }
 
-    /// Takes the rest of the last walk over, if it came to the same registers and what it read is what it was.
+    /// Takes over the rest of the last walk, if that came to the same registers and the words that it read are unchanged.
     fn take_over(&mut self, r: Registers, guessed: u8) -> bool {
         let last = self.last;
         while self.last_at < last.steps_used && last.steps[self.last_at].registers.sp < r.sp {
@@ -257,13 +258,13 @@ impl<'a> Deep<'a> {
             && now.guards_used + last.guards_used - guards < MOST_FRAMES
             && now.steps_used + last.steps_used - self.last_at < MOST_FRAMES;
         let is = |w: &Word| {
-            // SAFETY: a word in the reach, which is asked first: as in `stack_word`.
+            // SAFETY: a word in the reach, which is checked first: as in `stack_word`.
             let value = || unsafe { peek::<u64>(w.at) };
             (self.reach.low..self.reach.high - 7).contains(&w.at) && value() == w.value
         };
         let rest = &last.words[words..last.words_used];
         if let Some(other) = rest.iter().position(|w| !is(w)) {
-            // Whatever was met before this word was read depends on it too.
+            // Every frame that the last walk met before it read this word depends on the word too.
             while self.last_at < last.steps_used && last.steps[self.last_at].words as usize <= words + other {
                 self.last_at += 1;
             }
@@ -443,7 +444,7 @@ impl<'a> Deep<'a> {
             if !(4096..1 << 47).contains(&r.pc) {
                 return Err(Cut::Broken);
             }
-            // A rule that a wrong guess led to makes a return address of any word.
+            // After a wrong guess, a rule takes any word for a return address.
             if guessed == BEHIND && !self.is_code(r.pc - 1, false) {
                 return Err(Cut::Broken);
             }
@@ -522,13 +523,14 @@ impl<'a> Deep<'a> {
         self.is_code(pc - 1, there.is_some()).then_some((next, Guess::Led(Some(there))))
     }
 
-    /// Whether somebody knows this for code: an object or HotSpot, as the caller found, or a hook.
+    /// Whether `pc` is known to be code: of an object or of HotSpot, as the caller found (`known`), or in memory that a hook saw
+    /// made executable.
     fn is_code(&mut self, pc: u64, known: bool) -> bool {
-        // Before the question: what is added in between must not be thought known.
+        // Read before the query: memory that is added in between must not count as known.
         let so_far = Guard::no_more_code();
         let is = known || generated_code::holds(pc);
         if !is {
-            // More of it would lead further. Without room for the guard the walk holds for now only.
+            // If more memory is made executable, the walk may lead further. Without room for this guard the walk holds for now only.
             match self.now.guards.get_mut(self.now.guards_used) {
                 Some(slot) => {
                     *slot = so_far;
@@ -540,7 +542,7 @@ impl<'a> Deep<'a> {
         is
     }
 
-    /// The frame above one of code that lies in no object, or is a stub of HotSpot's.
+    /// The frame above that of code which lies in no object, or of a stub of HotSpot's.
     fn record_of_code(
         &mut self,
         r: Registers,
@@ -568,7 +570,7 @@ impl<'a> Deep<'a> {
                 *self.now.guards.get_mut(self.now.guards_used).ok_or(Cut::Deep)? = guard;
                 self.now.guards_used += 1;
             }
-            // A stub, which never goes, or what isn't understood: code without a name.
+            // A stub, which is never freed, or code that isn't understood: a frame without a name.
             None if self.now.frames_used == before => self.frame(FrameKind::Jit, ra, 0)?,
             None => {}
         }
@@ -596,7 +598,7 @@ impl<'a> Deep<'a> {
         Ok((Registers { pc, exact: false, sp: sp.max(fp + 16), fp: Fp::Saved(fp) }, words))
     }
 
-    /// Arguments that the frame inside of this was called with lie between.
+    /// The arguments of the frame inside this one lie in between.
     fn continuation(
         &mut self,
         r: Registers,
@@ -648,15 +650,15 @@ impl<'a> Deep<'a> {
         Ok(Registers { pc, exact: false, sp: record + 16, fp: Fp::Saved(record) })
     }
 
-    /// Go calls C on its thread's stack; the goroutine's own lies elsewhere. runtime.asmcgocall (asm_amd64.s; Go 1.21 to 1.26
-    /// alike) leaves on the thread's stack, where it called C, what it needs to find back, and the goroutine's frame pointer
-    /// in the register:
+    /// Go calls C on its thread's stack; the goroutine's own stack lies elsewhere. runtime.asmcgocall (asm_amd64.s, the same in Go
+    /// 1.21 to 1.26) leaves two words on the thread's stack, where it called C, by which it finds the way back, and the goroutine's
+    /// frame pointer in the register:
     ///
     /// ```text
     /// sp      depth: high end of the goroutine's stack less its stack pointer
     /// sp + 8  g, the goroutine ── word 0 low end of its stack, word 1 high end     (runtime2.go, g.stack)
     /// ```
-    /// All that must fit together, or this is no such frame.
+    /// If these values don't fit together, this isn't such a frame.
     fn goroutine(&mut self, mut r: Registers) -> Result<Registers, Cut> {
         const LARGEST: u64 = 1 << 30;
         if !cfg!(target_arch = "x86_64") {
@@ -715,6 +717,6 @@ fn cut_mark(why: Cut) -> Frame {
 enum Guess {
     /// By a rule.
     None,
-    /// By a frame pointer, into code; its rule, if that was asked for.
+    /// By a frame pointer, into code; the code's rule, if that was looked up.
     Led(Option<Option<(Rule, bool)>>),
 }

@@ -78,7 +78,7 @@ fn make(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
 /// has this depth. `None`: the section is full, or there are no frames.
 pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], nodes: &mut [u32]) -> Option<u32> {
     if segment.used(Section::Frames) == 0 {
-        // Two threads may both: a node more that nobody names.
+        // Two threads may do this at once: then one more node stays unused.
         segment.append(Section::Frames)?;
     }
     let mut parent = parent;
@@ -93,8 +93,7 @@ pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], node
     (parent != 0).then_some(parent)
 }
 
-/// The code in this range has been replaced: its nodes, and all that lie further in, are found no more. Answers whether
-/// a stack is among them, for any node.
+/// Retires the nodes in this range, because other code has taken its place, and all nodes further in. They are no longer found.
 pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
     for i in 1..segment.used(Section::Frames) as u32 {
         let node = segment.frame(i);

@@ -1,4 +1,4 @@
-//! Loaded objects by address: who holds a pc, where its unwind table lies, which rules concern it.
+//! Loaded objects by address: which object holds a pc, where its unwind table lies, which rules concern it.
 //!
 //! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot and again
 //! when a pc is unknown and dlopen was called since, each node after asking the kernel whether it is readable: nothing
@@ -101,7 +101,7 @@ fn listed(i: u32) -> Option<(&'static Module, &'static AtomicU32)> {
     (generation.load(Acquire) != 0).then(|| (unsafe { (*entry).module.assume_init_ref() }, generation))
 }
 
-/// Frames worth keeping of a caller whose innermost frame is at `pc`: asked at every walk, so it may be what held for
+/// Frames worth keeping of a caller whose innermost frame is at `pc`. Called at every walk, so it returns what is known, also for
 /// an object that libc has silently replaced since.
 pub fn depth(segment: Segment, pc: usize) -> usize {
     let last = MEMO_LAST.load(Relaxed);
@@ -217,15 +217,15 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
     }
     let r = segment.module(m.id);
     let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
-    // Asked at each rule that has to be worked out: then the file's own name is enough.
+    // Called for each rule that must be computed. For that the file's own name is enough.
     let from = if whole { 0 } else { tail.len().saturating_sub(FILE_NAME) };
     let named = || tail[from..].iter().zip(&r.path[from..]).all(|(b, c)| c.load(Relaxed) == *b);
     let built = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
     (name.is_empty() || named()) && (!whole || built(elf::build_id(m.start, end, bias)))
 }
 
-/// Whatever was known to lie where a new object lies is gone: its callers are no longer those of today, though their
-/// addresses may come again.
+/// Retires the objects that were known to lie where a new object lies, and their callers. A later caller with the same addresses
+/// is another one.
 fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) {
     let mut gone = false;
     for i in 0..LISTED.load(Acquire).min(KNOWN as u32) {
@@ -258,13 +258,13 @@ fn append(
         segment.count(Counter::modules_lost, 1);
         return None;
     };
-    // The executable has no name in the loader's list; boot wrote it down, since nothing is asked of /proc after start.
+    // The executable has no name in the loader's list. Boot has noted its name, since /proc isn't read after start.
     let path = if name.is_empty() { segment.executable() } else { name };
     let build_id = elf::build_id(start, end, bias);
     let rules = crate::rules::rules()?.module(path, build_id);
     let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
     let file = rules::file_name(path);
-    // Deeper frames help only where there are rules for symbols to look at.
+    // Deeper frames help only if there are rules for symbols, which examine them.
     let depth = match file {
         b"libjvm.so" if rules.has_symbols() => 8,
         _ if file.starts_with(b"libstdc++") => 5,
@@ -320,7 +320,7 @@ fn append(
 #[test]
 fn an_entry_that_is_counted_and_not_written_is_not_read() {
     assert!(init());
-    // Another thread is between the two.
+    // As another thread leaves it between the two steps.
     let i = LISTED.fetch_add(1, AcqRel);
     assert!(listed(i).is_none() && listed(KNOWN as u32).is_none());
 }

@@ -21,7 +21,7 @@
 //! A `sub` in the middle of a method (room for the x87 unit) may lie at a multiple of 16 too: a method begins behind
 //! padding, or behind an instruction that doesn't return (`call`, `jmp`, `ret`).
 //! Sources: `AMD64FrameContext` and `SubstrateAMD64Backend` of oracle/graal, and the disassembly of images of 21.0,
-//! 24.1 (Oracle's) and 25.0: crates/tracker/tests/unwind_image.rs holds it against symbols and `.debug_frame`.
+//! 24.1 (Oracle's) and 25.0: crates/tracker/tests/unwind_image.rs compares the rules with symbols and `.debug_frame`.
 
 use super::rule::{Base, Cfa, Rule, SavedFp};
 
@@ -106,8 +106,8 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
     (found.size >= 0 && found.size % 8 == 0).then_some(found)
 }
 
-/// Whether a method begins at `at`. A push or a compared limit is found nowhere else; a plain `sub` counts if the stack
-/// is checked behind it, or if what lies in front is no instruction that goes on there.
+/// Whether a method begins at `at`. A push or a compared limit is found nowhere else. A plain `sub` counts if a check of the
+/// stack follows it, or if the instruction in front of it doesn't continue there.
 fn begins(text: &[u8], at: usize, p: Prologue) -> bool {
     let behind = at + p.complete;
     // cmp disp8(%r15),%rsp

@@ -1,4 +1,4 @@
-//! Checked reads over addresses. The only place under `stack/` that dereferences one.
+//! Checked reads at addresses: the only place under `stack/` that dereferences an address which a walk has found.
 
 /// A type that can be loaded at any alignment.
 ///

@@ -101,8 +101,8 @@ pub enum Step {
         bytes: i32,
         original_pc: i32,
     },
-    /// HotSpot: the callers lie in the Java heap; on the stack follows, beyond a few words of arguments, the frame of this
-    /// many bytes through which the virtual thread was entered.
+    /// HotSpot: the callers lie in the Java heap. On the stack, behind a few words of arguments, follows the frame through which
+    /// the virtual thread was entered, of this many bytes.
     Continuation {
         entry_bytes: i32,
     },

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 
 /// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,
-/// so that a torn pair (two threads filling one cell) matches no pc. Small first: pcs touch a table all over.
+/// so that a torn pair (two threads filling one cell) matches no pc. The first table is small, since pcs touch a table all over.
 static RULES: AtomicUsize = AtomicUsize::new(0);
 /// Rules that were not remembered, since the table last grew.
 static MISSES: AtomicU32 = AtomicU32::new(0);

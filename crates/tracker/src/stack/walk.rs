@@ -7,7 +7,7 @@
 //!    │ saved fp     │ +64  read *  pointers) are logged as distances too, so that the same path compares equal on
 //!    │ …            │              any thread's stack, at any depth of it.
 //!    │ return addr 1│ +24  read
-//!    │ …            │              * only if a later CFA came of it. A callee-saved rbp that merely holds the
+//!    │ …            │              * only if a later CFA depends on it. A callee-saved rbp that merely holds the
 //!    │ return addr 0│  0   entry     caller's data is not read.
 //!    └──────────────┘ entry.sp
 //! ```
@@ -76,7 +76,7 @@ pub enum End {
     OtherStack,
 }
 
-/// What a walk came to. The frames and words themselves are in the slices that it was given.
+/// The result of a walk. The frames and words themselves are in the slices that it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Walk {
     /// Return addresses, innermost first, beginning with `entry.ra`.
@@ -86,7 +86,7 @@ pub struct Walk {
     pub depends_on_entry_fp: bool,
     /// Every word read ends at or below this offset.
     pub extent: u32,
-    /// The word that the walk wanted but that lay beyond `hi`, if there was one.
+    /// The word that the walk needed but that lies beyond `hi`, if there is one.
     pub wall: Option<u64>,
     /// Bit i: frame i is no return address but the very pc that a signal interrupted.
     pub interrupted: u64,
@@ -101,7 +101,7 @@ pub const FRAME_LIMIT: usize = 64;
 pub struct Walker {
     /// The bounds of the stack that `entry.sp` lies on: what may be read.
     pub stack: Range<u64>,
-    /// Go on through code outside all modules along the frame pointers.
+    /// Continue through code outside all modules along the frame pointers.
     pub through_jit: bool,
 }
 
@@ -122,8 +122,8 @@ impl Walker {
         self.walk_noting(memory, rule, entry, frames, reads, |_, _| {})
     }
 
-    /// As `walk`; `note` is told of a frame (its index) what else its words say: of an interpreted one the method and
-    /// the bytecode pointer, of a deoptimised one its own return address. These words are among the logged ones.
+    /// As `walk`. `note` gets a frame's index and what else its words say: of an interpreted frame the method and the bytecode
+    /// pointer, of a deoptimised frame its own return address. These words are among the logged ones.
     pub fn walk_noting(
         &self,
         memory: &impl Memory,
@@ -254,7 +254,7 @@ fn distance(address: u64, origin: u64) -> i64 {
     address.wrapping_sub(origin) as i64
 }
 
-/// Where the frame pointer of the current frame is. Looked at only when a CFA needs it.
+/// Where the frame pointer of the current frame is. Read only when a CFA needs it.
 #[derive(Clone, Copy)]
 enum Fp {
     /// In the register, still the one at entry: this distance.
@@ -293,7 +293,7 @@ impl<M: Memory> State<'_, M> {
         Ok(value)
     }
 
-    /// Checks that the word at `offset` lies on the stack, and accounts for the answer.
+    /// Checks that the word at `offset` lies on the stack, and notes the result in `extent` or `wall`.
     fn reach(&mut self, offset: i64, or: End) -> Result<(), End> {
         if offset.checked_add(8).is_none_or(|end| end > self.high) {
             self.walk.wall = Some(offset as u64);
@@ -380,7 +380,7 @@ impl<M: Memory> State<'_, M> {
         Ok((ra, words))
     }
 
-    /// Arguments that the frame inside of this was called with lie between.
+    /// The arguments of the frame inside this one lie in between.
     fn continuation(&mut self, entry_bytes: i32, mut is_java: impl FnMut(u64) -> bool) -> Result<u64, End> {
         for words in 0..32 {
             let top = self.sp.wrapping_add(words * 8 + i64::from(entry_bytes));

@@ -116,7 +116,7 @@ mod maps {
     }
 
     impl Mapping<'_> {
-        /// The break, the main stack, the vdso and its kin.
+        /// The break, the main stack, the vdso and similar mappings.
         pub(super) fn is_kernels(&self) -> bool {
             self.name.starts_with(b"[") && !self.name.starts_with(b"[anon")
         }

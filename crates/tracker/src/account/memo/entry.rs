@@ -112,7 +112,7 @@ impl Tail {
 }
 
 crate::any_alignment! {
-    /// For the hooks' fast path, on the current stack.
+    /// Whether the guards of a tail hold. For the hooks' fast path, at any alignment of the stack.
     fn guards_hold(tail: *const Tail) -> bool = all_hold;
     /// Whether every word of an entry that was made for this stack pointer is unchanged.
     pub fn same_words(m: *const Memo, sp: usize, fp: usize) -> bool = all_same;
@@ -146,11 +146,12 @@ pub(super) fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usiz
     place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
 }
 
-/// The product carries low bits up, and its own low ones are zero: the stack pointer and 8 × ra are multiples of 8.
+/// A multiplication carries low bits up. The low bits of this product are zero, since the stack pointer and 8 × ra are multiples
+/// of 8.
 #[inline(always)]
 pub(super) fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
     let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
-    // SAFETY: a thread's own memo has mask + 1 entries, and what is in force instead is of the largest size.
+    // SAFETY: a thread's own memo has mask + 1 entries, and a memo that is in force instead has the largest size.
     unsafe { memo.add((h >> 6) as usize & mask) }
 }
 

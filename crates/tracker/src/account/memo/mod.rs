@@ -17,7 +17,7 @@
 //! page, which is mapped.
 //!
 //! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the remembered
-//! one. The fast path is the same.
+//! one. The fast path's code stays the same.
 
 use super::blocks::{row_key, row_of_key};
 use super::thread::ThreadState;
@@ -48,7 +48,7 @@ const SHORT: usize = 4;
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the caller's contract; `place` answers an entry that only this thread writes, with its state borrowed mutably.
+    // SAFETY: the caller's contract; `place` returns an entry that only this thread writes, with its state borrowed mutably.
     unsafe {
         let ra = return_address(sp);
         recall_at(&*place(t.memo(), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
@@ -247,7 +247,7 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     let mut walk_to = |depth: usize, frames: &mut [u64; FRAMES]| {
         walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], &mut reads)
     };
-    // Four frames tell most callers' category; where they don't, and the object's rules go deeper, eight.
+    // Four frames decide the category of most callers. If they don't, and the object's rules go deeper, eight are walked.
     let first = depth.min(SHORT);
     let mut w = walk_to(first, &mut frames);
     if depth > first && w.frames == first && !classify::is_decided(segment, &frames[..first]) {
@@ -389,7 +389,7 @@ fn remember(
 ) {
     let offset = |w: &Word| w.at.wrapping_sub(entry.sp);
     let fits = |w: &&Word| offset(w) <= u16::MAX as u64;
-    // What lies far up goes into the tail, and what comes behind it too.
+    // A word that lies far up goes into the tail, and so do all words behind it.
     let near = words.iter().take(WORDS).take_while(fits).count();
     let (first, rest) = words.split_at(near);
     if rest.iter().any(|w| offset(w) > u16::MAX as u64 * 8) {

@@ -30,7 +30,8 @@ const LINE: usize = 64;
 
 #[repr(C)]
 pub struct Levels<const WORDS: usize> {
-    /// The level to look in first: its address, a multiple of 64, and how far a hash is shifted for an index into it. 0: none is open.
+    /// The level to search first: its address, a multiple of 64, plus the number of bits by which a hash is shifted for an index
+    /// into it. 0: no level is open.
     newest: AtomicUsize,
     at: [AtomicUsize; LEVELS],
     open: AtomicUsize,
@@ -127,7 +128,7 @@ impl<const WORDS: usize> Levels<WORDS> {
         }
     }
 
-    /// Until it is noted, entries of the newest level are found by the way through all levels.
+    /// Notes the newest level. Until then, the search through all levels finds its entries.
     fn note_newest(&self) {
         loop {
             let open = self.open.load(Acquire);
@@ -158,7 +159,7 @@ impl<const WORDS: usize> Levels<WORDS> {
     #[inline(always)]
     pub(super) fn find(&self, hash: u64, name: u64, mask: u64) -> Option<&'static Entry<WORDS>> {
         match self.newest.load(Acquire) {
-            // None is open, or a signal handler has interrupted the opening of the first.
+            // No level is open, or this is a signal handler that has interrupted the opening of the first.
             0 => self.find_deeper(hash, name, mask),
             newest => self.find_in(newest, hash, name, mask).or_else(|| self.find_deeper(hash, name, mask)),
         }

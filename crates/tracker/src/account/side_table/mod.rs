@@ -41,13 +41,14 @@ const NAME: u64 = !(USED - 1);
 const REQUESTED: u64 = (1 << 43) - 1;
 const _: () = assert!(ROWS < 1 << SLACK_SHIFT && SLACK << SLACK_SHIFT < SAMPLED && SAMPLED < USED);
 
-/// Of the address's bits 3 to 47, at the top of the word.
+/// The hash of the address's bits 3 to 47, at the top of the word.
 #[inline(always)]
 fn hash(p: *mut u8) -> u64 {
     ((p as u64) << 16).wrapping_mul(FACTOR)
 }
 
-/// The seven bits that each level's bucket tells are left out.
+/// The part of a hash that names a block in a small entry. The seven upper bits are left out: in every level they follow from
+/// the bucket's number.
 #[inline(always)]
 fn name(hash: u64) -> u64 {
     hash << 7 | USED
@@ -84,8 +85,8 @@ fn insert_wide(p: *mut u8, key: Key) -> bool {
     true
 }
 
-/// Looks a block up, and removes it if `take`. The other table is for a block whose size has changed in place, by a call that
-/// isn't hooked.
+/// Looks a block up, and removes it if `take`. The second table is searched for a block whose size was changed in place by a call
+/// that isn't hooked.
 #[inline(always)]
 fn look(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
     if usable < TABLE_FROM {
@@ -116,7 +117,7 @@ fn look_wide(p: *mut u8, take: bool) -> Option<Key> {
     let e = WIDE.find(hash(p), p as u64, !0)?;
     let word = e[1].load(Acquire);
     if take {
-        // The key was read before: the entry is anybody's from here on.
+        // The key was read before: from here on another thread may claim the entry.
         e[0].store(0, Release);
     }
     Some(Key { row: (word >> 44 & ROWS) as u32, requested: word & REQUESTED, sampled: word >> 43 & 1 != 0 })

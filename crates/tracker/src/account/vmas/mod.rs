@@ -193,7 +193,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             return self.end(Change { lost: new_end - new, ..Change::default() });
         }
         let diff = self.carry(remap, &mut post);
-        // In place, and the old range moved away, differ only in where the rest begins.
+        // A change in place and a move differ only in where the rest of the old range begins.
         let (rest, rest_end) = if old == new { (new_end.min(old_end), old_end) } else { (old, old_end) };
         let gone = if keeps_old || rest == rest_end {
             Change::default()
@@ -280,7 +280,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// One run, from `from` on; returns its end. The usual cases: the range lies in a hole or in one entry.
+    /// Changes one run, from `from` on, and returns its end. Handles the usual cases itself: the range lies in a hole or in one entry.
     #[inline(always)]
     fn step(
         &mut self,
@@ -380,7 +380,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
                 return false;
             }
             if before || after {
-                // The neighbour grows into this entry: first it, since the reader believes the lower of two.
+                // The neighbour grows into this entry. Its bound is stored first: entries may overlap for a moment, but never leave a
+                // hole, and a reader believes the lower of two that overlap.
                 if before && cut_high && leaf.attributes(at - 1).time() <= new.time() {
                     self.tree.set_end(leaf, at - 1, limit);
                     self.tree.set_start(leaf, at, limit);

@@ -52,8 +52,8 @@ impl Region {
         super::tests::stored(self.base.cast(), self.blocks * BLOCK);
     }
 
-    /// The store that makes the earlier stores valid. Neither the compiler (a SIGKILL sees program order) nor the
-    /// processor (a live reader does not) moves a store across it.
+    /// The store that makes the earlier stores valid. Neither the compiler nor the processor moves a store across it. The first
+    /// matters for a SIGKILL, which cuts the stores off in program order; the second for a reader on another processor.
     #[inline(always)]
     pub(super) fn publish(&mut self, block: Block, at: usize, value: u64) {
         fence(Ordering::Release);

@@ -226,8 +226,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         path
     }
 
-    /// Whether `added` entries find room in the leaf: always, unless that takes another block and there is none. To be
-    /// asked before [`Tree::splice`].
+    /// Whether the leaf can take `added` entries: yes, unless that needs another block and none is left. Called before
+    /// [`Tree::splice`].
     #[inline(always)]
     pub(super) fn has_room(&mut self, leaf: &Leaf, added: usize) -> bool {
         leaf.count + added <= LEAF_ENTRIES || self.has_room_to_split()
@@ -432,8 +432,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.link(path, path.height, 1, (slots, 2));
     }
 
-    /// `left`, the entries that remain of the path's leaf, go into a sibling's, or the leaf goes if there are none. False if
-    /// no sibling has room.
+    /// Moves `left`, the entries that remain of the path's leaf, into a sibling; removes the leaf if there are none. False if no
+    /// sibling has room.
     fn join_leaf(&mut self, path: &Path, left: &[Vma]) -> bool {
         if left.is_empty() {
             happened(Event::LeafRemoved);
@@ -491,8 +491,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`; on upwards as far as it takes,
-    /// and the topmost change is the one store.
+    /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`. The change continues upwards as far
+    /// as needed; the topmost change is the one store that makes it valid.
     #[unsafe(link_section = ".text.hot")]
     fn link(&mut self, path: &Path, depth: usize, old: usize, (new, n): Slots) {
         let Some(level) = depth.checked_sub(1) else {
@@ -559,7 +559,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         number
     }
 
-    /// `all[..n]`, the slots that remain of the path's node at `level`, go into one node with a sibling's, if they fit.
+    /// Joins `all[..n]`, the slots that remain of the path's node at `level`, with a sibling's in one node, if they fit.
     fn join_node(&mut self, path: &Path, level: usize, all: &mut [u64; 2 * NODE_SLOTS], n: usize) -> bool {
         let fits = |block: Block| n + block.slots() <= NODE_JOINED;
         let Some((first, other)) = self.sibling(path, level - 1, fits) else {

@@ -81,9 +81,9 @@ static TURNS: Turns<Operation, WAITING> = Turns {
 static HOLDER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 pub(super) const NO_FRAME: usize = 0;
 const FORK: usize = 1;
-/// A frame of the holder is in the map.
+/// A frame of the holder is writing the map.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// In a fork child: the frame in the map belongs to the parent's; its thread goes on with the child's map afterwards.
+/// In a fork child: the frame that is writing the map began in the parent. When it ends, its thread continues with the child's map.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The word for which a thread has waited in vain: its holder makes no progress.
 static STUCK: AtomicU64 = AtomicU64::new(0);
@@ -99,13 +99,13 @@ static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAI
 pub(crate) enum Operation {
     /// Nothing to book: the ticket was not needed.
     Nothing,
-    /// mmap and its kin.
+    /// mmap and similar calls.
     Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
-    /// munmap and its kin.
+    /// munmap and similar calls.
     Unmap { start: usize, bytes: usize },
     /// shmdt of an unknown attachment: up to the end of the map's entry.
     UnmapEntry { start: usize },
-    /// mprotect; `failed`: upto the first hole only.
+    /// mprotect; `failed`: up to the first hole only.
     Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
     /// mremap.
     Remap { remap: Remap },
@@ -193,7 +193,7 @@ pub fn id_of_thread() -> u32 {
 /// Whether the thread that a word or a ticket names doesn't exist any more. False in doubt.
 #[cold]
 fn is_gone(segment: Segment, id: u32) -> bool {
-    // A child of vfork and its kin have this memory, and another process id: they can't ask.
+    // A child of vfork, or of clone(2) with CLONE_VM, has this memory and another process id, so its query proves nothing.
     id < OWN_IDS && segment.header().pid.load(Relaxed) == os::getpid() && os::is_thread_gone(id)
 }
 
@@ -397,7 +397,7 @@ fn queued<R>(
     let first = if frees { reserve(segment, sp, None) } else { None };
     let r = real();
     let op = done(&r).unwrap_or(Operation::Nothing);
-    // A fork in a handler on top of the real call: this is the child.
+    // A signal handler forked during the real call, and this is the child.
     let Some(segment) = Segment::current() else { return r };
     if !frees {
         if !matches!(op, Operation::Nothing) {

@@ -192,7 +192,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     if is_broken.load(Ordering::SeqCst) {
-        return Err("the listening process sent what is no request: plimsoll serve ends".into());
+        return Err("the listening process sent an invalid request: plimsoll serve ends".into());
     }
     Err(format!("{end}: plimsoll serve ends").into())
 }

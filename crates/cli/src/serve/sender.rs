@@ -74,7 +74,7 @@ fn serve() -> Result<(), String> {
         if reader.write_all(&receipt.encode()).and_then(|()| reader.read_exact(&mut head)).is_err() {
             return Ok(());
         }
-        let parcel = Parcel::decode(&head).ok_or("the reading process sent something else than a parcel")?;
+        let parcel = Parcel::decode(&head).ok_or("the reading process sent something other than a parcel")?;
         let mut body = vec![0; parcel.length];
         if reader.read_exact(&mut body).is_err() {
             return Ok(());

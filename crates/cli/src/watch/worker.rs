@@ -294,6 +294,6 @@ fn how_it_ended(ended: &Ended) -> String {
         (end, _) if end.oom_killed => "ended: the kernel killed a process of its cgroup because memory ran out".into(),
         (_, Some(ending)) => ending.sentence(),
         (end, _) if end.how == How::Exited => "exited".into(),
-        _ => "ended; how is not known, because it was not tracked".into(),
+        _ => "ended; the cause is not known, because it was not tracked".into(),
     }
 }

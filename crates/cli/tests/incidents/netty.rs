@@ -62,7 +62,7 @@ fn unsafe_without_books(jdk: &Jdk, which: &str) {
     let counted = format!("it counts {} that it allocated with Unsafe", Bytes(kept.truth("counted")));
     assert!(kept.truth("counted") >= BUFFERS * BYTES && said.contains(&counted), "{case}: {counted}: {said}");
     let end = crate::kit::last(&explained, "native-leak").clone();
-    assert_eq!(end["what"], "end what wraps native memory: Netty", "{case}");
+    assert_eq!(end["what"], "close the objects that hold native memory: Netty", "{case}");
     let report = typed(&mut kept, &remedy(&explained, "native-leak", 0));
     assert!(report.contains("PlatformDependent"), "{case}: {report}");
     kept.serves();

@@ -65,7 +65,7 @@ fn gzip(jdk: &Jdk) {
     }
     assert!(!said.contains("jars") && !said.contains("libz.so"), "{case}: {said}");
     let end = last(&explained, "native-leak");
-    assert_eq!(end["what"], "end what wraps native memory: java.util.zip", "{case}");
+    assert_eq!(end["what"], "close the objects that hold native memory: java.util.zip", "{case}");
     remedies(&case, jdk, "gzip", 500, &[BOOKS], &mut leaks, &explained);
 }
 

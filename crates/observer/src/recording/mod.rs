@@ -136,7 +136,7 @@ impl History {
         let (Some(begin), Some(end)) =
             (chunks.iter().map(|chunk| chunk.begin_ns).min(), chunks.iter().map(|chunk| chunk.end_ns).max())
         else {
-            return Err("there is no chunk of a flight recording in it".into());
+            return Err("it contains no chunk of a flight recording".into());
         };
         let (from, to) = range.resolve(begin, end)?;
         let mut history = History {

@@ -90,7 +90,7 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
 fn measured_allocators() -> Remedy {
     remedy(
         Effort::Restart,
-        "measure whether another allocator packs these blocks closer: it may as well need more",
+        "measure whether another allocator packs these blocks closer: it may also need more",
         "plimsoll try --with jemalloc --with tcmalloc --with mimalloc -- COMMAND",
         "runs the program several times under each allocator that is installed; --load or --url gives it a load",
     )

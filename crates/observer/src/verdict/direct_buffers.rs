@@ -48,7 +48,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Effort::Restart,
             "stop NIO from keeping a direct copy of every large heap buffer for each thread",
             "-Djdk.nio.maxCachedBufferSize=262144",
-            "larger reads and writes of heap buffers allocate anew each time",
+            "larger reads and writes of heap buffers allocate a new buffer each time",
         ));
     }
     remedies.extend(fewer_threads(case));

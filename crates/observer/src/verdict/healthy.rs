@@ -37,7 +37,7 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     evidence.push(case.over_time());
     let state = match notes {
         0 => "nothing stands out",
-        _ => "no rule warns; the notes are no problem by themselves",
+        _ => "no rule warns; the notes need no action",
     };
     Verdict {
         id: VerdictId::Healthy,

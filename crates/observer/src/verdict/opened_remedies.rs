@@ -116,7 +116,7 @@ fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Reme
 
 /// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
 fn background_thread(case: Case<'_>, redis: Option<&Redis>) -> Remedy {
-    const WHAT: &str = "have a thread of jemalloc's give free pages back";
+    const WHAT: &str = "let a thread of jemalloc's release free pages";
     if let Some(redis) = redis {
         return redis.background_thread(WHAT);
     }

@@ -54,8 +54,13 @@ impl Redis {
         let left = Bytes(live.0 / 4);
         let how = format!("{} SHUTDOWN SAVE   # and start the server again: it loads what it saved", self.client);
         let cost = "no answers while it saves and loads; a replica that takes over avoids that";
-        remedy(Effort::Restart, "have the server lay its values out anew, from its own snapshot", how, cost)
-            .saves(kept - left, kept)
+        remedy(
+            Effort::Restart,
+            "restart the server, so that it loads its values compactly, from its own snapshot",
+            how,
+            cost,
+        )
+        .saves(kept - left, kept)
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.started_with("opentelemetry").then(|| {
         remedy(
             Effort::Restart,
-            "switch off each instrumentation of the OpenTelemetry agent that nobody looks at",
+            "switch off each instrumentation of the OpenTelemetry agent whose traces nobody reads",
             "-Dotel.instrumentation.NAME.enabled=false",
             "spans of NAME are lost. Names: opentelemetry.io, 'suppressing specific agent instrumentation'",
         )

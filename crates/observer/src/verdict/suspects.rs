@@ -98,7 +98,7 @@ const ZIP: (&str, &str) =
     ("java.util.zip", "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end()");
 const NETTY: (&str, &str) = (
     "Netty",
-    "ReferenceCountUtil.release(buffer)   // -Dio.netty.leakDetection.level=advanced logs where a lost one was made",
+    "ReferenceCountUtil.release(buffer)   // -Dio.netty.leakDetection.level=advanced logs where a leaked buffer was allocated",
 );
 
 /// `of`: the bytes whose holder is unknown.
@@ -137,7 +137,7 @@ pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
     if holding.is_empty() {
         lines.push(match idle.is_empty() {
             true => "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned(),
-            false => format!("the libraries besides the JDK's hold nothing between calls: {}", listed(&idle)),
+            false => format!("the libraries besides the JDK's keep no native memory between calls: {}", listed(&idle)),
         });
     }
     lines
@@ -158,10 +158,10 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     }
     if ends.is_empty() {
         let own = format!("{}, close() of every native client", ZIP.1);
-        return remedy(Effort::Code, "end what wraps native memory", own, "");
+        return remedy(Effort::Code, "close the objects that hold native memory", own, "");
     }
     let (names, how): (Vec<&str>, Vec<&str>) = ends.into_iter().unzip();
-    remedy(Effort::Code, format!("end what wraps native memory: {}", names.join(", ")), how.join("\n"), "")
+    remedy(Effort::Code, format!("close the objects that hold native memory: {}", names.join(", ")), how.join("\n"), "")
 }
 
 /// What RocksDB's block caches hold inside their capacity. What exceeds it is pinned by open iterators and readers.

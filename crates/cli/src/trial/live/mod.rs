@@ -177,7 +177,7 @@ impl Live {
             (_, Step::Purge) => Some("only Redis and Valkey have such a command".to_owned()),
             (Some(Ok(vm)), Step::Flags { settings, .. }) => vm::present(vm, settings).err(),
             (Some(Ok(_)), _) => None,
-            (Some(Err(mute)), _) => Some(format!("the VM can't be asked: {mute}")),
+            (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
             (None, Step::Trim) => Some(format!(
                 "it is no JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
                  malloc. On a replica, type: gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"
@@ -303,7 +303,7 @@ impl Live {
     fn act(&mut self, step: &Step, guard: Option<&mut Guard>, old: &mut Vec<Setting>) -> Result<(), String> {
         let vm = |target: &mut Target| match vm::open(target) {
             Some(Ok(vm)) => Ok(vm),
-            Some(Err(mute)) => Err(format!("the VM can't be asked: {mute}")),
+            Some(Err(mute)) => Err(format!("the VM can't be queried: {mute}")),
             None => Err("it is no JVM any more".to_owned()),
         };
         match step {

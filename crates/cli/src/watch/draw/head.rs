@@ -142,7 +142,7 @@ fn verdict(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
         }
         let text = match one.trend(&one.rss) {
             Trend::In(_) => "no verdict yet: it grew, and whether it goes on needs a minute of readings",
-            _ => "no verdict stands: it holds more than at the baseline, without a clear trend",
+            _ => "no verdict: it holds more than at the baseline, without a clear trend",
         };
         return sentence(canvas, row, 1, ("?", Severity::Note, true), text);
     };

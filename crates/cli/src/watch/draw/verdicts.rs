@@ -16,7 +16,7 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
     let rows: Vec<String> =
         text.trim_start_matches('\n').lines().flat_map(|line| folded(line, canvas.width())).collect();
     if rows.is_empty() {
-        canvas.put(0, 0, 60, "no verdict stands", PLAIN);
+        canvas.put(0, 0, 60, "no verdict", PLAIN);
     }
     let space = usize::from(canvas.area.height);
     let first = state.scroll.min(rows.len().saturating_sub(space));

@@ -1,4 +1,4 @@
-//! Attach and detach: the tracker comes to a JVM that runs, and goes again.
+//! Attach and detach: begins tracking in a JVM that runs already, and ends it again.
 //!
 //! ```text
 //! not attached ── attach ──▶ attached ── detach ──▶ detached ── attach ──▶ attached (new books, same file) …
@@ -7,18 +7,18 @@
 //!
 //! | attach | why in this order |
 //! | --- | --- |
-//! | segment, tables, or new books in those of the last time | nobody is told yet: the hooks pass on |
+//! | segment and tables; or new books in those of the last attach | no segment is published: the hooks pass through |
 //! | import tables of all objects | a call goes through the hook or not, and is booked in neither case |
-//! | the segment is published | from this store on every call is booked: none is allocated by a hook and freed past one |
-//! | mappings from before | under the map's lock, so that none is missed or doubled that comes meanwhile |
+//! | the segment is published | from this store on every call is booked: no block is booked by a hook and freed past one |
+//! | mappings from before | under the map's lock, so that a mapping made meanwhile is neither missed nor doubled |
 //!
-//! Detach goes the other way: nothing is booked from one store on, then the tables are given back. Threads may be in hooks
-//! at that moment, and pointers to hooks are cached (dlsym, FFM, ctypes): so the library stays, and a hook that finds
-//! nothing to book in passes on.
+//! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads may be in
+//! hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and a hook that finds no
+//! books passes through.
 //!
-//! Blocks of an earlier attach carry keys under another secret: they are to these books what blocks from before are. New
-//! books are begun only when no thread is in a hook any more that it entered before the detach. That can't be seen from
-//! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
+//! Blocks of an earlier attach carry keys under another secret: to the new books they are like blocks from before the attach. New
+//! books begin only when every hook that was entered before the detach has returned. The tracker can't see that:
+//! `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
 use crate::account::{blocks, peaks, rows, samples, side_table, thread};
@@ -38,15 +38,15 @@ use plimsoll_segment::{Counter, Section, control};
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 struct Text(UnsafeCell<Path<OPTIONS_BYTES>>);
-// SAFETY: only touched by the holder of BUSY, who lets go of what points into it before.
+// SAFETY: only touched by the holder of BUSY, which drops all pointers into it before it clears BUSY.
 unsafe impl Sync for Text {}
-/// What `Options` points into: the VM's own string goes when the agent returns.
+/// What `Options` points into: the VM frees its own string when the agent returns.
 static TEXT: Text = Text(UnsafeCell::new(Path::new()));
 
-/// The VM calls with options.
+/// Called by the VM with the agent's options.
 ///
 /// # Safety
-/// `options` is null or a C string; `exports` is the shim's table.
+/// `options` is null or a C string; `exports` is the table of exported entries (crates/preload).
 pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) -> i32 {
     if BUSY.swap(true, Acquire) {
         return Answer::Busy as i32;
@@ -64,7 +64,7 @@ pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) ->
     answer as i32
 }
 
-/// What is asked for.
+/// What the options request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// See [`plimsoll_segment::agent`].
@@ -76,7 +76,7 @@ pub enum Request {
         /// File of compiled rules.
         rules: Option<&'static CStr>,
     },
-    /// Give the import tables back.
+    /// Stop booking, and restore the import tables.
     Detach,
 }
 
@@ -87,7 +87,7 @@ struct Wish {
 }
 
 impl Request {
-    /// Reads the options; what the answer points to is kept in `keep`. `None`: they aren't understood.
+    /// Reads the options. What the result points to is kept in `keep`. `None`: they aren't understood.
     pub fn parse(text: &CStr, keep: &'static mut Path<OPTIONS_BYTES>) -> Option<Request> {
         let text = text.to_bytes();
         if text == DETACH.as_bytes() {
@@ -132,7 +132,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         return Answer::Switched;
     }
     if !phase::is_late() || !libc::is_glibc() {
-        // There from the start, and it found no room for a segment: everything passes through it. Or there is no glibc.
+        // The tracker was there from the start and couldn't make a segment, so every hook passes through. Or there is no glibc.
         return Answer::NoSegment;
     }
     if !phase::resolved() {
@@ -140,8 +140,8 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         stack_bounds::init_late();
     }
     let (segment, answer) = match Segment::mapped() {
-        // SAFETY: detached, no hook books; `plimsoll attach` has seen every thread come out of the hooks of before, which can't be
-        // seen from in here. (A VM told by hand to load the agent again has no such promise.)
+        // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered before, which
+        // the tracker can't see. (There is no such promise if somebody makes the VM load the agent again by hand.)
         Some(segment) => unsafe { (begin_anew(segment), Answer::AttachedAgain) },
         None => {
             let Some(segment) = first(&wish, exports) else { return Answer::NoSegment };
@@ -172,7 +172,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         return Answer::NoSegment;
     }
     existing::take_in(segment);
-    // Whoever was loading an object when the tables were gone through is done with it now, as a rule.
+    // A thread that was loading an object while the tables were searched has usually finished by now.
     patch::look_again();
     answer
 }
@@ -185,7 +185,7 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
     Some(segment)
 }
 
-/// New books in the old file: callers, rows, threads keep their numbers, and begin at nothing.
+/// New books in the old file: callers, rows and threads keep their numbers, and their figures begin at 0.
 ///
 /// # Safety
 /// No thread is in a hook that it entered when blocks were booked.
@@ -229,7 +229,7 @@ fn detach() -> Answer {
     boot::pass(segment);
     match patch::take_hooks() {
         Some(_) => Answer::Detached,
-        // Hooks that are left pass on.
+        // Hooks that remain in tables pass through.
         None => Answer::NoLoader,
     }
 }

@@ -24,7 +24,7 @@ pub fn init(top: usize) {
     DEFAULT_BYTES.store(bytes, Relaxed);
 }
 
-/// In a process that runs already: the main thread's stack is told by the kernel (startstack in /proc/self/stat, proc(5)).
+/// In a process that runs already, the kernel reports the main thread's stack (startstack in /proc/self/stat, proc(5)).
 pub fn init_late() {
     let mut buffer = [0u8; 1024];
     let stat = os::read_file(c"/proc/self/stat", &mut buffer);
@@ -56,7 +56,7 @@ pub fn main() -> Stack {
 }
 
 /// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
-/// high end; a program's own stack is given whole.
+/// high end; a stack that the program provides is used whole.
 pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> Stack {
     let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
     if own_low != 0 {
@@ -75,7 +75,7 @@ pub fn unseen() -> Option<Stack> {
     }
     let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
-    // Made before an attach: its mapping is in the map, and leaves it, as the stacks of other threads aren't there.
+    // A thread from before an attach: its stack's mapping is in the map, and is removed, as the map has no other thread's stack.
     if let Some((guard, low, high)) = existing::take_stack_out(here, cpu::thread_pointer()) {
         stack = Stack { low, high, guard: low - guard, kind: 0 };
     }

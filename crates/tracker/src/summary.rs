@@ -1,7 +1,7 @@
-//! The summary on a signal: written by the tracker itself, into a file, in Native Image's own words. For containers that
-//! don't have the program `plimsoll` (asked for in graal#8814).
+//! The summary on a signal: written by the tracker itself, into a file, in the form of Native Image's report. For containers that
+//! don't have the program `plimsoll` (requested in graal#8814).
 //!
-//! Everything is static: no allocation, no stack to speak of (the handler may run on an 8 KiB sigaltstack). One at a time.
+//! Everything is static: no allocation, and little stack (the handler may run on an 8 KiB sigaltstack). One at a time.
 
 use crate::account::segment_file;
 use crate::options::Path;
@@ -15,7 +15,7 @@ use plimsoll_segment::{Counter, Section};
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 struct Static<T>(UnsafeCell<T>);
-// SAFETY: PATH is written once, at boot, before the handler that reads it is installed; WORK is its holder's of BUSY.
+// SAFETY: PATH is written once, at boot, before the handler that reads it is installed; WORK belongs to the holder of BUSY.
 unsafe impl<T> Sync for Static<T> {}
 
 static PATH: Static<Path<512>> = Static(UnsafeCell::new(Path::new()));
@@ -78,7 +78,7 @@ fn parse_signal(text: &[u8]) -> Option<c_int> {
     NAMES.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
 }
 
-/// In a fork child: the thread that was writing one isn't here.
+/// In a fork child: a thread that was writing a summary doesn't exist here.
 pub fn reset_after_fork() {
     if BUSY.load(Relaxed) {
         BUSY.store(false, Relaxed);

@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 pub mod relocation;
 use relocation::{Kind, Tables};
 
-/// Which way the words go.
+/// What the words get.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Hooks,
@@ -137,7 +137,7 @@ fn walk(way: Way) -> Option<Done> {
     .then_some(done)
 }
 
-/// Whether the loader has finished an object. Before glibc 2.35 it cannot be queried.
+/// Whether the loader has finished an object. Before glibc 2.35 there is no query for that.
 fn is_complete(o: &elf::Loaded) -> bool {
     libc::other(libc::Other::FindObject) == 0
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
@@ -156,7 +156,7 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
         let word = unsafe { elf::word(at) };
         let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), way) else { continue };
-        // Queries the kernel whether the page is writable, and makes it present.
+        // The kernel says whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
             // SAFETY: the object's RELRO pages. They are read-only, so the loader is done with them; its lock keeps them where they are.

@@ -62,12 +62,12 @@ impl Deref for Books<'_> {
     }
 }
 
-/// What the rows of the calling thread have for a slot.
+/// The slot, as the rows of the calling thread have it.
 #[derive(Clone, Copy)]
 pub struct SlotMark(u32, OfThread);
 
 impl SlotMark {
-    /// Of the calling thread; one that no row in use has, where the thread has no state.
+    /// That of the calling thread. Without a state, one that no row in use has.
     #[inline(always)]
     pub fn of_thread() -> SlotMark {
         SlotMark(tls_get_half::<SLOT_MARK>(), PhantomData)

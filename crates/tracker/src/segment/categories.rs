@@ -30,7 +30,7 @@ pub fn init(segment: Segment) -> bool {
 }
 
 fn forget() {
-    // A store makes a page of what was none.
+    // A store would make an untouched page resident.
     BY_NAME.iter().chain(&BY_RULE).filter(|cell| cell.load(Relaxed) != 0).for_each(|cell| cell.store(0, Relaxed));
 }
 

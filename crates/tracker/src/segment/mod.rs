@@ -31,7 +31,7 @@ pub struct WipedOnFork {
     other_below: AtomicUsize,
     /// In a child of fork() that has no segment yet: what its books begin with, an `inherited::Inherited`.
     pub inherited: AtomicUsize,
-    /// And its id: a child of vfork has the same memory.
+    /// The process id of that child. A child of vfork has the same memory and another id.
     pub child: AtomicUsize,
     /// CLOCK_BOOTTIME and CLOCK_REALTIME of its fork, ns.
     pub forked: [AtomicU64; 2],
@@ -61,7 +61,7 @@ pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 /// block is, malloc after the real one.
 pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 
-/// `fn()`, called where there is no segment, which a child of fork() may make now; 0 = none.
+/// `fn()`, called when a hook finds no segment, since a child of fork() may make one then; 0 = none.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on `begin` is called when a process without a segment asks for it.
@@ -69,7 +69,7 @@ pub fn on_missing(begin: fn()) {
     BEGIN.store(begin as usize, Release);
 }
 
-/// The least by which a section grows: a page, and by a quarter of what is there.
+/// The least by which a section grows: a page. Larger sections grow by a quarter.
 const GROWTH: usize = 4 << 10;
 
 /// How far each section has been populated, bytes.
@@ -145,7 +145,7 @@ impl Segment {
         true
     }
 
-    /// Nothing is booked any more from now on (detach), or by a fork child that goes on untracked.
+    /// From now on nothing is booked: after a detach, or in a fork child that continues untracked.
     pub fn withdraw() {
         WIPED.below.store(0, Release);
         WIPED.other_below.store(0, Release);
@@ -177,7 +177,7 @@ impl Segment {
         unsafe { &*(self.0 as *const Header) }
     }
 
-    /// A row, for the tokens of [`books`] only. Any number names one: of a damaged key a wrong one, but ours.
+    /// A row, for the tokens of [`books`] only. Every number names one: a damaged key names a wrong one, but inside the segment.
     #[inline(always)]
     fn row(self, i: u32) -> &'static Row {
         let at = i as usize * Row::BYTES;
@@ -241,7 +241,7 @@ impl Segment {
         self.record(Section::Own, i as usize)
     }
 
-    /// Line of the section table.
+    /// An entry of the section table.
     pub fn section(self, s: Section) -> &'static SectionEntry {
         &self.header().sections[s as usize]
     }
@@ -256,7 +256,7 @@ impl Segment {
         self.append_some(s, 1)
     }
 
-    /// Claims as many more entries: the first of them.
+    /// Claims `n` more entries; returns the first of them.
     pub fn append_some(self, s: Section, n: usize) -> Option<u32> {
         let used = &self.section(s).used;
         let i = used.fetch_add(n as u64, AcqRel) as usize;
@@ -302,7 +302,7 @@ impl Segment {
         is_there.then_some((self.0 + Section::Names.offset() + at) as *const u8)
     }
 
-    /// Makes the first `bytes` of a section safe to write. False: it can't be had; counted.
+    /// Makes the first `bytes` of a section safe to write. False: that is impossible; counted.
     pub fn grow(self, s: Section, bytes: usize) -> bool {
         let done = &POPULATED[s as usize];
         let have = done.load(Acquire);
@@ -328,8 +328,8 @@ impl Segment {
         true
     }
 
-    /// Room ahead in each section that may grow, for a program that is about to forbid it: as much again as is in use, and
-    /// at least 64 KiB. Java's sections have none where there is no Java.
+    /// Grows each section ahead of need, for a program that is about to forbid the calls: by as much again as is in use, and by at
+    /// least 64 KiB. Java's sections don't grow in a process without Java.
     pub fn grow_ahead(self) {
         const LEAST: usize = 64 << 10;
         for s in plimsoll_segment::ALL_SECTIONS {
@@ -341,12 +341,12 @@ impl Segment {
         }
     }
 
-    /// Populates the pages that exist from the start; false if the file system has no room for them.
+    /// Populates the pages that exist from the start; false if the file system is full.
     pub fn populate_start(self) -> bool {
         os::back(self.0, Section::Categories.offset())
     }
 
-    /// This much of each section is populated: nothing of a new one, in a fork child what its parent made ready.
+    /// Notes how much of each section is populated: nothing in a new segment, in a fork child what was written.
     pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
         for (p, bytes) in POPULATED.iter().zip(sections) {
             p.store(*bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! Thread slots: where each slot's state lies, and the part of the state that others than its owner touch.
+//! Thread slots: where each slot's state lies, and the part of the state that not only its owner touches.
 //!
 //! ```text
 //! slot ──directory──▶ Shared │ the owner's private state ([`crate::account::thread`])
@@ -93,7 +93,7 @@ pub fn checking() -> Option<*mut u8> {
     (p != 0).then_some(p as *mut u8)
 }
 
-/// Has every remembered stack walked too. `memo_bytes`: the largest memo. Called at boot.
+/// From now on every remembered stack is walked too. `memo_bytes`: the largest memo. Called at boot.
 pub fn check_memos(memo_bytes: usize) {
     if let Some(p) = os::private(memo_bytes) {
         CHECKING.store(p as usize, Relaxed);
@@ -155,7 +155,8 @@ pub fn give_back(directory: &Slots, slot: u32) {
     }
 }
 
-/// In a fork child: parent and child go on with unlike sequences; the distance under way has no memory and may stay.
+/// In a fork child: makes its sequence of samples unlike its parent's. The current distance may stay: it has no memory
+/// (`account/sampling.rs`).
 pub fn reseed_after_fork(pid: u32) {
     if let Some(own) = own() {
         own.reseed.store(pid, Relaxed);
@@ -188,14 +189,14 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
     }
 }
 
-/// Has every thread take the slow way from now on, where it finds that nothing is booked; or the fast one again.
+/// Sets the bound of the fast path for every thread. With 0 all take the slow path, where they find that nothing is booked.
 pub fn ask_for_trailers(segment: Segment, below: usize) {
     for t in states(segment) {
         t.trailer_below.store(below, Relaxed);
     }
 }
 
-/// What all slots' states share.
+/// The shared parts of all slots' states.
 pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
     let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
     slots.iter().filter_map(|d| {

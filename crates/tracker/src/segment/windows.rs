@@ -24,7 +24,7 @@ pub type Windows = [usize; SECTIONS];
 const FIRST: usize = Section::Categories as usize;
 /// Addresses that are tried.
 const TRIES: usize = 3;
-/// By how much a window grows at least.
+/// The least by which a window grows.
 const STEP: usize = 64 << 10;
 
 const _: () = {
@@ -102,7 +102,7 @@ pub fn map(fd: Fd) -> Option<Segment> {
         // SAFETY: a fresh mapping of FILE_BYTES.
         return os::map_file(fd, 0, FILE_BYTES, os::far(), false).map(|p| unsafe { Segment::at(p as usize) });
     }
-    // Somebody may have a mapping of his own there.
+    // The program may have a mapping there.
     (0..TRIES).find_map(|_| map_windows(fd, os::far()))
 }
 
@@ -151,7 +151,7 @@ pub fn no_huge_pages(segment: Segment) {
     ranges(segment, &current()).for_each(|(start, bytes)| os::no_huge_pages(start as *mut u8, bytes));
 }
 
-/// This is what is mapped of the process's segment.
+/// Notes what is mapped of the process's segment.
 fn adopt(windows: &Windows) {
     for (i, bytes) in windows.iter().enumerate() {
         MAPPED[i].store(*bytes, Relaxed);
@@ -216,7 +216,7 @@ pub unsafe fn blank(segment: Segment) -> bool {
 pub struct Growing(u32);
 
 impl Growing {
-    /// `None`: one is, for longer than this thread waits.
+    /// `None`: another thread has been cutting windows for longer than this one waits.
     pub fn begin() -> Option<Growing> {
         for _ in 0..TURNS {
             let n = GATE.load(Relaxed);
@@ -228,7 +228,7 @@ impl Growing {
         None
     }
 
-    /// Makes the window of a section reach at least to `least`, and to `most` if that can be. False: it can't.
+    /// Makes the window of a section reach at least to `least`, and to `most` if possible. False: not even to `least`.
     pub fn widen(&self, segment: Segment, s: Section, least: usize, most: usize) -> bool {
         least <= mapped(s) || self.widen_now(segment, s, least, most)
     }

@@ -16,7 +16,7 @@ struct Cell {
     words: [AtomicU64; WORDS],
 }
 
-/// `CELLS` of 128 B; as many places, a power of two, as addresses are to be spread over.
+/// `CELLS` cells of 128 B. Addresses are spread over `PLACES` places, a power of two.
 pub struct Cells<const CELLS: usize, const PLACES: usize> {
     /// The index of an address's cell, plus 1.
     places: [AtomicU16; PLACES],

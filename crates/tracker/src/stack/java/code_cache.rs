@@ -21,7 +21,7 @@ const HOPS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Heap {
-    /// Of the reserved range, fixed.
+    /// Low end of the reserved range, which never changes.
     low: u64,
     /// The address where the VM keeps the end of the committed range.
     high_at: u64,
@@ -55,7 +55,7 @@ pub enum Code {
     Entry,
     /// An upcall stub, the same for foreign functions: keeps a frame pointer.
     Upcall,
-    /// Where frames of a virtual thread return to that have callers in the Java heap; or the stub that fetches them.
+    /// Where a virtual thread's frame returns to if its callers lie in the Java heap; or the stub that fetches them.
     Continuation,
     /// Other stubs, whose frame is unknown.
     Other,

@@ -22,7 +22,7 @@ const INLINED: usize = 64;
 pub struct Virtual {
     pub method: u64,
     pub bci: Option<u16>,
-    /// Into the next one further out.
+    /// Inlined into the next frame further out.
     pub inlined: bool,
 }
 
@@ -36,8 +36,7 @@ pub fn level(vm: &Vm, blob: Blob) -> u8 {
     load(blob.at.wrapping_add(vm.layout.level as u64)).unwrap_or(0)
 }
 
-/// Whether this is where a deoptimised frame returns to; then where in the frame its own return address is, from its
-/// stack pointer.
+/// If deoptimised frames return to `pc`: where the frame keeps its own return address, from its stack pointer.
 pub fn deoptimised(vm: &Vm, blob: Blob, pc: u64) -> Option<u32> {
     let l = &vm.layout;
     let handler = |address: u32, offset: u32| match (address, offset) {
@@ -158,7 +157,7 @@ impl Stream<'_> {
         Some(sum)
     }
 
-    /// Of the zig-zag form.
+    /// A number in zig-zag form.
     pub fn signed(&mut self) -> Option<i32> {
         self.number().map(|n| (n >> 1) as i32 ^ -((n & 1) as i32))
     }

@@ -1,14 +1,14 @@
-//! Methods whose names were read before: who a method is, without reading all of it again.
+//! Methods whose names were read before: which method lies at an address, without reading all of it again.
 //!
 //! ```text
 //! cell by Method's address ─▶ every pointer, length and index that [`super::method::identity`] went through
 //!                             its names: where they lie in the segment        the answer: identity, entry
 //! ```
 //! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that lead
-//! on, of three Symbols, and of the first line numbers. An answer is taken only if each of these bytes is what it was, the
-//! Symbols' texts included, which are compared with the segment's copy: so a Method whose class was unloaded, or one
-//! that was redefined, can't pass for another even where all addresses and sizes come out the same. What is saved is
-//! hashing, and asking for each page whether it can be read: all pages could be when the answer was kept, and nothing
+//! on, of three Symbols, and of the first line numbers. A kept answer is used only if each of these bytes is unchanged. The
+//! Symbols' texts are compared too, with the segment's copy: so a Method whose class was unloaded, or one
+//! that was redefined, can't pass for another even if all addresses and sizes are the same. This saves the hashing, and
+//! the query for each page whether it can be read: all pages could be read when the answer was kept, and nothing
 //! was unmapped since ([`super::memory::unmappings`]).
 
 use core::sync::atomic::Ordering::*;
@@ -68,7 +68,7 @@ impl Known {
     }
 }
 
-/// Identity and entry of the method at this address, if what was kept of it is still so.
+/// Identity and entry of the method at this address, if nothing that was kept of it has changed.
 #[inline(always)]
 pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let k = Known::from_words(KNOWN.kept(method)?);
@@ -84,8 +84,8 @@ fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
     let l = &vm.layout;
     let own = |offset: u32| k.const_method + offset as u64;
     let entry = |index: u16| k.pool + l.pool_size as u64 + 8 * index as u64;
-    // SAFETY: of what `k` names, every byte could be read when it was kept, and no hook has seen anything unmapped since. Each
-    // address is compared before it is gone to, so all is what the frame's own method leads to, and stays while it runs.
+    // SAFETY: every byte that `k` names could be read when it was kept, and no hook has seen anything unmapped since. Each address
+    // is compared before it is followed, so all of them belong to the frame's own method, and stay while that runs.
     unsafe {
         if peek::<u64>(k.method + l.const_method as u64) != k.const_method
             || peek::<u64>(own(l.pool)) != k.pool
@@ -122,7 +122,7 @@ fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
     }
 }
 
-/// Whether two texts are the same, most of which are too short for what a call of memcmp costs.
+/// Whether two texts are the same. Most are too short to be worth a call of memcmp.
 ///
 /// # Safety
 /// So many bytes can be read at both.
@@ -151,8 +151,8 @@ unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     }
 }
 
-/// Keeps what was read of a method, unless another thread is at its cell; or the entry, which is found by a hash, isn't one
-/// of these names.
+/// Keeps what was read of a method. Not if another thread is writing its cell, or if the entry, which was found by a hash, has
+/// other names.
 pub fn keep(vm: &Vm, segment: Segment, k: Known) {
     let m = segment.method(k.index);
     let [class, name, signature] = k.lengths;
@@ -167,7 +167,7 @@ pub fn keep(vm: &Vm, segment: Segment, k: Known) {
     }
 }
 
-/// The same method was read again: what was kept of it holds from now on with this, if its names do.
+/// The same method was read again: replaces what was kept of it, if the names are still the same.
 pub fn renew(vm: &Vm, k: Known) {
     if let (Some(old), Some(segment)) = (KNOWN.kept(k.method), Segment::current()) {
         let old = Known::from_words(old);

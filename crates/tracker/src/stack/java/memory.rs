@@ -11,9 +11,8 @@ use core::marker::PhantomData;
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two
-/// pages of a VM collided and the kernel was queried at every walk (javac: 50,000 times). A cell is one word: a lost
-/// store only costs a query.
+/// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two pages that
+/// a VM uses together could collide, and each walk would query the kernel. A cell is one word: a lost store only costs a query.
 static PAGES: [[AtomicU64; WAYS]; 1024] = [const { [const { AtomicU64::new(0) }; WAYS] }; 1024];
 const WAYS: usize = 4;
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -177,7 +176,7 @@ impl Bytes<'_> {
         self.len == text.len() && self.iter().eq(text.iter().copied())
     }
 
-    /// Copies as many bytes as fit, from this index on; answers them.
+    /// Copies as many bytes as fit, from this index on; returns them.
     pub fn copy_to(self, from: usize, buffer: &mut [u8]) -> &[u8] {
         let n = buffer.len().min(self.len.saturating_sub(from));
         for (to, i) in buffer[..n].iter_mut().zip(from..) {

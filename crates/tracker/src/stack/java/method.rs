@@ -21,7 +21,7 @@ use super::structs::NONE;
 use crate::segment::Segment;
 use crate::segment::slots;
 
-/// A symbol's text is no longer (Symbol::max_symbol_length).
+/// Bytes of a symbol's text at most (Symbol::max_symbol_length).
 const TEXT: usize = 65_535;
 /// Line numbers kept of a method at most, and bytes of the VM's table read for them.
 const LINES: usize = 1024;
@@ -29,7 +29,8 @@ const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
 const NATIVE: u16 = 0x100;
 
-/// Identity → index of its entry + 1. Open addressing, never removed from. Small first: a table is touched all over.
+/// Identity → index of its entry + 1. Open addressing, never removed from. The first table is small, since a table is touched all
+/// over.
 static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
     [const { AtomicU32::new(0) }; 2 * Section::Methods.capacity()];
@@ -96,7 +97,7 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     };
     let word = |i: usize| text.word(i).map_or(0, u64::from_le);
     let whole = text.len() & !7;
-    // Seed and length are mixed in by themselves: what a text's first word can undo makes two methods one.
+    // Seed and length are mixed in separately: if a text's first word could cancel them, two methods would have one identity.
     let mut h = mix(seed, (text.len() as u64) << 32);
     for i in (0..whole).step_by(8) {
         h = mix(h, word(i));
@@ -118,7 +119,7 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     Some(identity)
 }
 
-/// What is known of this method. With PLIMSOLL_CHECK=1 nothing is, but all is read and compared.
+/// What is known of this method. With PLIMSOLL_CHECK=1 it returns nothing, but reads all again and compares.
 #[inline]
 fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let known = known::recall(vm, method)?;
@@ -141,7 +142,7 @@ fn of(vm: &Vm, t: &Texts) -> (u64, Option<Known>) {
     let own = t.way.const_method;
     let code_size: Option<u16> = load(own.wrapping_add(l.code_size as u64));
     let h = hash(hash(hash(code_size.unwrap_or(0) as u64 + 1, t.class), t.name), t.signature);
-    // Of another version of the class only the lines may differ. Their table has no length: up to a zero byte is enough.
+    // In another version of the class perhaps only the lines differ. Their table has no length: up to a zero byte is enough.
     let lines_at = lines_at(vm, own);
     let mut first = [0; 16];
     let lines = lines_at.and_then(|at| slice(at, 16, 16)).map_or(&[][..], |at| at.copy_to(0, &mut first));
@@ -167,7 +168,7 @@ pub fn is_named(vm: &Vm, method: u64, name: &[u8]) -> bool {
     texts(vm, method).is_some_and(|t| t.name.is(name))
 }
 
-/// Where a bytecode pointer is in its method; `None` if it isn't.
+/// The index of a bytecode pointer in its method; `None` if it lies outside.
 pub fn bci(vm: &Vm, method: u64, bcp: u64) -> Option<u16> {
     let const_method: u64 = load(method.checked_add(vm.layout.const_method as u64)?)?;
     let size: u16 = load(const_method.checked_add(vm.layout.code_size as u64)?)?;
@@ -321,7 +322,7 @@ fn lines_of<'a>(vm: &Vm, const_method: u64, pairs: &'a mut [[u8; 4]; LINES]) -> 
         pair[2..].copy_from_slice(&number.to_ne_bytes());
         n += 1;
     }
-    // javac writes them in order; others may not.
+    // javac writes them in order; other compilers may not.
     pairs[..n].sort_unstable_by_key(|p| u16::from_ne_bytes([p[0], p[1]]));
     &pairs[..n]
 }

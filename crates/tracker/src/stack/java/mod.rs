@@ -11,13 +11,13 @@
 //! done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for debuggers
 //! ([`structs`]), with loads that can't fault ([`memory`]).
 //!
-//! AsyncGetCallTrace was the other way: it wants a JNIEnv and a class-load event enabled by an agent (else it answers −1),
-//! answers jmethodIDs that must have been made beforehand, and doesn't know the native frames between Java ones.
+//! AsyncGetCallTrace isn't used. It needs a JNIEnv and a class-load event enabled by an agent (else it returns −1), it returns
+//! jmethodIDs that must have been made beforehand, and it doesn't know the native frames between Java ones.
 //!
 //! # When a remembered stack may stand for a new one
 //!
-//! The memo compares the stack's words. With Java frames these are not the whole truth: an nmethod's or a method's place
-//! may be taken by another later. [`Guard`]s say what else has to be the same: for a compiled frame the word of the
+//! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the place of
+//! one later. [`Guard`]s say what else must be the same: for a compiled frame the word of the
 //! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
 //! ([`known`]: compared byte by byte with what was read before, not hashed again).
 
@@ -68,7 +68,7 @@ fn look() -> Option<&'static Vm> {
     let claim = VM.claim()?;
     let layout = Layout::find();
     let Some(vm) = layout.and_then(Vm::new) else {
-        // Not again before another object is loaded; but a VM that is still starting runs Java code soon.
+        // No new attempt before another object is loaded, except for a VM that is still starting: it runs Java code soon.
         if layout.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
             TRIED.store(generation, Relaxed);
         }
@@ -79,21 +79,21 @@ fn look() -> Option<&'static Vm> {
     Some(vm)
 }
 
-/// What has become known makes stacks longer that were remembered without it.
+/// Forgets remembered stacks: with what has just become known, they may be longer.
 fn forget() {
     if let Some(segment) = Segment::current() {
         forget_stacks(segment);
     }
 }
 
-/// Memory of the process is unmapped, or made unreadable, by `real`. Forgotten before, since a reader may be about to ask,
-/// and after, since one may have asked in between.
+/// Calls `real`, which unmaps memory of the process or makes it unreadable. What is known about that memory is forgotten before
+/// the call, since a reader may be about to use it, and after it, since a reader may have queried the kernel in between.
 #[inline(always)]
 pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     unmapping_if(true, start, bytes, real)
 }
 
-/// The same, if it is `so`.
+/// The same, if `so` is true.
 #[inline(always)]
 pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     let forgets = so && VM.is_ready();
@@ -147,7 +147,7 @@ fn entry_bytes(vm: &Vm) -> Option<u32> {
     Some(blob.frame)
 }
 
-/// What must be as it was for a remembered Java frame to be true.
+/// What must be unchanged for a remembered Java frame to be valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Guard {
@@ -162,7 +162,7 @@ impl Guard {
         Guard { at: 0, value: elsewhere::changes() }
     }
 
-    /// Whether it is. Ask after the stack's words have been compared: then the frame is a live one.
+    /// Whether it is unchanged. Called after the stack's words have been compared: then the frame is live.
     #[inline]
     pub fn holds(self) -> bool {
         if self.at == 0 {

@@ -42,7 +42,7 @@ impl<T> Once<T> {
         (self.state.load(Acquire) == READY).then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
-    /// `None`: another thread is at it, or has made it.
+    /// `None`: another thread is making the value, or has made it.
     pub fn claim(&self) -> Option<Claim<'_, T>> {
         self.state.compare_exchange(EMPTY, BUSY, Acquire, Relaxed).ok().map(|_| Claim(self))
     }

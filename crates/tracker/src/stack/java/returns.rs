@@ -2,9 +2,9 @@
 //! stand for.
 //!
 //! What an nmethod's code stands for is decided when it is installed, and its compile id is never given out again. So an
-//! answer holds for a frame on a stack as long as the word with the id is what it was: what a remembered stack's guard asks
-//! too ([`super::Guard`]). Methods of an nmethod that has a frame are alive, and with them their names. A frame that was
-//! deoptimised has its own return address in the frame: none is kept.
+//! answer holds for a frame on a stack as long as the word with the id is unchanged. The guard of a remembered stack checks the
+//! same word ([`super::Guard`]). Methods of an nmethod that has a frame are alive, and with them their names. Nothing is kept for
+//! a deoptimised frame, since its return address is the same for all such frames of an nmethod.
 
 use super::cells::{Cells, WORDS};
 use super::{Guard, memory};
@@ -46,7 +46,7 @@ impl Known {
         self.frames.iter().take(self.used).map(|word| unpacked(*word))
     }
 
-    /// Whether it is what was worked out.
+    /// Whether it equals a new result.
     pub fn is(&self, guard: Guard, rule: Rule, list: &List) -> bool {
         self.guard == guard && self.rule == rule && self.used == list.used && self.frames == list.frames
     }
@@ -64,7 +64,7 @@ impl List {
         if let Some(to) = self.frames.get_mut(self.used) {
             *to = f.value | (f.kind as u64) << 48 | (f.flags as u64) << 56;
         }
-        // A value that doesn't fit is none that can be kept.
+        // A list with a value that doesn't fit isn't kept.
         self.used += if f.value >> 48 == 0 { 1 } else { FRAMES + 1 };
     }
 }

@@ -5,8 +5,8 @@
 //! gHotSpotVMTypes   ─▶ { type, superclass, …, size }
 //! gHotSpotVM…Entry…Offset, …ArrayStride: where the fields of an entry lie
 //! ```
-//! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below but those marked, which have another form
-//! in the versions that lack them.
+//! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below, except those that are marked. Versions
+//! without a marked field have it in another form.
 
 use super::memory::{self, c_string, load};
 use crate::segment::Segment;
@@ -159,7 +159,7 @@ layout! {
 const ENTRIES: u64 = 20_000;
 
 impl Layout {
-    /// Reads the tables of the libjvm that is loaded; `None` if there is none, or one without what every version has.
+    /// Reads the tables of the loaded libjvm. `None` if there is none, or if a field is missing that every version has.
     pub fn find() -> Option<Self> {
         let known = Segment::current().and_then(|segment| module::loaded(segment, b"libjvm.so"));
         let listed = || elf::objects_checked(os::readable).find(|o| o.name().ends_with(b"/libjvm.so"));
@@ -174,7 +174,7 @@ impl Layout {
         let fixed = word(c"gHotSpotVMStructEntryIsStaticOffset")?;
         let offset = word(c"gHotSpotVMStructEntryOffsetOffset")?;
         let address = word(c"gHotSpotVMStructEntryAddressOffset")?;
-        // Entries of one type follow one another. Of most types no field is wanted; then their names needn't be read.
+        // Entries of one type follow one another. No field of most types is needed; then the fields' names aren't read.
         let mut last = (0, None);
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(kind)).filter(|k| *k != 0) else { break };
@@ -207,7 +207,7 @@ impl Layout {
         self.only_heap != 0
     }
 
-    /// Whether every field is known without which frames cannot be read, in one form or the other.
+    /// Whether every field that is needed to read frames is known, in one form or the other.
     fn is_whole(&self) -> bool {
         let one = |a: u32, b: u32| (a != NONE) != (b != NONE);
         let all = [

@@ -32,23 +32,23 @@
 #define PLIMSOLL_COUNTER_NESTED_ENTRIES 2 /* count: Blocks booked while the same thread was already inside the tracker (a signal handler that allocates). */
 #define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks without space for a trailer or a table entry; they are not in the books. */
 #define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks. */
-#define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into their module's overflow caller because the caller section is full. */
+#define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into the overflow caller because the caller section is full. */
 #define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the shared rows because the row section is full. */
 #define PLIMSOLL_COUNTER_THREADS_SHARED 7 /* count: Threads without a slot of their own: they book in the shared slot. */
 #define PLIMSOLL_COUNTER_MODULES_LOST 8 /* count: Loaded objects that did not fit the module section. */
 #define PLIMSOLL_COUNTER_CATEGORIES_LOST 9 /* count: Categories that did not fit; their blocks are in category 'other'. */
 #define PLIMSOLL_COUNTER_GROW_FAILURES 10 /* count: Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is counted above. */
 #define PLIMSOLL_COUNTER_VMAP_LOST 11 /* count: Mapping operations that could not be booked in the virtual memory map. */
-#define PLIMSOLL_COUNTER_VMAP_DEFERRED 12 /* count: Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards. */
+#define PLIMSOLL_COUNTER_VMAP_DEFERRED 12 /* count: Mapping operations booked later, because another call was inside the map: of another thread, or one that a signal handler interrupted. */
 #define PLIMSOLL_COUNTER_VMAP_OPERATIONS 13 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and related calls. */
 #define PLIMSOLL_COUNTER_ADVISED_BYTES 14 /* bytes: Bytes returned to the kernel by madvise (DONTNEED, FREE); they stay mapped. */
 #define PLIMSOLL_COUNTER_STACK_WALKS 15 /* count: Stacks walked because no remembered one matched. */
-#define PLIMSOLL_COUNTER_RULE_WALKS 16 /* count: Unwind rules worked out from .eh_frame because none was remembered. */
+#define PLIMSOLL_COUNTER_RULE_WALKS 16 /* count: Unwind rules computed from .eh_frame because none was remembered. */
 #define PLIMSOLL_COUNTER_STACK_TRUNCATED 17 /* count: Walks that ended early: no rule, or a word outside the stack. */
 #define PLIMSOLL_COUNTER_DRIFT_FLUSHES 18 /* count: Flushes of a row's drift into the central figures. */
 #define PLIMSOLL_COUNTER_DRIFT_BOUND 19 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
 #define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on. */
-#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked, without memory for a copy of the books or without a segment (the program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted. */
+#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that continued untracked: there was no memory for a copy of the books, or they couldn't make a segment (the program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted. */
 #define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
 #define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it survived. */
 #define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
@@ -69,7 +69,7 @@
 #define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked because the memo did not have them: for samples, and in exact mode for blocks. */
 #define PLIMSOLL_COUNTER_DEEP_FRAMES 40 /* count: Frames of those walks. */
 #define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that did not fit the section: their frames are addresses. */
-#define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time. */
+#define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books began with the last attach. */
 #define PLIMSOLL_COUNTER_ATTACHED_NS 43 /* ns: CLOCK_BOOTTIME of the last attach. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS 44 /* count: Words of import tables that the last attach gave the hooks. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS_LEFT 45 /* count: Words of import tables that could not be written: calls through them aren't seen. */
@@ -87,7 +87,7 @@ _Static_assert(offsetof(struct plimsoll_composition, time_ns) == 16, "time_ns");
 _Static_assert(offsetof(struct plimsoll_composition, reserved) == 24, "reserved");
 _Static_assert(sizeof(struct plimsoll_composition) == 32, "size");
 
-/* One line of the header's section table (32 bytes). */
+/* One entry of the header's section table (32 bytes). */
 struct plimsoll_section_entry {
     uint32_t kind; /* Section number. */
     uint32_t entry_bytes; /* Bytes of one entry. */
@@ -112,7 +112,7 @@ struct plimsoll_header {
     uint32_t ppid; /* Its parent when the tracker started. */
     uint64_t start_boottime_ns; /* CLOCK_BOOTTIME when the tracker started, ns: comparable with the start time in /proc/PID/stat. */
     uint64_t start_realtime_ns; /* CLOCK_REALTIME when the tracker started, ns since 1970. */
-    uint64_t end_boottime_ns; /* CLOCK_BOOTTIME when the process ended in order, ns; 0 if it runs or was killed. */
+    uint64_t end_boottime_ns; /* CLOCK_BOOTTIME when the process ended normally, ns; 0 if it runs or was killed. */
     uint32_t state; /* State. */
     uint32_t mode; /* 0 sites off, 1 sampled, 2 exact. */
     uint32_t allocator; /* Allocator. */
@@ -131,10 +131,10 @@ struct plimsoll_header {
     struct plimsoll_composition compositions[2]; /* Compositions of the peak. */
     struct plimsoll_section_entry sections[16]; /* Section table. */
     uint64_t values[96]; /* Counters, in the order of the schema page. */
-    uint64_t control; /* The mode that an observer requests: mode | mean of the sampling in bytes << 8; see control. The observer writes it by one pwrite of eight bytes; all other fields except ended are written by the tracker only. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start. */
+    uint64_t control; /* The mode that an observer requests: mode | mean of the sampling in bytes << 8; see control. The observer writes it by one pwrite of eight bytes. Only the tracker writes the other fields, except ended. The tracker puts the mode into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start. */
     uint64_t in_force; /* The value of control that is in force; mode repeats its mode. */
-    uint64_t in_force_ns; /* CLOCK_BOOTTIME since when it is in force, ns; older blocks have the sites of the earlier mode. */
-    uint64_t ended; /* How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16; 0 not known. The tracker writes ENDED_BY_EXEC before an exec, and 0 when the exec fails. */
+    uint64_t in_force_ns; /* CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode. */
+    uint64_t ended; /* How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16; 0 not known. The tracker writes ENDED_BY_EXEC before an exec, and 0 when the exec fails. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
 _Static_assert(offsetof(struct plimsoll_header, version) == 8, "version");
@@ -227,13 +227,13 @@ _Static_assert(offsetof(struct plimsoll_module, category) == 62, "category");
 _Static_assert(offsetof(struct plimsoll_module, path) == 64, "path");
 _Static_assert(sizeof(struct plimsoll_module) == 256, "size");
 
-/* A thread's slot. The rows of a dead thread stay, and the thread that adopts the slot goes on in them. */
+/* A thread's slot. The rows of a dead thread stay, and the thread that adopts the slot continues in them. */
 struct plimsoll_thread {
     uint32_t tid; /* Kernel thread id; 0 = slot never used. */
     uint32_t state; /* 0 free, 1 in use, 2 its thread has ended. */
     uint64_t stack_low; /* Low end of the stack (the guard is below). */
     uint64_t stack_high; /* High end of the stack. */
-    uint64_t guard_bytes; /* Bytes of the guard as asked for. */
+    uint64_t guard_bytes; /* Bytes of the guard as requested. */
     uint64_t start_ns; /* CLOCK_BOOTTIME of the start, ns. */
     uint64_t end_ns; /* CLOCK_BOOTTIME of the end, ns. */
     uint64_t generation; /* Threads that had this slot. */
@@ -273,7 +273,7 @@ struct plimsoll_caller {
     uint64_t peak_bytes; /* Highest central live bytes. */
     uint64_t count_at_peak; /* Live blocks at that moment. */
     uint64_t first_ns; /* CLOCK_BOOTTIME when first seen, ns. */
-    uint32_t parent; /* Of a site: index of its caller, which is no site; 0 = a caller. Below the site's own index. */
+    uint32_t parent; /* Of a site: index of its caller, which isn't a site and has a smaller index; 0 = this entry is a caller. */
     uint32_t stack; /* Of a site: FrameNode of its innermost frame. */
     uint64_t frames[8]; /* Return addresses (Avma), innermost first. Of a site: word 0 is its SiteSamples index, 0 = never sampled; word 1 counts its calls of mmap, word 2 their bytes. */
 };
@@ -316,7 +316,7 @@ _Static_assert(sizeof(struct plimsoll_row) == 64, "size");
 
 /* A frame of sites' stacks, shared by all stacks that agree from here outwards: a stack is its innermost node, and parent leads outwards. */
 struct plimsoll_frame_node {
-    uint64_t value; /* By kind. */
+    uint64_t value; /* What it means depends on kind. */
     uint32_t parent; /* FrameNode one further out, whose index is below this one's; 0 = this is the outermost. */
     uint8_t kind; /* FrameKind. */
     uint8_t flags; /* frame_flags. */
@@ -331,18 +331,18 @@ _Static_assert(sizeof(struct plimsoll_frame_node) == 16, "size");
 
 /* A Java method, or a stub of the VM. Never removed: the names outlive the class and the process. */
 struct plimsoll_method {
-    uint64_t identity; /* The tracker's own mark by which it knows the method again; nothing to a reader. */
+    uint64_t identity; /* The mark by which the tracker recognises the method; meaningless to a reader. */
     uint64_t first_ns; /* CLOCK_BOOTTIME when first seen, ns; 0 = entry not complete. */
     uint32_t class_at; /* Offset in the names section: class, as in the class file (java/util/zip/Inflater). */
     uint32_t name_at; /* Method. */
     uint32_t signature_at; /* Signature. */
     uint32_t source_at; /* Source file; 0 bytes = unknown. */
     uint32_t lines_at; /* Line numbers: pairs of u16, first bytecode index and line, by bytecode index, in the writer's byte order. */
-    uint32_t lines_bytes; /* Bytes of each. */
-    uint16_t class_bytes; /* Of the class's name. */
-    uint16_t name_bytes; /* Of the method's name. */
-    uint16_t signature_bytes; /* Of the signature. */
-    uint16_t source_bytes; /* Of the source file's name. */
+    uint32_t lines_bytes; /* Bytes of the line numbers. */
+    uint16_t class_bytes; /* Bytes of the class's name. */
+    uint16_t name_bytes; /* Bytes of the method's name. */
+    uint16_t signature_bytes; /* Bytes of the signature. */
+    uint16_t source_bytes; /* Bytes of the source file's name. */
     uint64_t flags; /* Bit 0: native; bit 1: hidden class or method; bit 2: a stub of the VM, which has no class. */
     uint64_t reserved; /* Reserved, zero. */
 };
@@ -371,7 +371,7 @@ struct plimsoll_sample {
     uint64_t time_ns; /* CLOCK_BOOTTIME of the allocation, ns. */
     uint32_t site; /* Caller index of the site. */
     uint32_t slot; /* Thread slot that allocated it. */
-    uint64_t generation; /* generation of that slot then: which of the threads that had it. */
+    uint64_t generation; /* generation of that slot at the allocation: tells which of the slot's threads allocated the block. */
     uint64_t reserved; /* Reserved, zero. */
 };
 _Static_assert(offsetof(struct plimsoll_sample, address) == 0, "address");
@@ -390,19 +390,19 @@ struct plimsoll_site_samples {
     uint32_t site; /* Caller index of the site; 0 = entry not complete. */
     uint32_t flags; /* Reserved, zero. */
     uint64_t alloc_samples; /* Samples taken. */
-    uint64_t free_samples; /* Samples whose block is gone. */
+    uint64_t free_samples; /* Samples whose block was freed. */
     uint64_t alloc_bytes; /* Σ usable / p, rounded for each sample. */
     uint64_t alloc_requested; /* Σ requested / p. */
     uint64_t alloc_count_256; /* Σ 256 / p. */
-    uint64_t free_bytes; /* As alloc_bytes, of blocks that are gone. */
-    uint64_t free_requested; /* As alloc_requested, of blocks that are gone. */
-    uint64_t free_count_256; /* As alloc_count_256, of blocks that are gone. */
-    uint64_t temporary_bytes; /* Of those, bytes that were freed within TEMPORARY_NS. */
-    uint64_t temporary_count_256; /* And 256 times their count. */
+    uint64_t free_bytes; /* As alloc_bytes, of freed blocks. */
+    uint64_t free_requested; /* As alloc_requested, of freed blocks. */
+    uint64_t free_count_256; /* As alloc_count_256, of freed blocks. */
+    uint64_t temporary_bytes; /* The part of free_bytes that was freed within TEMPORARY_NS. */
+    uint64_t temporary_count_256; /* The part of free_count_256 that was freed within TEMPORARY_NS. */
     uint64_t alloc_bytes_variance; /* Variance of alloc_bytes, Σ usable² (1 − p) / p², an f64's bits. */
     uint64_t alloc_count_variance; /* Variance of the count, Σ (1 − p) / p², an f64's bits. */
-    uint64_t free_bytes_variance; /* As alloc_bytes_variance, of blocks that are gone. */
-    uint64_t free_count_variance; /* As alloc_count_variance, of blocks that are gone. */
+    uint64_t free_bytes_variance; /* As alloc_bytes_variance, of freed blocks. */
+    uint64_t free_count_variance; /* As alloc_count_variance, of freed blocks. */
     uint64_t sizes_256[16]; /* Σ 256 / p by requested bytes: below 16, below 32, … below 256 KiB, all larger. */
     uint64_t reserved; /* Reserved, zero. */
 };
@@ -426,7 +426,7 @@ _Static_assert(offsetof(struct plimsoll_site_samples, sizes_256) == 120, "sizes_
 _Static_assert(offsetof(struct plimsoll_site_samples, reserved) == 248, "reserved");
 _Static_assert(sizeof(struct plimsoll_site_samples) == 256, "size");
 
-/* A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages. Entries are never removed, since the tracker never unmaps one. An observer checks each against the kernel's map. */
+/* A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages. Entries are never removed, since the tracker unmaps at most the end of one. An observer checks each against the kernel's map. */
 struct plimsoll_own_mapping {
     uint64_t start; /* First address. */
     uint64_t bytes; /* Bytes; 0 = entry not complete. */

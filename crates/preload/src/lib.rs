@@ -86,13 +86,13 @@ pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, 
     0
 }
 
-/// The VM ends. The process may go on, and the tracker goes on counting.
+/// Called when the VM ends. The process may continue, and the tracker continues to count.
 #[unsafe(no_mangle)]
 pub extern "C" fn Agent_OnUnload(_vm: *mut c_void) {}
 
 extern "C" fn constructor(argc: i32, argv: *const *const c_char, environment: *mut *const c_char) {
-    // SAFETY: glibc's loader calls constructors with main's arguments, and each once (elf/dl-init.c). Where another C library is loaded,
-    // `start` reads none of them.
+    // SAFETY: glibc's loader calls constructors with main's arguments, and each once (elf/dl-init.c). If another C library is
+    // loaded, `start` reads none of them.
     unsafe { boot::start(argc, argv, environment, exports()) }
 }
 

@@ -49,7 +49,7 @@ counters! {
     unbooked_blocks "count",
     /// Usable bytes of those blocks.
     unbooked_bytes "bytes",
-    /// New callers merged into their module's overflow caller because the caller section is full.
+    /// New callers merged into the overflow caller because the caller section is full.
     callers_merged "count",
     /// Operations booked in the shared rows because the row section is full.
     rows_shared "count",
@@ -63,7 +63,7 @@ counters! {
     grow_failures "count",
     /// Mapping operations that could not be booked in the virtual memory map.
     vmap_lost "count",
-    /// Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards.
+    /// Mapping operations booked later, because another call was inside the map: of another thread, or one that a signal handler interrupted.
     vmap_deferred "count",
     /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and related calls.
     vmap_operations "count",
@@ -71,7 +71,7 @@ counters! {
     advised_bytes "bytes",
     /// Stacks walked because no remembered one matched.
     stack_walks "count",
-    /// Unwind rules worked out from .eh_frame because none was remembered.
+    /// Unwind rules computed from .eh_frame because none was remembered.
     rule_walks "count",
     /// Walks that ended early: no rule, or a word outside the stack.
     stack_truncated "count",
@@ -81,8 +81,8 @@ counters! {
     drift_bound "bytes",
     /// fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on.
     forks "count",
-    /// Children of fork() that went on untracked, without memory for a copy of the books or without a segment (the program has
-    /// changed its root or user, the file system is full). A child that can't reach this segment either isn't counted.
+    /// Children of fork() that continued untracked: there was no memory for a copy of the books, or they couldn't make a segment (the
+    /// program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted.
     forks_untracked "count",
     /// Summaries written on a signal.
     summaries "count",
@@ -124,7 +124,7 @@ counters! {
     deep_frames "count",
     /// Java methods that did not fit the section: their frames are addresses.
     methods_lost "count",
-    /// Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time.
+    /// Times the tracker was attached to the running process, 0 if it was there from the start. The books began with the last attach.
     attaches "count",
     /// CLOCK_BOOTTIME of the last attach.
     attached_ns "ns",

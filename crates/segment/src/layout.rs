@@ -60,7 +60,7 @@ sections! {
     Methods "methods", Method::BYTES, 65_536;
     /// Text that methods refer to.
     Names "names", 1, 16 << 20;
-    /// [`Sample`]: in no order; entries are used again.
+    /// [`Sample`]: in no order; entries are reused.
     Samples "samples", Sample::BYTES, 65_536;
     /// [`SiteSamples`].
     SiteSamples "site_samples", SiteSamples::BYTES, 131_072;
@@ -99,7 +99,7 @@ pub const FILE_BYTES: usize = LAST.offset() + (LAST.capacity() * LAST.entry_byte
 const LAST: Section = ALL_SECTIONS[SECTIONS - 1];
 const _: () = assert!(FILE_BYTES <= 192 << 20, "docs/segment.md states 192 MiB as the bound");
 
-/// One line of the header's section table (32 bytes).
+/// One entry of the header's section table (32 bytes).
 #[repr(C)]
 pub struct SectionEntry {
     /// [`Section`] number.
@@ -162,7 +162,7 @@ pub struct Header {
     pub start_boottime_ns: AtomicU64,
     /// CLOCK_REALTIME when the tracker started, ns since 1970.
     pub start_realtime_ns: AtomicU64,
-    /// CLOCK_BOOTTIME when the process ended in order, ns; 0 if it runs or was killed.
+    /// CLOCK_BOOTTIME when the process ended normally, ns; 0 if it runs or was killed.
     pub end_boottime_ns: AtomicU64,
     /// [`State`].
     pub state: AtomicU32,
@@ -201,14 +201,14 @@ pub struct Header {
     /// Counters, in the order of the schema page.
     pub values: CounterArray,
     /// The mode that an observer requests: mode | mean of the sampling in bytes << 8; see [`control`]. The observer writes it by
-    /// one pwrite of eight bytes; all other fields except `ended` are written by the tracker only. The tracker puts it into force
+    /// one pwrite of eight bytes. Only the tracker writes the other fields, except `ended`. The tracker puts the mode into force
     /// at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start.
     pub control: AtomicU64,
     /// The value of `control` that is in force; `mode` repeats its mode.
     pub in_force: AtomicU64,
-    /// CLOCK_BOOTTIME since when it is in force, ns; older blocks have the sites of the earlier mode.
+    /// CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
-    /// How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM
+    /// How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM
     /// kill: 1 no, 2 yes << 16; 0 not known. The tracker writes [`ENDED_BY_EXEC`] before an exec, and 0 when the exec fails.
     pub ended: AtomicU64,
 }
@@ -353,7 +353,7 @@ record! {
 }
 
 record! {
-    /// A thread's slot. The rows of a dead thread stay, and the thread that adopts the slot goes on in them.
+    /// A thread's slot. The rows of a dead thread stay, and the thread that adopts the slot continues in them.
     Thread, ThreadFacts, 128 {
         /// Kernel thread id; 0 = slot never used.
         tid: u32,
@@ -363,7 +363,7 @@ record! {
         stack_low: u64,
         /// High end of the stack.
         stack_high: u64,
-        /// Bytes of the guard as asked for.
+        /// Bytes of the guard as requested.
         guard_bytes: u64,
         /// CLOCK_BOOTTIME of the start, ns.
         start_ns: u64,
@@ -411,7 +411,7 @@ record! {
         count_at_peak: u64,
         /// CLOCK_BOOTTIME when first seen, ns.
         first_ns: u64,
-        /// Of a site: index of its caller, which is no site; 0 = a caller. Below the site's own index.
+        /// Of a site: index of its caller, which isn't a site and has a smaller index; 0 = this entry is a caller.
         parent: u32,
         /// Of a site: [`FrameNode`] of its innermost frame.
         stack: u32,
@@ -458,9 +458,9 @@ pub enum FrameKind {
     Java = 1,
     /// Return address in code that lies in no file and has no name: JIT, stubs.
     Jit = 2,
-    /// The stack goes on outwards, but not this record of it; value: why, an [`Cut`].
+    /// The stack continues outwards, but this record of it ends; value: why, a [`Cut`].
     Cut = 3,
-    /// A native address that is itself where a signal interrupted the code, not behind a call.
+    /// The native address at which a signal interrupted the code: not behind a call.
     Interrupted = 4,
 }
 
@@ -483,7 +483,7 @@ impl FrameKind {
 pub enum Cut {
     /// Deeper than the bound: the innermost frames are kept.
     Deep = 0,
-    /// No rule led on from the frame inside of this.
+    /// No rule led on from the frame inside this one.
     NoRule = 1,
     /// The stack's words contradict the rules.
     Broken = 2,
@@ -493,7 +493,7 @@ pub enum Cut {
     Jit = 4,
     /// The section of frames was full.
     Full = 5,
-    /// Within a stack: callers of the frame inside of this lie in the Java heap, since their virtual thread had been
+    /// Within a stack: callers of the frame inside this one lie in the Java heap, since their virtual thread had been
     /// unmounted; outwards follow the frames of the thread that carries it.
     Unmounted = 6,
 }
@@ -510,7 +510,7 @@ pub mod frame_flags {
     pub const C2: u8 = 3;
     /// A native method's wrapper.
     pub const NATIVE: u8 = 4;
-    /// Inlined into the frame outside of it.
+    /// Inlined into the next frame outwards.
     pub const INLINED: u8 = 8;
     /// Found by frame pointers without a rule: likely, not certain.
     pub const GUESSED: u8 = 16;
@@ -522,7 +522,7 @@ record! {
     /// A frame of sites' stacks, shared by all stacks that agree from here outwards: a stack is its innermost node, and
     /// `parent` leads outwards.
     FrameNode, FrameNodeFacts, 16 {
-        /// By `kind`.
+        /// What it means depends on `kind`.
         value: u64,
         /// [`FrameNode`] one further out, whose index is below this one's; 0 = this is the outermost.
         parent: u32,
@@ -538,7 +538,7 @@ record! {
 record! {
     /// A Java method, or a stub of the VM. Never removed: the names outlive the class and the process.
     Method, MethodFacts, 64 {
-        /// The tracker's own mark by which it knows the method again; nothing to a reader.
+        /// The mark by which the tracker recognises the method; meaningless to a reader.
         identity: u64,
         /// CLOCK_BOOTTIME when first seen, ns; 0 = entry not complete.
         first_ns: u64,
@@ -552,15 +552,15 @@ record! {
         source_at: u32,
         /// Line numbers: pairs of u16, first bytecode index and line, by bytecode index, in the writer's byte order.
         lines_at: u32,
-        /// Bytes of each.
+        /// Bytes of the line numbers.
         lines_bytes: u32,
-        /// Of the class's name.
+        /// Bytes of the class's name.
         class_bytes: u16,
-        /// Of the method's name.
+        /// Bytes of the method's name.
         name_bytes: u16,
-        /// Of the signature.
+        /// Bytes of the signature.
         signature_bytes: u16,
-        /// Of the source file's name.
+        /// Bytes of the source file's name.
         source_bytes: u16,
         /// Bit 0: native; bit 1: hidden class or method; bit 2: a stub of the VM, which has no class.
         flags: u64,
@@ -588,7 +588,7 @@ record! {
         site: u32,
         /// [`Thread`] slot that allocated it.
         slot: u32,
-        /// `generation` of that slot then: which of the threads that had it.
+        /// `generation` of that slot at the allocation: tells which of the slot's threads allocated the block.
         generation: u64,
         /// Reserved, zero.
         reserved: u64,
@@ -604,7 +604,7 @@ record! {
         flags: u32,
         /// Samples taken.
         alloc_samples: u64,
-        /// Samples whose block is gone.
+        /// Samples whose block was freed.
         free_samples: u64,
         /// Σ usable / p, rounded for each sample.
         alloc_bytes: u64,
@@ -612,23 +612,23 @@ record! {
         alloc_requested: u64,
         /// Σ 256 / p.
         alloc_count_256: u64,
-        /// As `alloc_bytes`, of blocks that are gone.
+        /// As `alloc_bytes`, of freed blocks.
         free_bytes: u64,
-        /// As `alloc_requested`, of blocks that are gone.
+        /// As `alloc_requested`, of freed blocks.
         free_requested: u64,
-        /// As `alloc_count_256`, of blocks that are gone.
+        /// As `alloc_count_256`, of freed blocks.
         free_count_256: u64,
-        /// Of those, bytes that were freed within [`TEMPORARY_NS`].
+        /// The part of `free_bytes` that was freed within [`TEMPORARY_NS`].
         temporary_bytes: u64,
-        /// And 256 times their count.
+        /// The part of `free_count_256` that was freed within [`TEMPORARY_NS`].
         temporary_count_256: u64,
         /// Variance of `alloc_bytes`, Σ usable² (1 − p) / p², an f64's bits.
         alloc_bytes_variance: u64,
         /// Variance of the count, Σ (1 − p) / p², an f64's bits.
         alloc_count_variance: u64,
-        /// As `alloc_bytes_variance`, of blocks that are gone.
+        /// As `alloc_bytes_variance`, of freed blocks.
         free_bytes_variance: u64,
-        /// As `alloc_count_variance`, of blocks that are gone.
+        /// As `alloc_count_variance`, of freed blocks.
         free_count_variance: u64,
         /// Σ 256 / p by requested bytes: below 16, below 32, … below 256 KiB, all larger.
         sizes_256: words 16,
@@ -639,7 +639,7 @@ record! {
 
 record! {
     /// A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages.
-    /// Entries are never removed, since the tracker never unmaps one. An observer checks each against the kernel's map.
+    /// Entries are never removed, since the tracker unmaps at most the end of one. An observer checks each against the kernel's map.
     OwnMapping, OwnMappingFacts, 32 {
         /// First address.
         start: u64,

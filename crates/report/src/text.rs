@@ -130,7 +130,8 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             ..Figures::default()
         };
         let share = folded.iter().map(|category| books.weight_of(category)).sum::<Bytes>().percent_of(weight);
-        category_line(out, &format!("{} small categories", folded.len()), &rest, Some(share), resident)?;
+        let share = folded.iter().any(|category| !category.figures.has_unknown_weight()).then_some(share);
+        category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
     let whole = weight.percent_of(weight);

@@ -108,7 +108,12 @@ fn categories(books: &Books) -> Table {
     Table {
         id: "categories",
         title: "Categories".into(),
-        caption: "Blocks that the tracker counted, and mappings.".into(),
+        caption: match books.categories.iter().any(|category| category.figures.has_unknown_weight()) {
+            true => {
+                "Blocks that the tracker counted, and mappings; how much of these was resident is not known.".into()
+            }
+            false => "Blocks that the tracker counted, and mappings.".into(),
+        },
         heads: vec!["category", "live", "blocks", "peak", "allocated", "mapped, committed", "of it resident"],
         rows: all.into_iter().take(ROWS).map(row).collect(),
         is_open: true,

@@ -569,3 +569,56 @@ fn the_report_is_of_the_last_program_under_the_pid() {
     let pid = |words: &str| row(words).split_whitespace().next().unwrap().to_owned();
     assert!(pid("start.sh") == pid("sort") && pid("/bin/ls") != pid("sort"), "{printed}");
 }
+
+/// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one from the
+/// way out, of sizes that name the level.
+#[test]
+fn a_program_s_own_categories_nest() {
+    const SOURCE: &str = r#"
+#include <plimsoll.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void *kept[32];
+int main(void) {
+  plimsoll_category_t of[16];
+  for (int i = 0; i < 16; i++) {
+    char name[16];
+    sprintf(name, "level %d", i + 1);
+    of[i] = plimsoll_category(name);
+  }
+  for (int i = 0; i < 16; i++) {
+    plimsoll_category_push(of[i]);
+    kept[i] = malloc(1000 + i);
+  }
+  for (int i = 15; i >= 0; i--) {
+    plimsoll_category_pop();
+    kept[16 + i] = malloc(5000 + i);
+  }
+}
+"#;
+    let place = Place::new("categories");
+    let (source, program) = (place.file("levels.c", SOURCE), place.0.join("levels"));
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
+    assert!(Command::new("cc").args([include, "-o"]).args([&program, &source]).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let options = ["run", "--report", "summary", "--report-to", "/dev/null", "--dir"];
+    let segments = place.0.join("levels.segments");
+    let ran = place.plimsoll(&options).arg(&segments).args(["--", program]).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let report = place.plimsoll(&["report", "--format", "json"]).arg(&segments).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let of = |level: usize| {
+        let name = format!("level {level}");
+        let mut categories = report["categories"].as_array().expect("categories").iter();
+        categories
+            .find(|category| category["name"] == name)
+            .map_or(0, |of| of["requested_bytes"].as_u64().expect("bytes"))
+    };
+    for level in 1..14 {
+        let (inwards, outwards) = (1000 + level - 1, 5000 + level);
+        assert_eq!(of(level), (inwards + outwards) as u64, "level {level}: {report:#}");
+    }
+    // Two deeper levels, and the way out of the deepest two.
+    assert_eq!(of(14), 1013 + 1014 + 1015 + 5015 + 5014, "{report:#}");
+    assert_eq!([of(15), of(16)], [0, 0], "{report:#}");
+}

@@ -18,7 +18,8 @@ pub unsafe extern "C" fn category(name: *const c_char) -> u32 {
     categories::register(segment, name.to_bytes(), CategoryKind::Program) as u32 + 1
 }
 
-/// `void plimsoll_category_push(uint32_t category)`: what this thread allocates from here on belongs to it.
+/// `void plimsoll_category_push(uint32_t category)`: what this thread allocates from here on belongs to it. Beyond
+/// [`CATEGORY_DEPTH`], pushes are only counted.
 pub extern "C" fn category_push(category: u32) {
     if let Entered::Thread(mut inside) = enter() {
         let segment = inside.segment();
@@ -27,9 +28,9 @@ pub extern "C" fn category_push(category: u32) {
         t.pushed += 1;
         if depth < CATEGORY_DEPTH {
             t.categories[depth] = t.category();
+            let known = category <= segment.used(plimsoll_segment::Section::Categories) as u32;
+            t.category_tag = if known { (category as u64) << 48 } else { 0 };
         }
-        let known = category <= segment.used(plimsoll_segment::Section::Categories) as u32;
-        t.category_tag = if known { (category as u64) << 48 } else { 0 };
     }
 }
 
@@ -40,7 +41,6 @@ pub extern "C" fn category_pop() {
         if t.pushed > 0 {
             t.pushed -= 1;
             let below = t.categories.get(t.pushed as usize).copied();
-            // Beyond the depth that is kept, the category that was pushed last stays in force until the stack is below that depth.
             if let Some(c) = below {
                 t.category_tag = (c as u64) << 48;
             }

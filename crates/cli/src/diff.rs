@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::profile::ProfileDiff;
 use plimsoll_report::diff as print;
-use plimsoll_tracked::diff::diff;
+use plimsoll_tracked::diff::{NotBooked, diff};
 use plimsoll_tracked::sites::comparable;
 use plimsoll_tracked::symbols;
 
@@ -98,6 +98,7 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
         return Err("compare stacks with --by site, tables with --by category, caller or module".into());
     }
     let exporter = args.format.exporter()?;
+    let not_booked = NotBooked::of(&before.books, &after.books).filter(|_| args.format == Format::Text);
     let mut both = Vec::new();
     for target in [before, after] {
         let mut sites = args.stacks.sites(target, false)?;
@@ -108,6 +109,9 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
     let column = args.stacks.column(&both[1], "held")?;
     let (before, after) = comparable(&both[0], &both[1]);
     let changes = ProfileDiff::new((&before, column), (&after, column));
-    to_output(args.output.as_deref(), |out| (exporter.diff)(out, &changes, args.stacks.all))?;
+    to_output(args.output.as_deref(), |out| {
+        (exporter.diff)(out, &changes, args.stacks.all)?;
+        print::not_booked(out, not_booked.as_ref())
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Figures};
-use plimsoll_tracked::diff::{Change, Diff};
+use plimsoll_tracked::diff::{Change, Diff, NotBooked};
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};
@@ -46,7 +46,21 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
             }),
         )?,
     }
-    line(out, &["total".into()], &diff.total)
+    line(out, &["total".into()], &diff.total)?;
+    not_booked(out, diff.not_booked.as_ref())
+}
+
+/// Writes by how much the heap outside of the books changed, if that is more than its error.
+pub fn not_booked(out: &mut dyn Write, of: Option<&NotBooked>) -> io::Result<()> {
+    let Some(of) = of.filter(|of| of.has_changed()) else { return Ok(()) };
+    writeln!(
+        out,
+        "\nnot in the books: {} → {}   {} ±{}\nThese are blocks from before the attach, and blocks of callers that kept a pointer to malloc from before it.\nA program that is started with 'plimsoll run' has all blocks in its books.",
+        of.before.live,
+        of.after.live,
+        signed(of.before.live, of.after.live),
+        of.error()
+    )
 }
 
 /// Maximum number of lines shown.
@@ -106,8 +120,18 @@ struct Document<'a> {
     before: Moment,
     after: Moment,
     total: ChangeLine<'a>,
+    before_the_attach: Option<NotBookedLine>,
     categories: Vec<ChangeLine<'a>>,
     modules: Vec<ChangeLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct NotBookedLine {
+    live_bytes: u64,
+    live_bytes_change: i64,
+    live_count: u64,
+    live_count_change: i64,
+    error_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -143,6 +167,13 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         before: at(before),
         after: at(after),
         total: change_line("total", &diff.total),
+        before_the_attach: diff.not_booked.map(|of| NotBookedLine {
+            live_bytes: of.after.live.0,
+            live_bytes_change: i64::try_from(of.growth()).unwrap_or(i64::MAX),
+            live_count: of.after.live_count,
+            live_count_change: of.after.live_count.cast_signed().wrapping_sub(of.before.live_count.cast_signed()),
+            error_bytes: of.error().0,
+        }),
         categories: diff.categories.iter().map(|(name, c)| change_line(name, c)).collect(),
         modules: diff.modules.iter().map(|(name, c)| change_line(name, c)).collect(),
     };
@@ -265,5 +296,28 @@ impl Pair<'_> {
             std::cmp::Ordering::Greater => format!(" +{}{unit}", new - old),
             std::cmp::Ordering::Less => format!(" -{}{unit}", old - new),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_tracked::books::Before;
+
+    #[test]
+    fn what_is_not_in_the_books_is_reported_beyond_its_error() {
+        let of = |mib: u64| Before { live: Bytes::mib(mib), live_count: mib, error: Bytes::mib(1) };
+        let text = |from: u64, to: u64| {
+            let mut out = Vec::new();
+            not_booked(&mut out, Some(&NotBooked { before: of(from), after: of(to) })).expect("a Vec takes it");
+            String::from_utf8(out).expect("UTF-8")
+        };
+        assert!(
+            text(30, 150).contains("not in the books: 30.0 MiB → 150 MiB   +120 MiB ±2.00 MiB\n"),
+            "{}",
+            text(30, 150)
+        );
+        assert!(text(150, 30).contains("   -120 MiB ±2.00 MiB\n"), "{}", text(150, 30));
+        assert_eq!([text(30, 32), text(30, 30)], [String::new(), String::new()]);
     }
 }

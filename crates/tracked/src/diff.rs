@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::books::{Books, Caller, Figures};
+use plimsoll_facts::units::Bytes;
+
+use crate::books::{Before, Books, Caller, Figures};
 
 /// A line before and after. If one side lacks the line, its figures are all zero.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,9 +27,39 @@ impl Change {
     }
 }
 
+/// Heap that an attached tracker doesn't book, at both moments: blocks from before the attach, and blocks of callers that
+/// kept a pointer to malloc from before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotBooked {
+    pub before: Before,
+    pub after: Before,
+}
+
+impl NotBooked {
+    /// `None`: unknown for one of the moments.
+    pub fn of(before: &Books, after: &Books) -> Option<NotBooked> {
+        Some(NotBooked { before: before.before?, after: after.before? })
+    }
+
+    pub fn growth(&self) -> i128 {
+        i128::from(self.after.live.0) - i128::from(self.before.live.0)
+    }
+
+    /// Bound of the growth's error.
+    pub fn error(&self) -> Bytes {
+        self.before.error + self.after.error
+    }
+
+    /// Whether it changed by more than its error.
+    pub fn has_changed(&self) -> bool {
+        self.growth().unsigned_abs() > u128::from(self.error().0)
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Diff {
     pub total: Change,
+    pub not_booked: Option<NotBooked>,
     /// In the order of `after`, then what only `before` had.
     pub categories: Vec<(String, Change)>,
     pub modules: Vec<(String, Change)>,
@@ -48,6 +80,7 @@ pub fn diff(before: &Books, after: &Books) -> Diff {
     };
     Diff {
         total: Change { before: before.total, after: after.total },
+        not_booked: NotBooked::of(before, after),
         categories: pair(by_name(before).into_iter(), by_name(after).into_iter()),
         modules: pair(by_path(before).into_iter(), by_path(after).into_iter()),
         callers,

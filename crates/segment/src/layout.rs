@@ -660,7 +660,7 @@ record! {
 pub enum Purpose {
     /// Small pieces: thread states, memos, indexes, tails, small tables.
     Pool = 0,
-    /// A level of the side table: keys of blocks that have no room for a trailer. A small level lies in a pool.
+    /// A level of the side table: keys of blocks that have no space for a trailer. A small level lies in a pool.
     SideTable = 1,
     /// The hash table of the sites' frames.
     FrameIndex = 2,

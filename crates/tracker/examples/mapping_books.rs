@@ -52,7 +52,7 @@ trait Books {
     fn commit(&mut self, start: u64, bytes: u64);
     fn release(&mut self, start: u64, bytes: u64);
     fn report(&mut self) -> Sums;
-    /// The regions that are there before anything is counted, the highest address first.
+    /// Adds the regions that exist before anything is counted, the highest address first.
     fn fill(&mut self, mappings: u64) {
         for i in (0..mappings).rev() {
             self.reserve(BASE + i * STRIDE, REGION);
@@ -64,7 +64,7 @@ trait Books {
     }
 }
 
-/// The tracker's own.
+/// The tracker's own map.
 struct Map<G> {
     region: *const u8,
     book: VmaBook<G>,
@@ -100,7 +100,7 @@ impl<G: FnMut(usize) -> bool> Books for Map<G> {
         let post = |delta: Delta| *rows = [rows[0] + delta.reserved, rows[1] + delta.committed];
         self.book.unmap(start, bytes, post, |_| ());
     }
-    /// The observer's own reader. It checks each block, for the target may be hostile.
+    /// The observer's own reader. It checks each block, because the target may be hostile.
     fn report(&mut self) -> Sums {
         let used = self.book.used() as usize;
         // SAFETY: the book has written these bytes, and nobody stores meanwhile.
@@ -167,7 +167,7 @@ impl Books for List {
     }
 }
 
-/// The mail's flat array: 16 bytes an entry, moved aside for each new one.
+/// A flat array of 16 bytes an entry: all entries behind a new one move.
 #[derive(Default)]
 struct Array(Vec<Entry>);
 
@@ -197,7 +197,7 @@ impl Books for Array {
         let at = self.at(start);
         self.0.remove(at);
     }
-    /// From the lowest: each other order would move half of a large array for each region.
+    /// From the lowest address: any other order would move half of a large array for each region.
     fn fill(&mut self, mappings: u64) {
         for i in 0..mappings {
             self.reserve(BASE + i * STRIDE, REGION);
@@ -229,7 +229,7 @@ impl Books for Tree {
     }
 }
 
-/// The deferred one: events of 64 bytes, as in the proposal; a report carries them out, into a tree.
+/// Deferred booking: events of 64 bytes, as in the proposal for HotSpot; a report applies them to a tree.
 #[derive(Default)]
 struct Queue {
     events: Vec<Event>,

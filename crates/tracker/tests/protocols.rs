@@ -7,7 +7,7 @@ use loom::thread;
 
 fn explore(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // More than three preemptions add hours and have never added a finding (the ABA needs one).
+    // More than three preemptions add hours; the ABA problem needs one.
     builder.preemption_bound = Some(3);
     builder.check(body);
 }

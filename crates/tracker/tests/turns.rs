@@ -169,7 +169,7 @@ impl Books {
     }
 }
 
-/// More than two preemptions take minutes of the models with three threads.
+/// With more than two preemptions, the models with three threads take minutes.
 fn explore(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

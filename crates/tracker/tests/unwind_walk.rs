@@ -431,7 +431,7 @@ fn nothing_outside_the_stack_is_read() {
     println!("{} words read; {ends:?}", memory.0.get());
     assert!(ends.len() >= 6 && memory.0.get() > 30_000);
 
-    // An entry outside the bounds, or no room: an empty walk.
+    // An entry outside the bounds, or no space: an empty walk.
     let walker = Walker { stack: BASE..BASE + 8192, through_jit: true };
     let entry = Entry { ra: MODULE, sp: BASE + 8192, fp: 0 };
     let walk = walker.walk(&memory, |_| Some(Rule::END), entry, &mut [0; 8], &mut []);

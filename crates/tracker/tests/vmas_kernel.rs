@@ -98,7 +98,7 @@ fn the_map_equals_the_kernels() {
             3 => {
                 let mut pieces = Vec::new();
                 book.unmap(start as u64, bytes as u64, &mut post, |piece| pieces.push(piece));
-                // Every other munmap fails, for it is asked to unmap a misaligned address.
+                // Every other munmap fails, because its address is misaligned.
                 if round % 2 == 0 {
                     // SAFETY: inside the area.
                     assert_eq!(unsafe { libc::munmap(address, bytes) }, 0);
@@ -113,7 +113,7 @@ fn the_map_equals_the_kernels() {
                 }
             }
             4..=6 => {
-                // SAFETY: inside the area. With holes it fails at the first, and what is before stays changed.
+                // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays changed.
                 let refused = unsafe { libc::mprotect(address, bytes, prot) } != 0;
                 let mapped = if refused {
                     let pages = ours(&region, area);
@@ -131,7 +131,7 @@ fn the_map_equals_the_kernels() {
                 if random.below(3) == 0 {
                     new_n = n;
                 }
-                // Unmaps the range behind first: it is seldom free by chance.
+                // Every fourth round takes a page with a free one behind it: at random, the page behind is seldom free.
                 let room = |&page: &usize| before[page].is_some() && before[page + 1].is_none();
                 if round % 4 == 0
                     && let Some(page) = (at..PAGES - 1).find(room)
@@ -144,7 +144,6 @@ fn the_map_equals_the_kernels() {
                 if to + new_n > PAGES || (!in_place && to < at + n && at < to + new_n) {
                     continue;
                 }
-                // The kernel moves one VMA at a time: a range of one state, so that it mostly is one.
                 let new = (area + to * PAGE) as *mut libc::c_void;
                 let keeps = !in_place && n == new_n && random.below(3) == 0;
                 let flags = match (in_place, keeps) {

@@ -25,7 +25,7 @@ fn operate<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, n: u64) {
     }
 }
 
-/// A number for what each page is; 0 is nothing.
+/// A number for the state of each page; 0: not mapped.
 fn read(bytes: &[u8]) -> Pages {
     let mut pages = vec![0; PAGES];
     let mut entries = VmaMap::new(bytes).expect("a map").entries();

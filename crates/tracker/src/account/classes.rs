@@ -24,7 +24,7 @@ use plimsoll_segment::Allocator;
 pub const STEP: usize = 8;
 /// The entry that says nothing. Odd, as are the entries without a trailer ([`TABLE`]).
 pub const ASK: u16 = u16::MAX;
-/// Bit of an entry whose requests leave no room for a trailer.
+/// Bit of an entry whose requests leave no space for a trailer.
 pub const TABLE: u16 = 1;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each request.
 const MOST: usize = 128;

@@ -1,7 +1,7 @@
 //! The start of a fork child's books: a copy of the used parts of its parent's segment, in private memory.
 //!
 //! ```text
-//! facts │ header │ used part of each section, one after the other │ room for later entries of the parent │
+//! facts │ header │ used part of each section, one after the other │ space for later entries of the parent │
 //! work space of `retained::prune`
 //! ```
 //! It is packed, because a fork touches each of its pages.
@@ -72,7 +72,7 @@ const SPARE: usize = 1024;
 /// The last entries, which may have been claimed but incomplete when they were copied: one for each other thread that was
 /// adding an entry.
 const RECENT: usize = 64;
-/// Room for entries that are added during the copy, and for rows that are added between the two reads of them.
+/// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
 const MORE: usize = 64 << 10;
 const MORE_ROWS: usize = 128;
 
@@ -83,7 +83,7 @@ pub struct Inherited(usize);
 impl Inherited {
     /// Takes the copy. The caller holds the map's lock if possible. `None`: no memory.
     pub fn take(parent: Segment) -> Option<Inherited> {
-        // Another thread may claim entries meanwhile. If they don't fit, the copy is repeated with more room.
+        // Another thread may claim entries meanwhile. If they don't fit, the copy is repeated with more space.
         (0..4).find_map(|tries| {
             let own = Inherited::reserve(parent, (MORE + MORE_ROWS * Row::BYTES) << (4 * tries))?;
             if own.fill(parent, MORE_ROWS << (4 * tries)) {
@@ -161,7 +161,7 @@ impl Inherited {
         unsafe { core::slice::from_raw_parts((self.0 + at) as *const AtomicU64, bytes.div_ceil(8)) }
     }
 
-    /// Claims room for so many bytes. `None`: no room is left.
+    /// Claims space for so many bytes. `None`: no space is left.
     fn claim(&mut self, bytes: usize) -> Option<usize> {
         let f = self.facts_mut();
         let at = f.end;
@@ -192,7 +192,7 @@ impl Inherited {
     }
 
     /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries that they
-    /// refer to. False: other threads claimed more entries than there is room for.
+    /// refer to. False: other threads claimed more entries than there is space for.
     fn fill(mut self, parent: Segment, more_rows: usize) -> bool {
         let steps = [
             (Section::Vmap, EACH),
@@ -279,7 +279,7 @@ impl Inherited {
                 }
                 let part = &mut self.facts_mut().parts[s as usize];
                 part.more = now - used;
-                // Without room, their numbers stay in use and the entries are empty.
+                // Without space, their numbers stay in use and the entries are empty.
                 part.more_at = more_at.unwrap_or(0);
             }
         }

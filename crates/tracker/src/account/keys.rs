@@ -1,10 +1,10 @@
-//! The keys of blocks: in the trailer or, without room for a trailer, in the side table.
+//! The keys of blocks: in the trailer or, without space for a trailer, in the side table.
 
 use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
 use super::side_table;
 
-/// Stores a block's key: in a trailer if there is room, else in the side table. Returns what to book.
+/// Stores a block's key: in a trailer if there is space, else in the side table. Returns what to book.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes, held by this thread.
@@ -21,7 +21,7 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     }
 }
 
-/// Enters a block that has no room for a trailer in the side table.
+/// Enters a block that has no space for a trailer in the side table.
 ///
 /// # Safety
 /// `p` is a live block with this many usable bytes, held by this thread.
@@ -38,7 +38,7 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
     side_table::insert(p, usable, key)
 }
 
-/// What `set_key` will return if there is room.
+/// What `set_key` will return if there is space.
 ///
 /// # Safety
 /// As `set_key`.

@@ -73,7 +73,7 @@ fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
         .then(|| unsafe { &*(p as *const SharedEntry).add(caller as usize) })
 }
 
-/// The shared row of a caller; without room for it, the overflow caller's.
+/// The shared row of a caller; without space for it, the overflow caller's.
 pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
     let Some(e) = shared_entry(caller) else { return ROW_OVERFLOW };
     let row = e.row.load(Acquire);
@@ -96,7 +96,7 @@ pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
     }
 }
 
-/// Index entry of this thread's row for a caller. `None`: there is no room for a row; use the shared one.
+/// Index entry of this thread's row for a caller. `None`: there is no space for a row; use the shared one.
 pub fn find<'t>(books: Books<'_>, t: &'t mut ThreadState, caller: u32) -> Option<&'t mut IndexEntry> {
     let mask = t.index_mask;
     let mut at = caller & mask;

@@ -5,14 +5,14 @@
 //!   address ──index (private)──▶ entry of the samples section: address, sizes, 1/p, when, site, thread
 //!                                  └──▶ site ──▶ site samples: Σ alloc …, at its end Σ free …
 //!
-//! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two buckets in each level, and lies in the first with room;
+//! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two buckets in each level, and lies in the first with space;
 //!           word = address >> 3 << 17 | entry + 1
 //! ```
 //! With levels, few samples touch few pages. With the last level alone, each of the first 256 samples would touch a page of
 //! its own (1 MiB).
 //!
 //! When a block is freed or moved, its entry is first taken out of the index. Then no other thread finds the entry, and the
-//! address may already belong to another block. A sample without room is counted and in no estimate; its block's key doesn't
+//! address may already belong to another block. A sample without space is counted and in no estimate; its block's key doesn't
 //! say 'sampled'.
 
 use super::rows::Amount;
@@ -112,7 +112,7 @@ fn give_back(segment: Segment, entry: u32) {
 /// Who allocated a sampled block, and its weight in the estimates.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
-    /// Site; or, without room for a site, a caller: then there is no sample.
+    /// Site; or, without space for a site, a caller: then there is no sample.
     pub site: u32,
     /// Thread slot.
     pub slot: u32,
@@ -121,7 +121,7 @@ pub struct Drawn {
 }
 
 /// Enters a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether there is
-/// a sample. False: there is no room.
+/// a sample. False: there is no space.
 pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> bool {
     let entry = samples_of(segment, drawn.site).and_then(|of| Some((of, claim(segment)?)));
     let Some((of, entry)) = entry else { return drop(segment, drawn, amount) };

@@ -422,7 +422,7 @@ impl ThreadState {
         }
     }
 
-    /// Room for a tail of the memo. `None`: no room is left, and all tails were given up; the caller must clear all entries
+    /// Space for a tail of the memo. `None`: no space is left, and all tails were given up; the caller must clear all entries
     /// that name one.
     pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
         let most = ((self.memo_mask + 1) * TAIL_BYTES).max(LEAST_TAILS);
@@ -430,7 +430,7 @@ impl ThreadState {
             let larger = os::private(most)?;
             let (smaller, bytes) = (core::mem::replace(&mut self.tails, larger), self.tails_touched);
             if !smaller.is_null() {
-                // SAFETY: room of this thread's. The memo has grown since, and a grown memo begins empty: no entry names it.
+                // SAFETY: space of this thread's. The memo has grown since, and a grown memo begins empty: no entry names it.
                 unsafe { os::empty(smaller, bytes) };
                 segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
             }
@@ -446,7 +446,7 @@ impl ThreadState {
         let more = self.tails_used.saturating_sub(self.tails_touched);
         self.tails_touched += more;
         segment.count(Counter::own_private_bytes, more as u64);
-        // SAFETY: `tails_used`, which counts these bytes, is no more than the room has.
+        // SAFETY: `tails_used`, which counts these bytes, is no more than the space has.
         Some(unsafe { self.tails.add(self.tails_used - bytes) })
     }
 

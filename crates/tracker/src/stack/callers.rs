@@ -13,7 +13,7 @@ pub const FRAMES: usize = 8;
 pub const TRUNCATED: u32 = 1;
 /// Flag: ended at code of no module.
 pub const JIT: u32 = 2;
-/// Flag: stands for callers that had no room.
+/// Flag: stands for callers that had no space.
 pub const OVERFLOW: u32 = 4;
 
 /// Hash → caller.
@@ -75,7 +75,7 @@ pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32, categor
     })
 }
 
-/// The site with this stack (its innermost node) under a caller; the caller itself if there is no room.
+/// The site with this stack (its innermost node) under a caller; the caller itself if there is no space.
 pub fn site(segment: Segment, caller: u32, stack: u32, flags: u32) -> u32 {
     let room = segment.used(Section::Callers) < Section::Callers.capacity() - CALLERS_ONLY;
     let parent = segment.caller(caller);

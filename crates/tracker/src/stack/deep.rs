@@ -201,7 +201,7 @@ pub struct Deep<'a> {
 }
 
 impl<'a> Deep<'a> {
-    /// A walk with room for `most` frames.
+    /// A walk with space for `most` frames.
     pub fn new(segment: Segment, scratch: &'a mut Scratch, reach: Reach, most: usize) -> Deep<'a> {
         let [a, b] = &mut scratch.walks;
         let (last, now) = if scratch.last == 0 { (a, b) } else { (b, a) };
@@ -226,7 +226,7 @@ impl<'a> Deep<'a> {
         self.now.depends_on_entry_fp
     }
 
-    /// The node of the innermost frame. `None`: there is no room for it. The next walk may take this one's frames over.
+    /// The node of the innermost frame. `None`: there is no space for it. The next walk may take this one's frames over.
     pub fn node(&mut self) -> Option<u32> {
         let known = self.taken_from.min(self.now.frames_used);
         let parent = if known < self.now.frames_used { self.now.nodes[known] } else { 0 };
@@ -530,7 +530,7 @@ impl<'a> Deep<'a> {
         let so_far = Guard::no_more_code();
         let is = known || generated_code::holds(pc);
         if !is {
-            // If more memory is made executable, the walk may lead further. Without room for this guard the walk holds for now only.
+            // If more memory is made executable, the walk may lead further. Without space for this guard the walk holds for now only.
             match self.now.guards.get_mut(self.now.guards_used) {
                 Some(slot) => {
                     *slot = so_far;

@@ -41,7 +41,7 @@ fn is(node: &FrameNode, parent: u32, f: Frame) -> bool {
         && node.flags.load(Relaxed) == f.flags
 }
 
-/// The node of a frame under a node. `None`: there is no room.
+/// The node of a frame under a node. `None`: there is no space.
 fn node(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
     let h = hash(parent, f);
     let mut own = None;

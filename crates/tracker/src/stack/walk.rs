@@ -94,7 +94,7 @@ pub struct Walk {
     pub guessed: u8,
 }
 
-/// At most this many frames, whatever room `frames` has.
+/// At most this many frames, whatever space `frames` has.
 pub const FRAME_LIMIT: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl Walker {
     /// `ra - 1`, or for the pc itself where a signal interrupted it.
     ///
     /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't asked. `frames` without
-    /// room for one, or an entry outside the bounds, makes an empty walk.
+    /// space for one, or an entry outside the bounds, makes an empty walk.
     pub fn walk(
         &self,
         memory: &impl Memory,

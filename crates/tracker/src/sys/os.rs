@@ -471,7 +471,7 @@ pub fn populate(p: usize, bytes: usize) -> bool {
 }
 
 /// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the page isn't
-/// writable, or the file system has no room for it.
+/// writable, or the file system has no space for it.
 ///
 /// FUTEX_WAKE_OP changes a word atomically, and resolves the fault of that store itself (kernel/futex, `futex_wake_op`,
 /// `fault_in_user_writeable`): where a store of the program's would be a SIGBUS, the call fails with EFAULT.

@@ -13,7 +13,7 @@ pub fn alone(body: impl FnOnce()) {
     let output = Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", &name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, &name)
-        // jemalloc's thread-local data is of the kind that glibc has little room for when a library is loaded late.
+        // jemalloc needs static TLS, of which glibc has little left for a library that is loaded late.
         .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")
         .output()
         .expect("own program");

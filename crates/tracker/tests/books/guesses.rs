@@ -8,10 +8,11 @@ use plimsoll_tracker::stack::frames::Frame;
 use plimsoll_tracker::stack::rule::{Base, Cfa, Rule, SavedFp};
 use plimsoll_tracker::stack::{Entry, generated_code};
 
-/// An object whose code has rules of 16 bytes a frame, frame pointers kept, and one without rules.
+/// An object whose code keeps frame pointers and has rules for that.
 const RULED: u64 = 0x10_0000;
+/// An object whose code has no rules.
 const BARE: u64 = 0x20_0000;
-/// Made executable by the program.
+/// Memory that the program has made executable.
 const MADE: u64 = 0x7000_0000;
 /// Data.
 const HEAP: u64 = 0x6000_0000;

@@ -5,9 +5,9 @@
 //! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
 //!              └─ fork ──▶ Rust     ── after each operation: what changed in the books ──▶ ┴ compared, line by line
 //! ```
-//! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the books must
-//! agree word by word. Left out are only times. What both versions share (calloc, realloc, the aligned forms) takes part, since it
-//! writes and reads the same trailers and rows.
+//! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the books
+//! must agree word by word. Only times are left out. The functions that both versions share (calloc, realloc, the aligned forms)
+//! take part, since they write and read the same trailers and rows.
 
 use crate::{Random, alone, segment};
 use plimsoll_segment::{
@@ -171,8 +171,8 @@ unsafe fn two(f: *const ()) -> extern "C" fn(usize, usize) -> usize {
     unsafe { transmute(f) }
 }
 
-/// Clears the stack that the call is about to use. The memo's second place is found by words that the frames of another path had,
-/// where the frames of this path may have left holes: what was there before would decide.
+/// Clears the stack that the call is about to use. The memo's second place is found by words where another path's frames had
+/// theirs. The frames of this path may leave holes there, so older contents of the stack would decide.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0u8; 64 << 10]);
@@ -388,7 +388,7 @@ impl Exercised {
     }
 }
 
-/// What malloc the twins have below them.
+/// The allocator below the twins.
 #[derive(Clone, Copy)]
 struct Below {
     allocator: Allocator,
@@ -401,9 +401,9 @@ struct Below {
 const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None, nallocx: 0 };
 
 impl Below {
-    /// Loads an allocator beside glibc's, and has it choose the addresses of its memory now, before the twins part.
+    /// Loads an allocator beside glibc's. It chooses the addresses of its memory now, before the fork, so that both twins have them.
     fn load(allocator: Allocator, library: &str) -> Below {
-        // Both return memory to the kernel by the clock, unless told not to: then the twins' heaps would differ.
+        // By default both return memory to the kernel after some time. Then the twins' heaps would differ.
         for (name, value) in [
             ("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1"),
             ("MIMALLOC_PURGE_DELAY", "-1"),
@@ -581,7 +581,7 @@ fn operations(
                 note = "refused";
                 fresh = Some(with_malloc(refuses, || baton.run(on, todo)));
             }
-            // Another allocator always has the same size for a request, or says so.
+            // Only over glibc: `account/classes` relies on what another allocator has reported for a request.
             965..=974 if below.real.is_none() => {
                 note = "more";
                 fresh = Some(with_malloc(gives_more, || baton.run(on, todo)));
@@ -742,7 +742,7 @@ fn assembly_and_rust_keep_the_same_books_over_tcmalloc() {
     alone(|| compare(Below::load(Allocator::Tcmalloc, "libtcmalloc_minimal.so.4"), true));
 }
 
-/// Over mimalloc, whose sizes are asked for.
+/// Over mimalloc, which is asked for the size of each block.
 #[test]
 fn assembly_and_rust_keep_the_same_books_over_mimalloc() {
     alone(|| compare(Below::load(Allocator::Mimalloc, "libmimalloc.so.2"), false));

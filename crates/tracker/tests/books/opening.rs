@@ -6,7 +6,7 @@ use plimsoll_tracker::account::side_table::{self, FACTOR};
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Entries of a bucket, so insertions that fill the level that they open.
+/// Entries of a bucket: with addresses of one bucket, so many insertions fill a level.
 const BUCKET: usize = 8;
 /// The seventh level, of the second mapping, is the last that opens here.
 const LEVELS: usize = 7;
@@ -16,7 +16,7 @@ static STEP: AtomicU64 = AtomicU64::new(0);
 /// The step that the handler works at; [`EACH`] for all.
 static DUE: AtomicU64 = AtomicU64::new(0);
 const EACH: u64 = u64::MAX;
-/// First address of the handler's.
+/// The upper hash bits of the handler's addresses.
 static ITS: AtomicU64 = AtomicU64::new(0);
 static WORKED: AtomicU64 = AtomicU64::new(0);
 static FAULTS: AtomicU64 = AtomicU64::new(0);
@@ -39,7 +39,7 @@ extern "C" fn on_trap(_: i32) {
         return;
     }
     let upper = ITS.load(Relaxed);
-    // One block that stays, where the handler comes once, and one that goes.
+    // One block that stays in the table if the handler works at one step only, and one that is removed again.
     for (i, goes) in [(1000, due == EACH), (1001, true)] {
         let p = address(upper, i);
         let entered = side_table::insert(p, USABLE, key(i)) && side_table::get(p, USABLE) == Some(key(i));
@@ -77,7 +77,7 @@ fn open(level: usize, its: u64, due: u64) -> u64 {
     steps
 }
 
-/// At every `stride`-th instruction, with blocks of the handler in the full bucket, and in one that has room.
+/// Interrupts at every `stride`-th instruction. The handler's blocks are of the full bucket, or of one that has space.
 fn interrupt(stride: usize) {
     alone(|| {
         // SAFETY: the handler makes no call that a handler may not make.

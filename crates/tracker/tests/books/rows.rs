@@ -221,7 +221,7 @@ fn adopted_rows_lag_no_more() {
     });
 }
 
-/// A section without room: blocks are booked in the shared rows, counted as such, and nothing is lost.
+/// A section without space: blocks are booked in the shared rows, counted as such, and nothing is lost.
 #[test]
 fn a_full_row_section_shares() {
     alone(|| {

@@ -157,7 +157,7 @@ fn an_entry_costs_little_memory_at_any_number() {
         let (mut n, mut sums) = (0u64, vec![]);
         for number in [300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
             while n < number {
-                // As one class of an allocator: side by side, in runs.
+                // Blocks side by side, in runs, like those of one size class of an allocator.
                 let (usable, key) = small(1024);
                 let run = 0x7f00_0000_0000 + random.below(1 << 18) * (1 << 20);
                 let at = |i: u64| (run + i * 1024) as *mut u8;

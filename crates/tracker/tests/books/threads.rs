@@ -139,14 +139,14 @@ fn what_a_thread_outgrew_goes_back() {
         // Entries of 8 bytes at the caller's number.
         let index = pools() - before;
         assert!((40_000 * 8..40_000 * 8 + (48 << 10)).contains(&index), "{index}");
-        // It reads the whole index: pages of zeros are mapped.
+        // `grow_memo` reads the whole index, which maps pages of zeros.
         t.misses = 0;
         t.grow_memo(segment);
         let before = pools();
         for _ in 0..5 {
             let mut room = 0;
             while t.tail(segment, 4096).is_some_and(|tail| {
-                // SAFETY: the room that was just given.
+                // SAFETY: the space that was just given.
                 unsafe { tail.write_bytes(1, 4096) };
                 true
             }) {

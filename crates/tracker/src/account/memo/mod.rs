@@ -189,7 +189,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
         segment.count(Counter::memo_disagreements, (remembered != site) as u64);
     }
     t.mappings = t.mappings.saturating_add(1);
-    // Without room for a site the caller stands for it. It isn't remembered, because the next call may find room.
+    // Without space for a site the caller stands for it. It isn't remembered, because the next call may find space.
     let kept = mode == control::OFF || deep.is_some();
     if known && kept && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Of { tag, row_key: 0, row: site });
@@ -308,7 +308,7 @@ fn remember_walk(
 /// Beyond this many rows, sites get no more: the rest is for callers, and for releases by other threads.
 const SITE_ROWS: usize = Section::Rows.capacity() / 4 * 3;
 
-/// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no room for them.
+/// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no space for them.
 fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
     let scratch = t.scratch(control::now(segment).0 == control::EXACT)?;
     let (low, top) = t.stack();
@@ -331,7 +331,7 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     Some((callers::site(segment, caller, stack, flags), deep))
 }
 
-/// The site of a sample under a caller: remembered, or walked for; the caller itself if there is no room for a site.
+/// The site of a sample under a caller: remembered, or walked for; the caller itself if there is no space for a site.
 ///
 /// It depends on the stack and the pushed category, so an entry of a mapping call at the same place is equal.
 ///
@@ -430,7 +430,7 @@ fn remember(
     if !rest.is_empty() || !guards.is_empty() {
         let count = rest.len().next_multiple_of(4).max(TAIL_WORDS);
         let bytes = Tail::bytes(count, guards.len());
-        // SAFETY: an entry's tail is in this thread's room.
+        // SAFETY: an entry's tail is in this thread's space.
         if tail.is_null() || (unsafe { (*tail).room } as usize) < bytes {
             let Some(room) = t.tail(segment, bytes) else {
                 // SAFETY: as in `put_in_force`; no entry may name a tail any more.
@@ -438,10 +438,10 @@ fn remember(
                 return;
             };
             tail = room as *mut Tail;
-            // SAFETY: fresh room of at least that many bytes.
+            // SAFETY: fresh space of at least that many bytes.
             unsafe { (*tail).room = bytes as u32 };
         }
-        // SAFETY: the tail has room for what is written, and nobody else reads it: the entry is this thread's.
+        // SAFETY: the tail has space for what is written, and nobody else reads it: the entry is this thread's.
         unsafe {
             (*tail).readable.store(0, Relaxed);
             (*tail).words = count as u16;
@@ -469,6 +469,6 @@ fn remember(
         4..=7 => SEVEN_WORDS,
         _ => MORE_WORDS,
     };
-    // SAFETY: as above. An entry without a tail gives up the room that the one in its place had.
+    // SAFETY: as above. An entry without a tail gives up the space that the one in its place had.
     unsafe { *at = m };
 }

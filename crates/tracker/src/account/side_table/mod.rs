@@ -1,4 +1,4 @@
-//! The side table: keys of blocks that have no room for a trailer.
+//! The side table: keys of blocks that have no space for a trailer.
 //!
 //! ```text
 //! small blocks   63                 26 25  24  23        20      0      one word, in levels from 8 KiB

@@ -402,14 +402,14 @@ fn books_equal_the_naive_twins() {
         let mut twin = Twin(vec![None; PAGES]);
         let (mut books, mut before) = (Books::new(), Books::new());
         for round in 0..55_000u32 {
-            // Now and then nearly everything goes, so that the tree shrinks, too.
+            // Now and then nearly everything is unmapped, so that the tree shrinks, too.
             let op = match round % 10_000 {
                 9_000..=9_400 => {
                     let at = random.below(PAGES as u64 - 33) as usize;
                     Op::Unmap { at, n: 1 + random.below(32) as usize }
                 }
                 9_401 => Op::Unmap { at: 0, n: PAGES },
-                // Every page another entry, in sequence, so that nodes are full; then a node's whole share goes.
+                // Every page another entry, in sequence, so that nodes are full; then a node's whole share is unmapped.
                 9_402 => {
                     for at in 0..PAGES {
                         let page = Page { category: at as u16 % 2, ..random_page(&mut Random(at as u64 + 1)) };
@@ -463,7 +463,7 @@ fn every_store_leaves_the_old_or_the_new_state() {
         let absent = matches!(op, Op::UnmapFails { .. });
         let (old, mut new) = (twin.0.clone(), twin.clone());
         new.apply(op);
-        // Sparse at first, where the map is small and its stores are of no new kind.
+        // Few rounds are watched at first, while the map is small and its stores are of no new kind.
         if round > 1000 && (round % 4 == 0 || (4000..4301).contains(&round)) {
             let touched = Twin::touched(op);
             let (new, stores, mixed) = (new.0.clone(), stores.clone(), mixed.clone());
@@ -527,7 +527,7 @@ fn an_operation_in_flight_is_named() {
     WATCH.set(None);
     assert!(seen.borrow().0 > 2 && seen.borrow().1 > 2, "{:?}", seen.borrow());
 
-    // Only a remap goes anywhere: what it has left in the header is not the next operation's.
+    // Only a remap has a destination: the one that it leaves in the header is not the next operation's.
     let destinations = std::rc::Rc::new(RefCell::new(Vec::new()));
     let watched = destinations.clone();
     WATCH.set(Some(Box::new(move |bytes| {
@@ -559,7 +559,7 @@ fn a_full_region_loses_operations_and_nothing_else() {
             let diff = perform(&mut book, op, round, &mut books);
             lost_bytes += diff.lost;
             match op {
-                // Two operations and more.
+                // These are two or more operations.
                 Op::UnmapFails { .. } => lost_ops = book.lost_ops(),
                 _ => lost_ops += (diff.lost > 0) as u64,
             }
@@ -576,7 +576,7 @@ fn a_full_region_loses_operations_and_nothing_else() {
         }
         assert!(lost_ops > 1000 && kept > 1000, "{lost_ops} lost, {kept} kept");
         assert!(book.used() as usize > room - 16 * BLOCK, "the region was full");
-        // There is room again once something goes.
+        // Once all is unmapped, there is space again.
         book.unmap(BASE, 4096 * PAGES as u64, |_| (), |_| ());
         assert_eq!(pages_of(&bytes_of(&region), PAGES).0, vec![None; PAGES]);
         let lost = book.lost_ops();
@@ -631,7 +631,7 @@ fn sequences_fill_leaves() {
         let count = 65_530;
         for n in 0..count {
             let page = 2 * if descending { count - n } else { n };
-            // Something below, as the program and its libraries are.
+            // Three mappings far below, like the program's own.
             let fixed = [10, 20, 30].map(|low| 0x5500_0000_0000 + low * 8192);
             if n < 3 {
                 book.map(fixed[n], 4096, Attributes::new(9, 0, MappingKind::File, 5, 0), Placement::Chosen, |_| ());
@@ -670,8 +670,8 @@ fn a_copied_map_goes_on() {
     assert!(unsafe { VmaBook::resume(region[1..].as_mut_ptr().cast(), 64 << 10, 64 << 10, |_| true) }.is_none());
 }
 
-/// A signal handler jumped out of an update, or a fork copied it: at any store. Whoever goes on with what lies there has a
-/// sound map, and no block in two places.
+/// A signal handler jumps out of an update, or a fork copies it, at any store. A writer that continues with what lies there has
+/// a sound map, and no block in two places.
 #[test]
 fn a_writer_that_was_left_at_any_store_goes_on() {
     const PAGES: usize = 500;
@@ -838,7 +838,7 @@ fn a_scribbled_region_never_leads_the_writer_out_of_it() {
         }
         for n in 0..100 {
             let op = random_op(&mut random, PAGES, 100);
-            // Sums can be anything now, but the calls come back.
+            // The sums can be anything now, but the calls return.
             match op {
                 Op::Unmap { at, n } => drop(book.unmap(address(at), n as u64 * 4096, |_| (), |_| ())),
                 Op::Map { at, n: size, page, .. } => {

@@ -433,7 +433,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// Moves `left`, the entries that remain of the path's leaf, into a sibling; removes the leaf if there are none. False if no
-    /// sibling has room.
+    /// sibling has space.
     fn join_leaf(&mut self, path: &Path, left: &[Vma]) -> bool {
         if left.is_empty() {
             happened(Event::LeafRemoved);

@@ -118,7 +118,7 @@ impl Extended {
         let bytes = words + preload.len() + others.len() + 2;
         let extended = Extended { base: os::map_private(bytes, bytes.min(4096))?, bytes };
         let (array, list) = (extended.base.cast::<*const c_char>(), words);
-        // SAFETY: the mapping has room for that many words and, behind them, for both lists, a colon and a NUL; it is zeroed.
+        // SAFETY: the mapping has space for that many words and, behind them, for both lists, a colon and a NUL; it is zeroed.
         unsafe {
             let mut to = extended.base.add(list);
             let separator: &[u8] = if others.is_empty() { b"" } else { b":" };

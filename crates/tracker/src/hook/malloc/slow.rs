@@ -324,7 +324,7 @@ unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut Threa
     }
 }
 
-/// Books a fresh block of an allocator other than glibc's that has no room for a trailer. The state isn't taken.
+/// Books a fresh block of an allocator other than glibc's that has no space for a trailer. The state isn't taken.
 #[inline(never)]
 unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, row: u32, usable: usize) -> *mut u8 {
     let Some(segment) = Segment::current() else { return p };
@@ -356,7 +356,7 @@ unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) 
     }
 }
 
-/// Writes the key of a fresh block: in its trailer if there is room, else into the side table. `None`: it is not booked.
+/// Writes the key of a fresh block: in its trailer if there is space, else into the side table. `None`: it is not booked.
 #[inline(always)]
 unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Option<Amount> {
     // SAFETY: the caller's block, of n bytes.
@@ -370,7 +370,7 @@ unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Opt
     }
 }
 
-/// Enters the key of a block that has no room for a trailer in the side table. False: the block is not booked.
+/// Enters the key of a block that has no space for a trailer in the side table. False: the block is not booked.
 #[inline(always)]
 unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64, n: usize) -> bool {
     // SAFETY: the caller's block.

@@ -235,7 +235,7 @@ fn others_map_and_unmap_beside_a_holder_that_is_stopped_before_its_real_call() {
     assert!(deferred >= 500);
 }
 
-/// Other threads get the addresses that it freed before that is booked.
+/// Other threads get the addresses that the holder has freed, before the holder books that.
 #[test]
 fn others_map_and_unmap_beside_a_holder_that_is_stopped_after_its_real_call() {
     let [lost, deferred, faults] = others_go_on_beside(500, |segment, stop| {
@@ -253,7 +253,7 @@ fn what_finds_the_queue_full_is_counted() {
     const MORE: usize = 70;
     let p = map(segment, 1);
     let mut next = 1 << 32;
-    // A handler on top of the holder maps more than there is room for.
+    // A signal handler inside the holder's call maps more than the queue can hold.
     unmap(
         segment,
         p,

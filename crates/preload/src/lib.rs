@@ -113,7 +113,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 fn panic(_: &core::panic::PanicInfo) -> ! {
     // Only bounds checks can panic here, and none is expected to. The thread cannot return: there is no unwinder
     // (no_std, no personality), and the frames up to the program's call hold registers that only they restore. A way
-    // back at each entry would cost every call of every program. So the thread stops here and the process goes on:
+    // back at each entry would cost every call of every program. So the thread stops here and the process continues:
     // `faults` in the segment counts it, the books end at this moment, and the calls of all other threads pass through.
     // If this thread holds a lock of the tracker, the next thread that waits for the lock takes it over.
     boot::fault();

@@ -4,7 +4,7 @@
 //! The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the books
 //! finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never waits.
 //!
-//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] hand out [`Books`], without which no row is written.
+//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is written.
 
 use crate::account::thread::{self, ThreadState};
 use crate::segment::Segment;

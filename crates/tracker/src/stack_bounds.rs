@@ -66,7 +66,7 @@ pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> Stack {
     Stack { low: (high - bytes) & !4095, high, guard, kind: 0 }
 }
 
-/// The stack of a thread whose start we did not see: made by C11's thrd_create or inside libc. Libc isn't asked: its
+/// The stack of a thread whose start we did not see: made by C11's thrd_create or inside libc. Libc isn't queried: its
 /// pthread_getattr_np allocates under the thread's own lock, and would wait for itself if that block is the thread's
 /// first. `None`: the thread runs on another stack now.
 pub fn unseen() -> Option<Stack> {

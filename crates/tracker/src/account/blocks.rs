@@ -14,7 +14,7 @@
 //! The zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
 //! first. The row (of the thread that allocated) names the caller.
 //!
-//! On glibc a request below 64 KiB asks for eight bytes more (8 B on average: sizes go by 16). Everywhere else, and for
+//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16). Everywhere else, and for
 //! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the rest
 //! goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.
@@ -26,7 +26,7 @@ use plimsoll_segment::{Allocator, Section};
 
 /// Blocks with at least this many usable bytes are kept in the side table.
 pub const TABLE_FROM: usize = 64 << 10;
-/// Requests below this ask glibc for a trailer. The margin covers glibc's rounding (at most 31 bytes, MINSIZE − 1).
+/// Over glibc, requests below this are enlarged for a trailer. The margin covers glibc's rounding (at most 31 bytes, MINSIZE − 1).
 const TRAILER_BELOW: usize = TABLE_FROM - 64;
 /// Requests below this may take the fast path over an allocator other than glibc's.
 pub const OTHER_BELOW: usize = 4 << 10;
@@ -191,7 +191,7 @@ fn trailer_of(p: *mut u8, usable: usize) -> *mut u64 {
 /// Writes a trailer; `row_key` as [`row_key`] makes it.
 ///
 /// # Safety
-/// `p` is a live block with this many usable bytes, and at least eight of them weren't asked for.
+/// `p` is a live block with this many usable bytes, and at least eight of them weren't requested.
 #[inline(always)]
 pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: usize) {
     debug_assert!(requested < TABLE_FROM);

@@ -65,7 +65,7 @@ static IMAGE_HEAP: AtomicU32 = AtomicU32::new(0);
 
 /// Category of a mapping that an image (executable or library) makes itself, and how it is booked if the image chose the
 /// address. Anonymous memory is its Java heap: the reservation of an isolate, and the chunks committed in it. A file mapped
-/// over the reservation is the image heap, which replaces that part and is no commit of it. Anonymous memory over the image
+/// over the reservation is the image heap, which replaces that part and doesn't commit it. Anonymous memory over the image
 /// heap has its relocated pages: it stays image heap. Files mapped elsewhere are the program's
 /// (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
 pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fixed: bool) -> Option<(u16, Placement)> {

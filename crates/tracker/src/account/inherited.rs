@@ -38,7 +38,7 @@ pub struct Child {
     pub pid: u32,
     /// Its parent.
     pub ppid: u32,
-    /// CLOCK_BOOTTIME just after fork(), ns: an observer tells by it which process of this id it is.
+    /// CLOCK_BOOTTIME just after fork(), ns: by it an observer distinguishes processes with this id.
     pub start_boottime_ns: u64,
     /// CLOCK_REALTIME then.
     pub start_realtime_ns: u64,

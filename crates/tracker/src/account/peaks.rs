@@ -52,7 +52,7 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 #[inline(never)]
 pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
     let Some(mut central) = Central::lock(*books) else { return };
-    // A signal handler on top may free a block of this row at any moment.
+    // A signal handler of this thread may free a block of this row at any moment.
     let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
     let count = net.wrapping_sub(*flushed) as i32 as i64;

@@ -31,7 +31,7 @@ pub fn settle(books: Books<'_>, t: &mut ThreadState) {
     if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
         return;
     }
-    // SAFETY: claimed: whoever frees the block, other than a handler on top of this, waits in `forget` for this thread.
+    // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of this thread.
     unsafe { rebook(books, t, p as *mut u8) };
     t.shared().pending.store(0, Release);
 }

@@ -36,7 +36,7 @@ struct SharedEntry {
 pub struct Amount {
     /// `malloc_usable_size` without the trailer.
     pub usable: u64,
-    /// Bytes asked for.
+    /// Bytes that the program requested.
     pub requested: u64,
 }
 

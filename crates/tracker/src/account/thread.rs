@@ -504,7 +504,7 @@ impl ThreadState {
         let new = p as *mut IndexEntry;
         let mask = old * 2 - 1;
         for i in 0..old {
-            // SAFETY: both tables have the sizes their masks say; the new one is nobody else's yet, the old one as above.
+            // SAFETY: both tables have the sizes their masks say; nobody else has the new one yet; the old one as above.
             unsafe {
                 let e = *self.index.add(i);
                 if e.row != 0 {

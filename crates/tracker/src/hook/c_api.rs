@@ -34,7 +34,7 @@ pub extern "C" fn category_push(category: u32) {
     }
 }
 
-/// `void plimsoll_category_pop(void)`: back to what was before the last push.
+/// `void plimsoll_category_pop(void)`: restores the category from before the last push.
 pub extern "C" fn category_pop() {
     if let Entered::Thread(mut inside) = enter() {
         let t = inside.state();

@@ -170,10 +170,10 @@ pub extern "C" fn end(value: *mut c_void) {
     if value.is_null() || own != value as usize {
         return;
     }
-    // Taken, so that a handler on top of this books in the shared rows.
+    // Taken, so that a signal handler books in the shared rows meanwhile.
     let current = tls_get::<CURRENT>();
     tls_set::<CURRENT>(0);
-    // SAFETY: the value is this thread's state. Destructors run at the thread's end: no frame below goes on.
+    // SAFETY: the value is this thread's state. Destructors run at the thread's end: no frame below continues.
     let t = unsafe { &mut *(value as *mut ThreadState) };
     if t.end_rounds == 0 {
         books::thread_ends(segment);

@@ -2,7 +2,7 @@
 //!
 //! `BASE` lies in a page of its own that the kernel hands zeroed to every child of fork, whatever call made it
 //! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its own
-//! when it first asks for one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
+//! when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
@@ -25,7 +25,7 @@ pub struct WipedOnFork {
     mapped: AtomicUsize,
     /// What the trailers of blocks are xored with (`account::blocks`): odd, so that none passes where this was wiped.
     pub secret: AtomicU64,
-    /// Requests below this get a trailer and the short way; 0 in a process that books nothing.
+    /// Requests below this get a trailer and take the fast path; 0 in a process that books nothing.
     below: AtomicUsize,
     /// The same over an allocator other than glibc's.
     other_below: AtomicUsize,
@@ -50,9 +50,9 @@ pub static WIPED: WipedOnFork = WipedOnFork {
     forked: [const { AtomicU64::new(0) }; 2],
     _page: [0; 4096 - 72],
 };
-/// Offset in [`WIPED`] of the bound of the short way.
+/// Offset in [`WIPED`] of the bound of the fast path.
 pub const BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, below);
-/// Offset in [`WIPED`] of the bound of the short way over an allocator other than glibc's.
+/// Offset in [`WIPED`] of the bound of the fast path over an allocator other than glibc's.
 pub const OTHER_BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, other_below);
 /// Offset in [`WIPED`] of the secret.
 pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
@@ -64,7 +64,7 @@ pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 /// `fn()`, called when a hook finds no segment, since a child of fork() may make one then; 0 = none.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on `begin` is called when a process without a segment asks for it.
+/// From now on `begin` is called when a hook finds no segment.
 pub fn on_missing(begin: fn()) {
     BEGIN.store(begin as usize, Release);
 }
@@ -124,12 +124,12 @@ impl Segment {
     /// A segment over a fresh mapping of at least [`plimsoll_segment::FILE_BYTES`].
     ///
     /// # Safety
-    /// `base` is such a mapping, writable, aligned to a page, and not unmapped while a copy of this, or what came of it, is used.
+    /// `base` is such a mapping, writable, aligned to a page, and not unmapped while a copy of this, or a reference from it, is used.
     pub unsafe fn at(base: usize) -> Segment {
         Segment(base)
     }
 
-    /// Makes this the segment of the process, with what its trailers are xored with, and the bounds of the short ways. False:
+    /// Makes this the segment of the process, with the secret of its trailers and the bounds of the fast paths. False:
     /// the kernel can't wipe the page on fork; then nothing is published.
     pub fn publish(self, secret: u64, below: usize, other_below: usize) -> bool {
         // SAFETY: a page that is WIPED alone; zeroes say that there is no segment.
@@ -265,7 +265,7 @@ impl Segment {
             return None;
         }
         if !self.grow(s, (i + n) * s.entry_bytes()) {
-            // The entries stay zero: they hold nothing. Give the indexes back if nobody came after.
+            // The entries stay zero: they hold nothing. Gives the indexes back if no thread has claimed later ones.
             let _ = used.compare_exchange((i + n) as u64, i as u64, AcqRel, Relaxed);
             return None;
         }
@@ -353,7 +353,7 @@ impl Segment {
         }
     }
 
-    /// Gives back what is mapped beyond what is populated of each section.
+    /// Unmaps the part of each section that isn't populated.
     pub fn cut(self) {
         windows::cut(self, |s| self.populated_of(s));
     }

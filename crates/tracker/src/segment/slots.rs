@@ -10,7 +10,7 @@ use crate::sys::{cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Section;
 
-/// What others read or write too: other threads, and signal handlers on top of the owner's hook. Atomics only. It lies
+/// What other threads, and signal handlers that interrupt the owner's hook, read or write too. Atomics only. It lies
 /// directly in front of the private state, outside of what the owner's `&mut` covers.
 #[repr(C)]
 pub struct Shared {
@@ -70,7 +70,7 @@ pub fn directory() -> Option<&'static Slots> {
     (p != 0).then(|| unsafe { &*(p as *const Slots) })
 }
 
-/// A memo of the largest size that nobody writes: what every thread is given when the code map changes.
+/// A memo of the largest size that nobody writes: every thread's memo in force after a change of the code map.
 static EMPTY: AtomicUsize = AtomicUsize::new(0);
 
 /// The memo that remembers nothing.
@@ -82,7 +82,7 @@ pub fn empty() -> *mut u8 {
 /// takes the slow path, where a walk is there to compare with.
 static CHECKING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether what is remembered is to be worked out too, and compared.
+/// Whether remembered results are also computed anew, and compared.
 pub fn is_checking() -> bool {
     checking().is_some()
 }

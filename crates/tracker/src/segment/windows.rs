@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The base lies far from where the kernel puts mappings of its own choice, so nobody takes the gaps, and a record
-//! has one address in both forms. Nothing may be read beyond a window: who has a record's number asks [`mapped`] first.
+//! has one address in both forms. Nothing may be read beyond a window: code that has a record's number calls [`mapped`] first.
 
 use super::Segment;
 use crate::sys::os::{self, Fd};
@@ -76,7 +76,7 @@ const FORKED: u32 = 1 << 22;
 const FORKED_MASK: u32 = CUTTING - FORKED;
 /// A thread makes a window larger.
 static WIDENING: AtomicU32 = AtomicU32::new(0);
-/// Turns of a loop for either. Whoever waits in vain goes on without: a signal handler may wait for its own thread.
+/// Turns of a loop that waits for either. A thread that waits in vain gives up: a signal handler may be waiting for its own thread.
 const TURNS: usize = 1 << 16;
 
 /// Bytes of a section, in whole pages.
@@ -166,7 +166,7 @@ pub fn reset_after_fork(segment: Segment) {
     // A store would copy the page.
     let gate = GATE.load(Relaxed);
     if gate & !FORKED_MASK != 0 {
-        // A signal handler may have forked on top of `grow`, which goes on here: its proof is void, and its drop changes nothing.
+        // A signal handler may have forked inside `grow`, which continues here: its proof is void, and its drop changes nothing.
         GATE.store(gate.wrapping_add(FORKED) & FORKED_MASK, Relaxed);
     }
     if WIDENING.load(Relaxed) != 0 {
@@ -252,7 +252,7 @@ impl Growing {
             CHANGING[s as usize].store(mapped(s), Release);
         }
         WIDENING.store(0, Release);
-        // Not only what this call did: a signal handler may have forked on top of it, and the child's window is longer than `have`.
+        // Not only by this call: a signal handler may have forked inside it, and then the child's window is longer than `have`.
         least <= mapped(s)
     }
 }
@@ -264,7 +264,7 @@ impl Drop for Growing {
     }
 }
 
-/// Cuts each window down to what is populated of it: the program lowers its limit.
+/// Cuts each window down to its populated part, because the program lowers its limit.
 pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
     let is_mine = |_| {
         let n = GATE.load(Relaxed);
@@ -273,14 +273,14 @@ pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
     if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
         return;
     }
-    // If a signal handler forked here, this thread would go on in the child and cut windows that have records.
+    // If a signal handler forked here, this thread would continue in the child and cut windows that have records.
     let before = os::block_signals();
     for s in &ALL_SECTIONS[FIRST..] {
         let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
         if keep < have {
             MAPPED[*s as usize].store(keep, Relaxed);
-            // SAFETY: not populated, so no record lies there. Who has an index from outside asks `mapped` before; one that asked before
-            // the store above and reads after this call would fault: only a damaged key of a block leads there.
+            // SAFETY: not populated, so no record lies there. Code with an index from outside calls `mapped` first. Code that called it
+            // before the store above and reads after this call would fault: only a damaged key of a block leads there.
             unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
             CHANGING[*s as usize].store(keep, Release);
         }

@@ -89,7 +89,7 @@ impl Scratch {
         }
     }
 
-    /// How many bytes more the walks have touched since this was last asked, in whole pages of each list.
+    /// How many bytes more the walks have touched since the last call of this, in whole pages of each list.
     pub fn grown(&mut self) -> usize {
         let longest = self.walks[0].words_used.max(self.walks[1].words_used);
         if longest <= self.longest {
@@ -175,7 +175,7 @@ pub struct Reach {
     pub low: u64,
     /// … to here memory is mapped.
     pub high: u64,
-    /// Beyond, the kernel can be asked.
+    /// Beyond that, the kernel can be queried.
     pub unknown: bool,
     /// The thread's own stack, where a signal on a stack of its own may have interrupted it; empty if it isn't known.
     pub own: (u64, u64),
@@ -194,7 +194,7 @@ pub struct Deep<'a> {
     /// Frames from this one outwards were taken over, and their nodes are known.
     taken_from: usize,
     generation: u32,
-    /// The walk left the stack that it began on, or asked the kernel what is there: it holds for this moment only.
+    /// The walk left the stack that it began on, or queried the kernel about memory: it holds for this moment only.
     pub momentary: bool,
     /// The walk is on a goroutine's stack.
     in_go: bool,
@@ -216,7 +216,7 @@ impl<'a> Deep<'a> {
         Deep { segment, reach, now, last, last_at, most, taken_from: usize::MAX, generation, momentary, in_go: false }
     }
 
-    /// Frames logged, innermost first. If the stack goes on beyond them, the last one is of kind `Cut`.
+    /// Frames logged, innermost first. If the stack continues beyond them, the last one is of kind `Cut`.
     pub fn frames(&self) -> &[Frame] {
         &self.now.frames[..self.now.frames_used]
     }
@@ -301,7 +301,7 @@ impl<'a> Deep<'a> {
         true
     }
 
-    /// Whether the stack goes on beyond the frames.
+    /// Whether the stack continues beyond the frames.
     pub fn is_cut(&self) -> bool {
         self.frames().last().is_some_and(|f| f.kind == FrameKind::Cut)
     }
@@ -425,7 +425,7 @@ impl<'a> Deep<'a> {
         }
     }
 
-    /// Marks that the stack goes on.
+    /// Marks that the stack continues.
     fn cut(&mut self, why: Cut) {
         let at = self.now.frames_used.min(self.most - 1);
         self.now.frames[at] = cut_mark(why);

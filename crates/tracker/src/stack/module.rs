@@ -232,7 +232,7 @@ fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, n
         let Some((m, _)) = listed(i) else { continue };
         let r = segment.module(m.id);
         let overlaps = m.start < end && start < m.end && r.unloaded_ns.load(Relaxed) == 0;
-        // Another thread may have just learnt of the same object.
+        // Another thread may have just added the same object.
         if overlaps && !(m.start == start && same(segment, m, end, bias, hdr, name, true)) {
             r.unloaded_ns.store(crate::sys::clock::ordered_ns(), Relaxed);
             gone = true;

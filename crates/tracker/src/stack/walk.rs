@@ -88,7 +88,7 @@ pub struct Walk {
     pub extent: u32,
     /// The word that the walk needed but that lies beyond `hi`, if there is one.
     pub wall: Option<u64>,
-    /// Bit i: frame i is no return address but the very pc that a signal interrupted.
+    /// Bit i: frame i isn't a return address but the very pc that a signal interrupted.
     pub interrupted: u64,
     /// Frames beyond the first that were found by frame pointers without a rule: likely, not certain.
     pub guessed: u8,
@@ -106,10 +106,10 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Walks from `entry`; `rule` gives the rule for a pc, `None` where the pc lies in no module. It is asked for
-    /// `ra - 1`, or for the pc itself where a signal interrupted it.
+    /// Walks from `entry`; `rule` gives the rule for a pc, `None` where the pc lies in no module. It is called with
+    /// `ra - 1`, or with the pc itself where a signal interrupted it.
     ///
-    /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't asked. `frames` without
+    /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't read. `frames` without
     /// space for one, or an entry outside the bounds, makes an empty walk.
     pub fn walk(
         &self,

@@ -89,7 +89,7 @@ fn door_of_program() -> Option<usize> {
     let word = |pair: &[u8; 16], at: usize| pair[at..].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
     let value = |tag| auxv.iter().find(|pair| word(pair, 0) == tag).map(|pair| word(pair, 8) as usize);
     let (at, count) = (value(AT_PHDR)?, value(AT_PHNUM)?);
-    // SAFETY: the kernel mapped the program's headers, and tells where they lie.
+    // SAFETY: the kernel mapped the program's headers, and the auxiliary vector has their address.
     let headers = unsafe { core::slice::from_raw_parts(at as *const Phdr, count) };
     let bias = headers.iter().find(|p| p.kind == PT_PHDR).map_or(0, |p| at.wrapping_sub(p.address));
     let mut d = bias.wrapping_add(headers.iter().find(|p| p.kind == PT_DYNAMIC)?.address) as *const Dyn;
@@ -333,7 +333,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&Loaded);
 /// A callback for dl_iterate_phdr(3).
 ///
 /// # Safety
-/// `info` is what dl_iterate_phdr hands out, and `data` points to a [`Visit`].
+/// `info` is what dl_iterate_phdr passes, and `data` points to a [`Visit`].
 pub(super) unsafe extern "C" fn shown(info: *const c_void, _bytes: usize, data: *mut c_void) -> i32 {
     // SAFETY: the caller's contract.
     unsafe {

@@ -130,7 +130,7 @@ unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
     let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
     if tail.readable.load(Relaxed) == now {
-        // SAFETY: each of them held when UNMAPPINGS was what it is now.
+        // SAFETY: each of them held when UNMAPPINGS had the value that it has now.
         return guards.iter().all(|g| unsafe { g.holds_where_readable() });
     }
     let hold = guards.iter().all(|g| g.holds());

@@ -413,7 +413,7 @@ fn remember(
         m.words[i] = w.value;
     }
     // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer, so the
-    // second place is asked of no other.
+    // second place is computed for no other entry.
     let at = unsafe {
         let first = place_of(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
         if (*first).tag != m.tag || !(*first).is_at(m.sp) {

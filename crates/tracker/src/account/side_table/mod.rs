@@ -7,7 +7,7 @@
 //! any block      address │ row 20 bits << 44 | sampled 1 bit << 43 | requested 43 bits      two words, in levels from 4 KiB
 //! ```
 //!
-//! A block below 64 KiB is here because fewer than eight of its usable bytes weren't asked for: that slack, three bits, tells the
+//! A block below 64 KiB is here because fewer than eight of its usable bytes weren't requested: that slack, three bits, gives the
 //! requested bytes. The hash is the address times an odd number, so 45 bits of address give 45 bits of hash. A bucket's number is its
 //! upper bits, at least seven, so the other 38 name the address. Large blocks, and addresses that aren't of this kind,
 //! have the wide form. [`levels`] has the table itself.
@@ -54,7 +54,7 @@ fn name(hash: u64) -> u64 {
     hash << 7 | USED
 }
 
-/// Whether a hash tells this address from all others: a multiple of eight below 2^48.
+/// Whether a hash distinguishes this address from all others: a multiple of eight below 2^48.
 #[inline(always)]
 fn is_named(p: *mut u8) -> bool {
     (p as u64).rotate_right(3) < 1 << 45

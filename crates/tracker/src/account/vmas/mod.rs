@@ -20,7 +20,7 @@ pub enum Placement {
     Chosen,
     /// MAP_FIXED: commits, re-commits or uncommits where there is a reservation ([`Attributes::overlay`]).
     Fixed,
-    /// The same, and what has this category keeps it.
+    /// As `Fixed`, but a range that has this category keeps it.
     FixedKeeping(u16),
 }
 
@@ -71,7 +71,7 @@ fn pages(start: u64, bytes: u64) -> (u64, u64) {
 
 impl<G: FnMut(usize) -> bool> VmaBook<G> {
     /// An empty map. `grow(upto)` makes the first `upto` bytes safe to store to, or returns false; it is called with
-    /// ascending values, before the first store to what is new. `None` if the region is too small or can't be grown at all.
+    /// ascending values, before the first store to the new part. `None` if the region is too small or can't be grown at all.
     ///
     /// # Safety
     /// `base` is aligned to 8 bytes, addressable for `capacity` bytes as long as the book lives, safe to store to as far

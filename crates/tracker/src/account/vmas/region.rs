@@ -94,7 +94,7 @@ impl Block {
     }
 
     /// The word of the slot whose share `key` falls in: the last one not above it, or the first. Six comparisons, since
-    /// what is unused is above every key.
+    /// an unused slot is above every key.
     #[inline(always)]
     pub(super) fn slot_word(self, key: u64) -> usize {
         let mut at = 0;

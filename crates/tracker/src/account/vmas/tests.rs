@@ -239,7 +239,7 @@ impl Twin {
                 (at, n)
             }
         };
-        // Cuts into what was there.
+        // Cuts into existing mappings.
         let end = at + n;
         if n == 0 {
             return;

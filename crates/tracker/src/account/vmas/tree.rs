@@ -518,7 +518,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
             self.link(path, level, 1, ([0; 2], 0));
         } else if total == 1 && level == 0 {
             happened(Event::RootLowered);
-            // The root of one slot gives way to what is under it.
+            // The block under a root with one slot becomes the root.
             self.set_root(path.height - 1, all[0] & SLOT_BLOCK);
         } else if total > NODE_SLOTS {
             happened(Event::NodeSplit);

@@ -19,7 +19,7 @@
 //! | --- | --- | --- |
 //! | `malloc(0)` | a block | requested 0 |
 //! | `realloc(0, n)` | `malloc(n)` | allocation |
-//! | `realloc(p, 0)` | frees, NULL (jemalloc, mimalloc: a block) | release; allocation only if a block came back |
+//! | `realloc(p, 0)` | frees, NULL (jemalloc, mimalloc: a block) | release; allocation only if a block was returned |
 //! | `realloc(p, n)` fails | NULL, p lives on | nothing; the key is put back |
 //! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
 

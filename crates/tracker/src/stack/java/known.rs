@@ -25,7 +25,7 @@ pub const HAS_LINES: u16 = 1;
 /// 512 KiB, touched one after the other.
 static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
 
-/// What was read of a method, and what came of it.
+/// What was read of a method, and the result.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Known {
@@ -75,7 +75,7 @@ pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     is_still(vm, Segment::current()?, &k).then_some((k.identity, k.index))
 }
 
-/// Whether all bytes are what they were.
+/// Whether all bytes are unchanged.
 #[inline(always)]
 fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
     if k.unmappings != memory::unmappings() {

@@ -40,7 +40,7 @@ struct Texts {
     class: Bytes<'static>,
     name: Bytes<'static>,
     signature: Bytes<'static>,
-    /// What was read on the way, all but the answer.
+    /// What was read on the way, without the result.
     way: Known,
 }
 
@@ -109,7 +109,7 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     }
 }
 
-/// What tells this method from every other one by name; `None`: there is no method at this address.
+/// What distinguishes this method from every other one by name; `None`: there is no method at this address.
 pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     if let Some((identity, _)) = recall(vm, method) {
         return Some(identity);

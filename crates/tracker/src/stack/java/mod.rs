@@ -7,7 +7,7 @@
 //!        ◀ interpreter                       slots of the frame: method, bytecode pointer
 //!        ◀ call stub ◀ libjvm … thread start
 //! ```
-//! The rules for the walk are ordinary ones ([`super::rule`]); what a frame's Java methods are is asked once the walk is
+//! The rules for the walk are ordinary ones ([`super::rule`]); which Java methods a frame has is determined after the walk is
 //! done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for debuggers
 //! ([`structs`]), with loads that can't fault ([`memory`]).
 //!
@@ -139,7 +139,7 @@ fn work_out(vm: &Vm, ra: u64) -> Option<Rule> {
     }
 }
 
-/// Newer VMs tell where the entry frame's code returns to; in older ones it is learnt when a stack goes through it.
+/// Newer VMs export where the entry frame's code returns to; in older ones it is learned when a stack goes through it.
 fn entry_bytes(vm: &Vm) -> Option<u32> {
     let pc = memory::load(vm.layout.continuation_return).filter(|_| vm.layout.continuation_return != 0)?;
     let Code::Method(blob) = vm.code(pc)? else { return None };
@@ -179,7 +179,7 @@ impl Guard {
     /// The same where the word is known to be readable.
     ///
     /// # Safety
-    /// The guard held when [`memory::unmappings`] was what it is now.
+    /// The guard held when [`memory::unmappings`] had the value that it has now.
     #[inline]
     pub unsafe fn holds_where_readable(self) -> bool {
         if self.at == 0 || self.at & 7 != 0 {

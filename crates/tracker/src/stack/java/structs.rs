@@ -41,7 +41,7 @@ macro_rules! layout {
         impl Layout {
             pub const EMPTY: Self = Self { $($offset: NONE,)* $($static: 0,)* $($size: NONE,)* };
 
-            /// Whether a field of this type is wanted.
+            /// Whether a field of this type is needed.
             fn wants(kind: &[u8]) -> bool {
                 $($(kind == const { split($of).0 })||+ ||)* $(kind == const { split($sof).0 })||*
             }

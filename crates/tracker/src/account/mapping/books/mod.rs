@@ -91,7 +91,7 @@ static STUCK: AtomicU64 = AtomicU64::new(0);
 static FULL_AT: AtomicU64 = AtomicU64::new(0);
 /// How often the holder met the same unfilled slot: its ticket + 1, and the number. Written by the holder.
 static BLOCKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Attributes of what an mremap took away, by the slot of what it made; accessed by the holder.
+/// Attributes of the range that an mremap moved away, by the slot of the ticket for its new range; accessed by the holder.
 static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAITING];
 
 /// An operation on the map.
@@ -301,7 +301,7 @@ fn frame_of_holder() -> [usize; 2] {
 }
 
 /// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a frame that is
-/// still there lies above the current one, and its return address is what it was.
+/// still there lies above the current one, and its return address is unchanged.
 fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     let on_stack = slots::is_on_own_stack;
     // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later one.
@@ -441,7 +441,7 @@ pub(crate) fn locked<R>(
 }
 
 impl Held {
-    /// Whether nothing came in between during the real call. Otherwise other threads have tickets, or a handler forked and this
+    /// Whether nothing happened in between during the real call. Otherwise other threads have tickets, or a handler forked and this
     /// is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
@@ -672,7 +672,7 @@ impl Held {
         }
     }
 
-    /// Changes the map, and the sums of all with it.
+    /// Changes the map, and the header's totals with it.
     #[inline(always)]
     fn change(&mut self, change: impl FnOnce(&mut Book) -> Change) {
         let segment = self.segment;
@@ -729,7 +729,7 @@ fn release_again(sp: usize) {
     }
 }
 
-/// A hold that goes on after the handlers around fork() isn't theirs.
+/// A hold that continues after the handlers around fork() doesn't belong to them any more.
 fn without_fork(sp: usize) -> usize {
     if sp == FORK { NO_FRAME } else { sp }
 }
@@ -789,7 +789,7 @@ pub fn lock_for_fork(segment: Segment) {
 
 /// In the parent.
 pub fn unlock_after_fork(segment: Segment) {
-    // A signal handler that forks on top of its own thread's hold leaves that to the call below.
+    // If a signal handler forked while its own thread held the lock, the interrupted call releases it.
     if is_mine() && HOLDER[0].load(Relaxed) == FORK {
         Held { segment, not_send: PhantomData }.release();
     }

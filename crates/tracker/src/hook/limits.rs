@@ -58,7 +58,8 @@ fn limited(given: usize) {
     limit_address_space(unsafe { (given as *const u64).read_unaligned() });
 }
 
-/// The program sets a limit on its address space: the tracker unmaps memory that it doesn't use, and from now on maps no more than it uses.
+/// The program sets a limit on its address space: the tracker unmaps memory that it doesn't use, and from now on maps no more
+/// than it uses.
 #[cold]
 fn limit_address_space(limit: u64) {
     if !os::note_limit(limit) {

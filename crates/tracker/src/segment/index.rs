@@ -84,8 +84,8 @@ impl Index {
         Some(self.levels_at[i].compare_exchange(0, p, AcqRel, Acquire).err().unwrap_or(p))
     }
 
-    /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or `None` without an index.
-    /// `used`: entries of the section so far.
+    /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or `None`
+    /// without an index. `used`: entries of the section so far.
     pub fn find(&self, hash: u64, used: usize, mut is: impl FnMut(u32) -> bool) -> Result<u32, Option<Free>> {
         let tag = ((hash >> 40) as u32) << self.number_bits;
         let mut limit = 0;

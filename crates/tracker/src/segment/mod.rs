@@ -124,7 +124,8 @@ impl Segment {
     /// A segment over a fresh mapping of at least [`plimsoll_segment::FILE_BYTES`].
     ///
     /// # Safety
-    /// `base` is such a mapping, writable, aligned to a page, and not unmapped while a copy of this, or a reference from it, is used.
+    /// `base` is such a mapping, writable and aligned to a page. It isn't unmapped while a copy of this, or a reference from it,
+    /// is used.
     pub unsafe fn at(base: usize) -> Segment {
         Segment(base)
     }

@@ -279,8 +279,8 @@ pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
         let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
         if keep < have {
             MAPPED[*s as usize].store(keep, Relaxed);
-            // SAFETY: not populated, so no record lies there. Code with an index from outside calls `mapped` first. Code that called it
-            // before the store above and reads after this call would fault: only a damaged key of a block leads there.
+            // SAFETY: not populated, so no record lies there. Code with an index from outside calls `mapped` first. Code that
+            // called it before the store above and reads after this call would fault: only a damaged key of a block leads there.
             unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
             CHANGING[*s as usize].store(keep, Release);
         }

@@ -64,7 +64,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Runs `work` on an input of so many bytes; panics if it exceeds a limit.
+/// Runs `work` on an input of `input` bytes; panics if it exceeds a limit.
 pub fn bounded(input: usize, work: impl FnOnce()) {
     let (before, began) = (LIVE.get(), cpu_time());
     PEAK.set(before);

@@ -63,7 +63,7 @@ impl Busy {
         self.line()
     }
 
-    /// Nanoseconds of one malloc+free pair, measured for so many milliseconds.
+    /// Nanoseconds of one malloc+free pair, measured for `milliseconds`.
     pub fn pairs(&mut self, milliseconds: u32) -> Result<f64> {
         Ok(self.ask(&format!("pairs {milliseconds}"))?.parse()?)
     }

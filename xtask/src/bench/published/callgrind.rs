@@ -3,7 +3,7 @@
 //! ```text
 //! fn=(12) caller        a name stands behind its number once; later the number is enough
 //! cfn=(34) callee
-//! calls=200 0           so many calls from here; the next line has their cost, behind a position
+//! calls=200 0           the number of calls from here; the next line has their cost, after a position
 //! 0 386784
 //! ```
 //! (Valgrind's manual, "Callgrind Format Specification".)

@@ -27,7 +27,7 @@ fn trial() -> LiveTrial {
                 set_back: vec![Setting { name: "MaxHeapFreeRatio".into(), value: "70".into() }],
                 ..step("MaxHeapFreeRatio=30, gc", 252, 240, 241)
             },
-            Tried { label: "A\x1b[2J|<b>".into(), missing: Some("it is no JVM".into()), ..Tried::default() },
+            Tried { label: "A\x1b[2J|<b>".into(), missing: Some("it isn't a JVM".into()), ..Tried::default() },
         ],
         notes: vec!["a sentence".into()],
         ..LiveTrial::default()
@@ -54,7 +54,7 @@ trim                                      501 MiB      250 MiB      252 MiB     
 MaxHeapFreeRatio=30, gc                   252 MiB      240 MiB      241 MiB    −11.0 MiB
   set back: MaxHeapFreeRatio=70
 A\\u{1b}[2J|<b>
-  not done: it is no JVM
+  not done: it isn't a JVM
 note: a sentence
 
 most: trim: 249 MiB (50 % of RSS). While nothing was done, RSS moved by +1.00 MiB. It was done once and may grow back. What lasts needs a restart: plimsoll try -- COMMAND
@@ -78,7 +78,7 @@ fn scripts_read_the_same() {
     assert_eq!(found["steps"][2]["set_back"][0]["value"], "70");
     assert_eq!(
         (&found["steps"][3]["missing"], &found["steps"][3]["idle_bytes"]),
-        (&"it is no JVM".into(), &serde_json::Value::Null)
+        (&"it isn't a JVM".into(), &serde_json::Value::Null)
     );
     assert_eq!((&found["most"]["kind"], &found["most"]["step"]), (&"saves".into(), &"trim".into()));
 }
@@ -92,7 +92,7 @@ fn a_ticket_gets_the_table_without_markup_of_others() {
         ),
         "{found}"
     );
-    assert!(found.contains("| A\\\\u{1b}\\[2J\\|\\<b\\> | - | - | - | - |  | not done: it is no JVM |"), "{found}");
+    assert!(found.contains("| A\\\\u{1b}\\[2J\\|\\<b\\> | - | - | - | - |  | not done: it isn't a JVM |"), "{found}");
     let found = page(live_pages::html, &trial());
     let (_, xml) = found.split_once("<!DOCTYPE html>\n").expect("a type");
     let parsed = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{found}"));

@@ -12,7 +12,7 @@ pub enum Way<'t> {
 
 impl<'t> Way<'t> {
     pub fn find(_: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<Way<'t>, String> {
-        Err("is no HotSpot JVM with an attach socket, and on this CPU attach works with those only: start it with 'plimsoll run -- COMMAND'".into())
+        Err("isn't a HotSpot JVM with an attach socket, and on this CPU attach works with those only: start it with 'plimsoll run -- COMMAND'".into())
     }
 
     pub fn load_agent(&self, _: &str, _: &str) -> Result<i32, Fault> {

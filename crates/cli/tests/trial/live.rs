@@ -241,7 +241,7 @@ fn what_cannot_be_tried_is_a_sentence() {
     let burst = Program { child: burst, truth: BTreeMap::new() };
     let pid = burst.pid();
     let cases: [(&[&str], &str); 6] = [
-        (&["--pid", &pid, "--with", "trim"], "it is no JVM: only a debugger could call malloc_trim"),
+        (&["--pid", &pid, "--with", "trim"], "it isn't a JVM: only a debugger could call malloc_trim"),
         (&["--pid", &pid, "--with", "purge"], "only Redis and Valkey have such a command"),
         (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart: plimsoll try -- COMMAND"),
         (&["--with", "gc", "--", "true"], "gc and purge need a running process (--pid)"),

@@ -48,13 +48,13 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         let how = format!("jcmd {} Thread.print | grep -A 8 '{}' | head -n 60", case.pid(), grep_pattern(&pool.name));
         remedies.push(remedy(
             Effort::Now,
-            "see what some of them do",
+            "see what some of the threads do",
             how,
             "one safepoint while all stacks are printed",
         ));
     } else {
         let how = format!("ps -T -p {} -o comm= | sort | uniq -c | sort -rn | head", case.pid());
-        remedies.push(remedy(Effort::Now, "see who they are", how, ""));
+        remedies.push(remedy(Effort::Now, "list the threads by name", how, ""));
     }
     remedies.push(fewer_threads(case).unwrap_or_else(|| {
         let what = match pool.instances {

@@ -289,7 +289,7 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
             FileType::Symlink => {
                 return Err(format!("{} is a symbolic link of user {}", shown.display(), stat.st_uid));
             }
-            _ => return Err(format!("{} is no directory", shown.display())),
+            _ => return Err(format!("{} isn't a directory", shown.display())),
         }
     }
     Ok((at, stat))

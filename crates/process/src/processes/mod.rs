@@ -7,6 +7,6 @@ mod parse;
 mod read;
 pub(crate) mod seen;
 
-pub use parse::{Identity, ProcessKind};
+pub use parse::{Identity, ProcessKind, is_segment};
 pub use read::{Known, Listed, container_of, executable_of, list};
 pub use seen::{Lacking, Seen};

@@ -18,8 +18,22 @@ pub struct Identity {
 
 /// From the text of /proc/PID/maps.
 pub(crate) fn parse_kind(maps: &[u8]) -> ProcessKind {
-    let has = |name: &[u8]| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(name));
-    ProcessKind { is_jvm: has(b"/libjvm.so"), is_tracked: has(b".seg") }
+    let lines = || maps.split(|byte| *byte == b'\n');
+    let is_of_a_segment = |line: &[u8]| {
+        // A segment may be removed while its process runs.
+        let path = line.strip_suffix(b" (deleted)").unwrap_or(line);
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        std::str::from_utf8(file).is_ok_and(is_segment)
+    };
+    ProcessKind { is_jvm: lines().any(|line| line.ends_with(b"/libjvm.so")), is_tracked: lines().any(is_of_a_segment) }
+}
+
+/// Whether a path is that of a segment in any directory: `PID-BOOTTIME_NS.seg` (docs/segment.md). The target controls it.
+pub fn is_segment(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let parts = file.strip_suffix(".seg").and_then(|stem| stem.split_once('-'));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
 }
 
 /// The container's id in the text of /proc/PID/cgroup: container runtimes name the group after it, with 64 hexadecimal
@@ -43,6 +57,9 @@ mod tests {
         assert_eq!(parse_kind(maps), ProcessKind { is_jvm: true, is_tracked: true });
         assert_eq!(parse_kind(b"7f00-7f01 r-xp 0 8:1 7 /tmp/libjvm.so.old\n"), ProcessKind::default());
         assert_eq!(parse_kind(b""), ProcessKind::default());
+        let pruned = b"7f02-7f03 rw-s 0 0:1 9 /dev/shm/p/12-3.seg (deleted)\n";
+        assert!(parse_kind(pruned).is_tracked);
+        assert_eq!(parse_kind(b"7f02-7f03 rw-s 0 0:1 9 /data/index/_1.seg\n"), ProcessKind::default());
     }
 
     #[test]

@@ -150,7 +150,7 @@ plimsoll_jfr::events! {
         origin: Name "origin" "Origin" "Where the name comes from: own, rule, module, program or vm",
         live: Amount "live" "Live" "Usable bytes of live blocks",
         live_count: Count "liveCount" "Live Count" "Live blocks",
-        requested: Amount "requested" "Requested" "What the program asked for of the live bytes",
+        requested: Amount "requested" "Requested" "Requested bytes of the live blocks",
         peak: Amount "peak" "Peak" "Highest live bytes",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Live blocks at the peak",
         cumulative: Amount "cumulative" "Cumulative" "Bytes ever allocated",
@@ -164,7 +164,7 @@ plimsoll_jfr::events! {
     {
         live: Amount "live" "Live" "Usable bytes of live blocks",
         live_count: Count "liveCount" "Live Count" "Live blocks",
-        requested: Amount "requested" "Requested" "What the program asked for of the live bytes",
+        requested: Amount "requested" "Requested" "Requested bytes of the live blocks",
         peak: Amount "peak" "Peak" "Highest live bytes",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Live blocks at the peak",
         peak_time: Moment "peakTime" "Peak Time" "When the peak was",
@@ -183,7 +183,7 @@ plimsoll_jfr::events! {
         category: Name "category" "Category" "",
         live: Amount "live" "Live" "Usable bytes of live blocks",
         live_count: Count "liveCount" "Live Count" "Live blocks",
-        requested: Amount "requested" "Requested" "What the program asked for of the live bytes",
+        requested: Amount "requested" "Requested" "Requested bytes of the live blocks",
         peak: Amount "peak" "Peak" "Highest live bytes",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Live blocks at the peak",
         cumulative: Amount "cumulative" "Cumulative" "Bytes ever allocated",
@@ -197,7 +197,7 @@ plimsoll_jfr::events! {
         address: Address "address" "Address" "Of its malloc_state",
         kind: Name "kind" "Kind" "main or thread",
         reserved: Amount "reserved" "Reserved" "Address space of its heaps",
-        live: Amount "live" "Live" "Chunks in the hands of the program, with their headers",
+        live: Amount "live" "Live" "Chunks that the program holds, with their headers",
         live_count: Count "liveCount" "Live Count" "",
         retained: Amount "retained" "Retained" "Free chunks: bins, fast bins, tcache and top",
         live_resident: Amount "liveResident" "Live, Resident" "Resident bytes of live chunks and of what they share pages with",
@@ -261,9 +261,9 @@ plimsoll_jfr::events! {
         state: Name "state" "State" "exited or killed; ended where only its parent knows",
         how: Text "how" "How" "One sentence",
         exit_code: Number "exitCode" "Exit Code" "-1 where it is not known",
-        signal: Number "signal" "Signal" "That killed it; 0 where none did, -1 where it is not known",
+        signal: Number "signal" "Signal" "Signal that killed it; 0 if none did, -1 if it is not known",
         oom_killed: Flag "oomKilled" "OOM Killed" "The kernel killed a process of the cgroup for its limit in the last seconds",
-        last_sign: Moment "lastSign" "Last Sign of Life" "That the segment tells of",
+        last_sign: Moment "lastSign" "Last Sign of Life" "Recorded in the segment",
     }
     Recorder 122 "plimsoll.Recorder" "Recorder" INTERVAL
         ["Plimsoll"]

@@ -1,12 +1,7 @@
 //! Names of the tracker's own files in a process's mappings. The target controls them, so readers must bound what they
 //! believe.
 
-/// Whether it is `PID-BOOTTIME_NS.seg`, in any directory.
-pub fn is_segment(path: &str) -> bool {
-    let parts = file_name(path).strip_suffix(plimsoll_segment::SUFFIX).and_then(|stem| stem.split_once('-'));
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
-}
+pub use plimsoll_process::processes::is_segment;
 
 /// Whether it is the library, or compiled rules in one of our directories.
 pub fn is_library_or_rules(path: &str) -> bool {

@@ -106,7 +106,7 @@ fn serve() -> Result<std::convert::Infallible, String> {
     }
 }
 
-const BROKEN: &str = "the reading process sent something else than an answer: plimsoll serve ends";
+const BROKEN: &str = "the reading process sent something other than an answer: plimsoll serve ends";
 
 /// What is ready.
 struct Ready {

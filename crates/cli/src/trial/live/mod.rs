@@ -53,7 +53,7 @@ pub fn run(pid: u32, wanted: Wanted) -> Result<Option<LiveTrial>, Failure> {
     let steps = live.plan(wanted.steps);
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
-        let reason = reason.unwrap_or_else(|| "it is no JVM and no Redis".into());
+        let reason = reason.unwrap_or_else(|| "it is neither a JVM nor Redis".into());
         let restart = "What needs a restart: plimsoll try -- COMMAND";
         return Err(
             format!("nothing can be tried on process {pid} while it runs: {}. {restart}", printable(&reason)).into()
@@ -179,10 +179,10 @@ impl Live {
             (Some(Ok(_)), _) => None,
             (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
             (None, Step::Trim) => Some(format!(
-                "it is no JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
+                "it isn't a JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
                  malloc. On a replica, type: gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"
             )),
-            (None, _) => Some("it is no JVM".to_owned()),
+            (None, _) => Some("it isn't a JVM".to_owned()),
         };
         let row = |step: Step| {
             let same = || advised.iter().filter(|one| one.step == step);
@@ -304,7 +304,7 @@ impl Live {
         let vm = |target: &mut Target| match vm::open(target) {
             Some(Ok(vm)) => Ok(vm),
             Some(Err(mute)) => Err(format!("the VM can't be queried: {mute}")),
-            None => Err("it is no JVM any more".to_owned()),
+            None => Err("it is no longer a JVM".to_owned()),
         };
         match step {
             Step::Nothing => Ok(()),

@@ -14,7 +14,8 @@ fn jdk() -> Jdk {
     jdks().pop().expect("a JDK")
 }
 
-/// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab`, with the default settings.
+/// Records `Allocates BOXES START MORE` with both TLAB events or, without `tlab`, with JFR's default settings. Returns
+/// the path of the recording.
 fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
     let dir = scratch("allocation", &format!("{name}-{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../observer/tests/programs/Allocates.java");

@@ -1,4 +1,4 @@
-//! Java programs, one situation each, on JDK 17, 21 and 25, with NMT off and on. The answer is what the fixture
+//! Java programs, one situation each, on JDK 17, 21 and 25, with NMT off and on. The known answer is what the fixture
 //! reports.
 
 #[allow(dead_code)]
@@ -124,7 +124,7 @@ fn buffers_that_nio_keeps_for_each_thread() {
 
 #[test]
 fn inflaters_that_were_never_ended() {
-    // Interpreted: memory of the compilers would count as growth, and the truth is the kernel's.
+    // Interpreted: the fixture takes its growth from the kernel, and memory of the compilers would count as growth.
     everywhere("InflaterLeak", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &["6000"], |case, fixture, explained| {
         let grown = fixture.truth("grown");
         assert!(grown > 200 * MIB, "{case}: {grown}");

@@ -1,8 +1,11 @@
-//! Instructions that tracking adds to one operation: goldens/instructions.txt. Counted by callgrind as the difference
-//! of two runs of different length (start and end cancel), tracked less plain. A change of more than 2 % fails, of mmap
-//! and munmap, over other allocators and with two threads more than 4 %; BLESS=1 rewrites the file. mmap and munmap count
-//! 987 on one machine and 1,014 on another, 2.7 % more, with the same program, compiler and libc, whatever the load and the
-//! environment.
+//! Instructions that tracking adds to one operation: goldens/instructions.txt; BLESS=1 rewrites it.
+//!
+//! ```text
+//! added = (tracked long run − tracked short run − plain long run + plain short run) / operations more in the long run
+//! ```
+//! callgrind counts; start and end cancel. A change of more than 2 % fails. For mmap and munmap, other allocators and
+//! two threads the limit is 4 %: mmap and munmap differ by 2.7 % between two machines with the same program, compiler
+//! and libc, whatever the load and the environment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +16,10 @@ fn tolerance(row: &str) -> f64 {
     if row.starts_with("mmap and munmap") || row.contains("over") || row.contains("another") { 0.04 } else { 0.02 }
 }
 
-/// Runs, of which the least counts. Over other allocators one suffices for the larger tolerance.
+/// Runs of each program; the least count is taken. Over other allocators one run suffices for the larger tolerance.
 const COUNTS: usize = 3;
 
-/// Allocators of Debian's.
+/// Debian's allocators.
 const ALLOCATORS: [(&str, &str); 3] =
     [("jemalloc", "libjemalloc.so.2"), ("tcmalloc", "libtcmalloc_minimal.so.4"), ("mimalloc", "libmimalloc.so.2.0")];
 
@@ -146,7 +149,7 @@ fn an_operation_gains_what_the_golden_file_says() {
     let by_another = |below| each(&handed, [16_384, 212_992], words, below);
     let more = by_another(tracked("sampled")) - by_another(Below::default());
     figures.push(("malloc, and free by another thread".into(), more));
-    // As many protections as mappings: protecting again costs less.
+    // About as many rounds of mprotect as mappings: a second round on the same mapping costs less.
     for (mappings, verb, what, most) in [
         (20, "map", "mmap and munmap", 10_100),
         (2_000, "map", "mmap and munmap", 10_100),

@@ -35,7 +35,7 @@ impl Deref for Vm {
     }
 }
 
-/// `make test-full` takes the root's versions, too, that the machine doesn't have.
+/// In `make test-full` also the versions that the machine lacks and the root has.
 fn vms() -> Vec<Vm> {
     let mut vms: Vec<Vm> = stage::vms().into_iter().map(|jdk| Vm { jdk, root: None }).collect();
     for major in [11, 26, 27].into_iter().filter(|_| is_full()) {

@@ -55,7 +55,7 @@ fn agrees(name: &str, reports: &[Value], enough: u64) {
     assert!(checks >= enough, "{name}: only {checks} checks");
 }
 
-/// Σ over callers that have a frame in this function (or whose innermost frame is in this object).
+/// Blocks of the matching sites: all that were ever allocated, and those that live.
 fn allocated(report: &Value, what: impl Fn(&Value) -> bool) -> (u64, u64) {
     let sites = report["sites"].as_array().expect("sites");
     sites

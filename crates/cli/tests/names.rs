@@ -23,7 +23,7 @@ impl Sleeper {
         let folder = scratch("names", test);
         // The kernel's name of a process has 15 bytes.
         let name = format!("n{}{}", std::process::id(), &test[..3]);
-        // Commands run in the folder, so that the program's file isn't a file of that name there.
+        // The program lies in bin/: plimsoll runs in the folder, where a file of that name would be taken for a target.
         fs::create_dir(folder.join("bin")).expect("a folder");
         executable::copy("/bin/sleep", folder.join("bin").join(&name));
         Sleeper { folder, name, running: Vec::new() }

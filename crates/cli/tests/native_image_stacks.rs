@@ -173,7 +173,8 @@ fn one_program_stripped_symbolised_and_with_frame_pointers() {
     }
 }
 
-/// Of the stacks that begin in or pass through `module`: all, and those that end early.
+/// Of the stacks that begin in or pass through `module`: how many there are, how many end early, and the frames of the
+/// deepest.
 fn through(segment: &Segment, module: &str) -> (usize, usize, usize) {
     let sites = sites_of(segment);
     let of: Vec<_> = sites.iter().filter(|s| s.frames.iter().any(|(f, _)| f == module)).collect();

@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-/// Asks until the answer is there.
+/// Repeats a query until it has an answer.
 fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -202,7 +202,7 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
         let may_be_empty = ["Verdicts that stand", "Growth in an hour", "Of the limit"].contains(&title.as_str());
         wait_for(&format!("{title}: {query}"), || {
             let (is_fine, answer, error) = ask(&query);
-            // Before Prometheus can answer at all, the scrape above would not have been there.
+            // Prometheus has answered queries above, so an error here is this query's own.
             assert!(is_fine, "{title}: {query}: {}", String::from_utf8_lossy(&error));
             (may_be_empty || answer.contains("=>")).then_some(())
         });
@@ -297,7 +297,7 @@ fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {
     let fires = |more: &str| firing("leaking", more).contains("=> 1 @").then_some(());
     wait_for("the limit is near at this growth", || fires(",alertname=\"PlimsollOomSoon\""));
     wait_for("the verdict growth", || fires(",alertname=\"PlimsollVerdict\",id=\"growth\""));
-    // The other process was looked at for as long, and its figures are there.
+    // plimsoll has read the other process for as long, and its figures are there.
     let seen = ask("count_over_time(plimsoll_working_set_bytes{target=\"healthy\"}[10m]) > 20");
     assert!(seen.contains("=>"), "{seen}");
     let never = ask("count_over_time(ALERTS{target=\"healthy\",alertstate=\"firing\"}[10m])");

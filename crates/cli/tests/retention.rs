@@ -69,8 +69,8 @@ fn only_child(pid: u32) -> Option<u32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
 }
 
-/// Each is process 1 of its own container, so all have the same PID. Living ones keep their segments, dead ones lose
-/// them.
+/// Each process is number 1 of its own container, so all have the same PID. Living ones keep their segments, dead ones
+/// lose them.
 #[test]
 fn who_lives_in_another_pid_namespace_is_not_dead() {
     if !can_contain() {

@@ -21,7 +21,7 @@ fn fixture(name: &str) -> PathBuf {
     repository().join("fixtures/sites").join(name)
 }
 
-/// Maps of generated code that the fixtures leave in /tmp.
+/// Removes the map of generated code that a fixture leaves in /tmp.
 fn tidy(pid: u32) {
     let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
 }
@@ -180,7 +180,7 @@ fn stack_with<'a>(report: &'a Value, function: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no site with {function}"))
 }
 
-/// Whether these functions appear in this order, from inside outwards, with others in between.
+/// The stack has these functions in this order, from the innermost outwards, perhaps with others in between.
 fn goes_through(site: &Value, order: &[&str]) {
     let all = functions(site);
     let mut rest = all.iter();
@@ -506,7 +506,7 @@ fn go_with_cgo() {
 #[test]
 #[ignore = "full: a second case of node"]
 fn a_node_addon_through_v8() {
-    // They come with node, or with Debian's libnode-dev (.ci/setup).
+    // The headers come with node, or with Debian's libnode-dev (.ci/setup).
     let prefix = must(Command::new("node").args(["-p", "require('path').resolve(process.execPath, '../..')"]));
     let own = Path::new(String::from_utf8_lossy(&prefix).trim()).join("include/node");
     let headers = if own.join("node_api.h").exists() { own } else { PathBuf::from("/usr/include/node") };

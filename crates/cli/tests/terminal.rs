@@ -37,7 +37,7 @@ impl Terminal {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a script of bash with 80 columns; `$plimsoll` is the program. Below its output stands `left-STATUS`.
+    /// Runs a bash script in 80 columns; `$plimsoll` is the program. At the end the screen shows `left-STATUS`.
     fn start(&self, rows: u16, script: &str) {
         let folder = self.0.display();
         let file = self.path("script");
@@ -112,7 +112,7 @@ fn one_of_several_processes_is_chosen() {
     assert!(screen.contains(&format!("pid {second} ")), "{screen}");
 }
 
-/// The report waits for a pipe, so that the line stands as long as the test wants.
+/// The report waits for a pipe, so that the line of progress stays until the test has seen it.
 #[test]
 fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
     let terminal = Terminal::new("progress");
@@ -159,7 +159,7 @@ fn an_interrupt_does_not_end_plimsoll_below_its_pager() {
     terminal.start(10, "$plimsoll why arena-retention");
     terminal.shows("# arena-retention");
     terminal.press(&["C-c"]);
-    // At an interrupt less drops what was typed before it got there.
+    // At an interrupt less drops earlier keys, so the test presses again until the last page shows.
     terminal.shows_what("the last page", |screen| {
         terminal.press(&["G"]);
         screen.contains("(END)")

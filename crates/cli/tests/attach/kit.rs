@@ -40,7 +40,7 @@ impl std::ops::Deref for Jdk {
     }
 }
 
-/// The JVMs of this tier, oldest first.
+/// The JVMs that these tests attach to, oldest first.
 pub fn jdks() -> &'static [Jdk] {
     static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
     JDKS.get_or_init(|| {

@@ -1,5 +1,6 @@
-//! `plimsoll attach` and `detach` on running JVMs 17, 21 and 25, and on native programs (`native`). Under load over many rounds, the books equal the
-//! program's own log and nothing grows. After a detach calls are plain again. Every refusal is one line.
+//! `plimsoll attach` and `detach` on running JVMs 17, 21 and 25, and on native programs (`native`). Under load over
+//! many rounds, the books equal the program's own log and nothing grows. After a detach no call passes a hook. Every
+//! refusal is one line.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +19,7 @@ mod trouble;
 
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};
 
-/// Megabytes that a leak must reach before the test looks for it; samples can show it then.
+/// Bytes that a leak must reach before the test looks for it; samples can show it then.
 const LEAK: u64 = 8 << 20;
 
 fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
@@ -63,7 +64,7 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     for (name, held) in [("code in no file", log.pointers), ("librounds.so", log.jni)] {
         assert_eq!(category(&report, name), held, "{name}: {log:?}{}", dump(&report));
     }
-    // The stream comes from libzip, its state from zlib.
+    // Two blocks for each inflater: libzip allocates the stream, zlib its state.
     assert_eq!(category(&report, "zlib").0, 2 * log.inflaters, "zlib: {log:?}");
     assert_eq!(counter(&report, "unbooked_blocks"), 0);
     assert_eq!(counter(&report, "faults"), 0);
@@ -72,9 +73,9 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     (log, report)
 }
 
-/// The blocks of Unsafe: a category if libjvm's symbols name the function. Otherwise they are beside the VM's own
-/// blocks, and only whole stacks distinguish them. In sampled mode nothing does: then the program's own figure is
-/// taken, if the category is large enough for it.
+/// The blocks of Unsafe have their own category if libjvm's symbols name the function. Otherwise they are in the
+/// category of the VM's own blocks, and only whole stacks distinguish them. In sampled mode nothing does: then this
+/// returns the program's own figure, if the category is large enough for it.
 fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> (u64, u64) {
     let (named, unnamed) = (category(report, "Other"), category(report, "libjvm.so"));
     if named.0 > 0 {
@@ -94,7 +95,7 @@ fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> 
     found.fold((0, 0), |sum, s| (sum.0 + of(s, "live_count"), sum.1 + of(s, "requested_bytes")))
 }
 
-/// Must not grow over the rounds: the tracker's mappings and its own memory.
+/// What must not grow over the rounds: the tracker's mappings and its own memory.
 fn held(java: &Java, report: &Value) -> [u64; 3] {
     let maps = java.mappings();
     let own = maps.lines().filter(|line| is_trackers(line)).count() as u64;
@@ -128,7 +129,7 @@ fn slots_serve_again(java: &mut Java) {
     assert_eq!(java.tell("go"), "gone");
 }
 
-/// The targets of its descriptors. The VM opens more of them for a moment, for example during an attach.
+/// The targets of the VM's file descriptors. It opens more of them for a moment, for example during an attach.
 fn descriptors(java: &Java) -> Vec<String> {
     let list = fs::read_dir(format!("/proc/{}/fd", java.child.id())).expect("descriptors").flatten();
     let mut to: Vec<_> = list.filter_map(|e| Some(fs::read_link(e.path()).ok()?.display().to_string())).collect();
@@ -222,9 +223,9 @@ fn a_detach_gives_everything_back() {
         java.done(&["detach", &java.pid()]);
         assert_eq!(hooked_words(&java), 0, "detached");
         assert_eq!(protections(&java), before, "detached");
-        // The program goes on with plain calls, and its books stay as they were.
+        // The program's calls no longer pass a hook, and its books stay as they were.
         let log = java.stop();
-        // The machine may be busy.
+        // On a busy machine no thread of the program may have run yet.
         wait_until("the program to go on", || {
             assert_eq!(java.tell("go"), "gone");
             std::thread::sleep(Duration::from_millis(50));
@@ -275,7 +276,7 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
                 let to = to.to_str().expect("a path");
                 java.done(&["report", &java.pid(), "--by", "site", "--format", "json", "-o", to]);
             };
-            // Only of the library: the VM's own memory grows as well.
+            // Only the library's blocks: the VM's own memory grows as well.
             let leaked = || category(&java.report(), "liborders.so").1;
             save(1);
             let before = leaked();
@@ -290,7 +291,7 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
                 let mut words = l.split_whitespace();
                 words.next().is_some_and(|n| n.starts_with('+')) && words.next() == Some("MiB")
             };
-            // Entries without a stack (blocks of other samples, mappings) have no frames below.
+            // Entries without a stack (blocks of other samples, mappings) have no frames below them.
             let is_frame = |l: &&&str| l.starts_with("        ") && !l.contains('→');
             let is_orders = |i: usize| lines[i + 1..].iter().take_while(is_frame).any(|l| l.contains("Orders."));
             let stacks: Vec<usize> = (3..lines.len()).filter(|&i| by_mebibytes(lines[i]) && is_orders(i)).collect();

@@ -88,7 +88,8 @@ fn rounds(rounds: usize) {
     assert_eq!(program.said(), "");
 }
 
-/// strace kills plimsoll before its Nth call of ptrace, for every N. The program must go on as if nothing had been.
+/// strace kills plimsoll before its Nth call of ptrace, for every N (in `make test`, every third). The program must go
+/// on as if nothing had happened.
 #[test]
 fn plimsoll_is_killed_at_any_step() {
     let every = if crate::stage::is_full() { 1 } else { 3 };
@@ -124,7 +125,7 @@ fn plimsoll_is_killed_at_any_step() {
             assert!(output.status.success(), "step {n}: {}", String::from_utf8_lossy(&output.stderr));
             break;
         }
-        // A helper that was started before goes on: wait until it has attached, or until there is none.
+        // A helper thread that plimsoll started before it was killed runs on: wait until it has attached or ended.
         wait_until("a detach", || {
             let has_helper = threads(&program.pid()) > at_start;
             let detached = plimsoll(&["detach", &program.pid()]);
@@ -208,7 +209,8 @@ impl Redis {
     }
 }
 
-/// Redis counts the usable sizes of its blocks itself: `used_memory`. Its growth since the attach is what the books have.
+/// Redis counts the usable sizes of its blocks itself: `used_memory`. The books must equal the growth of that figure
+/// since the attach.
 #[test]
 fn books_of_redis_match_its_own_count() {
     let redis = Redis::start("redis-attach");
@@ -225,13 +227,14 @@ fn books_of_redis_match_its_own_count() {
     let (own, ours) = (used() - before, live_bytes(&books(&redis.server.pid())));
     println!("exercised: redis counts {own} B since the attach, the books {ours} B");
     assert!(own > 10 << 20);
-    // The table of keys from before is freed when it grows, and what the client's connection took comes on top.
+    // Two causes of a difference: Redis frees the earlier table of keys when it grows, and the client's connection
+    // takes memory.
     assert!(ours.abs_diff(own) < own / 50, "redis counts {own} B since the attach, the books {ours} B");
     done(&["detach", &redis.server.pid()]);
     assert_eq!(redis.ask(&["dbsize"]).trim(), "41000", "it serves on");
 }
 
-/// A program that writes how far it is into a file.
+/// A program that counts its steps in a file.
 struct Beating {
     service: Service,
     heartbeat: PathBuf,
@@ -252,7 +255,7 @@ impl Beating {
         fs::read_to_string(&self.heartbeat).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// It lives and gets on.
+    /// Waits until the program has made progress.
     fn goes_on(&self) {
         let then = self.beats();
         wait_until("it to go on", || self.beats() > then + 10);
@@ -295,7 +298,7 @@ fn idle_programs_are_entered() {
         let (reads, input) = std::io::pipe().expect("a pipe");
         let program = Service::reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
         let pid = program.pid();
-        // read, poll, select, nanosleep, futex, epoll_pwait; before, it may be a shell that will exec.
+        // read, poll, select, nanosleep, futex, epoll_pwait. Before that, the process may be a shell that will exec.
         let waits = [
             libc::SYS_read,
             libc::SYS_poll,
@@ -317,7 +320,8 @@ fn idle_programs_are_entered() {
     }
 }
 
-/// setfsuid(2) is for one thread. Such a thread is not borrowed, and the process isn't taken for another one.
+/// setfsuid(2) changes the rights of one thread. Plimsoll doesn't borrow that thread, and doesn't conclude that the
+/// process has become another program.
 #[test]
 fn a_thread_with_rights_of_its_own_is_left_alone() {
     let program = start("native-own-rights", &compiled(&["-DOWN_RIGHTS"]), &[]);
@@ -325,7 +329,7 @@ fn a_thread_with_rights_of_its_own_is_left_alone() {
     program.done(&["detach", &program.pid()]);
 }
 
-/// Attach and detach, in turn: each enters the program once. The program checks itself, or gets on.
+/// Attach and detach, in turn: each enters the program once. `check` asks the program, or waits for its progress.
 fn entered(times: usize, name: &str, pid: &str, mut check: impl FnMut()) {
     let mappings = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives").lines().count();
     let mut settled = 0;

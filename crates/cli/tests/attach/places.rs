@@ -12,7 +12,7 @@ use crate::stage::{Scratch, mounting, say};
 
 const NOBODY: u32 = 65534;
 
-/// Whether this machine allows the case; one that it does not allow is reported.
+/// Whether this machine allows the case. A case that it does not allow is reported.
 fn can(case: &str, command: &mut Command) -> bool {
     let can = command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
     if !can {
@@ -33,7 +33,8 @@ pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
     inside
 }
 
-/// One round on a JVM in any place: after the attach the books equal the program's, and after the detach it goes on.
+/// One round on a JVM in any environment: after the attach the books equal the program's log, and after the detach the
+/// program goes on.
 fn goes_through(java: &mut Java, context: &str) -> String {
     let said = java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert!(said.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{said}");
@@ -207,8 +208,8 @@ fn root_attaches_to_another_user_s() {
     for jdk in jdks() {
         let scratch = Scratch::new("nobody");
         let mut java = of_nobody(jdk, &scratch, &[], "nobody");
-        // A killed VM of root had the same PID, and its socket is in the way. Plimsoll removes nothing with root's
-        // rights; the sentence names the file.
+        // As if a killed VM of root had had the same PID: its socket is in the way. Plimsoll removes nothing with
+        // root's rights; the message names the file.
         let dead = format!("/tmp/.java_pid{}", java.pid());
         let _ = fs::remove_file(&dead);
         drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
@@ -229,7 +230,8 @@ fn root_attaches_to_another_user_s() {
     }
 }
 
-/// In a user namespace, outside root has no special rights: the VM takes commands only from its own user.
+/// A VM in a user namespace takes commands only from its own user: root outside of the namespace has no special rights
+/// in it.
 #[test]
 fn root_attaches_into_a_user_namespace() {
     let mut inside = Command::new("setpriv");

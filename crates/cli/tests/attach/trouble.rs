@@ -35,7 +35,7 @@ fn is_clear(output: &Output, context: &str) -> bool {
     output.status.success()
 }
 
-/// How long one attach and one detach take on this machine: interrupting at fractions of it meets each of their phases.
+/// How long one attach and one detach take on this machine. Interruptions at fractions of these times meet each phase.
 fn durations(java: &Java) -> [Duration; 2] {
     ["attach", "detach"].map(|verb| {
         let began = Instant::now();
@@ -102,8 +102,8 @@ fn the_command_is_killed_in_the_middle() {
                 }
             }
             assert_eq!(java.tell("turn"), "turned", "JDK {}", jdk.major);
-            // The VM may still have the request of the killed command queued, and it may undo the attach: send one more
-            // behind it.
+            // The VM may still have the killed command's request in its queue, and that request may undo a later
+            // attach. A detach goes into the queue behind it first.
             is_clear(&plimsoll(&["detach", &java.pid()]), "after them");
             java.done(&["attach", &java.pid(), "--sites", "exact"]);
             assert_eq!(java.tell("turn"), "turned");

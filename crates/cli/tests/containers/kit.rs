@@ -80,7 +80,7 @@ impl Container {
         self.scratch.path()
     }
 
-    /// Compiles the program `healthy`, which holds 8 MiB, in the folder. It prints how much lives.
+    /// Compiles the program `healthy`, which holds 8 MiB, in the folder. It prints its live bytes.
     pub fn with_target(self) -> Container {
         compiled(
             "../explain/healthy",
@@ -113,8 +113,8 @@ impl Container {
         Said { code: output.status.code(), text: String::from_utf8_lossy(&text).into_owned() }
     }
 
-    /// Starts the target with `before` in front of it, and once it holds its memory explains it with `observer` in front.
-    /// What the target holds, and the report.
+    /// Starts the target with `before` in front of its command line. Once it holds its memory, explains it with
+    /// `observer` in front. Returns what the target holds, and the report.
     pub fn explain(&self, before: &str, observer: &str) -> (u64, Explained) {
         let script = format!(
             "rm -f truth; {before} ./healthy 8 >truth & \

@@ -24,7 +24,7 @@ fn in_a_pid_namespace_of_its_own_it_lists_only_itself_and_says_why() {
     let rows: Vec<&str> = list.text.lines().filter(|line| line.contains(" MiB ") || line.contains(" KiB ")).collect();
     assert!(rows.is_empty(), "{rows:?}");
     assert!(list.text.contains("only processes of this PID namespace") && list.text.contains("--pid=host"));
-    // A PID of the host is none here, and the sentence says where it was looked for.
+    // A PID of the host doesn't exist in here, and the message says where plimsoll looked for it.
     let refused = container.run("exec plimsoll explain 4194305");
     refused.is_one_line(&["no process 4194305 in this PID namespace"]);
     let doctor = container.run("exec plimsoll doctor");

@@ -1,4 +1,5 @@
-//! The manifests in contrib/: their rights are parsed out of the files and tried, so that a right too few shows here.
+//! The manifests in contrib/: this test parses their rights out of the files and runs with exactly these, so a missing
+//! right fails here.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ fn of_daemonset() -> String {
     bounded(only(&contrib("kubernetes/daemonset.yaml"), "add: [", "]").split(", "))
 }
 
-/// Starts the container's command with `rights`, over a root that can't be written to, beside a target that is big enough for `--all`.
-/// What the server printed at its start, and `/metrics`.
+/// Starts the container's command with `rights`, over a read-only root, beside a target that is big enough for `--all`.
+/// Returns the target's live bytes, what the server printed at its start, and `/metrics`.
 #[track_caller]
 fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> (u64, String, String) {
     let command: Vec<&str> = only(manifest, "command: [\"/plimsoll\", ", "]").split(", ").collect();
@@ -61,7 +62,7 @@ fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> 
     (live.expect("what lives"), start.to_owned(), metrics.to_owned())
 }
 
-/// The metrics have the target's blocks, to 3 %.
+/// The metrics have the target's blocks, within 3 %.
 #[track_caller]
 fn has_the_blocks(live: u64, metrics: &str) {
     let line = metrics.lines().find(|line| {
@@ -92,7 +93,7 @@ fn the_daemonset_s_rights_suffice_for_any_user_s_process() {
     let (live, start, metrics) = serves(&container, &manifest, OWNER, &of_daemonset());
     assert!(start.contains("user nobody"), "the listening process gives up root: {start}");
     has_the_blocks(live, &metrics);
-    // Without the capability that opens processes, there is no line but the totals: the test can fail.
+    // Without the capability that opens processes, there are only totals: so the test can fail.
     let without = of_daemonset().replace(",+sys_ptrace", "");
     assert_eq!(container.explain(OWNER, &without).1.resident("glibc-live"), None);
     let (live, explained): (u64, Explained) = container.explain(OWNER, &of_daemonset());

@@ -11,7 +11,7 @@ fn container(case: &str) -> Option<Container> {
     Container::new(case).map(Container::with_target)
 }
 
-/// The ledger has the target's blocks to 3 %, and nothing of the process was closed.
+/// The ledger has the target's blocks within 3 %, and no source of the process was refused.
 #[track_caller]
 fn is_whole(live: u64, explained: &Explained) {
     let found = explained.resident("glibc-live").unwrap_or(0);

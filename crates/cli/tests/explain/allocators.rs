@@ -128,7 +128,7 @@ fn tcmalloc_s_heap_is_split_as_its_own_statistics_say() {
     }
 }
 
-/// What is resident of mimalloc's heap.
+/// The parts of mimalloc's heap that are resident.
 const MIMALLOC: [&str; 4] = [
     "mimalloc: live",
     "mimalloc: free beside live blocks",
@@ -178,7 +178,7 @@ fn mimalloc_s_heap_is_split_as_the_program_counts_it() {
         let rss = |explained: &Explained| explained.0["rss_bytes"].as_u64().unwrap();
         is_near("saving", rss(&explained) - rss(&with), most(delay));
         assert!(!with.verdicts().contains(&"allocator-retention"), "{:#}", with.0["verdicts"]);
-        // And the second: all threads that are left call it. 2.0 keeps what lies in segments with live blocks.
+        // The second remedy, applied: all remaining threads call it. 2.0 keeps what lies in segments with live blocks.
         let [before, after] = fixture.trims();
         assert!(before - after <= most(collect) + MIB && before - after >= 200 * MIB, "{before} {after} {verdict:#}");
     }

@@ -77,7 +77,7 @@ impl Fixture {
         panic!("the fixture doesn't come to rest");
     }
 
-    /// Has a fixture that was started with a pipe as its standard input serve one round of load, and waits for the end of that.
+    /// Has a fixture serve one round of load, and waits until it has served it. Its standard input must be a pipe.
     pub fn serves(&mut self) {
         let input = self.child.stdin.as_mut().expect("piped");
         input.write_all(b"go\n").and_then(|()| input.flush()).expect("it reads");

@@ -35,7 +35,7 @@ impl Build {
     }
 }
 
-/// Without Go's own settings of whoever runs the tests.
+/// Starts the program without the Go settings of the user who runs the tests.
 fn started(program: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Fixture {
     let mut command = Command::new(program);
     for name in ["GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS"] {
@@ -129,7 +129,7 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
         let fixture = started(&program, &[], &[("GODEBUG", &advice)]);
         let explained = fixture.explained();
         is_split_as_stated(&advice, &fixture, &explained);
-        // The kernel may have taken some already: smaps says what is left of it, whoever reads it.
+        // The kernel may have taken some already: smaps has what is left.
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", fixture.pid())).unwrap();
         let lazy = maps.lines().filter_map(|line| line.strip_prefix("LazyFree:")?.trim().strip_suffix(" kB"));
         let left: u64 = lazy.map(|kib| kib.trim().parse::<u64>().unwrap() * 1024).sum();

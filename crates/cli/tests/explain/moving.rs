@@ -32,7 +32,8 @@ fn line<'e>(explained: &'e Explained, id: &str) -> &'e Value {
     explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == id).expect(id)
 }
 
-/// `beside` is what else the line has; `slack` is what the program itself may be wrong by.
+/// The line covers the truth within its error. `slack`: by how much the program's own figure may be wrong, or the line
+/// hold other memory.
 #[track_caller]
 fn covers(case: &str, explained: &Explained, id: &str, [least, most]: [u64; 2], slack: u64) {
     let of = |key: &str| line(explained, id)[key].as_u64().unwrap();

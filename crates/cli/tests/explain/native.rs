@@ -145,14 +145,15 @@ fn a_reservation_costs_nothing() {
     let fixture = Fixture::c("reserved", &[]);
     let explained = fixture.explained();
     explained.line_is("other-anonymous", fixture.truth("touched"));
-    // The touched pages are the program's own mmap: from outside nobody can say whose.
+    // The touched pages are the program's own mmap: from outside, no source names their owner.
     own_verdicts(&explained, &["unclear"]);
     let unclear = explained.verdict("unclear");
     assert!(unclear["summary"].as_str().unwrap().contains("other anonymous"), "{unclear:#}");
     assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll attach"), "{unclear:#}");
 }
 
-/// Beside it is a copy of the same file that was only read: the program's own memory.
+/// The fixture lays its own program out in memory as a packer does, and reads the file into memory beside it. Only the
+/// first copy is a program; the second is the fixture's own data.
 #[test]
 fn a_program_without_a_file_is_told_from_a_file_that_was_read() {
     let fixture = Fixture::c("unpacked", &[]);

@@ -17,14 +17,14 @@ fn burst_beside_the_agent(jdk: &Jdk) {
     let explained = workers.explained();
     has(&case, &explained, &["arena-retention"]);
     let trim = remedy(&explained, "arena-retention", 0);
-    // By the line: the compilers, busy with the agent, give back memory of their own meanwhile.
+    // Compares the line and not RSS: the compilers, busy with the agent, give back memory of their own meanwhile.
     let before = explained.line("glibc-retained");
     typed(&mut workers, &trim);
     let after = workers.explained().line("glibc-retained");
     let (least, most) = promised(&trim).expect("a figure");
     assert!(before - after <= most && (before - after) * 10 >= least * 9, "{case}: {before} to {after}: {trim:#}");
     workers.serves();
-    // Which instrumentations a program needs isn't known: none is named, and no figure is promised.
+    // Plimsoll can't know which instrumentations a program needs: it names none, and promises no figure.
     let remedies = explained.verdict("arena-retention")["remedies"].as_array().unwrap().clone();
     let switch = remedies.iter().find(|remedy| how(remedy).starts_with("-Dotel")).expect("the agent's remedy");
     assert_eq!((how(switch), promised(switch)), ("-Dotel.instrumentation.NAME.enabled=false", None), "{case}");

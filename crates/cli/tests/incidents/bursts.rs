@@ -1,10 +1,11 @@
-//! Workers that deflated all together once, under a cap of the arenas and without: what malloc keeps of it, and a trim.
+//! Workers that deflated all together once, with a cap on the arenas and without: what malloc keeps afterwards, and a
+//! trim.
 
 use crate::fixture::Fixture;
 use crate::kit::{evidence, has, how, on, promised, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
 
-/// Interpreted: what compilers take or give back between the readings is none of the workers'.
+/// Interpreted: compilers would take and give back memory between the readings, beside the workers'.
 fn burst(jdk: &Jdk, cap: Option<&str>) -> Fixture {
     let environment: Vec<(&str, &str)> = cap.map(|cap| ("MALLOC_ARENA_MAX", cap)).into_iter().collect();
     start(jdk, &["-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch", "-Xint"], "Burst", &["40", "12"], &environment)

@@ -1,4 +1,5 @@
-//! A Java heap that grew for a peak: the flags that each collector's remedy prints, in force from a new start on. They promise no figure.
+//! A Java heap that grew for a peak: each collector's remedy prints flags, and a new start with them takes less. The
+//! flags promise no figure.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +7,14 @@ use crate::fixture::Fixture;
 use crate::kit::{MIB, has, how, on, remedy, rss, saved, start};
 use crate::stage::Jdk;
 
-/// The collector gives back after a minute of idleness, in steps; a busy machine may take several.
+/// The collector gives memory back in steps after an idle minute; on a busy machine that may take several minutes.
 const PATIENCE: Duration = Duration::from_secs(400);
 
 fn peak(jdk: &Jdk, options: &[&str]) -> Fixture {
     start(jdk, &[&["-Xmx512m"], options].concat(), "Peak", &["360", "40"], &[])
 }
 
-/// `which` of the verdict's remedies, and the option that it takes the place of.
+/// Starts anew with one of the verdict's remedies. `which`: its index; `replaces`: the option in whose place it goes.
 fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &[&str]) {
     let case = format!("heap after a peak, {}, JDK {}", options.join(" "), jdk.major);
     let grown = peak(jdk, options);

@@ -1,4 +1,4 @@
-//! Inflaters that nobody ended, too few for a warning: the way out of `unclear`, to its end.
+//! Inflaters that nobody ended, too few for a warning: the steps that `unclear` proposes, all of them.
 
 use crate::fixture::Fixture;
 use crate::kit::{SMALL_HEAP, evidence, has, on, remedy, rss, saved, start, typed};
@@ -16,14 +16,14 @@ fn attach_names_the_line(jdk: &Jdk, nmt: &str) {
     let explained = open.explained();
     has(&case, &explained, &["unclear"]);
     let (grown, bytes) = (open.truth("grown"), explained.verdict("unclear")["bytes"].as_u64().unwrap());
-    // What it can't judge is these blocks; with NMT also what the VM's books lack besides.
+    // The verdict can't judge these blocks; with NMT also what else the VM's own books lack.
     assert!(bytes.abs_diff(grown) <= grown / 10 + (2 << 20), "{case}: {bytes}, {grown} grown");
     let said = evidence(&explained, "unclear");
     assert!(said.contains("an Inflater's window"), "{case}: {said}");
     let report = typed(&mut open, &remedy(&explained, "unclear", 0));
     assert!(report.contains("Inflaters.open"), "{case}: {report}");
     open.serves();
-    // The line ends them now.
+    // The program with the fix: the named line ends its inflaters.
     let mut ended = inflaters(jdk, &books, "closed");
     saved(&case, &remedy(&explained, "unclear", 0), explained.0["rss_bytes"].as_u64().unwrap(), rss(&ended));
     has(&case, &ended.explained(), &["healthy"]);

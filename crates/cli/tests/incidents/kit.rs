@@ -30,7 +30,7 @@ const SUBJECTS: [(&str, &[&str]); 9] = [
     ("Streams", &["zstd", "snappy", "lz4"]),
 ];
 
-/// In `make test` a case has one VM, the one that it names; in `make test-full` all.
+/// The VMs of a case: in `make test` the one that it names, in `make test-full` all.
 pub fn on(major: u32) -> Vec<Jdk> {
     if is_full() { vms() } else { vec![jdk(major).expect("a JDK 17 and a JDK 25 (run .ci/setup)")] }
 }
@@ -94,7 +94,7 @@ pub fn start(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str], envir
     started(command(jdk, options, class, arguments).envs(environment.iter().copied()))
 }
 
-/// Exactly these; the machine's own cgroup may be near its limit besides.
+/// The verdicts are exactly these. `limit-near` doesn't count: the machine's own cgroup may be near its limit.
 #[track_caller]
 pub fn has(case: &str, explained: &Explained, expected: &[&str]) {
     let mut found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
@@ -127,7 +127,8 @@ pub fn how(remedy: &Value) -> &str {
     remedy["how"].as_str().expect("a command")
 }
 
-/// What `remedy` prints, typed into a shell command by command. In place of the minute that one may ask for, the program gets load.
+/// Types the remedy's commands into a shell, one after another. Where the remedy says to wait a minute, the program
+/// gets load instead.
 pub fn typed(fixture: &mut Fixture, remedy: &Value) -> String {
     let folder = |program: &std::path::Path| program.parent().expect("a folder").display().to_string();
     let tools = folder(&installed().first().expect("a JDK (run .ci/setup)").bin("jcmd"));
@@ -152,15 +153,17 @@ pub fn rss(fixture: &Fixture) -> u64 {
     rss.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
 }
 
-/// Least and most that a remedy is to give back; None where it promises nothing.
+/// The least and the most bytes that a remedy promises to give back; None where it promises nothing.
 pub fn promised(remedy: &Value) -> Option<(u64, u64)> {
     Some((remedy["saving_least_bytes"].as_u64()?, remedy["saving_bytes"].as_u64()?))
 }
 
-/// What the VM's other threads may take or give back between the two readings of RSS; the intervals are of one remedy alone.
+/// What the VM's other threads may take or give back between the two readings of RSS. A remedy's interval doesn't
+/// include it.
 const OTHERS: i64 = MIB as i64;
 
-/// Holds what was saved against what was promised. A row of `make bench --only savings` besides, where that runs us.
+/// Compares what was saved with what was promised. If `make bench --only savings` runs the test, also writes a row for
+/// it.
 #[track_caller]
 pub fn saved(case: &str, remedy: &Value, before: u64, after: u64) {
     let measured = before as i64 - after as i64;

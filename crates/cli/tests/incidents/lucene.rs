@@ -17,7 +17,7 @@ fn mapped_index(jdk: &Jdk) {
         Err(reason) => return skip("Lucene in a cgroup", &reason),
     };
     group.limit(200 * MIB);
-    // On a disk: a tmpfs can't give its pages back. /tmp may be one.
+    // On a disk: the kernel can't reclaim the pages of a tmpfs, and /tmp may be one.
     let folder = Scratch::new("lucene");
     let case = format!("Lucene, an index of 57 MiB in mapped files, JDK {}", jdk.major);
     let mut searched = index(jdk, &group, &folder);
@@ -27,14 +27,14 @@ fn mapped_index(jdk: &Jdk) {
     assert!(verdicts.iter().all(|verdict| verdict["severity"] == "note"), "{case}: {verdicts:#?}");
     has(&case, &explained, &["healthy", "mapped-file-growth"]);
     assert!(!explained.verdicts().contains(&"limit-near"), "{case}: {verdicts:#?}");
-    // The first remedy tells what is to be judged: without the files there is no growth.
+    // The first remedy shows which memory counts: without the files there is no growth.
     let printed = typed(&mut searched, &remedy(&explained, "mapped-file-growth", 0));
     let kib = |name: &str| {
         let line = printed.lines().find_map(|line| line.strip_prefix(name)).expect("its line");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
     };
     assert!(kib("RssFile:") >= searched.truth("stored") && kib("RssAnon:") < 120 * MIB, "{case}: {printed}");
-    // Below what is charged: the kernel takes cache back in place of killing, and the program goes on.
+    // A limit below the charge: the kernel reclaims cache instead of killing, and the program goes on.
     let cache = || group.stat()["file"];
     let (before, charged) = (cache(), explained.0["cgroup"]["charged_bytes"].as_u64().expect("a cgroup"));
     group.limit(charged - 30 * MIB);

@@ -1,5 +1,6 @@
-//! Incidents with known answers, on real libraries from Maven Central: the owner of the memory, exactly the right verdicts, and the
-//! remedy typed as it is printed, with the saving that it was to have and a program that works afterwards.
+//! Incidents with known answers, on real libraries from Maven Central: the owner of the memory, exactly the right
+//! verdicts, and the remedy typed as it is printed. The remedy must save what it promised, and the program must work
+//! afterwards.
 //!
 //! One case of each kind is in `make test`, on one JVM; the others, and the other JVMs, are in `make test-full`.
 

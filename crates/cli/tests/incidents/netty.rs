@@ -9,7 +9,7 @@ use crate::stage::Jdk;
 const BUFFERS: u64 = 200;
 const BYTES: u64 = 500_000;
 
-/// With these Netty calls Unsafe by itself, and its buffers are in no count of java.nio's.
+/// With these options Netty calls Unsafe directly, so java.nio counts none of its buffers.
 const WITHOUT_CLEANER: [&str; 2] =
     ["-Dio.netty.tryReflectionSetAccessible=true", "--add-opens=java.base/java.nio=ALL-UNNAMED"];
 
@@ -33,10 +33,10 @@ fn counted_by_nio(jdk: &Jdk, which: &str) {
     let explained = kept.explained();
     has(&case, &explained, &["direct-buffer-growth"]);
     near(&case, "direct buffers", explained.line("direct-buffers"), kept.truth("used"));
-    // NIO's cache is none of Netty's business.
+    // Netty's buffers don't come from the cache that NIO keeps for each thread.
     let verdict = explained.verdict("direct-buffer-growth");
     assert!(!verdict["remedies"].to_string().contains("maxCachedBufferSize"), "{case}: {verdict:#}");
-    // A collection frees nothing that is in use: so the verdict says, and so it is.
+    // The verdict says that a collection frees nothing that is in use; this collection frees nothing.
     let collect = remedy(&explained, "direct-buffer-growth", 0);
     assert!(how(&collect).ends_with("GC.run"), "{case}: {collect:#}");
     typed(&mut kept, &collect);

@@ -7,7 +7,7 @@ use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, rem
 use crate::stage::{Jdk, Scratch};
 
 fn rocks(jdk: &Jdk, folder: &Path, iterators: u32, end: &str, cache: &str) -> Fixture {
-    // Interpreted: what compilers take meanwhile would count as grown.
+    // Interpreted: memory of the compilers would count as growth.
     let options = [&SMALL_HEAP[..], &["-Xint", BOOKS]].concat();
     let _ = std::fs::remove_dir_all(folder.join("base"));
     let base = folder.join("base").display().to_string();
@@ -69,7 +69,7 @@ fn unclosed_iterators(jdk: &Jdk) {
     // Two VMs, so other parts of them differ too: by 2 MiB, seen in eight runs.
     let (gives, truth) = (before - after, grown - left);
     assert!(gives.abs_diff(truth) <= truth * 3 / 100 + 4 * MIB, "{case}: closing gives back {gives}, truth {truth}");
-    // The owner: what the iterators hold more is in the line of live blocks.
+    // The owner: the line of live blocks has what the open iterators hold in addition.
     near(&case, "live blocks", explained.line("glibc-live") - closes.explained().line("glibc-live"), truth);
     closes.serves();
 }

@@ -5,11 +5,11 @@ use crate::fixture::{Explained, Fixture};
 use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
 
-/// What the streams' byte arrays need, touched from the start: what grows is native.
+/// Enough heap for the streams' byte arrays, touched from the start, so that all growth is native.
 const HEAP: [&str; 3] = ["-Xms96m", "-Xmx96m", "-XX:+AlwaysPreTouch"];
 
-/// A class path with all four libraries: what is only there must not be suspected. Interpreted: what compilers take
-/// meanwhile would count as grown.
+/// The class path has all four libraries: a library that is only present must not be suspected. Interpreted: memory of
+/// the compilers would count as growth.
 fn streams(jdk: &Jdk, library: &str, count: u32, options: &[&str], end: &str) -> Fixture {
     let heap = if library == "zstd" { SMALL_HEAP } else { HEAP };
     let options = [&heap[..], &["-Xint"], options].concat();
@@ -69,7 +69,7 @@ fn gzip(jdk: &Jdk) {
     remedies(&case, jdk, "gzip", 500, &[BOOKS], &mut leaks, &explained);
 }
 
-/// Too little for a warning where NMT is off: what can't be judged names its suspect.
+/// Too little for a warning where NMT is off: `unclear` names the suspect.
 fn zstd_without_books(jdk: &Jdk) {
     let case = format!("zstd-jni, 60 pairs of streams never closed, NMT off, JDK {}", jdk.major);
     let mut leaks = streams(jdk, "zstd", 60, &[], "open");

@@ -13,7 +13,8 @@ fn executors(jdk: &Jdk, which: &str) -> Fixture {
     start(jdk, &SMALL_HEAP, "Executors", &[&EXECUTORS.to_string(), "600", which], &[])
 }
 
-/// What the kernel has resident in the stacks: of each of those threads the mapping that its stack pointer lies in.
+/// Resident bytes of the stacks of the threads whose names begin with `name`, from the kernel: of each, the mapping
+/// that its stack pointer lies in.
 fn stacks(pid: u32, name: &str) -> u64 {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let mut mappings = Vec::new();
@@ -117,7 +118,7 @@ fn a_client_resources_for_each_client(jdk: &Jdk) {
     assert_eq!(one.truth("threads"), 8);
     saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));
     one.serves();
-    // With one nothing is to be shared.
+    // A single ClientResources: there is nothing to share.
     let explained = one.explained();
     has(&case, &explained, &["healthy"]);
     assert!(!explained.0["verdicts"].to_string().contains("ClientResources"), "{case}: {:#}", explained.0["verdicts"]);

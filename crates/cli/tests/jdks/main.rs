@@ -24,7 +24,7 @@ fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
     }) {
         let explained = service.explained();
         for line in ["java-heap", "class", "code-cache", "gc"] {
-            // Only NMT's detail tells where JDK 8 has its metaspace.
+            // Only NMT's detail shows where the metaspace of JDK 8 is.
             let is_known = line != "class" || service.jdk > 8 || has_nmt;
             assert_eq!(explained.line(line) > 0, is_known, "{service}: {line}: {:#}", explained.0["lines"]);
         }

@@ -15,7 +15,7 @@ const CITED: [(&[&str], u32); 5] = [
     (&["-XX:ZUncommitDelay=60"], 13),
     (&["-XX:+UnlockExperimentalVMOptions", "-XX:TrimNativeHeapInterval=60000"], 17),
 ];
-/// Each with the first of the seven that starts with it.
+/// Each collector with the first of the seven JDKs that starts with it.
 const COLLECTORS: [(&str, u32); 5] =
     [("UseSerialGC", 8), ("UseParallelGC", 8), ("UseG1GC", 8), ("UseShenandoahGC", 11), ("UseZGC", 17)];
 
@@ -37,8 +37,8 @@ fn options_exist_from_the_version_that_the_pages_name() {
     }
 }
 
-/// A heap of 256 MiB that was touched at start and is empty. Every VM starts with what is proposed for it, and without a word
-/// against it; where a collector has an option that makes the heap smaller, that option is proposed.
+/// A heap of 256 MiB that was touched at start and is empty. Every VM starts with the options that are proposed for it,
+/// and prints no warning. Where a collector has an option that makes the heap smaller, that option is proposed.
 #[test]
 #[ignore = "full: makes a root with seven JDKs"]
 fn every_vm_starts_with_the_options_that_are_proposed_for_it() {
@@ -54,7 +54,7 @@ fn every_vm_starts_with_the_options_that_are_proposed_for_it() {
             let proposed = options(explained.verdict("heap-committed-unused"));
             let shrinks = ["ShrinkHeapInSteps", "G1PeriodicGCInterval", "UncommitDelay"];
             let is_offered = proposed.iter().any(|how| shrinks.iter().any(|option| how.contains(option)));
-            // Of JDK 11, Serial has such an option; G1 and Shenandoah don't yet.
+            // In JDK 11 only Serial has such an option; G1 and Shenandoah don't yet.
             assert_eq!(is_offered, jdk >= 17 || (jdk, collector) == (11, "UseSerialGC"), "{context}: {proposed:?}");
             for how in proposed {
                 let options: Vec<&str> = [&collector_flag[..], "-Xmx512m"].into_iter().chain(how.split(' ')).collect();

@@ -13,7 +13,7 @@ use crate::fixture::{Explained, Fixture, PLIMSOLL, fresh};
 use crate::roots::{JDKS, Root, home_of, target};
 use crate::stage::{installed, must, repository};
 
-/// The service's classes, compiled once for the oldest of them.
+/// The service's classes, compiled once for the oldest of the JDKs.
 fn classes() -> &'static Path {
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     CLASSES.get_or_init(|| {
@@ -28,7 +28,7 @@ fn source() -> PathBuf {
     repository().join("fixtures/java/jdks/Service.java")
 }
 
-/// The service on one JDK. It ends with this value.
+/// The service on one JDK. Ends when dropped.
 pub struct Service {
     pub jdk: u32,
     fixture: Fixture,
@@ -40,7 +40,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// The root with the JDKs. None, and a line about it, where nobody may make one.
+/// The root with the JDKs. None, with a line that says so, where the machine doesn't allow a root of its own.
 pub fn jdks() -> Option<Root> {
     Root::of_jdks(target(env!("CARGO_TARGET_TMPDIR")))
 }
@@ -67,7 +67,7 @@ impl Service {
         let mut java = java(root, jdk);
         java.args(["-Xms64m", "-Xmx64m"]).args(flags).args(["-cp", &inside, "Service"]);
         let fixture = Fixture::run(java.stdin(Stdio::piped()));
-        // The classes that it needs are loaded.
+        // The service has loaded the classes that it needs.
         let _ = fs::remove_dir_all(root.0.join(&inside[1..]));
         Service { jdk, fixture }
     }

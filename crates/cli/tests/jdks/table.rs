@@ -11,7 +11,7 @@ use crate::stage::repository;
 const BEGIN: &str = "<!-- The test jdks::table writes what follows. -->\n\n";
 const END: &str = "\n<!-- The end of what the test writes. -->\n";
 const HEAP: u64 = 64 << 20;
-/// Products of the JDKs, none experimental: a VM that lacks one refuses to start with it.
+/// Collectors that are product options in the JDKs, none experimental: a VM that lacks one refuses to start with it.
 const COLLECTORS: [(&str, &str); 6] = [
     ("Serial", "-XX:+UseSerialGC"),
     ("Parallel", "-XX:+UseParallelGC"),

@@ -7,7 +7,7 @@ use std::process::Command;
 /// The suites, oldest kernel first, and the version of each; the last one has Debian's newest.
 pub const SUITES: [(&str, &str); 4] = [("bullseye", "5.10."), ("bookworm", "6.1."), ("trixie", "6.12."), ("sid", "")];
 
-/// A bootable kernel, and the module that makes disks of memory where it is not compressed.
+/// A bootable kernel. `ram_disk`: the module that makes disks of memory, in suites where the file is not compressed.
 pub struct Kernel {
     pub image: PathBuf,
     pub ram_disk: Option<PathBuf>,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::kernel::{Kernel, SUITES};
 use crate::{repository, roots, target};
 
-/// One boot, under load of other tests.
+/// Seconds for one boot, while other tests run.
 const LONGEST: &str = "1200";
 
 pub struct Row {
@@ -42,7 +42,7 @@ impl Machine {
         serde_json::from_str(out).unwrap_or_else(|e| panic!("{} {name}: {e}: {status} {out}{err}", self.release))
     }
 
-    /// What a row that must end well says.
+    /// The output of a row that must succeed.
     pub fn text(&self, name: &str) -> &str {
         let Row { out, err, status } = self.row(name);
         assert_eq!(*status, 0, "{} {name}: {out}{err}", self.release);

@@ -85,7 +85,7 @@ fn explain_has_the_limit_and_what_is_charged_against_it() {
         let (limit, group) = (&ledger["limit"], &ledger["cgroup"]);
         assert_eq!((bytes(&limit["bytes"]), &limit["source"]), (512 * MIB, &"memory.max".into()), "{at}");
         let (charged, truth) = (bytes(&limit["charged_bytes"]), machine.text("charge").trim().parse().expect("bytes"));
-        // Threads of the kernel may give back pages that they keep in reserve.
+        // Between the two readings threads of the kernel may give back pages that they keep in reserve.
         assert!(charged.abs_diff(truth) < MIB, "{at}: {charged}, and then {truth}");
         let parts = group["lines"].as_array().expect("lines").iter().map(|line| bytes(&line["bytes"])).sum::<u64>();
         let rest = group["rest_bytes"].as_i64().expect("a rest");
@@ -95,7 +95,8 @@ fn explain_has_the_limit_and_what_is_charged_against_it() {
     }
 }
 
-/// `hog` counts each block of 1 MiB once it is written: the kernel kills it while it writes the next one, or before it has it.
+/// `hog` counts each block of 1 MiB once it has written it. The kernel kills it while it requests or writes the next
+/// one.
 #[test]
 fn the_books_of_a_program_that_the_oom_killer_ended() {
     for machine in machines() {
@@ -172,7 +173,7 @@ fn huge_pages_for_everybody_have_a_verdict_and_the_tracker_has_none() {
         let ledger = machine.json("huge-explain");
         assert!((truth..truth + 64 * 1024).contains(&line(&ledger, "other-anonymous")), "{at}: {:#}", ledger["lines"]);
         assert!(has_verdict(&ledger, "huge-pages"), "{at}: {:#}", ledger["verdicts"]);
-        // Smaller than one huge page.
+        // The tracker's memory is smaller than one huge page.
         let tracked = machine.json("huge-tracked");
         assert!((1..2 * MIB).contains(&line(&tracked, "tracker")), "{at}: {:#}", tracked["lines"]);
     }
@@ -242,7 +243,7 @@ fn each_scope_of_yama_has_its_sentence() {
     }
 }
 
-/// Of the refused process.
+/// The PID of the refused process, from the message.
 fn pid(attach: &machine::Row) -> &str {
     let words = attach.err.strip_prefix("plimsoll: process ");
     words.and_then(|text| text.split(' ').next()).unwrap_or_else(|| panic!("{}", attach.err))

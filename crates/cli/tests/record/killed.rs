@@ -37,7 +37,8 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
                 .spawn()
                 .expect("plimsoll starts"),
         );
-        // From before the first instant to some dozens later, and in between at any phase of one.
+        // The kill comes before the first instant, or after one, or after some dozens. The sleep below moves it to any
+        // phase of an instant.
         if round % 8 != 0 {
             wait_until("the file", || place.path(&name).exists());
             let more = if round % 5 == 0 { 2 + random.below(30) as usize } else { 1 };
@@ -63,7 +64,8 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
         latest.push(killed_at.saturating_sub(*times.last().expect("not empty")));
     }
     assert!(kept >= rounds * 7 / 8 && instants > 2 * kept, "{kept} files, {instants} instants");
-    // The test sets no time limit: on a busy machine an instant may take any time. But most were killed within a few.
+    // No limit for the time since the last instant: on a busy machine an instant may take any time. The median is
+    // reported.
     latest.sort_unstable();
     stage::say(&format!(
         "record: {rounds} recorders killed, {kept} files with {instants} instants; last instant before the kill: median {} ms",
@@ -86,7 +88,7 @@ fn a_recording_of_a_killed_target_ends_with_its_last_books() {
     std::fs::create_dir(place.path("files")).expect("the folder is new");
     let mut grown = 0;
     for round in 0..rounds / 4 {
-        // Four at a time into the files of one recorder: as many ends, at other phases of an instant.
+        // One recorder, four targets at a time: their ends come at different phases of an instant.
         let targets: Vec<Running> = (0..4)
             .map(|_| Running::ready(place.plimsoll(&["run", "--"]).arg(&program).args(["20000", "300"])))
             .collect();
@@ -144,7 +146,7 @@ impl<'r, I: Iterator<Item = &'r crate::reader::Event>> FromTheEnd for I {
     }
 }
 
-/// The resident bytes of the lines that may hold malloc's blocks, of each ledger.
+/// The resident bytes of each line that may hold malloc's blocks, in every ledger.
 fn grown_lines(read: &reader::Read) -> impl Iterator<Item = u64> {
     events(read, "plimsoll.LedgerLine")
         .filter(|line| ["glibc-live", "glibc-unknown", "other-anonymous"].contains(&line.text("line")))
@@ -214,8 +216,8 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     readers::view_oom(&place.path("oom.jfr"));
 }
 
-/// Its buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas. On the way they wait for a
-/// picture, since a recorder that gets no processor time for a second would have none but the first.
+/// The VM's buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
+/// Halfway they wait for a ledger: a recorder that gets no processor time for a second would have only the first one.
 #[test]
 fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {

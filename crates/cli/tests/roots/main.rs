@@ -1,5 +1,5 @@
-//! The program as `make dist` links it, in roots of other Debian releases and in one that holds nothing but it: the
-//! static program starts, the tracker inside it keeps the books of that root's C library.
+//! The program as `make dist` links it, in root directories of other Debian releases, and in one that holds nothing
+//! else. The static program starts, and the tracker inside it keeps books over the C library of that root.
 
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
@@ -38,7 +38,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c/many_blocks.c")
 }
 
-/// The report of a run of the program `many_blocks N`. `shell`: of the root.
+/// The report of a run of the program `many_blocks N`. `shell`: a shell in the root.
 fn report(mut shell: Command, program: &str, mode: &str, blocks: u32) -> Value {
     let script = format!(
         "/plimsoll run --sites {mode} --dir /tmp/segments -- {program} {blocks} && exec /plimsoll report /tmp/segments --format json"
@@ -47,7 +47,7 @@ fn report(mut shell: Command, program: &str, mode: &str, blocks: u32) -> Value {
     serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{e}: {}{}", text(&done.stdout), text(&done.stderr)))
 }
 
-/// Blocks that one of two runs makes more are in its books, to the byte.
+/// The books of two runs differ by exactly the blocks that the second run allocates in addition.
 fn books_are_exact(shell: impl Fn() -> Command, program: &str, mode: &str, place: &str) {
     let [none, some] = [0, 1000].map(|blocks| report(shell(), program, mode, blocks));
     let more = |figure: &str| {
@@ -67,7 +67,7 @@ fn the_tracker_keeps_exact_books_with_each_glibc() {
     }
 }
 
-/// The tracker's own assembly for this CPU, by qemu-user.
+/// The tracker's own assembly for aarch64, run by qemu-user.
 #[test]
 fn the_tracker_keeps_exact_books_on_aarch64() {
     const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -97,7 +97,8 @@ fn explained(root: &Root, program: &str, blocks: u32) -> Value {
     serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{e}: {}{}", text(&done.stdout), text(&done.stderr)))
 }
 
-/// The walk finds the blocks that one of two processes has more: a chunk of 1,248 bytes each. glibc has no gap.
+/// The walk finds the blocks that the second of two processes has in addition: a chunk of 1,248 bytes each. No gap is
+/// about glibc.
 #[test]
 fn explain_opens_each_glibc() {
     for (suite, release) in SUITES {

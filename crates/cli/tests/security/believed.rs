@@ -59,7 +59,7 @@ fn a_replaced_file_is_read_through_its_mapping() {
     let stage = Stage::new();
     let path = library(&stage.scratch, "libtwin.so", "genuine_function", "none");
     let program = caller(&stage.scratch, stage.scratch.path());
-    // In mounts of its own, so that another file can come to lie at the same path while the mapped one still has its name.
+    // In a mount namespace of its own: a mount puts another file at the same path while the mapped file keeps its name.
     let home = of_mallory(&stage.scratch, &format!("home-{MALLORY}"));
     let user = MALLORY.to_string();
     let mut command = Command::new("unshare");
@@ -76,7 +76,7 @@ fn a_replaced_file_is_read_through_its_mapping() {
     let users = report((MALLORY, ""));
     assert!(users.contains("was replaced since it was loaded"), "{users}");
     assert!(!users.contains("genuine_function") && !users.contains("mallorys_function"), "{users}");
-    // What `explain` reads of a mapped file goes another way; a FIFO may lie there as well.
+    // `explain` reads mapped files by other code. A FIFO may lie at the path, too.
     let number = pid.parse().expect("a PID");
     let mapped = || {
         let snapshot = take(number, Regions::AsNeeded, Deadline::after(LOOK)).expect("a snapshot");
@@ -217,7 +217,8 @@ fn a_list_of_segments_has_none_of_other_users() {
     assert!(!row, "mallory's: {said}");
 }
 
-/// Root in a container is not root here: a file of its root directory doesn't answer for one of ours with the same build id.
+/// Root in a container is not root here: a file in the container supplies no names for a file of this machine with the
+/// same build id.
 #[test]
 fn names_from_a_container_are_not_given_to_a_file_that_is_gone() {
     if !can("names from a container") {
@@ -265,7 +266,7 @@ fn in_a_user_namespace_unmapped_users_pass_for_the_owner_of_the_root() {
         return;
     }
     let stage = Stage::new();
-    // Of another user, with a directory of mallory's in it.
+    // Another user's home, with a directory of mallory's in it.
     let home = stage.scratch.path().join("home");
     let cache = home.join("plimsoll");
     fs::create_dir_all(&cache).expect("a folder");

@@ -47,8 +47,8 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     assert!(snapshot.vmas.iter().any(|vma| vma.name.ends_with("libjvm.so")), "{:#?}", snapshot.vmas);
 }
 
-/// A program of mallory's whose library is on a file system that answers each read after so many milliseconds, or
-/// never. Returns its PID and what it prints; `None`: this machine has no FUSE.
+/// A program of mallory's whose library is on a file system that answers each read after `milliseconds`, or never if
+/// that is negative. Returns its PID and what it prints; `None`: this machine has no FUSE.
 fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, BufReader<ChildStdout>)> {
     let program = scratch.path().join("fuse");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/attacks/fuse.c");

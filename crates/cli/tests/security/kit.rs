@@ -73,7 +73,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A C program, compiled to where mallory may run it.
+/// Compiles a C program in a folder where mallory may run it.
 pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
     let (file, program) = (scratch.path().join(format!("{name}.c")), scratch.path().join(name));
     fs::write(&file, source).expect("written");
@@ -128,7 +128,7 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Waits for a fact.
+/// Waits until the fact holds.
 #[track_caller]
 pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -37,7 +37,7 @@ fn mapper(stage: &Stage) -> PathBuf {
     program
 }
 
-/// Reasons and remedies.
+/// The gaps that `explain` reports: reasons and remedies.
 fn gaps(stage: &Stage, column: (u32, &str), pid: &str) -> Vec<(String, String)> {
     let output = stage.run(column, &["explain", "--format", "json", pid]);
     assert!(output.status.success(), "{column:?}: {}", text(&output));

@@ -90,7 +90,7 @@ impl Stage {
         assert!(output.status.success() && file.metadata().is_ok_and(|m| m.len() > 0), "{column:?}: {}", text(&output));
     }
 
-    /// Attaches and detaches. If that is refused: the refusal, which changes nothing.
+    /// Attaches and detaches. Returns the message of a refusal, after which nothing has changed.
     fn attached(&self, column: (u32, &str), pid: &str) -> Result<(), String> {
         let output = self.run(column, &["attach", pid, "--yes"]);
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("root may");

@@ -44,7 +44,7 @@ impl Receiver {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The first request whose path begins so.
+    /// The first request whose path begins with `path`.
     fn wait_for(&self, path: &str) -> Request {
         let found = || self.kept.lock().expect("whole").iter().find(|(of, ..)| of.starts_with(path)).cloned();
         wait_for(path, found)
@@ -69,7 +69,7 @@ fn received(mut stream: TcpStream, status: &str) -> Option<Request> {
     Some((path, field("content-type")?, body))
 }
 
-/// A tracked program that holds a million blocks' worth of bytes by one function.
+/// A tracked program, one function of which holds 64 blocks of 100,000 bytes.
 fn tracked(folder: &Path) -> Subject {
     let source = folder.join("holder.c");
     let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
@@ -179,7 +179,7 @@ fn the_sender_has_no_right_but_to_connect() {
     }
     assert_eq!((status(pid, "NoNewPrivs"), status(pid, "Seccomp")), ("1".into(), "2".into()));
     receiver.wait_for("/v1/metrics");
-    // Between two parcels it holds its pipe only, and the reader has no connection at all.
+    // Between two parcels the sender has only its pipe open, and the reader has no connection at all.
     wait_for("one socket", || (sockets(pid).len() == 1).then_some(()));
     let tcp = std::fs::read_to_string("/proc/net/tcp").expect("sockets");
     assert!(sockets(server.child.id()).iter().all(|of| !tcp.contains(&format!(" {} ", &of[8..of.len() - 1]))));

@@ -32,7 +32,7 @@ fn recordings_are_whole_after_a_kill_and_go_on() {
         server.ended();
         let history = report(&directory.join("shop"));
         assert_eq!(history["schema"], "plimsoll.recording/1");
-        // The reading that was being written may be missing, no earlier one is.
+        // Only the reading that was being written may be missing.
         let rss = history["series"].as_array().expect("series").iter().find(|of| of["measure"] == "rss");
         let readings = rss.and_then(|rss| rss["readings"].as_u64()).expect("RSS");
         assert!(readings >= round as u64, "{history:#}");

@@ -28,7 +28,7 @@ fn forged_and_oversized_requests_are_refused() {
     assert_eq!(server.get("/healthz").code, 200);
 }
 
-/// Far more clients than places: those that ask nothing make way for the one that asks.
+/// Far more clients than the listener has slots: clients that send no whole request make way for one that does.
 #[test]
 fn clients_that_never_finish_keep_nobody_out() {
     let subject = Subject::named("shop");
@@ -46,7 +46,7 @@ fn clients_that_never_finish_keep_nobody_out() {
         assert_eq!(server.get("/healthz").code, 200);
         assert_eq!(server.get("/metrics").code, 200);
     }
-    // Each of them is cut after 5 s.
+    // The listener cuts each of them after 5 s.
     let ends = slow.into_iter().map(|mut stream| {
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -80,7 +80,7 @@ fn pipelined_and_half_closed_requests_are_answered_in_order() {
     stream.read_to_string(&mut text).expect("text");
     assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("</html>\n"), "{text:.200}");
 
-    // Gone before the answer.
+    // Clients that close before the answer.
     for _ in 0..20 {
         server.connect().write_all(b"GET /shop HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }

@@ -7,10 +7,10 @@ use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// For what must happen, on a machine that is busy.
+/// Limit for what must happen, on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Asks until the answer is there.
+/// Repeats a query until it has an answer.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -36,7 +36,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A shell under this name (argv[0]), whose name in the metrics it is.
+    /// A shell with this name (argv[0]), which is also its name in the metrics.
     pub fn named(name: &str) -> Subject {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("/bin/sh");
@@ -113,7 +113,7 @@ impl Server {
         stream
     }
 
-    /// Sends these bytes; everything that comes back.
+    /// Sends these bytes, and returns everything that comes back.
     pub fn send(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         // The server may answer and close before it has read all.

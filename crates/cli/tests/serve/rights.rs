@@ -47,7 +47,7 @@ fn the_listener_has_no_right_and_no_file() {
     let of = |name: &str| limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
     assert!(of("Max processes").starts_with("0 "), "{limits}");
     assert!(of("Max file size").starts_with("0 "), "{limits}");
-    // The pipe, the listening socket, clients: sockets all. The rest is standard error.
+    // The pipe to the reader, the listening socket and clients are all sockets. The rest is standard error.
     let links = || fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
     let open = links().filter_map(|entry| fs::read_link(entry.path()).ok()).map(|link| link.display().to_string());
     let files: Vec<String> = open.filter(|link| !link.starts_with("socket:")).collect();

@@ -142,7 +142,7 @@ fn maps_and_threads_under_an_address_space_limit() {
     }
 }
 
-/// Address space that the tracker takes from a program under a limit, MiB: code and tables. The books' bound does not
+/// Address space in MiB that the tracker takes from a program under a limit: code and tables. The books' bound does not
 /// include it.
 const TAKEN: usize = 11;
 
@@ -233,8 +233,8 @@ fn own_address_space_limit() {
     verdict(name, &faults, compared + 1);
 }
 
-/// Set by a tracked shell: our own command, built without optimisation, needs some 185 KiB, and the environment and a
-/// random shift of up to 8 KiB come on top.
+/// A tracked shell sets the limit: our own command, built without optimisation, needs some 185 KiB, and the environment
+/// and a random shift of up to 8 KiB come on top.
 #[test]
 fn small_stack() {
     let mix = compiled(&situation("mix").program);

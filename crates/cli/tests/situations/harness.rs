@@ -234,7 +234,7 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Removes what ended runs of these tests left in memory for a look at their failures.
+/// Removes what ended runs of these tests left in /dev/shm so that somebody could examine their failures.
 fn sweep(memory: &Path) {
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().to_string();
@@ -386,8 +386,8 @@ impl Moment {
         Some(Moment { last: word == "final", label: label.to_string(), pid, base, says, report: None })
     }
 
-    /// The report, or that on the dead process. An orphan closes its output a little before it ends: until then it
-    /// lives.
+    /// The report on the live process, or else the one on the dead process. An orphan closes its output a little before
+    /// it ends, so this waits for its end.
     fn seen(&self, dir: &Path) -> Result<Figures, String> {
         if let Some(report) = &self.report {
             return report.clone();

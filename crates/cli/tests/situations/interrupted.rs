@@ -8,15 +8,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Instructions that are interrupted in all kinds of calls together, at least: two thirds of the usual number. Over glibc it
-/// varies by a fifth, since the handler refrains where any word on the stack, a stale one too, leads into libc.
+/// The least number of instructions that must be interrupted, in all kinds of calls together: two thirds of the usual
+/// number. Over glibc that varies by a fifth, since the handler allocates nothing where any word on the stack, even a
+/// stale one, points into libc.
 const FEWEST: i64 = 1_000;
-/// What a kind of call has at most, where each is interrupted.
+/// More instructions than any kind of call has: each is interrupted.
 const ALL: u32 = 1_000_000;
-/// So many are all instructions of the fast paths, and one in several of a walk's.
+/// Covers every instruction of the fast paths, and one of several in a walk.
 const SOME: u32 = 450;
 
-/// What is below the hooks.
+/// The allocator below the hooks.
 #[derive(Clone, Copy)]
 enum Below {
     Glibc,
@@ -42,7 +43,7 @@ impl Below {
     }
 }
 
-/// Interrupts at most so many instructions of each kind of call, with these options of `plimsoll run`.
+/// Interrupts at most `most` instructions of each kind of call, with these options of `plimsoll run`.
 fn interrupt(name: &str, below: Below, most: u32, options: &[&str]) {
     let program = compiled(&Program::of("interrupted"));
     let dir = fresh_dir(&format!("interrupted-{name}"));
@@ -76,8 +77,8 @@ fn figure(line: &str, key: &str) -> Option<i64> {
     line.split_once(key)?.1.split(' ').next()?.parse().ok()
 }
 
-/// The blocks of the interrupted calls, and those of the handler, by the code that called: none is booked under the other's
-/// callers, and none is left.
+/// The interrupted calls and the handler are two groups of callers. Each group's blocks are booked under its own
+/// callers, and no block is left.
 fn by_caller(output: &str, figures: &Figures) -> String {
     let mut faults = String::new();
     if figures.counter("unknown_frees") + figures.counter("unbooked_blocks") + figures.counter("faults") != 0 {

@@ -9,7 +9,7 @@ use std::process::Command;
 #[derive(Clone, Debug)]
 pub struct Figures(BTreeMap<String, i128>);
 
-/// Of these the total is the sum of the categories. A peak is not among them: categories peak at different moments.
+/// Figures whose total is the sum of the categories. Peaks are not among them: categories peak at different moments.
 const ADDITIVE: [&str; 7] = [
     "live_bytes",
     "live_count",
@@ -47,7 +47,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Asks the program itself; `target` is a PID or a segment file.
+    /// Runs `plimsoll report`; `target` is a PID or a segment file.
     pub fn read(plimsoll: &Path, target: &str) -> Books {
         let mut command = Command::new(plimsoll);
         command.args(["report", "--format", "json", target]);
@@ -111,7 +111,7 @@ impl Books {
         own.and_then(|counter| counter["value"].as_u64()).unwrap_or_else(|| panic!("no counter {name}"))
     }
 
-    /// The books miss nothing: what could not be booked is counted, and that count is zero.
+    /// The books miss nothing: each counter of what could not be booked is zero.
     pub fn assert_complete(&self, whose: &str) {
         let lost = ["unbooked_blocks", "vmap_lost", "modules_lost", "categories_lost", "grow_failures", "faults"];
         for name in lost {
@@ -131,7 +131,7 @@ impl std::fmt::Display for Books {
     }
 }
 
-/// The checker itself is checked: books that are wrong in one figure must be refused.
+/// Test of the checker itself: it must refuse books that are wrong in one figure.
 #[test]
 fn cooked_books_are_refused() {
     let figures = |live: i64, peak: i64| {

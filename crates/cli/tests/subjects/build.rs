@@ -27,7 +27,7 @@ fn source() -> String {
 fn gcc_compiles_cpp() {
     let subject = |door: &Door, folder: &Path| {
         fs::write(folder.join("big.cpp"), source()).expect("scratch can be written");
-        // Relative names, so that the object files hold no path of the folder.
+        // Relative names, so that the object files don't contain the folder's path.
         let gxx = |arguments: &[&str]| evidence(door.command("g++").args(arguments).current_dir(folder));
         let object = gxx(&["-O1", "-c", "big.cpp", "-o", "big.o"]);
         let link = gxx(&["big.o", "-o", "big"]);
@@ -45,7 +45,7 @@ fn gcc_compiles_cpp() {
     assert!(blocks > 10_000, "cc1plus allocated {blocks} blocks");
 }
 
-/// FNV-1a, so that a difference in any byte is seen; the files themselves would be too long to print.
+/// FNV-1a: shows a difference in any byte. The files themselves would be too long to print.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

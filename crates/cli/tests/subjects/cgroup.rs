@@ -23,7 +23,7 @@ impl Cgroup {
             if !controllers.split_whitespace().any(|controller| controller == "memory") {
                 return Err(format!("the memory controller is not among '{}'", controllers.trim()));
             }
-            // Children get the controller only if the parent says so; a delegated root may refuse.
+            // Children get the controller only if the parent enables it; a delegated root may refuse that.
             fs::write(base.join("cgroup.subtree_control"), "+memory").map_err(|e| format!("subtree_control: {e}"))?;
             (base, 2)
         };
@@ -44,7 +44,8 @@ impl Cgroup {
         let _ = fs::write(self.path.join(swap.0), swap.1);
     }
 
-    /// A shell that joins the group and then becomes the command: whatever it charges is charged here from its first page.
+    /// A shell that joins the group and then execs the command, so that the group is charged from the command's first
+    /// page.
     pub fn wrap(&self, command: &Command) -> Command {
         let mut inside = Command::new("sh");
         inside.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(self.path.join("cgroup.procs"));
@@ -84,7 +85,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The group of a killed process is empty only once it was reaped.
+        // The group is empty only after the killed process has been reaped.
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() {
                 return;

@@ -1,5 +1,6 @@
-//! Subject 4: what is left when nobody could say goodbye. kill -9, the OOM killer of a memory cgroup, and the next start
-//! of a container that finds its predecessor's last books. docs/containers.md tells the same to a reader.
+//! Subject 4: the books of a process that could not end in order: kill -9, the OOM killer of a memory cgroup, and the
+//! next start of a container, which finds its predecessor's last books. docs/containers.md describes the same for
+//! users.
 
 use crate::books::Books;
 use crate::cgroup::Cgroup;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The largest block that fixtures/c/logged.c asks for, and what any allocator may make of it.
+/// The largest block that fixtures/c/logged.c requests, and the most usable bytes that an allocator may give for it.
 const MAX_BLOCK: i128 = 8191;
 const MAX_USABLE: i128 = 8192 + 16;
 
@@ -46,13 +47,14 @@ impl Log {
     }
 }
 
-/// Waits until all threads stand at the gate: what is live then is not in the program's own log.
+/// Waits until all threads wait at the gate. The program's own log doesn't include what is live then.
 fn at_the_gate(log: &Path, threads: u64, child: &mut Child) -> Log {
     wait_for("the threads are ready", child, || Log::open(log).is_some_and(|log| log.word(0) == threads));
     Log::open(log).expect("it was there")
 }
 
-/// The stated bound: a thread killed between malloc's return and its own note has one block more in Plimsoll's books.
+/// Compares the dead process's books with its log. Stated bound: if a thread is killed after malloc returns and before
+/// it logs the block, the books have one block more.
 fn hold_beside(whose: &str, before: &Books, dead: &Books, logged: &Logged, threads: i128) {
     assert_eq!(dead.state, "dead", "{whose}");
     assert!(logged.operations > 1000, "{whose}: only {} operations before the kill", logged.operations);
@@ -87,7 +89,7 @@ fn the_books_survive_kill_9() {
         let file = at_the_gate(&log, threads, &mut child);
         let before = door.live_books(&child, "at the gate").expect("the door is tracked");
         file.go();
-        // Some way in, at a moment that nobody chose.
+        // An arbitrary moment after many operations.
         wait_for("some operations", &mut child, || file.sums(threads).operations > 100_000);
         child.kill().expect("a child can be killed");
         let status = child.wait().expect("a child can be waited for");
@@ -148,8 +150,8 @@ fn the_next_start_finds_its_predecessors_books() {
         inside
     };
 
-    // One thread at the limit can live for a minute on the file pages that the kernel takes from it and gives back; four
-    // are killed at once.
+    // At the limit one thread can live for a minute: the kernel takes file pages from it and gives them back. Four
+    // threads are killed at once.
     let first = container(volume.command(&program).arg(&log).args(["4", "grow"]));
     let mut child = Running::start(&mut group.wrap(&first), Stdio::null());
     let file = at_the_gate(&log, 4, &mut child);
@@ -159,7 +161,7 @@ fn the_next_start_finds_its_predecessors_books() {
     wait_end("the OOM killer", &mut child);
     assert!(group.oom_kills() >= 1, "the kill was the cgroup's");
 
-    // The next start: the same command line for its own service, and process 1 again; it looks at what its predecessor left.
+    // The next start is process 1 again. Here it only reads the books that its predecessor left.
     let report = ["report", "--format", "json", predecessor.to_str().expect("UTF-8")];
     let second = container(volume.command(plimsoll()).args(report)).output().expect("unshare starts");
     assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
@@ -172,30 +174,31 @@ fn the_next_start_finds_its_predecessors_books() {
     assert!(segments.iter().all(|path| is_process_1(path)), "both were process 1: {segments:?}");
 }
 
-/// What a segment costs the container: on a tmpfs memory that only deletion gives back, on a disk page cache.
+/// What a segment costs the container: on a tmpfs, memory that only the file's deletion frees; on a disk, page cache.
 #[test]
 fn what_a_segment_charges_to_the_cgroup() {
     let mut lines = String::new();
     for (place, base) in [("tmpfs", Path::new("/dev/shm")), ("disk", std::env::temp_dir().as_path())] {
         let Some(group) = cgroup(&format!("charge-{place}"), "segment-charge") else { return };
         let folder = base.join(format!("plimsoll-charge-{}", std::process::id()));
-        // PIDs come round again: a failed test may have left one of our name.
+        // PIDs are reused: a failed test may have left a folder of this name.
         let _ = fs::remove_dir_all(&folder);
         let door = Door::tracked(&folder, "off");
         let cache = Scratch::new("charge");
         let mut command = door.command("sleep");
-        // The unpacked tracker is charged as well where it lies; here it is the segment that is weighed.
+        // The unpacked tracker would be charged, too. Only the segment is measured, so the cache lies elsewhere.
         command.arg("600").env("XDG_CACHE_HOME", cache.path());
         let mut child = Running::start(&mut group.wrap(&command), Stdio::null());
         wait_for("a segment", &mut child, || !door.segment_files().is_empty());
-        // Not only its name: the tracker fills the segment while sleep already bears it.
+        // Waits for the sleep itself, not only for the process's name: that is `sleep` while the tracker still fills
+        // the segment.
         let sleeps =
             |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains("(sleep) S"));
         wait_for("sleep sleeps", &mut child, || sleeps(child_id(&door)));
         let segment = fs::metadata(&door.segment_files()[0]).expect("a segment");
         let blocks = segment.blocks() * 512;
-        // The kernel adds up a group's counters every two seconds, later where it has other work. Until then they may be those of a
-        // moment before; equal readings don't tell. What must be there does.
+        // The kernel sums up a group's counters every two seconds, later if it is busy. Until then they may be old, and
+        // two equal readings prove nothing. So this waits until the blocks that must be there are charged.
         let start = Instant::now();
         let mut stat = group.stat();
         let kind = if is_tmpfs(base) { "shmem" } else { "file" };

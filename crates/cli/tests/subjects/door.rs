@@ -1,4 +1,4 @@
-//! How a subject is started: as it is, or under the tracker. And the comparison of the two.
+//! Starts a subject plain or under the tracker (the two doors), and compares the two.
 
 use crate::books::Books;
 use crate::stage::{Scratch, say};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The program under test. Copied to where any user may read it: it needs nothing else.
+/// The program under test. A copy of this one file suffices.
 pub fn plimsoll() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_plimsoll"))
 }
@@ -62,7 +62,8 @@ impl Door {
             chown(segments, Some(user.uid), Some(user.gid)).expect("root may");
             // The build folder is often closed to others.
             self.program = folder.join("plimsoll");
-            // By a process of its own: what another test's thread forks meanwhile would keep this one's file open for writing.
+            // cp copies, not this process: a child that another test forks would keep our file open for writing until
+            // its exec, and execve(2) would refuse to run it (ETXTBSY).
             let copied = Command::new("cp").arg(plimsoll()).arg(&self.program).status();
             assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
         }
@@ -92,7 +93,7 @@ impl Door {
         command
     }
 
-    /// The segments there are.
+    /// All segments in the folder.
     pub fn segment_files(&self) -> Vec<PathBuf> {
         let Some(segments) = &self.segments else { return Vec::new() };
         let entries = fs::read_dir(segments).expect("the folder of segments").flatten().map(|entry| entry.path());
@@ -132,17 +133,17 @@ impl Door {
     }
 }
 
-/// A subject that runs. Killed when the test lets go of it: a failed test leaves no server behind.
+/// A running subject. Killed when dropped, so that a failed test leaves no server behind.
 pub struct Running(Child);
 
 impl Running {
-    /// Nothing of the test's own output is inherited, which a forgotten server would keep open.
+    /// The subject inherits none of the test's own output, which a forgotten server would keep open.
     pub fn start(command: &mut Command, output: Stdio) -> Running {
         command.stdout(output).stderr(Stdio::null());
         Running::start_with_errors(command)
     }
 
-    /// As above, with the output and the errors where the command has them already.
+    /// As above, but leaves standard output and error as the command has set them.
     pub fn start_with_errors(command: &mut Command) -> Running {
         Running(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)")))
     }
@@ -168,7 +169,7 @@ impl Drop for Running {
     }
 }
 
-/// What a run of a subject leaves to compare.
+/// The result of a run, to be compared.
 pub struct Evidence {
     pub output: Vec<u8>,
     pub status: ExitStatus,
@@ -185,7 +186,7 @@ pub fn evidence(command: &mut Command) -> Evidence {
     Evidence { output: all, status: output.status, wall: start.elapsed() }
 }
 
-/// Waits for something that a subject does soon after its start.
+/// Waits for a fact about a running subject; fails if the subject ends first.
 pub fn wait_for(what: &str, child: &mut Child, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
@@ -212,7 +213,7 @@ pub fn wait_end(what: &str, child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Runs the subject through both doors and holds the two beside each other. Gives back the checked books.
+/// Runs the subject through both doors and compares output and end. Returns the checked books.
 pub fn compare(
     name: &str,
     user: Option<User>,

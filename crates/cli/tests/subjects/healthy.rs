@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 /// Snapshots of each server in the whole test: six servers make 72.
 const SNAPSHOTS: usize = 12;
 
-/// What was seen of one server.
+/// The snapshots of one server so far.
 struct Watch {
     name: &'static str,
     seen: usize,
@@ -27,8 +27,8 @@ impl Watch {
         Watch { name, seen: 0, unclear: 0 }
     }
 
-    /// At least `snapshots` of them, each while `load` runs, or after it where that is over sooner. A process that ends meanwhile
-    /// doesn't count.
+    /// Takes at least `snapshots` of them, each while `load` runs, or right after it if it ends sooner. A process that
+    /// ends meanwhile doesn't count.
     fn under(&mut self, snapshots: usize, pids: impl Fn() -> Vec<u32>, load: impl Fn() + Sync) {
         while self.seen < snapshots {
             std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ impl Watch {
             .unwrap_or_else(|e| panic!("{}: {e}: {}", self.name, String::from_utf8_lossy(&output.stderr)));
         let verdicts = explained["verdicts"].as_array().expect("a list");
         let is = |verdict: &&Value, id: &str| verdict["id"] == id;
-        // The machine's own cgroup may be near its limit; that is not the server's doing.
+        // The machine's own cgroup may be near its limit: the server is not the cause.
         let warns = |verdict: &&Value| verdict["severity"] != "note" && !is(verdict, "limit-near");
         let warnings: Vec<&Value> = verdicts.iter().filter(warns).collect();
         assert!(warnings.is_empty(), "{}, snapshot {}: {warnings:#?}\n{:#}", self.name, self.seen, explained["lines"]);
@@ -166,7 +166,7 @@ fn nginx_is_never_warned_of() {
     wait_end("nginx", &mut child);
 }
 
-/// The process and its children of this moment.
+/// The process and its present children.
 fn with_children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
@@ -216,7 +216,7 @@ fn node_is_never_warned_of() {
     Watch::new("node").under(SNAPSHOTS, || vec![pid], || requests(port, |number| format!("/orders/{number}")));
 }
 
-/// As it comes: no flag of the VM's.
+/// A server on a VM without any flag of ours.
 fn on_a_jvm(name: &'static str, start: impl Fn(&Jdk, &Path) -> (Running, u16)) {
     let Some(jdk) = jdk(25).or_else(|| jdk(17)) else {
         return say(&format!("subject healthy {name}: skipped, no JDK in JAVA_HOME or /usr/lib/jvm"));
@@ -251,7 +251,7 @@ fn quarkus_is_never_warned_of() {
         let port = || {
             let text = fs::read_to_string(&log).expect("a log");
             let rest = text.split_once("Listening on: http://127.0.0.1:")?.1;
-            // Ends with a blank or a dot, once it is written in full.
+            // The number is complete once a character follows it.
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().filter(|digits| digits.len() < rest.len())?;
             digits.parse::<u16>().ok()
         };

@@ -1,4 +1,4 @@
-//! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, asked for its books while it works.
+//! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
 
 use crate::books::Books;
 use crate::door::{Door, Evidence, Running, compare, plimsoll, wait_end, wait_for};
@@ -31,7 +31,7 @@ fn start(door: &Door, jdk: &Jdk, folder: &Path, flags: &[&str]) -> Server {
     Server { child, port }
 }
 
-/// The answers to a fixed set of requests, in the order of the requests, whatever order they were served in.
+/// The answers to a fixed set of requests, in the order of the requests, in whatever order the server answered.
 fn load(port: u16) -> Vec<u8> {
     let one = |connection: u64| {
         let mut http = Connection::open(port).expect("a connection");
@@ -98,8 +98,8 @@ fn server(major: u32) {
     compare(&format!("jdk{major}-spring-boot"), None, "off", subject);
 }
 
-/// The books once two in a row have the same: after a load the compiler has work for a while, on a busy machine for long. A server
-/// that doesn't come to rest is taken as it is.
+/// The books once two readings in a row agree: after a load the compiler works on for a while, on a busy machine for
+/// long. If the server doesn't come to rest, the last reading.
 fn at_rest(door: &Door, server: &Server) -> Option<Books> {
     let books = || door.live_books(&server.child, "after some load");
     let mut last = books()?;
@@ -114,10 +114,11 @@ fn at_rest(door: &Door, server: &Server) -> Option<Books> {
     Some(last)
 }
 
-/// A compiler that begins or ends with a large method between two reports takes or gives back megabytes: then another buffer.
+/// Attempts. A compiler that begins or finishes a large method between two reports takes or gives back megabytes; then
+/// the test allocates another buffer.
 const ROUNDS: u32 = 8;
 
-/// A direct buffer is one malloc of the VM; what the server else takes or gives back between the two reports is small.
+/// A direct buffer is one malloc of the VM. What else the server takes or gives back between the two reports is small.
 fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128, last: bool) -> bool {
     let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
     let holds = (bytes..bytes + (1 << 20)).contains(&grown);
@@ -135,7 +136,7 @@ fn jdk_25_serves_spring_boot() {
     server(25);
 }
 
-/// HotSpot's own books and ours of one process at one moment, side by side.
+/// Compares HotSpot's own books (NMT) and ours, of one process at one moment.
 fn beside_nmt(major: u32) {
     let Some(jdk) = jdk(major) else { return };
     let scratch = Scratch::new(&format!("nmt{major}"));
@@ -167,7 +168,8 @@ fn beside_nmt(major: u32) {
     assert!(thread.threads > 10 && thread.stacks > 0, "NMT has stacks");
     assert!((least.saturating_sub(slack)..=most + slack).contains(&thread.stacks), "NMT's stacks: {}", thread.stacks);
 
-    // Its header of 16 B and its footer of 2 are part of what it asks malloc for, so they are in our figure.
+    // NMT's header of 16 B and its footer of 2 are part of what the VM requests from malloc, so our figure includes
+    // them.
     let blocks = |their: &nmt::Category| their.malloc + their.arena + 18 * their.count;
     let mut table =
         format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT blocks", "ours", "NMT mapped", "ours");
@@ -187,12 +189,16 @@ fn beside_nmt(major: u32) {
     hold_beside([&ours, &after], &theirs, blocks);
 }
 
-/// The stated tolerance. Mappings: 256 KiB beyond what our two reports have, between which NMT's lies: the code cache grows
-/// meanwhile, and on a busy machine the compiler has work for long; the Java heap, which can't here, to the byte. Blocks: 10 % and 512 KiB, since rules go by the caller's name and not by the tag that it passes.
-/// Left out: Compiler and Arena Chunk, whose arenas pass from one to the other at each compilation, and Internal, where
-/// the report itself allocates its megabytes of output. A chunk goes back to a pool and from there to others: NMT renames
-/// it each time, ours stays with who asked the allocator. So a category of ours may hold, beyond the tolerance, what NMT
-/// has as chunks of the pool at that moment. The pool is emptied every 5 s: ours is read on both sides of NMT's report.
+/// Compares the categories within a stated tolerance. Ours are read before and after NMT's report.
+///
+/// Mappings: 256 KiB beyond our two reports, because the code cache grows meanwhile. The Java heap can't grow here and
+/// must be equal to the byte. Blocks: 10 % and 512 KiB, because our rules go by the caller's name, and NMT by the tag
+/// that the caller passes.
+///
+/// Not compared: Compiler and Arena Chunk, whose arenas move from one to the other at each compilation, and Internal,
+/// in which the report itself allocates megabytes of output. A freed chunk returns to a pool, which hands it to other
+/// owners. NMT renames it each time; in our books it stays with the caller of malloc. So a category of ours may exceed
+/// the tolerance by the chunks that are in NMT's pool at that moment. The VM empties the pool every 5 s.
 fn hold_beside([ours, after]: [&Books; 2], theirs: &nmt::Report, blocks: impl Fn(&nmt::Category) -> u64) {
     let figure = |books: &Books, name: &str, figure: &str| books.categories.get(name).map_or(0, |f| f.get(figure));
     let requested = |books: &Books, name: &str| figure(books, name, "requested_bytes");
@@ -208,7 +214,7 @@ fn hold_beside([ours, after]: [&Books; 2], theirs: &nmt::Report, blocks: impl Fn
     for name in ["Code", "GC", "Metaspace", "Internal", "Safepoint"] {
         near(&format!("{name}, mapped"), our(&[name]), mapped(name), 256 << 10);
     }
-    // The archive of shared classes is mapped by the code that maps class space.
+    // The same code of the VM maps the archive of shared classes and class space.
     let classes = ["Class", "Shared class space"];
     near("Class, mapped", our(&classes), classes.map(mapped).iter().sum(), 256 << 10);
     let pooled = theirs.get("Arena Chunk").map_or(0, |pool| i128::from(blocks(pool)));

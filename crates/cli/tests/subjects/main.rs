@@ -1,7 +1,7 @@
 //! The matrix of real subjects: programs that people run, from Debian, Maven Central and npm, each without and with the
-//! tracker. The same output, the same exit status, and books that balance. What ran is said in one line for each.
+//! tracker. Both must have the same output and exit status, and the books must balance. Each prints one line.
 //!
-//! `.ci/setup` installs the programs; what comes from the other registries is fetched once into `target/subjects`.
+//! `.ci/setup` installs the programs; the tests fetch the rest once into `target/subjects`.
 
 mod books;
 mod build;

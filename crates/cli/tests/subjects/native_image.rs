@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Its own PID is the one thing that an image prints which differs from run to run.
+/// Replaces the image's PID, the only part of its output that differs from run to run.
 fn without_pid(output: Vec<u8>) -> Vec<u8> {
     let text = String::from_utf8_lossy(&output).into_owned();
     let Some((before, after)) = text.split_once("pid=") else { return output };
@@ -32,7 +32,8 @@ fn an_image_with_nmt_is_held_beside_its_own_report() {
     compare("native-image-gap", None, "sampled", |door, folder| gap(door, &image, folder));
 }
 
-/// 200 deflaters, 16 MiB of direct buffers, 16 MiB by Unsafe, 16 MiB of mapped file, 20 threads; it then sleeps until it is told to end.
+/// 200 deflaters, 16 MiB of direct buffers, 16 MiB by Unsafe, 16 MiB of mapped file, 20 threads. It then sleeps until
+/// SIGTERM.
 fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
     let begin = Instant::now();
     let output = folder.join("stdout");
@@ -61,12 +62,12 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
         say(&table);
         let total = theirs.get("Total").expect("a total");
         assert!(total.malloc > 30 << 20, "32 MiB of direct buffers and Unsafe are in its books");
-        // Printed in KiB, rounded down, so `>=` holds exactly for what both see.
+        // NMT rounds down to KiB, so our exact figure of the same memory is never less.
         assert!(ours.total.get("requested_bytes") >= i128::from(total.malloc), "every byte it sees we see");
         assert!(ours.total.get("live_count") >= i128::from(total.count), "every block it sees we see");
         assert!(ours.total.get("committed_bytes") >= i128::from(total.mapped), "every mapping it sees we see");
-        // Category by category, by the VM's own header of each block: the count to the block, the bytes but for
-        // these headers (16 B each, which it books under another name) and its rounding to KiB.
+        // Category by category, by the VM's own header of each block. The counts are equal. The bytes differ by these
+        // headers (16 B each, which NMT books under another name) and by NMT's rounding to KiB.
         for name in ["Unsafe", "GC", "JNI"] {
             let (their, our) = (&theirs[name], &ours.categories[name]);
             assert_eq!(our.get("live_count"), i128::from(their.count), "{name}: blocks\n{table}");
@@ -76,13 +77,13 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
         // The isolate maps the whole section .svm_heap, and puts anonymous memory over the pages that it relocates.
         let heap = i128::from(section_length(image, ".svm_heap"));
         assert_eq!(ours.categories["Image Heap"].get("committed_bytes"), heap, "the image heap\n{table}");
-        // 200 deflaters at level 9 take some 260 KiB each from zlib, which it does not see at all.
+        // 200 deflaters at level 9 take some 260 KiB each from zlib, which NMT does not see at all.
         let more = ours.total.get("requested_bytes") - i128::from(total.malloc);
         assert!(more > 40 << 20, "zlib's {more} B are in our books alone");
     }
     must(Command::new("kill").args(["-TERM", &child.id().to_string()]));
     let status = wait_end("the image", &mut child);
-    // The report at its end is evidence that the image works; its figures move with timing and are not compared.
+    // The image's report at its end proves that it works. Its figures depend on timing and are not compared.
     let text = text();
     let (said, statistics) = text.split_once("Native memory tracking").expect("-XX:+PrintNMTStatistics prints");
     assert!(nmt::native_image(statistics).contains_key("Total"), "{statistics}");
@@ -131,7 +132,7 @@ fn closure_compiler_packed_by_upx() {
     closure("20250407.0.0", "closure-compiler-20250407-upx", 400);
 }
 
-/// Nothing can be interposed in a static program: it is said in one sentence, and the program runs.
+/// The tracker can't interpose in a static program: plimsoll says so in one sentence, and the program runs.
 #[test]
 fn closure_compiler_static() {
     let compiler = npm("google-closure-compiler-linux", "20261015.0.0", "package/compiler");
@@ -150,7 +151,7 @@ fn closure_compiler_static() {
     say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
 }
 
-/// What a process's threads do: how many clock ticks they have used, and whether all of them sleep. None where it has no thread left.
+/// How many clock ticks the process's threads have used, and whether all of them sleep. None if it has ended.
 fn ticks_and_rest(pid: u32) -> Option<(u64, bool)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let (mut ticks, mut at_rest) = (0, true);
@@ -163,8 +164,8 @@ fn ticks_and_rest(pid: u32) -> Option<(u64, bool)> {
     Some((ticks, at_rest))
 }
 
-/// An image that waits for its input, explained once it does: all of its threads sleep, and have used no time since the look before.
-/// Its memory says nothing of that: on a busy machine it may stand still since nobody lets the image run.
+/// Explains an image once it waits for its input: all of its threads sleep, and have used no time since the look
+/// before. Unchanged memory would prove nothing: on a busy machine the image may just not have run.
 fn explained(name: &str, image: &Path, arguments: &[&str]) -> serde_json::Value {
     let mut child = Command::new(image)
         .args(arguments)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Bytes of one category, as far as the report gives them.
+/// The figures of one category, as far as the report has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Category {
     pub reserved: u64,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The newest of Debian's versions, which lie side by side.
+/// A program of the newest installed version: Debian installs several side by side.
 fn program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is there (run .ci/setup)").flatten();
     let newest = versions.max_by_key(|entry| entry.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));

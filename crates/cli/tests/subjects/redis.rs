@@ -16,7 +16,7 @@ fn subject(door: &Door, folder: &Path) -> Evidence {
     let client = || client(&socket);
     wait_until_up(&mut child, &socket);
 
-    // One client and its fixed key: the data set that is left depends on nothing but the counts.
+    // Without -r the benchmark uses fixed keys, so the final data depends on the counts only.
     let mut benchmark = Command::new("redis-benchmark");
     benchmark.arg("-s").arg(&socket).args(["-q", "-c", "20", "-n", "20000", "-d", "256", "-P", "8"]);
     must(benchmark.args(["-t", "set,get,incr,lpush,rpop,sadd,hset"]));
@@ -36,14 +36,15 @@ fn client(socket: &Path) -> Command {
     command
 }
 
-/// Until it answers: the socket's name is there a moment before anybody listens.
+/// Waits until redis answers: the socket's name exists a moment before redis listens.
 pub fn wait_until_up(child: &mut Child, socket: &Path) {
     let is_up = || client(socket).arg("ping").output().is_ok_and(|output| output.stdout == b"PONG\n");
     wait_for("redis answers", child, is_up);
 }
 
 /// `used_memory` is the sum of malloc_usable_size over what redis itself allocated: a second book of the same blocks.
-/// It goes on rehashing meanwhile, and gives a table of 128 KiB or more back at the end: so it is asked before and after.
+/// Redis rehashes meanwhile, and frees a table of 128 KiB or more at the end: so `used_memory` is read before and
+/// after.
 fn held_beside_its_own_count(door: &Door, child: &Child, info: impl Fn() -> Vec<u8>) {
     let used = || -> i128 {
         let info = String::from_utf8_lossy(&info()).into_owned();
@@ -53,7 +54,7 @@ fn held_beside_its_own_count(door: &Door, child: &Child, info: impl Fn() -> Vec<
     let before = used();
     let Some(books) = door.live_books(child, "redis, loaded") else { return };
     let (after, ours) = (used(), books.total.get("live_bytes"));
-    // Ours is more: Lua, the C library and what was allocated for the clients that asked; 1 MiB is room for these.
+    // Ours is more: Lua, the C library, and what redis allocated for these clients, 1 MiB at most.
     assert!(
         (before.min(after) - (64 << 10)..before.max(after) + (1 << 20)).contains(&ours),
         "redis counts {before} and {after} B in use, we {ours} B between\n{books}"

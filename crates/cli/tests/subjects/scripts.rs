@@ -12,7 +12,7 @@ fn script(name: &str) -> PathBuf {
 
 #[test]
 fn python_with_numpy() {
-    // Debian's, not whatever comes first on the path: its numpy is the one that `.ci/setup` installs.
+    // Debian's python3, not the first one on the path: `.ci/setup` installs its numpy.
     let subject = |door: &Door, _: &Path| evidence(door.command("/usr/bin/python3").arg(script("matrices.py")));
     compare("python3-numpy", None, "off", subject);
     compare("python3-numpy-sampled", None, "sampled", subject);

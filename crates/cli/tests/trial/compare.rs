@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness;
 use crate::kit::Trial;
 
-/// A program whose start takes so many MiB of malloc, and so many of mmap.
+/// A program that takes at its start the MiB of malloc and the MiB of mmap that its arguments name.
 struct Pair {
     trial: Trial,
     program: String,

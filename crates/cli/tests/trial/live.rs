@@ -1,4 +1,4 @@
-//! `plimsoll try --pid`: what each step does to a program that runs, and that nothing of it stays.
+//! `plimsoll try --pid`: what each step does to a running program, and that no change remains afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

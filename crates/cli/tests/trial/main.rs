@@ -220,7 +220,7 @@ fn an_interrupt_prints_the_table_and_leaves_nothing() {
     }
 }
 
-/// A second interrupt ends the patience with a program that ignores SIGTERM.
+/// After a second interrupt plimsoll no longer waits for a program that ignores SIGTERM.
 #[test]
 fn a_program_that_ignores_sigterm_is_killed() {
     let trial = Trial::new("stubborn");
@@ -233,7 +233,7 @@ fn a_program_that_ignores_sigterm_is_killed() {
     assert_eq!(trial.interrupt(child).status.code(), Some(130));
 }
 
-/// Nothing can be done at SIGKILL: the keeper sees the closed line.
+/// plimsoll can't react to SIGKILL: the keeper sees that the socket is closed, and ends the program.
 #[test]
 fn a_killed_plimsoll_leaves_nothing() {
     let trial = Trial::new("killed");
@@ -247,7 +247,7 @@ fn a_killed_plimsoll_leaves_nothing() {
     assert_eq!(groups(child.id()), Vec::<std::path::PathBuf>::new());
 }
 
-/// What the keeper held falls to plimsoll, which ends it and goes on.
+/// The processes below a killed keeper become plimsoll's children. plimsoll ends them and goes on.
 #[test]
 fn a_killed_keeper_leaves_nothing() {
     let trial = Trial::new("keeper");
@@ -262,7 +262,7 @@ fn a_killed_keeper_leaves_nothing() {
     assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
 }
 
-/// A limit plays the container: the plain program is killed, and the cap survives.
+/// `--limit` stands for a container's limit: the plain program is killed, and the one with the cap survives.
 #[test]
 fn a_limit_kills_the_plain_program_and_the_cap_survives() {
     let trial = Trial::new("limit");

@@ -8,7 +8,7 @@
 //! seccomp          the system calls of the purpose only: no open, exec, ptrace, and     where the kernel has it
 //!                  to listen no socket and no connect, to connect no socket but TCP
 //! ```
-//! The result says what is in force. This module decides nothing: the caller refuses to go on where too little is.
+//! The result says what is in force. This module decides nothing: the caller ends if too little is in force.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! The system calls that the standard library lacks: the only unsafe code of this program.
+//! The system calls that the standard library lacks. Other unsafe code of this program is in `confine` and
+//! `attach::native` only (the layering test lists the files).
 //!
 //! Contract: nothing here allocates between fork and exec.
 

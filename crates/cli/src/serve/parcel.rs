@@ -24,7 +24,7 @@ pub enum ParcelKind {
     Metrics = 0,
     /// OTLP: the call stacks of one target.
     Profiles = 1,
-    /// Pyroscope: the same as pprof.
+    /// Pyroscope: the call stacks of one target, in pprof's format.
     Pprof = 2,
 }
 

@@ -120,7 +120,7 @@ impl Question {
         Some(bytes)
     }
 
-    /// None: no listener in control of itself sends this.
+    /// None: the listener is out of control.
     pub fn decode(bytes: &[u8; REQUEST]) -> Option<(u32, Question)> {
         let kind = *QuestionKind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
         let end = bytes[8..].iter().position(|byte| *byte == 0).unwrap_or(NAME);

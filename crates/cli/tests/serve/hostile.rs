@@ -28,7 +28,7 @@ fn forged_and_oversized_requests_are_refused() {
     assert_eq!(server.get("/healthz").code, 200);
 }
 
-/// Far more clients than the listener has slots: clients that send no whole request make way for one that does.
+/// Far more clients than the listener takes at a time: clients that send no whole request make way for one that does.
 #[test]
 fn clients_that_never_finish_keep_nobody_out() {
     let subject = Subject::named("shop");

@@ -17,7 +17,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `status` is that of the process or of one of its threads, which have the same rights. `None`: it has ended.
+    /// `status` is that of the process or of one of its threads, which differs only if the thread has changed its own
+    /// rights. `None`: the process has ended.
     pub fn of(target: &Target, status: &[u8]) -> Option<Identity> {
         let program = target.link("exe").ok()?;
         Identity::new(program, &String::from_utf8_lossy(status))

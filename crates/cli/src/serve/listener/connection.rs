@@ -1,5 +1,5 @@
 //! One connection of a client: bytes in, one question at a time, bytes out. Each state has a deadline, so a client that
-//! is slow, silent or gone costs a place for seconds only.
+//! is slow, silent or gone takes one of the connections for seconds only.
 //!
 //! ```text
 //! Reading ── head complete ─▶ Waiting ── answer ─▶ Writing ── all sent ─▶ Reading (keep-alive) or Closing
@@ -93,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Nobody waits for an answer on it: it may be closed if its place is needed.
+    /// No client waits for an answer on it, so it may be closed in favour of a new one.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading { has_begun: false } | State::Closing { .. })
     }

@@ -1,8 +1,8 @@
 //! HTTP/1.1 as far as this server speaks it: which question a request asks, and the head of an answer. Pure.
 //!
 //! Everything unusual is refused: methods beside GET and HEAD, bodies, an absolute target, a Host that is not this
-//! machine. A browser sends the Host of the address that the user sees, so a page of another site whose name suddenly
-//! means 127.0.0.1 (DNS rebinding) is refused by it.
+//! machine. A browser sends the Host of the address that the user sees. So the last check refuses a page of another
+//! site whose name suddenly resolves to 127.0.0.1 (DNS rebinding).
 
 use base64::Engine;
 use base64::alphabet::STANDARD;

@@ -218,7 +218,7 @@ impl Desk<'_> {
             return Ok(true);
         }
         self.number = self.number.wrapping_add(1);
-        // Slow questions, those about one target, leave places for metrics and health.
+        // Questions about one target are slow: four of the eight stay free for metrics and health.
         let places = if question.kind.is_of_a_target() { wire::MOST_REQUESTS - 4 } else { wire::MOST_REQUESTS };
         let Some(bytes) = question.encode(self.number).filter(|_| self.pending.len() < places) else {
             return Ok(false);

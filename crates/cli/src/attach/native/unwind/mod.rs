@@ -34,7 +34,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const REGISTERS: usize = 16;
 const RSP: usize = 7;
 const RETURN: Register = Register(16);
-/// rbx, rbp, r12 to r15: a function leaves them as they were, unless its rules tell otherwise.
+/// rbx, rbp, r12 to r15: a function leaves them as they were, unless its rules say otherwise.
 const KEPT: [usize; 6] = [3, 6, 12, 13, 14, 15];
 
 /// The part of the target's stack that was read.

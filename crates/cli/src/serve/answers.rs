@@ -5,7 +5,7 @@
 //! figures    metrics and lists, from the board; waits for a round if the last is too old
 //! pages      one target at a time, read for the answer as `explain` and `report` read it; kept for some seconds
 //! ```
-//! The reader knows the targets by the names on the board. What has no name there can't be asked for.
+//! The reader finds a target by its name on the board, so a request can reach no process that isn't on it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -104,7 +104,7 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
         };
         match to.try_send((number, question)) {
             Ok(()) => {}
-            // The listener has asked more than it may.
+            // The listener has sent more requests than it may.
             Err(TrySendError::Full(_)) => return Ok(End::Broken),
             Err(TrySendError::Disconnected(_)) => return Ok(End::Closed),
         }

@@ -187,7 +187,7 @@ pub fn explain(pid: u32, arguments: &[&str]) -> Explained {
 }
 
 impl Explained {
-    /// Invariant 4: Σ lines + remainder = RSS; children and groups add up, too.
+    /// Conservation (ARCHITECTURE.md, invariants): Σ lines + remainder = RSS. Children and groups add up, too.
     pub fn adds_up(&self) {
         let rss = self.0["rss_bytes"].as_u64().unwrap();
         let remainder = self.0["remainder_bytes"].as_u64().unwrap();

@@ -259,7 +259,7 @@ fn names_from_a_container_are_not_given_to_a_file_that_is_gone() {
     assert!(said.contains("libtwin.so+0x") && !said.contains("containers_function"), "{said}");
 }
 
-/// The stated limit: in a user namespace an unmapped user can't be told from root.
+/// The stated limit: in a user namespace an unmapped user can't be distinguished from root.
 #[test]
 fn in_a_user_namespace_unmapped_users_pass_for_the_owner_of_the_root() {
     if !can("unmapped users") {

@@ -481,7 +481,7 @@ impl Observed {
         }
     }
 
-    /// Invariant 1: the same output, the same end, and no other message.
+    /// Transparent (ARCHITECTURE.md, invariants): the same output, the same end, and no other message.
     pub fn transparency(&self, plain: &Observed, mode: &str) -> String {
         let mut faults = String::new();
         if self.late {
@@ -507,7 +507,8 @@ impl Observed {
         faults
     }
 
-    /// Invariant 3: at every moment the report equals the program's figures. Returns how many moments were compared.
+    /// Exact books (ARCHITECTURE.md, invariants): at every moment the report equals the program's figures. Returns how
+    /// many moments were compared.
     pub fn books(&self, dir: &Path, nothing: impl Fn() -> Result<Figures, String>) -> (usize, Vec<String>) {
         let mut bases: HashMap<i64, (HashMap<String, i64>, Figures)> = HashMap::new();
         let (mut compared, mut found) = (0, vec![]);

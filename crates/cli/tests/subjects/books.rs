@@ -76,7 +76,7 @@ impl Books {
         }
     }
 
-    /// The identities of DESIGN section 3.3.
+    /// What holds in all books: Σ categories = total, nothing is negative, and live ≤ peak ≤ cumulative.
     pub fn assert_balanced(&self, whose: &str) {
         for name in ADDITIVE {
             let sum: i128 = self.categories.values().map(|figures| figures.get(name)).sum();

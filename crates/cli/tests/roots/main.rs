@@ -115,7 +115,7 @@ fn explain_opens_each_glibc() {
 
 /// `FROM scratch`: no C library, no shell.
 #[test]
-fn the_program_runs_placenothing_else_is() {
+fn the_program_runs_where_nothing_else_is() {
     let Some(root) = Root::bare(target(), &[program(), Path::new("/bin/busybox")]) else { return };
     let said = |arguments: &[&str]| {
         let done = output(root.command("/plimsoll").args(arguments));

@@ -63,17 +63,20 @@ fn ask(number: u64, mark: u64) -> bool {
 
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// Pages of libjvm's file, first and one past the last, by segment: mapped for as long as the VM runs, so the kernel needn't
-/// be queried. (0, 0) = none.
+/// Pages that are trusted, first and one past the last, by range. (0, 0) = none.
 static TRUSTED: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
 
-/// Trusts whole pages of these ranges until a hook sees them unmapped or made unreadable.
-pub fn trust(ranges: impl Iterator<Item = Range<usize>>) {
+/// While `read` runs, takes whole pages of these ranges for readable without a query of the kernel, unless a hook sees them
+/// unmapped. The ranges are those of an object's file, whose many small tables are read once. No longer than that: the
+/// loader unmaps an object past the hooks.
+pub fn trusting<R>(ranges: impl Iterator<Item = Range<usize>>, read: impl FnOnce() -> R) -> R {
     for ([first, end], range) in TRUSTED.iter().zip(ranges) {
-        end.store(0, Relaxed);
         first.store((range.start as u64).div_ceil(4096), Relaxed);
         end.store(range.end as u64 >> 12, Relaxed);
     }
+    let result = read();
+    TRUSTED.iter().for_each(|[_, end]| end.store(0, Relaxed));
+    result
 }
 
 fn is_trusted(page: u64) -> bool {
@@ -247,12 +250,16 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_page_is_trusted_until_it_is_forgotten() {
+    fn a_page_is_trusted_until_it_is_forgotten_or_the_reading_ends() {
         // Nothing is mapped there, so the kernel would refuse.
         let page = 0x6_0000_0123_u64;
-        trust(core::iter::once((page as usize - 1) << 12..(page as usize + 1) << 12));
-        assert!(super::page(page) && !super::page(page + 1));
-        forget((page as usize) << 12..((page as usize) << 12) + 4096);
+        let range = || core::iter::once((page as usize - 1) << 12..(page as usize + 1) << 12);
+        trusting(range(), || {
+            assert!(super::page(page) && !super::page(page + 1));
+            forget((page as usize) << 12..((page as usize) << 12) + 4096);
+            assert!(!super::page(page));
+        });
+        trusting(range(), || ());
         assert!(!super::page(page));
     }
 }

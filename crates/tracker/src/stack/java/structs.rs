@@ -164,7 +164,10 @@ impl Layout {
         let known = Segment::current().and_then(|segment| module::loaded(segment, b"libjvm.so"));
         let listed = || elf::objects_checked(os::readable).find(|o| o.name().ends_with(b"/libjvm.so"));
         let vm = known.or_else(listed)?;
-        memory::trust(vm.readable_segments(os::readable));
+        memory::trusting(vm.readable_segments(os::readable), || Self::read(vm))
+    }
+
+    fn read(vm: elf::Object) -> Option<Self> {
         let word = |name| load::<u64>(vm.symbol(name)? as u64);
         let mut layout = Self::EMPTY;
 

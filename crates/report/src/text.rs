@@ -138,7 +138,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     category_line(out, "total", &Figures { resident: Some(all), ..books.total }, Some(whole), resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
     of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
-    if books.categories.iter().any(|category| category.figures.has_unknown_weight()) {
+    if !resident && books.total.committed > Bytes::ZERO {
         let why = if books.ending.is_some() { ": the process has ended" } else { "" };
         writeln!(
             out,
@@ -400,6 +400,11 @@ mod tests {
             lines(Some(17)),
             ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
         );
+        // One category without resident bytes, as the tracker's own, says nothing of the others.
+        let categories = vec![category("Thread Stack", 0, 185, Some(17)), category("Plimsoll", 0, 1, None)];
+        let mut out = Vec::new();
+        super::categories(&mut out, &Books { categories, ..Books::default() }).expect("a Vec takes it");
+        assert!(!String::from_utf8(out).expect("UTF-8").contains("not known"));
         // The resident bytes of a dead process are unknown.
         assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - - -"].map(String::from));
     }

@@ -69,6 +69,11 @@ pub fn add(page: &mut Page, books: &Books, profile: Profile) {
     }));
 }
 
+/// Resident bytes are read of all mappings or, of a dead process, of none.
+fn is_resident_known(books: &Books) -> bool {
+    books.categories.iter().any(|category| category.figures.resident.is_some())
+}
+
 fn bars(books: &Books) -> Bars {
     let mut bars: Vec<Bar> = books
         .categories
@@ -83,9 +88,10 @@ fn bars(books: &Books) -> Bars {
         .collect();
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.bytes));
     let sum: Bytes = bars.iter().map(|bar| Bytes(bar.bytes)).sum();
-    let is_resident_known = books.categories.iter().any(|category| category.figures.resident.is_some());
-    let name =
-        if is_resident_known { "live blocks, and resident mappings without files" } else { "live blocks" }.into();
+    let name = match is_resident_known(books) {
+        true => "live blocks, and resident mappings without files".into(),
+        false => "live blocks".into(),
+    };
     let groups = vec![BarGroup { name, colour: 0, bars }];
     Bars { title: "What it holds".into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
 }
@@ -108,11 +114,11 @@ fn categories(books: &Books) -> Table {
     Table {
         id: "categories",
         title: "Categories".into(),
-        caption: match books.categories.iter().any(|category| category.figures.has_unknown_weight()) {
-            true => {
+        caption: match is_resident_known(books) {
+            true => "Blocks that the tracker counted, and mappings.".into(),
+            false => {
                 "Blocks that the tracker counted, and mappings; how much of these was resident is not known.".into()
             }
-            false => "Blocks that the tracker counted, and mappings.".into(),
         },
         heads: vec!["category", "live", "blocks", "peak", "allocated", "mapped, committed", "of it resident"],
         rows: all.into_iter().take(ROWS).map(row).collect(),

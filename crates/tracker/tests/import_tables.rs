@@ -1,6 +1,6 @@
 //! patch: the import tables of this process, as the loader filled them, and as `put_hooks` and `take_hooks` leave them.
 
-use plimsoll_tracker::patch::relocation::{Kind, Tables};
+use plimsoll_tracker::patch::relocation::{RelocationKind, Tables};
 use plimsoll_tracker::sys::{elf, libc};
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
             let real = unsafe { ::libc::dlsym(::libc::RTLD_DEFAULT, c_name.as_ptr()) } as usize;
             let entry = found.entry(name).or_default();
             // libgcc_s is bound lazily: until the first call, a slot points into the object's own procedure linkage table.
-            let waits = slot.kind == Kind::Call && o.is_code(holds) && !symbol.is_own;
+            let waits = slot.kind == RelocationKind::Call && o.is_code(holds) && !symbol.is_own;
             if holds == real { entry.0 += 1 } else { entry.1 += u32::from(!waits) }
         }
     }));

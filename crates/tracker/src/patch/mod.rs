@@ -22,7 +22,7 @@ use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 pub mod relocation;
-use relocation::{Kind, Tables};
+use relocation::{RelocationKind, Tables};
 
 /// What the words get.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,7 @@ fn wanted(o: &elf::Loaded, tables: &Tables<'_>, slot: relocation::Slot, holds: u
         return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);
     }
     let may_be_real = libc::is_real(holds);
-    let may_be_unbound = slot.kind == Kind::Call && o.is_code(holds);
+    let may_be_unbound = slot.kind == RelocationKind::Call && o.is_code(holds);
     if !may_be_real && !may_be_unbound {
         return None;
     }

@@ -11,7 +11,7 @@
 
 /// The kinds of relocation that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RelocationKind {
     /// Through the procedure linkage table: perhaps not bound yet.
     Call,
     /// An address in a table or in data.
@@ -64,7 +64,7 @@ pub struct Slot {
     /// Index of the symbol.
     pub symbol: u32,
     /// Through the procedure linkage table or not.
-    pub kind: Kind,
+    pub kind: RelocationKind,
 }
 
 /// The name of a symbol, and whether the object defines it itself.
@@ -113,10 +113,10 @@ impl<'a> Tables<'a> {
         let slot = |e: &[u8]| {
             let (at, info, addend) = (u64_at(e, 0)?, u64_at(e, 8)?, u64_at(e, 16)?);
             let kind = match info as u32 {
-                CALL => Kind::Call,
+                CALL => RelocationKind::Call,
                 // On x86-64 the addend of the first two kinds isn't used.
-                GLOBAL => Kind::Pointer,
-                ABSOLUTE if addend == 0 => Kind::Pointer,
+                GLOBAL => RelocationKind::Pointer,
+                ABSOLUTE if addend == 0 => RelocationKind::Pointer,
                 _ => return None,
             };
             let symbol = (info >> 32) as u32;

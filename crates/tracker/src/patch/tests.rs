@@ -81,7 +81,7 @@ impl Image {
     }
 
     /// Offset, name, defined here, kind of every slot.
-    fn found(&self) -> Vec<(u64, String, bool, Kind)> {
+    fn found(&self) -> Vec<(u64, String, bool, RelocationKind)> {
         let tables = self.tables();
         let slots = tables.slots().filter_map(|s| {
             let symbol = tables.symbol(s.symbol)?;
@@ -112,11 +112,11 @@ fn every_kind_of_import_is_found() {
             relocated,
         );
         let expected = [
-            (0x800, "malloc", false, Kind::Pointer),
-            (0x808, "free", false, Kind::Pointer),
-            (0x820, "own", true, Kind::Pointer),
-            (0x900, "malloc", false, Kind::Call),
-            (0x908, "free", false, Kind::Call),
+            (0x800, "malloc", false, RelocationKind::Pointer),
+            (0x808, "free", false, RelocationKind::Pointer),
+            (0x820, "own", true, RelocationKind::Pointer),
+            (0x900, "malloc", false, RelocationKind::Call),
+            (0x908, "free", false, RelocationKind::Call),
         ];
         let expected: Vec<_> = expected.into_iter().map(|(at, n, own, k)| (at, n.to_string(), own, k)).collect();
         assert_eq!(image.found(), expected, "relocated: {relocated}");

@@ -34,7 +34,7 @@ const SAVING: usize = 160;
 
 /// See the module comment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum PrologueKind {
     Sub,
     Push,
     Limit,
@@ -43,7 +43,7 @@ enum Kind {
 /// A method's beginning, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Prologue {
-    kind: Kind,
+    kind: PrologueKind,
     /// Pushed %rbp: 8, else 0.
     pushed: i32,
     /// The size of the frame, without pushed registers.
@@ -77,8 +77,8 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
             let moved = matches!(rest, [0x48, 0x8b, 0xec] | [0x48, 0x89, 0xe5]);
             let next = at + if moved { 4 } else { 1 };
             match sub(text, next) {
-                Some((size, end)) => Prologue { kind: Kind::Push, pushed: 8, size, complete: end - at },
-                None if moved => Prologue { kind: Kind::Push, pushed: 8, size: 0, complete: 1 },
+                Some((size, end)) => Prologue { kind: PrologueKind::Push, pushed: 8, size, complete: end - at },
+                None if moved => Prologue { kind: PrologueKind::Push, pushed: 8, size: 0, complete: 1 },
                 None => return None,
             }
         }
@@ -96,11 +96,11 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
             if !matches!(text.get(end..end + 3)?, [0x48, 0x8b, 0xe3] | [0x48, 0x89, 0xdc]) {
                 return None;
             }
-            Prologue { kind: Kind::Limit, pushed: 0, size, complete: end + 3 - at }
+            Prologue { kind: PrologueKind::Limit, pushed: 0, size, complete: end + 3 - at }
         }
         _ => {
             let (size, end) = sub(text, at)?;
-            Prologue { kind: Kind::Sub, pushed: 0, size, complete: end - at }
+            Prologue { kind: PrologueKind::Sub, pushed: 0, size, complete: end - at }
         }
     };
     (found.size >= 0 && found.size % 8 == 0).then_some(found)
@@ -111,7 +111,7 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
 fn begins(text: &[u8], at: usize, p: Prologue) -> bool {
     let behind = at + p.complete;
     // cmp disp8(%r15),%rsp
-    if p.kind != Kind::Sub || matches!(text.get(behind..behind + 3), Some([0x49, 0x3b, 0x67])) {
+    if p.kind != PrologueKind::Sub || matches!(text.get(behind..behind + 3), Some([0x49, 0x3b, 0x67])) {
         return true;
     }
     let before = |n: usize| at.checked_sub(n).and_then(|i| text.get(i)).copied();

@@ -53,7 +53,7 @@ fn any_order(random: &mut Random) -> Order {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Space {
     From,
     To,
     Old,
@@ -92,12 +92,12 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
         let spaces = RECORDS + isolate * (1 << 20);
         let many = 6 + random.below(12);
         sweeper(random, &mut made, heap, SWEEPERS + isolate * (1 << 20));
-        for (space, kind) in [Kind::From, Kind::To, Kind::Old, Kind::Large, Kind::Code].into_iter().enumerate() {
+        for (space, kind) in [Space::From, Space::To, Space::Old, Space::Large, Space::Code].into_iter().enumerate() {
             one_space(random, &mut made, order, (heap, spaces + space as u64 * 512), kind, many, &mut number);
         }
     }
-    one_space(random, &mut made, order, (0, 0), Kind::ReadOnly, 1, &mut number);
-    one_space(random, &mut made, order, (0, 0), Kind::Leaving, 1, &mut number);
+    one_space(random, &mut made, order, (0, 0), Space::ReadOnly, 1, &mut number);
+    one_space(random, &mut made, order, (0, 0), Space::Leaving, 1, &mut number);
     let range = AddressRange::new(Avma(START), Avma(START + number * ALIGNMENT));
     let memory = |range, writable| Vma {
         range,
@@ -157,12 +157,12 @@ fn one_space(
     made: &mut Made,
     order: Order,
     (heap, owner): (u64, u64),
-    kind: Kind,
+    kind: Space,
     many: u64,
     number: &mut u64,
 ) {
     let header = if order.behind { 16 } else { 0x1130 };
-    let is_large = kind == Kind::Large;
+    let is_large = kind == Space::Large;
     let chunks: Vec<(u64, u64)> = (0..many)
         .map(|_| {
             let size = if is_large { ALIGNMENT + (1 + random.below(100)) * PAGE } else { ALIGNMENT };
@@ -178,14 +178,14 @@ fn one_space(
     let current = random.below(many);
     let (mut all, mut allocated_in_all) = (0, 0);
     for (index, (at, size)) in chunks.iter().copied().enumerate() {
-        let guard = if kind == Kind::Code { PAGE } else { 0 };
+        let guard = if kind == Space::Code { PAGE } else { 0 };
         let (start, end) = (at + header, at + size - guard - if is_large { 8 * random.below(500) } else { 0 });
         let area = end - start;
-        let is_young = matches!(kind, Kind::From | Kind::To);
+        let is_young = matches!(kind, Space::From | Space::To);
         let allocated = if is_young || is_large { area } else { random.below(area / 8) * 8 };
         let flags = match kind {
-            Kind::From => 2 | 8,
-            Kind::To => 2 | 16,
+            Space::From => 2 | 8,
+            Space::To => 2 | 16,
             _ => 4,
         };
         let at_record = |word: u64| record(at) + word * 8;
@@ -218,11 +218,11 @@ fn one_space(
         // The live part of it.
         let mut live = allocated;
         let (objects, rest) = match kind {
-            Kind::From => {
+            Space::From => {
                 live = 0;
                 (HeapPart::Young, HeapPart::FreeYoung)
             }
-            Kind::To => {
+            Space::To => {
                 let top = start + random.below(area / 8) * 8;
                 live = match (index as u64).cmp(&current) {
                     std::cmp::Ordering::Less => area,
@@ -236,7 +236,7 @@ fn one_space(
                 }
                 (HeapPart::Young, HeapPart::FreeYoung)
             }
-            Kind::Old => {
+            Space::Old => {
                 // The next objects go into the last 64 bytes that count as allocated.
                 if index as u64 == current && allocated >= 64 {
                     live -= 64;
@@ -246,10 +246,10 @@ fn one_space(
                 }
                 (HeapPart::Old, HeapPart::FreeOld)
             }
-            Kind::Large => (HeapPart::Large, HeapPart::FreeOld),
-            Kind::Code => (HeapPart::Code, HeapPart::FreeOld),
-            Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records),
-            Kind::Leaving => {
+            Space::Large => (HeapPart::Large, HeapPart::FreeOld),
+            Space::Code => (HeapPart::Code, HeapPart::FreeOld),
+            Space::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records),
+            Space::Leaving => {
                 live = area;
                 (HeapPart::Leaving, HeapPart::Leaving)
             }
@@ -274,7 +274,7 @@ fn one_space(
             made.image.put(owner + word as u64 * 8, value);
         }
         made.committed.push(owner + 3 * 8);
-        if !matches!(kind, Kind::From | Kind::To) {
+        if !matches!(kind, Space::From | Space::To) {
             made.image.put(owner + 15 * 8, allocated_in_all);
         }
     }

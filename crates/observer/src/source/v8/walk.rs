@@ -50,11 +50,11 @@ struct Page {
     start: u64,
     end: u64,
     allocated: u64,
-    kind: Kind,
+    kind: PageKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     Young,
     /// A young page with one large object.
     LargeYoung,
@@ -119,15 +119,15 @@ fn pages<M: Memory>(
         let is_large = size != ALIGNMENT && allocated > 0 && record[layout.allocated + 2] == start - found.at;
         let flags = layout.flags(&found);
         let kind = match () {
-            () if owner == 0 && !vma.writable => Kind::ReadOnly,
-            () if owner == 0 => Kind::Released,
-            () if flags & YOUNG != 0 && is_large => Kind::LargeYoung,
-            () if flags & YOUNG != 0 => Kind::Young,
+            () if owner == 0 && !vma.writable => PageKind::ReadOnly,
+            () if owner == 0 => PageKind::Released,
+            () if flags & YOUNG != 0 && is_large => PageKind::LargeYoung,
+            () if flags & YOUNG != 0 => PageKind::Young,
             // Up to V8 12, a code page isn't executable while V8 writes to it. But a guard lies between the end of its
             // area and the end of the page.
-            () if vma.executable || found.at + size - end >= PAGE => Kind::Code,
-            () if is_large => Kind::Large,
-            () => Kind::Old,
+            () if vma.executable || found.at + size - end >= PAGE => PageKind::Code,
+            () if is_large => PageKind::Large,
+            () => PageKind::Old,
         };
         let range = AddressRange::sized(Avma(found.at), Bytes(size));
         chunks.skip_to(range.end.0);
@@ -182,7 +182,7 @@ impl Tops {
             // The young generation's area lies in the isolate, before its heap.
             let before: Vec<Area<'_>> =
                 read(memory, heap - ISOLATE, ISOLATE).map(|words| areas(pages, heap, &words)).unwrap_or_default();
-            if let Some(area) = before.iter().find(|area| area.page.kind == Kind::Young) {
+            if let Some(area) = before.iter().find(|area| area.page.kind == PageKind::Young) {
                 tops.known.push(heap);
                 tops.young.insert(area.page.node, area.top - area.page.start);
                 tops.fill_before(pages, &by_node, area.page);
@@ -198,7 +198,7 @@ impl Tops {
             // Keyed by limit, because there may be older copies of the same area.
             let mut free: HashMap<u64, (u64, u64)> = HashMap::new();
             for area in before.into_iter().chain(areas(pages, heap, &within)).chain(pointed) {
-                if matches!(area.page.kind, Kind::Old | Kind::Code) {
+                if matches!(area.page.kind, PageKind::Old | PageKind::Code) {
                     let known = free.entry(area.limit).or_insert((area.page.node, area.limit - area.top));
                     known.1 = known.1.min(area.limit - area.top);
                 }
@@ -213,7 +213,7 @@ impl Tops {
     /// Marks the pages before the one in use as full.
     fn fill_before(&mut self, pages: &[Page], by_node: &HashMap<u64, &Page>, current: &Page) {
         let of_space =
-            |page: &&Page| page.kind == Kind::Young && page.owner == current.owner && page.heap == current.heap;
+            |page: &&Page| page.kind == PageKind::Young && page.owner == current.owner && page.heap == current.heap;
         let nexts: HashMap<u64, u64> = pages.iter().filter(of_space).map(|page| (page.next, page.node)).collect();
         let mut node = current.node;
         // If a list leads back to itself, each page counts once.
@@ -259,17 +259,17 @@ fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHe
         let allocated = Bytes(page.allocated).min(area);
         let free = Bytes(tops.free.get(&page.node).copied().unwrap_or_default());
         let (objects, rest, live) = match page.kind {
-            Kind::Young if tops.known.contains(&page.heap) => {
+            PageKind::Young if tops.known.contains(&page.heap) => {
                 let live = tops.young.get(&page.node).copied().unwrap_or_default();
                 (HeapPart::Young, HeapPart::FreeYoung, Bytes(live).min(area))
             }
-            Kind::Young => (HeapPart::YoungUnsplit, HeapPart::YoungUnsplit, area),
-            Kind::LargeYoung => (HeapPart::Young, HeapPart::FreeYoung, allocated),
-            Kind::Old => (HeapPart::Old, HeapPart::FreeOld, allocated - free),
-            Kind::Large => (HeapPart::Large, HeapPart::FreeOld, allocated),
-            Kind::Code => (HeapPart::Code, HeapPart::FreeOld, allocated - free),
-            Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records, allocated),
-            Kind::Released => (HeapPart::Leaving, HeapPart::Leaving, area),
+            PageKind::Young => (HeapPart::YoungUnsplit, HeapPart::YoungUnsplit, area),
+            PageKind::LargeYoung => (HeapPart::Young, HeapPart::FreeYoung, allocated),
+            PageKind::Old => (HeapPart::Old, HeapPart::FreeOld, allocated - free),
+            PageKind::Large => (HeapPart::Large, HeapPart::FreeOld, allocated),
+            PageKind::Code => (HeapPart::Code, HeapPart::FreeOld, allocated - free),
+            PageKind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records, allocated),
+            PageKind::Released => (HeapPart::Leaving, HeapPart::Leaving, area),
         };
         // V8 wrote the header first, and each object when it was made. So resident bytes count for these before the
         // rest.

@@ -164,12 +164,12 @@ impl Vm {
         }
         let blob = Blob { at, frame: words as u32 * 8 };
         Some(match self.kind(at)? {
-            Kind::Method if words >= 2 => Code::Method(blob),
-            Kind::Method => return None,
-            Kind::Upcall => Code::Upcall,
-            Kind::Continuation => Code::Continuation,
-            Kind::Other if words >= 2 => Code::Stub(blob),
-            Kind::Other => Code::Other,
+            BlobKind::Method if words >= 2 => Code::Method(blob),
+            BlobKind::Method => return None,
+            BlobKind::Upcall => Code::Upcall,
+            BlobKind::Continuation => Code::Continuation,
+            BlobKind::Other if words >= 2 => Code::Stub(blob),
+            BlobKind::Other => Code::Other,
         })
     }
 
@@ -178,27 +178,27 @@ impl Vm {
         load(self.blob(pc)?.wrapping_add(self.layout.blob_name as u64)).and_then(c_string)
     }
 
-    fn kind(&self, blob: u64) -> Option<Kind> {
+    fn kind(&self, blob: u64) -> Option<BlobKind> {
         let l = &self.layout;
         if l.blob_kind != NONE {
             // CodeBlobKind, the same in 23 to 27.
             match load::<u8>(blob.wrapping_add(l.blob_kind as u64))? {
-                1 => return Some(Kind::Method),
-                11 => return Some(Kind::Upcall),
+                1 => return Some(BlobKind::Method),
+                11 => return Some(BlobKind::Upcall),
                 _ => {}
             }
         }
         let name = load(blob.wrapping_add(l.blob_name as u64)).and_then(c_string);
         Some(match name.as_deref().unwrap_or_default() {
-            b"nmethod" | b"native nmethod" if l.blob_kind == NONE => Kind::Method,
-            name if name.starts_with(b"upcall_stub") => Kind::Upcall,
-            name if name.windows(12).any(|w| w.eq_ignore_ascii_case(b"continuation")) => Kind::Continuation,
-            _ => Kind::Other,
+            b"nmethod" | b"native nmethod" if l.blob_kind == NONE => BlobKind::Method,
+            name if name.starts_with(b"upcall_stub") => BlobKind::Upcall,
+            name if name.windows(12).any(|w| w.eq_ignore_ascii_case(b"continuation")) => BlobKind::Continuation,
+            _ => BlobKind::Other,
         })
     }
 }
 
-enum Kind {
+enum BlobKind {
     Method,
     Upcall,
     Continuation,

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::allocation::{self, Allocations, Choice, OBJECT_BYTES, SLOW_PATH_BYTES, SLOW_PATHS};
 use plimsoll_profiles::jfr::RecordingFiles;
-use plimsoll_profiles::profile::{Change, Focus, GroupBy, ProfileDiff, Value};
+use plimsoll_profiles::profile::{ChangeKind, Focus, GroupBy, ProfileDiff, Value};
 use serde_json::Value as Json;
 
 mod support;
@@ -235,16 +235,16 @@ fn new_stacks_come_first_in_a_comparison() {
             });
             sites.map(|s| (s.change, s.before.amount, s.after.amount)).collect::<Vec<_>>()
         };
-        assert_eq!(of("Allocates.doMore"), [(Change::New, 0, 7)], "JDK {}", jdk.major);
+        assert_eq!(of("Allocates.doMore"), [(ChangeKind::New, 0, 7)], "JDK {}", jdk.major);
         // A lambda's class has a different name in each run, but is the same site.
-        let changes: Vec<Change> = of("Allocates.boxes").into_iter().map(|(change, ..)| change).collect();
+        let changes: Vec<ChangeKind> = of("Allocates.boxes").into_iter().map(|(change, ..)| change).collect();
         assert!(
-            matches!(changes[..], [Change::Same | Change::Grew | Change::Shrank]),
+            matches!(changes[..], [ChangeKind::Same | ChangeKind::Grew | ChangeKind::Shrank]),
             "{changes:?}, JDK {}",
             jdk.major
         );
-        assert_eq!(of("Allocates.doStart"), [(Change::Grew, 10, 12)], "JDK {}", jdk.major);
-        assert_eq!(difference.sites[0].change, Change::New);
+        assert_eq!(of("Allocates.doStart"), [(ChangeKind::Grew, 10, 12)], "JDK {}", jdk.major);
+        assert_eq!(difference.sites[0].change, ChangeKind::New);
     }
 }
 

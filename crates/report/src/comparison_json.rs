@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use plimsoll_trial::budget::Excess;
-use plimsoll_trial::comparison::{A, B, Change, Comparison, METRICS, SIDES, Site};
+use plimsoll_trial::comparison::{A, B, Comparison, METRICS, MedianChange, SIDES, Site};
 use serde::Serialize;
 
 use crate::comparison_text::{exceeded, name, result};
@@ -159,7 +159,7 @@ fn document<'c>(of: &'c Comparison, excesses: Option<&[Excess]>) -> Document<'c>
     }
 }
 
-fn change(of: &Change) -> ChangeDocument {
+fn change(of: &MedianChange) -> ChangeDocument {
     let interval = of.interval;
     ChangeDocument {
         a: of.medians[A],
@@ -173,7 +173,7 @@ fn change(of: &Change) -> ChangeDocument {
     }
 }
 
-fn line(of: &Comparison, id: &str, change: &Change) -> LineDocument {
+fn line(of: &Comparison, id: &str, change: &MedianChange) -> LineDocument {
     let parts = of.part_changes(id);
     LineDocument {
         id: id.to_owned(),

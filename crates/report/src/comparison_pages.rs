@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
-use plimsoll_trial::comparison::{A, B, Change, Comparison, METRICS, SIDES, Site, Verdict};
+use plimsoll_trial::comparison::{A, B, Comparison, METRICS, MedianChange, SIDES, Site, Verdict};
 
 use crate::comparison_text::{certainty, exceeded, facts, failures, interval, name, result, shown_of};
 use crate::page::markup::text;
@@ -26,7 +26,7 @@ struct Row {
 }
 
 fn rows(of: &Comparison) -> Vec<Row> {
-    let row = |name: String, metric: Metric, change: Change| {
+    let row = |name: String, metric: Metric, change: MedianChange| {
         let [a, b] = change.medians.map(|median| figure(metric, median));
         let figures = [a, b, signed(metric, change.interval.mean)];
         Row { name, figures, interval: interval(metric, &change), changed: change.verdict() != Verdict::Same }
@@ -34,7 +34,7 @@ fn rows(of: &Comparison) -> Vec<Row> {
     let heading = |metric: Metric| if metric == Metric::Steady { "RSS" } else { metric.heading() };
     let metrics = METRICS.into_iter().filter_map(|metric| Some((metric, of.metric(metric)?)));
     let mut all: Vec<Row> = metrics.map(|(metric, change)| row(heading(metric).to_owned(), metric, change)).collect();
-    let changed = |change: &Change| change.verdict() != Verdict::Same;
+    let changed = |change: &MedianChange| change.verdict() != Verdict::Same;
     for (part, change) in of.line_changes().into_iter().filter(|(_, change)| changed(change)) {
         all.push(row(name(of, &part.line), Metric::Steady, change));
         let parts = of.part_changes(&part.line).into_iter().filter(|(_, change)| changed(change));

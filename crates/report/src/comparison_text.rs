@@ -6,7 +6,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{
-    A, B, Category, Change, Comparison, METRICS, Part, RSS, SIDES, Site, Tracked, Verdict,
+    A, B, Category, Comparison, METRICS, MedianChange, Part, RSS, SIDES, Site, Tracked, Verdict,
 };
 
 use crate::trial_text::{figure, signed};
@@ -91,14 +91,14 @@ fn table(out: &mut dyn Write, of: &Comparison) -> io::Result<()> {
     Ok(())
 }
 
-fn row(out: &mut dyn Write, name: &str, metric: Metric, change: Change) -> io::Result<()> {
+fn row(out: &mut dyn Write, name: &str, metric: Metric, change: MedianChange) -> io::Result<()> {
     let [a, b] = change.medians.map(|median| figure(metric, median));
     let mean = signed(metric, change.interval.mean);
     writeln!(out, "{:<NAME$} {a:>11} {b:>11} {mean:>11}   {}", cut(name, NAME), interval(metric, &change))
 }
 
 /// `+1.2 MiB to +1.8 MiB: grew 3.0 %`
-pub(crate) fn interval(metric: Metric, change: &Change) -> String {
+pub(crate) fn interval(metric: Metric, change: &MedianChange) -> String {
     let bounds = format!("{} to {}", signed(metric, change.interval.low), signed(metric, change.interval.high));
     let percent = change.percent().map(|percent| format!(" {:.1} %", percent.abs())).unwrap_or_default();
     match change.verdict() {
@@ -203,7 +203,7 @@ pub fn result(of: &Comparison) -> String {
 }
 
 /// `direct buffers +1.50 MiB (Catalog.touched:53 ← …)`
-fn owner(of: &Comparison, part: &Part, change: &Change) -> String {
+fn owner(of: &Comparison, part: &Part, change: &MedianChange) -> String {
     let site = of.site_of(&part.line).filter(|_| change.verdict() == Verdict::Grew).map(short);
     let site = site.map_or(String::new(), |site| format!(" ({site})"));
     format!("{} {}{site}", name(of, &part.line), signed(Metric::Steady, change.interval.mean))

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Figures};
-use plimsoll_tracked::diff::{Change, Diff, NotBooked};
+use plimsoll_tracked::diff::{Diff, FigureChange, NotBooked};
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};
@@ -66,7 +66,7 @@ pub fn not_booked(out: &mut dyn Write, of: Option<&NotBooked>) -> io::Result<()>
 /// Maximum number of lines shown.
 const LINES: usize = 30;
 
-fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a Change)>) -> io::Result<()> {
+fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a FigureChange)>) -> io::Result<()> {
     let mut changed: Vec<_> = lines.filter(|(_, change)| !change.is_none()).collect();
     changed.sort_by(|(a, x), (b, y)| y.growth().cmp(&x.growth()).then_with(|| a.cmp(b)));
     // The largest shrinkage is at the end of the order, so both ends are shown.
@@ -82,7 +82,7 @@ fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a 
     Ok(())
 }
 
-fn line(out: &mut dyn Write, name: &[String], c: &Change) -> io::Result<()> {
+fn line(out: &mut dyn Write, name: &[String], c: &FigureChange) -> io::Result<()> {
     let (first, rest) = name.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     writeln!(
         out,
@@ -180,7 +180,7 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
     crate::lines::write_indented(out, &document)
 }
 
-fn change_line<'a>(name: &'a str, c: &Change) -> ChangeLine<'a> {
+fn change_line<'a>(name: &'a str, c: &FigureChange) -> ChangeLine<'a> {
     let change = |f: fn(&Figures) -> u64| {
         let change = i128::from(f(&c.after)) - i128::from(f(&c.before));
         i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })

@@ -46,7 +46,7 @@ pub struct Ledger {
     pub(crate) skew_bytes: Option<u64>,
     /// With `--baseline`: the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) baseline: Option<Change>,
+    pub(crate) baseline: Option<BaselineChange>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(crate) struct ArrayBuffers {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Change {
+pub(crate) struct BaselineChange {
     pub(crate) time: String,
     pub(crate) rss_change_bytes: i64,
     pub(crate) lines: Vec<LineChange>,
@@ -259,7 +259,7 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
             .flat_map(|vm| vm.symbols_for.iter().map(|text| text.to_string()))
             .collect(),
         skew_bytes: ledger.skew.map(|skew| skew.0),
-        baseline: snapshot.baseline.as_ref().map(|baseline| Change {
+        baseline: snapshot.baseline.as_ref().map(|baseline| BaselineChange {
             time: moment((baseline.time.max(0.0) * 1e9) as u64),
             rss_change_bytes: ledger.rss_change_since(baseline),
             lines: LineId::ALL

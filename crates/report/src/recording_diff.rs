@@ -10,14 +10,14 @@ use crate::recording::{head, period, sections, signed};
 use crate::words::{cut, printable};
 
 /// One curve; None on a side that lacks it.
-pub struct Change {
+pub struct CurveChange {
     pub name: String,
     pub measure: Measure,
     pub before: Option<CurveFigures>,
     pub after: Option<CurveFigures>,
 }
 
-impl Change {
+impl CurveChange {
     pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
@@ -27,8 +27,8 @@ impl Change {
 }
 
 /// Each section: id, title, curves; the biggest change of the last reading first.
-pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static str, Vec<Change>)> {
-    type ByCurve = BTreeMap<(Measure, String), Change>;
+pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static str, Vec<CurveChange>)> {
+    type ByCurve = BTreeMap<(Measure, String), CurveChange>;
     let mut found: Vec<(&str, &str, ByCurve)> = vec![];
     for (is_after, history) in [(false, before), (true, after)] {
         for section in sections(history) {
@@ -40,7 +40,7 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
                 }
             };
             for row in section.rows {
-                let change = found[place].2.entry((row.measure, row.name.clone())).or_insert(Change {
+                let change = found[place].2.entry((row.measure, row.name.clone())).or_insert(CurveChange {
                     name: row.name,
                     measure: row.measure,
                     before: None,
@@ -51,7 +51,7 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
         }
     }
     let sorted = |changes: ByCurve| {
-        let mut changes: Vec<Change> = changes.into_values().collect();
+        let mut changes: Vec<CurveChange> = changes.into_values().collect();
         changes.sort_by_key(|change| {
             let [last, max] = [change.of(|figures| figures.last), change.of(|figures| figures.max)];
             std::cmp::Reverse((last.unsigned_abs(), max.unsigned_abs()))

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::json::EndedLine;
 use crate::recording::sections;
-use crate::recording_diff::{Change, changes};
+use crate::recording_diff::{CurveChange, changes};
 use crate::words::moment;
 
 pub const SCHEMA: &str = "plimsoll.recording/1";
@@ -242,7 +242,7 @@ pub fn write_diff(out: &mut dyn Write, before: &History, after: &History) -> io:
         let history: &History = history;
         Side { process: process(history), from: time(history.from_ns), to: time(history.to_ns), gaps: gaps(history) }
     };
-    let line = |(section, change): (&'static str, Change)| ChangeLine {
+    let line = |(section, change): (&'static str, CurveChange)| ChangeLine {
         section,
         measure: change.measure.id(),
         last_change: change.of(|figures| figures.last),

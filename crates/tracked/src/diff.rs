@@ -10,12 +10,12 @@ use crate::books::{Before, Books, Caller, Figures};
 
 /// A line before and after. If one side lacks the line, its figures are all zero.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Change {
+pub struct FigureChange {
     pub before: Figures,
     pub after: Figures,
 }
 
-impl Change {
+impl FigureChange {
     /// Growth of blocks and mappings together.
     pub fn growth(&self) -> i128 {
         i128::from(self.after.size().0) - i128::from(self.before.size().0)
@@ -58,13 +58,13 @@ impl NotBooked {
 
 #[derive(Clone, Debug, Default)]
 pub struct Diff {
-    pub total: Change,
+    pub total: FigureChange,
     pub not_booked: Option<NotBooked>,
     /// In the order of `after`, then what only `before` had.
-    pub categories: Vec<(String, Change)>,
-    pub modules: Vec<(String, Change)>,
+    pub categories: Vec<(String, FigureChange)>,
+    pub modules: Vec<(String, FigureChange)>,
     /// A caller whose frames can be printed, and its change.
-    pub callers: Vec<(Caller, Change)>,
+    pub callers: Vec<(Caller, FigureChange)>,
 }
 
 pub fn diff(before: &Books, after: &Books) -> Diff {
@@ -79,7 +79,7 @@ pub fn diff(before: &Books, after: &Books) -> Diff {
         books.modules.iter().map(|m| (m.path.clone(), m.path.clone(), m.figures)).collect()
     };
     Diff {
-        total: Change { before: before.total, after: after.total },
+        total: FigureChange { before: before.total, after: after.total },
         not_booked: NotBooked::of(before, after),
         categories: pair(by_name(before).into_iter(), by_name(after).into_iter()),
         modules: pair(by_path(before).into_iter(), by_path(after).into_iter()),
@@ -103,21 +103,21 @@ fn key(books: &Books, caller: &Caller) -> Key {
 fn pair<K: Ord + Clone, T>(
     before: impl Iterator<Item = (K, T, Figures)>,
     after: impl Iterator<Item = (K, T, Figures)>,
-) -> Vec<(T, Change)> {
+) -> Vec<(T, FigureChange)> {
     let mut index: BTreeMap<K, usize> = BTreeMap::new();
-    let mut lines: Vec<(T, Change)> = Vec::new();
+    let mut lines: Vec<(T, FigureChange)> = Vec::new();
     for (key, what, figures) in after {
         let at = *index.entry(key).or_insert(lines.len());
         match lines.get_mut(at) {
             Some((_, change)) => change.after.add(&figures),
-            None => lines.push((what, Change { before: Figures::default(), after: figures })),
+            None => lines.push((what, FigureChange { before: Figures::default(), after: figures })),
         }
     }
     for (key, what, figures) in before {
         let at = *index.entry(key).or_insert(lines.len());
         match lines.get_mut(at) {
             Some((_, change)) => change.before.add(&figures),
-            None => lines.push((what, Change { before: figures, after: Figures::default() })),
+            None => lines.push((what, FigureChange { before: figures, after: Figures::default() })),
         }
     }
     lines

@@ -4,7 +4,7 @@
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
-use plimsoll_profiles::profile::{Change, Entry, Frame, FrameOrigin, Labels, Profile, ProfileDiff, Value};
+use plimsoll_profiles::profile::{ChangeKind, Entry, Frame, FrameOrigin, Labels, Profile, ProfileDiff, Value};
 use plimsoll_tracked::sites::{self, Detail, Sites, comparable};
 use random::Random;
 
@@ -91,7 +91,7 @@ fn program(random: &mut Random, leaks: u64, named: [&str; 2]) -> (Sites, Sites) 
 }
 
 /// All changes that aren't noise, except memory without a stack.
-fn changed(before: &Sites, after: &Sites) -> Vec<(Change, String)> {
+fn changed(before: &Sites, after: &Sites) -> Vec<(ChangeKind, String)> {
     let (one, other) = comparable(before, after);
     let sum = |p: &Profile| p.total()[sites::HELD].amount;
     assert_eq!((sum(&one), sum(&other)), (sum(&before.profile), sum(&after.profile)), "nothing is lost");
@@ -100,7 +100,7 @@ fn changed(before: &Sites, after: &Sites) -> Vec<(Change, String)> {
     let heap: Vec<_> = d.sites.iter().filter(|s| name(s.stack).is_no_stack()).collect();
     assert!(heap.len() == 1 && heap[0].grown() == 8 << 20 && name(heap[0].stack).name == "[no stack: Java Heap]");
     let rest = d.sites.iter().filter(|s| !name(s.stack).is_no_stack());
-    let rest = rest.filter(|s| !matches!(s.change, Change::Noise | Change::Same));
+    let rest = rest.filter(|s| !matches!(s.change, ChangeKind::Noise | ChangeKind::Same));
     rest.map(|s| (s.change, name(s.stack).name.clone())).collect()
 }
 
@@ -117,7 +117,7 @@ fn a_healthy_program_does_not_grow_and_a_leak_does() {
         counted_changes += changed(&before, &after).len();
         let (before, after) = program(&mut random, 20_000, ["p, pid 1"; 2]);
         let changes = changed(&before, &after);
-        found += usize::from(changes.iter().any(|(change, name)| *change == Change::Grew && name == "work0"));
+        found += usize::from(changes.iter().any(|(change, name)| *change == ChangeKind::Grew && name == "work0"));
     }
     // At a family-wise level of 5 %, 40 pairs give 2 alarms on average, and very rarely more than 8.
     assert!(alarms <= 8, "{alarms} alarms in {PAIRS} pairs");
@@ -139,7 +139,7 @@ fn blocks_that_never_go_are_growth() {
         cumulative: live,
     };
     let changes = changed(&report(&[site(8)], "p", 100 << 20), &report(&[site(10)], "p", 108 << 20));
-    assert_eq!(changes, [(Change::Grew, "allocateDirect".to_string())]);
+    assert_eq!(changes, [(ChangeKind::Grew, "allocateDirect".to_string())]);
     let small = |live| Site { size: 100, ..site(live) };
     assert_eq!(changed(&report(&[small(8)], "p", 100 << 20), &report(&[small(10)], "p", 108 << 20)), []);
 }
@@ -171,6 +171,6 @@ fn a_caller_without_samples_in_both_reports_is_not_new() {
     for (before, after) in [0, 2_000_000].map(|early| (with(early, 100 << 20), with(14_000_000, 108 << 20))) {
         let changes = changed(&before, &after);
         assert_eq!(changes.len(), 1, "{changes:?}");
-        assert!(matches!(changes[0].0, Change::Grew), "{changes:?}");
+        assert!(matches!(changes[0].0, ChangeKind::Grew), "{changes:?}");
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //! A budget is exceeded if the whole interval of a growth is above it: a growth that may be chance never fails a build.
 
-use crate::comparison::{A, Change, Comparison, Part, RSS};
+use crate::comparison::{A, Comparison, MedianChange, Part, RSS};
 
 /// Stands for each line that isn't named.
 const ANY: &str = "*";
@@ -62,7 +62,7 @@ pub struct Excess {
     pub line: String,
     /// Allowed growth in bytes.
     pub allowed: f64,
-    pub change: Change,
+    pub change: MedianChange,
 }
 
 impl Budget {
@@ -107,7 +107,7 @@ impl Budget {
     pub fn exceeded(&self, comparison: &Comparison) -> Vec<Excess> {
         let rss = comparison.rss().map(|change| (Part::line(RSS), change));
         let all = rss.into_iter().chain(comparison.line_changes());
-        let beyond = |(part, change): (Part, Change)| {
+        let beyond = |(part, change): (Part, MedianChange)| {
             let allowed = self.of(&part.line)?.bytes(change.medians[A]);
             (change.interval.low > allowed).then_some(Excess { line: part.line, allowed, change })
         };

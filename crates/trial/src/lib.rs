@@ -26,5 +26,5 @@ pub mod rows;
 pub mod statistics;
 
 pub use metric::{Better, Metric, Unit};
-pub use remedy::{Action, Change, Remedy};
+pub use remedy::{Action, Remedy, RemedyChange};
 pub use rows::{Best, End, PairedDifference, Row, Run, Trial};

@@ -53,7 +53,7 @@ pub enum Action {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RemedyChange {
     Environment(String, String),
     Preload(Allocator),
     /// Options of a Java VM.
@@ -69,7 +69,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
     pub label: String,
-    pub changes: Vec<Change>,
+    pub changes: Vec<RemedyChange>,
 }
 
 /// A program to start, with the changes applied.
@@ -86,7 +86,7 @@ pub const GRAMMAR: &str = "arenas=N[,N…], trim, jemalloc[,background], tcmallo
                            flag:-XX:…, cmd:COMMAND";
 
 impl Remedy {
-    fn one(label: impl Into<String>, change: Change) -> Remedy {
+    fn one(label: impl Into<String>, change: RemedyChange) -> Remedy {
         Remedy { label: label.into(), changes: vec![change] }
     }
 
@@ -110,7 +110,7 @@ impl Remedy {
             let command = words(command)?;
             return match command.is_empty() {
                 true => Err("expected cmd:COMMAND".into()),
-                false => one(Remedy::one(command.join(" "), Change::Command(command))),
+                false => one(Remedy::one(command.join(" "), RemedyChange::Command(command))),
             };
         }
         if let Some(list) = text.strip_prefix("arenas=") {
@@ -121,11 +121,11 @@ impl Remedy {
             return list.split(',').map(cap).collect();
         }
         match text {
-            "trim" => one(Remedy::one("trim", Change::Live(Action::Trim))),
-            "thp=never" => one(Remedy::one("thp=never", Change::NoHugePages)),
+            "trim" => one(Remedy::one("trim", RemedyChange::Live(Action::Trim))),
+            "thp=never" => one(Remedy::one("thp=never", RemedyChange::NoHugePages)),
             "jemalloc,background" => one(jemalloc_in_background()),
             _ => match Allocator::ALL.iter().find(|allocator| allocator.name() == text) {
-                Some(allocator) => one(Remedy::one(text, Change::Preload(*allocator))),
+                Some(allocator) => one(Remedy::one(text, RemedyChange::Preload(*allocator))),
                 None => Err(format!("expected one of {GRAMMAR}")),
             },
         }
@@ -134,7 +134,7 @@ impl Remedy {
     /// The row of a remedy that a verdict offers, by its pasteable text. `None`: it can't be tried by a restart.
     pub fn from_advice(how: &str) -> Option<Remedy> {
         if how.ends_with(" System.trim_native_heap") || how.contains("call (int)malloc_trim(0)") {
-            return Some(Remedy::one("trim", Change::Live(Action::Trim)));
+            return Some(Remedy::one("trim", RemedyChange::Live(Action::Trim)));
         }
         // A shell's assignments come first; the lines for a Dockerfile and for Kubernetes repeat them.
         let assignments = |prefix: &str| {
@@ -160,26 +160,26 @@ impl Remedy {
         let mut start = plain.clone();
         for change in &self.changes {
             match change {
-                Change::Environment(name, value) => start.set(name, value),
-                Change::Preload(allocator) => {
+                RemedyChange::Environment(name, value) => start.set(name, value),
+                RemedyChange::Preload(allocator) => {
                     let Some(path) = find(*allocator) else {
                         let (library, package) = (allocator.libraries()[0], allocator.package());
                         return Err(format!("{library} is not on this machine (Debian: apt-get install {package})"));
                     };
                     start.preload(&path);
                 }
-                Change::JavaOptions(options) if launcher::is_java(&start.command) => {
+                RemedyChange::JavaOptions(options) if launcher::is_java(&start.command) => {
                     start.command = launcher::with_options(&start.command, options);
                 }
                 // A script starts the VM. The variable reaches it, and each other VM below it.
-                Change::JavaOptions(options) => {
+                RemedyChange::JavaOptions(options) => {
                     let old = start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str).unwrap_or_default().to_owned();
                     let all = [old.as_str(), &options.join(" ")].join(" ");
                     start.set("JAVA_TOOL_OPTIONS", all.trim_start());
                 }
-                Change::Command(command) => start.command = command.iter().map(OsString::from).collect(),
-                Change::NoHugePages => start.no_huge_pages = true,
-                Change::Live(action) => start.action = Some(*action),
+                RemedyChange::Command(command) => start.command = command.iter().map(OsString::from).collect(),
+                RemedyChange::NoHugePages => start.no_huge_pages = true,
+                RemedyChange::Live(action) => start.action = Some(*action),
             }
         }
         Ok(start)
@@ -222,25 +222,25 @@ impl Start {
 }
 
 fn environment(name: &str, value: &str) -> Remedy {
-    let changes = vec![Change::Environment(name.into(), value.into())];
+    let changes = vec![RemedyChange::Environment(name.into(), value.into())];
     Remedy { label: label(&changes), changes }
 }
 
 fn java_options(options: Vec<String>) -> Remedy {
-    Remedy::one(options.join(" "), Change::JavaOptions(options))
+    Remedy::one(options.join(" "), RemedyChange::JavaOptions(options))
 }
 
 fn jemalloc_in_background() -> Remedy {
-    let background = Change::Environment("MALLOC_CONF".into(), "background_thread:true".into());
-    let changes = vec![Change::Preload(Allocator::Jemalloc), background];
+    let background = RemedyChange::Environment("MALLOC_CONF".into(), "background_thread:true".into());
+    let changes = vec![RemedyChange::Preload(Allocator::Jemalloc), background];
     Remedy { label: label(&changes), changes }
 }
 
 /// The name of the row: the word of `--with` if there is one.
-fn label(changes: &[Change]) -> String {
+fn label(changes: &[RemedyChange]) -> String {
     match changes {
-        [Change::Environment(name, cap)] if name == "MALLOC_ARENA_MAX" => format!("arenas={cap}"),
-        [Change::Preload(Allocator::Jemalloc), Change::Environment(name, value)]
+        [RemedyChange::Environment(name, cap)] if name == "MALLOC_ARENA_MAX" => format!("arenas={cap}"),
+        [RemedyChange::Preload(Allocator::Jemalloc), RemedyChange::Environment(name, value)]
             if name == "MALLOC_CONF" && value == "background_thread:true" =>
         {
             "jemalloc,background".into()
@@ -250,14 +250,14 @@ fn label(changes: &[Change]) -> String {
 }
 
 /// What a change does, as it would be typed.
-pub fn describe(change: &Change) -> String {
+pub fn describe(change: &RemedyChange) -> String {
     match change {
-        Change::Environment(name, value) => format!("{name}={value}"),
-        Change::Preload(allocator) => allocator.name().into(),
-        Change::JavaOptions(options) => options.join(" "),
-        Change::Command(command) => command.join(" "),
-        Change::NoHugePages => "thp=never".into(),
-        Change::Live(Action::Trim) => "trim".into(),
+        RemedyChange::Environment(name, value) => format!("{name}={value}"),
+        RemedyChange::Preload(allocator) => allocator.name().into(),
+        RemedyChange::JavaOptions(options) => options.join(" "),
+        RemedyChange::Command(command) => command.join(" "),
+        RemedyChange::NoHugePages => "thp=never".into(),
+        RemedyChange::Live(Action::Trim) => "trim".into(),
     }
 }
 
@@ -271,14 +271,14 @@ fn assignment(line: &str) -> Option<(&str, String)> {
 }
 
 /// The change that an assignment of a verdict makes.
-fn change(name: &str, value: String) -> Option<Change> {
+fn change(name: &str, value: String) -> Option<RemedyChange> {
     match name {
         "LD_PRELOAD" => {
             let is_its = |allocator: &&Allocator| value.contains(&format!("lib{}", allocator.name()));
-            Allocator::ALL.iter().find(is_its).map(|allocator| Change::Preload(*allocator))
+            Allocator::ALL.iter().find(is_its).map(|allocator| RemedyChange::Preload(*allocator))
         }
-        "JAVA_TOOL_OPTIONS" => words(&value).ok().map(Change::JavaOptions),
-        _ => Some(Change::Environment(name.into(), value)),
+        "JAVA_TOOL_OPTIONS" => words(&value).ok().map(RemedyChange::JavaOptions),
+        _ => Some(RemedyChange::Environment(name.into(), value)),
     }
 }
 

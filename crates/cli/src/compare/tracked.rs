@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_observer::ledger::LineId;
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::allocation::slow_paths_of_mappings;
-use plimsoll_profiles::profile::{Change, Profile, ProfileDiff, SiteChange};
+use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange};
 use plimsoll_report::profile::{folded, stack_text, svg};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::segment;
@@ -152,7 +152,7 @@ impl Runs {
 fn sites(diff: &ProfileDiff) -> Vec<Site> {
     let least =
         |site: &SiteChange| i64::try_from(site.grown().unsigned_abs().saturating_sub(site.bound)).unwrap_or(i64::MAX);
-    let is_change = |site: &&SiteChange| !matches!(site.change, Change::Noise | Change::Same);
+    let is_change = |site: &&SiteChange| !matches!(site.change, ChangeKind::Noise | ChangeKind::Same);
     let mut changed: Vec<&SiteChange> = diff.sites.iter().filter(is_change).collect();
     changed.sort_by_key(|site| std::cmp::Reverse(least(site)));
     let site = |of: &&SiteChange| {

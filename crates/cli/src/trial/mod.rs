@@ -27,7 +27,7 @@ use plimsoll_report::{live_json, live_pages, live_text, trial_json, trial_pages,
 use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
-use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
+use plimsoll_trial::{End, Remedy, RemedyChange, Row, Run, Trial, plan};
 
 use crate::exit::Exit;
 use crate::named::pid_of;
@@ -353,7 +353,7 @@ impl Table {
             label: remedy.label.clone(),
             changes,
             predicted: None,
-            once: remedy.changes.iter().any(|change| matches!(change, Change::Live(_))),
+            once: remedy.changes.iter().any(|change| matches!(change, RemedyChange::Live(_))),
             missing,
         });
         self.starts.push(start);

@@ -12,7 +12,7 @@ use super::{Column, Entry, FrameId, Function, Labels, NameId, Profile, StackId, 
 use crate::profile::Frame;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
+pub enum ChangeKind {
     /// The first profile doesn't have the stack, not even without live blocks.
     New,
     Grew,
@@ -24,17 +24,18 @@ pub enum Change {
     Same,
 }
 
-impl Change {
-    pub const ALL: [Change; 6] = [Change::New, Change::Grew, Change::Shrank, Change::Gone, Change::Noise, Change::Same];
+impl ChangeKind {
+    pub const ALL: [ChangeKind; 6] =
+        [ChangeKind::New, ChangeKind::Grew, ChangeKind::Shrank, ChangeKind::Gone, ChangeKind::Noise, ChangeKind::Same];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Change::New => "new",
-            Change::Grew => "grew",
-            Change::Shrank => "shrank",
-            Change::Gone => "gone",
-            Change::Noise => "noise",
-            Change::Same => "same",
+            ChangeKind::New => "new",
+            ChangeKind::Grew => "grew",
+            ChangeKind::Shrank => "shrank",
+            ChangeKind::Gone => "gone",
+            ChangeKind::Noise => "noise",
+            ChangeKind::Same => "same",
         }
     }
 }
@@ -45,7 +46,7 @@ pub struct SiteChange {
     pub stack: StackId,
     pub before: Value,
     pub after: Value,
-    pub change: Change,
+    pub change: ChangeKind,
     /// A change up to this bound is noise.
     pub bound: u64,
 }
@@ -216,12 +217,12 @@ fn site(stack: StackId, [before, after]: [Value; 2], known: [bool; 2], deviation
     let grown = after.minus(before);
     let bound = (deviations * grown.variance.sqrt()).ceil() as u64;
     let change = match grown.amount {
-        0 => Change::Same,
-        n if n.unsigned_abs() <= bound.max(floor) => Change::Noise,
-        _ if !known[BEFORE] => Change::New,
-        _ if !known[AFTER] => Change::Gone,
-        1.. => Change::Grew,
-        _ => Change::Shrank,
+        0 => ChangeKind::Same,
+        n if n.unsigned_abs() <= bound.max(floor) => ChangeKind::Noise,
+        _ if !known[BEFORE] => ChangeKind::New,
+        _ if !known[AFTER] => ChangeKind::Gone,
+        1.. => ChangeKind::Grew,
+        _ => ChangeKind::Shrank,
     };
     SiteChange { stack, before, after, change, bound }
 }

@@ -30,7 +30,7 @@ mod tree;
 mod trim;
 
 pub use diff::Copy;
-pub use diff::{Change, ProfileDiff, SiteChange};
+pub use diff::{ChangeKind, ProfileDiff, SiteChange};
 pub use focus::{Focus, Focused};
 pub use frame::{Frame, FrameOrigin, Function};
 pub use group::{Group, GroupBy};

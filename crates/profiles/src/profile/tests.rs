@@ -242,7 +242,7 @@ fn invalid_patterns_give_one_sentence() {
 fn a_difference_equals_a_naive_one() {
     let names = names();
     let mut dice = Random(31);
-    let mut seen: BTreeMap<Change, u64> = BTreeMap::new();
+    let mut seen: BTreeMap<ChangeKind, u64> = BTreeMap::new();
     for _ in 0..150 {
         let (many, more) = (dice.below(60), dice.below(60));
         let ((before, plain_before), (after, plain_after)) = (random(&mut dice, many), random(&mut dice, more));
@@ -266,12 +266,12 @@ fn a_difference_equals_a_naive_one() {
             let whole = before.total()[0].amount.max(after.total()[0].amount);
             let bound = (z * (a.1 + b.1).sqrt()).max((whole / 10_000).min(65_536) as f64);
             let change = match a.0 - b.0 {
-                0 => Change::Same,
-                n if (n.abs() as f64) <= bound => Change::Noise,
-                _ if !b.2 => Change::New,
-                _ if !a.2 => Change::Gone,
-                n if n > 0 => Change::Grew,
-                _ => Change::Shrank,
+                0 => ChangeKind::Same,
+                n if (n.abs() as f64) <= bound => ChangeKind::Noise,
+                _ if !b.2 => ChangeKind::New,
+                _ if !a.2 => ChangeKind::Gone,
+                n if n > 0 => ChangeKind::Grew,
+                _ => ChangeKind::Shrank,
             };
             // The bound is rounded up to whole bytes.
             assert!(
@@ -284,7 +284,7 @@ fn a_difference_equals_a_naive_one() {
         assert_eq!((total_before.amount, total_after.amount), (before.total()[0].amount, after.total()[0].amount));
         assert!(diff.sites.is_sorted_by_key(|s| (s.change, -(s.grown().abs()))));
     }
-    assert!(Change::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
+    assert!(ChangeKind::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
 }
 
 /// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
@@ -307,8 +307,8 @@ fn unchanged_sites_are_reported_as_noise() {
             }
         }
         let diff = ProfileDiff::new((&sides[0], 0), (&sides[1], 0));
-        noise += diff.sites.iter().filter(|s| s.change == Change::Noise).count();
-        alarms += u64::from(diff.sites.iter().any(|s| !matches!(s.change, Change::Noise | Change::Same)));
+        noise += diff.sites.iter().filter(|s| s.change == ChangeKind::Noise).count();
+        alarms += u64::from(diff.sites.iter().any(|s| !matches!(s.change, ChangeKind::Noise | ChangeKind::Same)));
     }
     assert!(noise > 30_000, "{noise}");
     assert!(alarms * 20 <= RUNS, "{alarms} of {RUNS} runs");
@@ -346,10 +346,10 @@ fn a_change_between_runs_counts_if_their_ranges_do_not_overlap() {
     assert_eq!(
         found,
         [
-            named("f3", Change::New, 2, 1),
-            named("f0", Change::Grew, 4, 2),
-            named("f1", Change::Noise, 0, 7),
-            named("f2", Change::Same, 0, 0)
+            named("f3", ChangeKind::New, 2, 1),
+            named("f0", ChangeKind::Grew, 4, 2),
+            named("f1", ChangeKind::Noise, 0, 7),
+            named("f2", ChangeKind::Same, 0, 0)
         ]
     );
     assert_eq!((diff.category(diff.sites[0].stack), diff.runs), (Some("zlib"), Some([3, 3])));
@@ -371,7 +371,7 @@ fn deep_stacks_and_huge_figures_cause_no_panic() {
     assert_eq!((tree.nodes.len(), tree.nodes[0].weight), (100_001, i64::MAX));
     assert_eq!(profile.total(), [Value::exact(u64::MAX)]);
     let diff = ProfileDiff::new((&profile, 0), (&Profile::default(), 3));
-    assert_eq!(diff.sites[0].change, Change::Gone);
+    assert_eq!(diff.sites[0].change, ChangeKind::Gone);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_profiles::profile::{Change, FrameId, ProfileDiff, SiteChange};
+use plimsoll_profiles::profile::{ChangeKind, FrameId, ProfileDiff, SiteChange};
 
 use super::{amount, change, stack_text};
 use crate::words;
@@ -25,13 +25,13 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
     let (from, to) = (amount(column, before.amount), amount(column, after.amount));
     writeln!(out, "{}: {from} → {to}   {}", diff.measure, change(column, grown))?;
     let largest = diff.sites.iter().map(|s| s.grown().unsigned_abs()).max().unwrap_or(0);
-    for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone] {
+    for kind in [ChangeKind::New, ChangeKind::Grew, ChangeKind::Shrank, ChangeKind::Gone] {
         let sites: Vec<&SiteChange> = diff.sites.iter().filter(|s| s.change == kind).collect();
         if sites.is_empty() {
             continue;
         }
         let sum = sites.iter().fold(0i64, |sum, s| sum.saturating_add(s.grown()));
-        let noun = if kind == Change::New { "stack" } else { "site" };
+        let noun = if kind == ChangeKind::New { "stack" } else { "site" };
         writeln!(out, "\n{}: {}, {}", kind.name(), words::counted(sites.len() as u64, noun), change(column, sum))?;
         let worth = sites.iter().take_while(|s| s.grown().unsigned_abs() > largest / WORTH).count();
         let shown = if all { sites.len() } else { worth.min(LISTED) };
@@ -43,10 +43,10 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
             writeln!(out, "{:>12}  {} more (--all lists them)", change(column, rest), sites.len() - shown)?;
         }
     }
-    let of = |kind: Change| diff.sites.iter().filter(move |s| s.change == kind);
-    let (noise, same) = (of(Change::Noise).count(), of(Change::Same).count());
+    let of = |kind: ChangeKind| diff.sites.iter().filter(move |s| s.change == kind);
+    let (noise, same) = (of(ChangeKind::Noise).count(), of(ChangeKind::Same).count());
     if noise > 0 {
-        let sum = of(Change::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
+        let sum = of(ChangeKind::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
         let why = match diff.runs {
             Some([before, after]) => format!("the ranges of {before} and {after} runs overlap"),
             None => {
@@ -70,7 +70,7 @@ fn one(out: &mut dyn Write, diff: &ProfileDiff, site: &SiteChange, all: bool) ->
     let noise =
         if site.bound > 0 { format!("  noise up to {}", super::magnitude(column, site.bound)) } else { String::new() };
     let from = match site.change {
-        Change::New | Change::Gone => String::new(),
+        ChangeKind::New | ChangeKind::Gone => String::new(),
         _ => format!("  {} → {}", amount(column, site.before.amount), amount(column, site.after.amount)),
     };
     let frames = profile.frames_of(site.stack);

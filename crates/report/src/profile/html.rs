@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_profiles::profile::{Change, Column, GroupBy, Profile, ProfileDiff, StackId, Value};
+use plimsoll_profiles::profile::{ChangeKind, Column, GroupBy, Profile, ProfileDiff, StackId, Value};
 
 use super::svg::{self, escaped};
 use super::text::sum_words;
@@ -59,12 +59,12 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
     svg::diff(out, diff)?;
     writeln!(out, "</div>")?;
     let column = &profile.columns[0];
-    for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone, Change::Noise] {
+    for kind in [ChangeKind::New, ChangeKind::Grew, ChangeKind::Shrank, ChangeKind::Gone, ChangeKind::Noise] {
         let sites: Vec<_> = diff.sites.iter().filter(|s| s.change == kind).collect();
         if sites.is_empty() {
             continue;
         }
-        let is_open = if matches!(kind, Change::New | Change::Grew) { " open" } else { "" };
+        let is_open = if matches!(kind, ChangeKind::New | ChangeKind::Grew) { " open" } else { "" };
         writeln!(
             out,
             "<details{is_open}><summary>{}: {}</summary><table>",

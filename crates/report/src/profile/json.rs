@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_profiles::profile::{Change, Column, Entry, Profile, ProfileDiff, SiteChange, Unit, Value};
+use plimsoll_profiles::profile::{ChangeKind, Column, Entry, Profile, ProfileDiff, SiteChange, Unit, Value};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -170,8 +170,8 @@ struct ChangedSite {
 pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
     let profile = &diff.profile;
     let (before, after) = diff.total();
-    let of = |change: Change| diff.sites.iter().filter(move |s| s.change == change);
-    let changed = || diff.sites.iter().filter(|s| s.change != Change::Same);
+    let of = |change: ChangeKind| diff.sites.iter().filter(move |s| s.change == change);
+    let changed = || diff.sites.iter().filter(|s| s.change != ChangeKind::Same);
     let mut frames = FrameTable::default();
     changed().for_each(|s| frames.add(profile, s.stack));
     let site = |s: &SiteChange| {
@@ -195,7 +195,7 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
         after: after.amount,
         change: after.amount.saturating_sub(before.amount),
         deviations: diff.deviations,
-        counts: Change::ALL.iter().map(|c| (c.name(), of(*c).count())).collect(),
+        counts: ChangeKind::ALL.iter().map(|c| (c.name(), of(*c).count())).collect(),
         frames: frames.lines(),
         sites: changed().map(site).collect(),
         gaps: gaps(profile),

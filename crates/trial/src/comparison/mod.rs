@@ -71,13 +71,13 @@ impl Verdict {
 
 /// B against A.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
+pub struct MedianChange {
     /// Medians of both sides.
     pub medians: [f64; 2],
     pub interval: Interval,
 }
 
-impl Change {
+impl MedianChange {
     pub fn verdict(&self) -> Verdict {
         match self.interval {
             Interval { low, .. } if low > 0.0 => Verdict::Grew,
@@ -176,7 +176,7 @@ impl Comparison {
         self.complete().len() > 1
     }
 
-    pub fn metric(&self, metric: Metric) -> Option<Change> {
+    pub fn metric(&self, metric: Metric) -> Option<MedianChange> {
         let figure = |(round, side): At| {
             let run = self.runs.iter().find(|run| (run.round, run.row) == (round, side) && run.end.is_good())?;
             run.figures.get(&metric).copied()
@@ -185,17 +185,17 @@ impl Comparison {
     }
 
     /// RSS when the programs were ready, or the peak of programs that end by themselves.
-    pub fn rss(&self) -> Option<Change> {
+    pub fn rss(&self) -> Option<MedianChange> {
         self.metric(Metric::Steady).or_else(|| self.metric(Metric::Peak))
     }
 
     /// Every line that any run has, the largest change first.
-    pub fn line_changes(&self) -> Vec<(Part, Change)> {
+    pub fn line_changes(&self) -> Vec<(Part, MedianChange)> {
         self.changes_of(&self.parts(|part| part.name.is_empty()), self.figures())
     }
 
     /// The parts of a line, the largest change first.
-    pub fn part_changes(&self, line: &str) -> Vec<(Part, Change)> {
+    pub fn part_changes(&self, line: &str) -> Vec<(Part, MedianChange)> {
         let of_line = self.parts(|part| part.line == line && !part.name.is_empty());
         self.changes_of(&of_line, of_line.len())
     }
@@ -209,14 +209,14 @@ impl Comparison {
         METRICS.len() + self.parts(|part| part.name.is_empty()).len()
     }
 
-    fn changes_of(&self, parts: &BTreeSet<&Part>, comparisons: usize) -> Vec<(Part, Change)> {
+    fn changes_of(&self, parts: &BTreeSet<&Part>, comparisons: usize) -> Vec<(Part, MedianChange)> {
         let change = |part: &&Part| {
             // A line that a ledger lacks has no bytes there.
             let figure = |at: At| self.lines.get(&at).map(|lines| lines.get(*part).copied().unwrap_or(0) as f64);
             Some(((*part).clone(), self.change(figure, RESOLUTION, comparisons)?))
         };
-        let mut changes: Vec<(Part, Change)> = parts.iter().filter_map(change).collect();
-        let rank = |change: &Change| (change.verdict() == Verdict::Same, -change.interval.mean.abs());
+        let mut changes: Vec<(Part, MedianChange)> = parts.iter().filter_map(change).collect();
+        let rank = |change: &MedianChange| (change.verdict() == Verdict::Same, -change.interval.mean.abs());
         changes.sort_by(|(a_part, a), (b_part, b)| {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a_part.cmp(b_part))
@@ -224,13 +224,13 @@ impl Comparison {
         changes
     }
 
-    fn change(&self, figure: impl Fn(At) -> Option<f64>, resolution: f64, comparisons: usize) -> Option<Change> {
+    fn change(&self, figure: impl Fn(At) -> Option<f64>, resolution: f64, comparisons: usize) -> Option<MedianChange> {
         let pairs: Vec<(f64, f64)> =
             self.complete().into_iter().filter_map(|round| Some((figure((round, A))?, figure((round, B))?))).collect();
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| b - a).collect();
         let interval = Interval::outside(&differences, resolution, OUTSIDE / comparisons.max(1) as f64)?;
         let side = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<f64>>());
-        Some(Change { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
+        Some(MedianChange { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
     }
 
     /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs to

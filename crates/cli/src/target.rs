@@ -176,7 +176,7 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
 fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
     let Ok(process) = proc::Target::open(pid, deadline) else { return };
     let vmas = proc::read_mappings(&process, &mut books.gaps).vmas;
-    let (walked, gaps) = glibc::read(&process, &vmas, glibc::Wanted::default());
+    let (walked, gaps) = glibc::read(&process, &vmas, glibc::WalkOptions::default());
     if let (Some(walked), Ok(segment)) = (walked, segment::read(path, deadline)) {
         let later = Books::new(&segment, Life::Live, sys::boottime_ns());
         books.before = Some(before(&walked, books.booked(), later.booked()));

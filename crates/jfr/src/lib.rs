@@ -32,7 +32,7 @@
 //! file: the caller does. The caller also declares the events.
 //!
 //! ```
-//! use plimsoll_jfr::reader::{Limits, Wanted, read};
+//! use plimsoll_jfr::reader::{EventFilter, Limits, read};
 //! use plimsoll_jfr::writer::kinds::{Amount, Text};
 //! use plimsoll_jfr::writer::{Recording, Table};
 //!
@@ -51,7 +51,7 @@
 //! let file = recording.finish()?;
 //!
 //! let mut seen = vec![];
-//! let summary = read(&file, Limits::default(), &Wanted::named(&["example.Cache"]), |event| {
+//! let summary = read(&file, Limits::default(), &EventFilter::named(&["example.Cache"]), |event| {
 //!     seen.push((event.time(), event.string("name").unwrap_or_default().into_owned(), event.u64("size")));
 //! });
 //! assert_eq!(seen, [(Some(1_790_000_000_000_000_000), "pages".to_owned(), Some(4096))]);

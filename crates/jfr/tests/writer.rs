@@ -11,7 +11,7 @@ use std::io;
 use std::panic::catch_unwind;
 
 use decoder::{Read, Value, read};
-use plimsoll_jfr::reader::{self, Limits, Wanted};
+use plimsoll_jfr::reader::{self, EventFilter, Limits};
 use plimsoll_jfr::writer::kinds::{
     Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
@@ -248,7 +248,7 @@ fn a_value_of_every_kind_is_read_back_by_both_readers() {
     }
 
     let mut ours = vec![];
-    let summary = reader::read(&bytes, Limits::default(), &Wanted::named(&["test.Everything"]), |event| {
+    let summary = reader::read(&bytes, Limits::default(), &EventFilter::named(&["test.Everything"]), |event| {
         ours.push(event.time().unwrap_or_default() as u64);
         let longs = ["amount", "count", "address", "moment", "span", "flag"].map(|name| event.u64(name));
         assert_eq!(longs, [u64::MAX, 16_384, 0x7fff_ffff_f000, 127, 128, 1].map(Some));

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll_jfr::reader::{Value, Wanted};
+use plimsoll_jfr::reader::{EventFilter, Value};
 use plimsoll_profiles::jfr::RecordingFiles;
 
 fn main() {
@@ -14,9 +14,9 @@ fn main() {
     let begin = Instant::now();
     let recording = RecordingFiles::open(Path::new(file)).expect("a recording");
     let wanted = match mode.as_str() {
-        "skip" => Wanted::named(&[]),
-        "memory" => Wanted::named(&["jdk.NativeMemoryUsage", "jdk.ResidentSetSize", "jdk.GCHeapSummary"]),
-        _ => Wanted::all(),
+        "skip" => EventFilter::named(&[]),
+        "memory" => EventFilter::named(&["jdk.NativeMemoryUsage", "jdk.ResidentSetSize", "jdk.GCHeapSummary"]),
+        _ => EventFilter::all(),
     };
     let (mut fields, mut letters) = (0u64, 0usize);
     let summary = recording.for_each(&wanted, |event| {

@@ -8,14 +8,14 @@ use std::process::Command;
 
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Glibc};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::source::glibc::{Wanted, parse_malloc_info, read};
+use plimsoll_observer::source::glibc::{WalkOptions, parse_malloc_info, read};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
 use support::{Subject, compiled, vmas};
 
 fn walk(subject: &Subject) -> Glibc {
     let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");
-    let (glibc, gaps) = read(&target, &vmas(subject.pid()), Wanted::default());
+    let (glibc, gaps) = read(&target, &vmas(subject.pid()), WalkOptions::default());
     assert_eq!(gaps, []);
     glibc.expect("a glibc program")
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use plimsoll_facts::snapshot::{Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
+use plimsoll_observer::source::glibc::{LibcData, WalkOptions, survey};
 use plimsoll_process::proc::memory::{Memory, PAGE};
 use support::{Subject, compiled, vmas};
 
@@ -106,7 +106,7 @@ fn walk(image: &Image, data: AddressRange, vmas: &[Vma]) -> (Option<Glibc>, usiz
     let mut bytes = vec![0; data.length().0 as usize];
     assert!(image.read(data.start, &mut bytes));
     image.reads.set(0);
-    let (glibc, gaps) = survey(image, &[LibcData { base: data.start, bytes }], vmas, Wanted::default());
+    let (glibc, gaps) = survey(image, &[LibcData { base: data.start, bytes }], vmas, WalkOptions::default());
     (glibc, gaps.len())
 }
 

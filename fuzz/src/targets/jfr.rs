@@ -1,6 +1,6 @@
 //! Flight recordings: every view of `report` and `diff`.
 
-use plimsoll_jfr::reader::Wanted;
+use plimsoll_jfr::reader::EventFilter;
 use plimsoll_observer::recording::{History, Range, RecordedSites, sites, sites_over_time};
 use plimsoll_profiles::allocation::{self, Choice};
 use plimsoll_profiles::jfr::RecordingFiles;
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
         views::all(&profile);
     }
     let mut fields = 0u64;
-    file.for_each(&Wanted::all(), |event| {
+    file.for_each(&EventFilter::all(), |event| {
         event.time();
         event.duration();
         fields += event.fields().count() as u64;

@@ -6,7 +6,7 @@ use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::native_objects::block_cache;
 use plimsoll_observer::parsers::{golang, jemalloc, mallocng, mimalloc, pymalloc, tcmalloc, v8};
-use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
+use plimsoll_observer::source::glibc::{LibcData, WalkOptions, survey};
 use plimsoll_process::proc::find_stacks;
 
 use super::smaps::explained;
@@ -63,7 +63,7 @@ pub fn run(bytes: &[u8]) {
     for tagged in [false, true] {
         image.reads.set(0);
         let pointing_at = if tagged { data.as_slice() } else { &[] };
-        let (glibc, _) = survey(&image, &libcs, &image.vmas, Wanted { tagged, elsewhere: &[], pointing_at });
+        let (glibc, _) = survey(&image, &libcs, &image.vmas, WalkOptions { tagged, elsewhere: &[], pointing_at });
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
         let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
         assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());

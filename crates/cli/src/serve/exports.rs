@@ -43,21 +43,21 @@ const VERSION: &str = env!("PLIMSOLL_VERSION");
 
 /// Where to send what.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ExportOptions {
     pub otlp: Option<Url>,
     /// Call stacks by OTLP too.
     pub has_profiles: bool,
     pub pyroscope: Option<Url>,
 }
 
-impl Wanted {
+impl ExportOptions {
     pub fn is_nothing(&self) -> bool {
         self.otlp.is_none() && self.pyroscope.is_none()
     }
 }
 
 pub struct Exports {
-    wanted: Wanted,
+    options: ExportOptions,
     host: String,
     sender: Beside,
     turn: Mutex<()>,
@@ -65,12 +65,12 @@ pub struct Exports {
 }
 
 impl Exports {
-    pub fn start(wanted: Wanted, failed: Arc<AtomicU64>) -> Result<Exports, Failure> {
+    pub fn start(options: ExportOptions, failed: Arc<AtomicU64>) -> Result<Exports, Failure> {
         let host = sender::plain(&rustix::system::uname().nodename().to_string_lossy());
         let text = |url: &Option<Url>| url.as_ref().map(Url::to_string).unwrap_or_default();
-        let (to_otlp, to_pyroscope) = (text(&wanted.otlp), text(&wanted.pyroscope));
+        let (to_otlp, to_pyroscope) = (text(&options.otlp), text(&options.pyroscope));
         let sender = Beside::sender(sender::NAME, &[&host, &to_otlp, &to_pyroscope])?;
-        Ok(Exports { wanted, host, sender, turn: Mutex::new(()), failed })
+        Ok(Exports { options, host, sender, turn: Mutex::new(()), failed })
     }
 
     pub fn sender(&self) -> &Beside {
@@ -79,22 +79,22 @@ impl Exports {
 
     pub fn introduce(&self) {
         let stacks = "call stacks of tracked processes";
-        let otlp = self.wanted.otlp.as_ref().map(|url| match self.wanted.has_profiles {
+        let otlp = self.options.otlp.as_ref().map(|url| match self.options.has_profiles {
             true => format!("metrics and {stacks} to {url}"),
             false => format!("metrics to {url}"),
         });
-        let pyroscope = self.wanted.pyroscope.as_ref().map(|url| format!("{stacks} to {url}"));
+        let pyroscope = self.options.pyroscope.as_ref().map(|url| format!("{stacks} to {url}"));
         let all: Vec<String> = otlp.into_iter().chain(pyroscope).collect();
         say(format_args!("sending {} ({})", printable(&all.join("; ")), self.sender.held()));
     }
 
     /// Starts the threads, which end with the program.
     pub fn run(self: &Arc<Self>, answers: &Arc<Answers>) -> std::io::Result<()> {
-        if self.wanted.otlp.is_some() {
+        if self.options.otlp.is_some() {
             let (exports, answers) = (self.clone(), answers.clone());
             thread::Builder::new().name("metrics".into()).spawn(move || exports.metrics(&answers))?;
         }
-        if self.wanted.has_profiles || self.wanted.pyroscope.is_some() {
+        if self.options.has_profiles || self.options.pyroscope.is_some() {
             let (exports, answers) = (self.clone(), answers.clone());
             thread::Builder::new().name("stacks".into()).spawn(move || exports.stacks(&answers))?;
         }
@@ -133,11 +133,11 @@ impl Exports {
                 // A process that has just ended or was detached has no profile; the next round notices.
                 if let Some(profile) = profile_of(of) {
                     let name = &of.row.name;
-                    if self.wanted.has_profiles {
+                    if self.options.has_profiles {
                         let body = otlp::profiles(&profile, &of.samples, &self.host, VERSION);
                         self.deliver(ParcelKind::Profiles, name, STACKS, &body, &mut of_otlp);
                     }
-                    if self.wanted.pyroscope.is_some()
+                    if self.options.pyroscope.is_some()
                         && let Ok(view) = View::new(&profile, Some("live"), Weight::Bytes)
                     {
                         let mut body = Vec::new();
@@ -170,9 +170,9 @@ impl Exports {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         let (what, url) = match kind {
-            ParcelKind::Metrics => ("metrics", &self.wanted.otlp),
-            ParcelKind::Profiles => ("call stacks", &self.wanted.otlp),
-            ParcelKind::Pprof => ("call stacks", &self.wanted.pyroscope),
+            ParcelKind::Metrics => ("metrics", &self.options.otlp),
+            ParcelKind::Profiles => ("call stacks", &self.options.otlp),
+            ParcelKind::Pprof => ("call stacks", &self.options.pyroscope),
         };
         let url = printable(&url.as_ref().map(Url::to_string).unwrap_or_default());
         match (&now, &*problem) {

@@ -40,7 +40,7 @@ use board::Board;
 use exports::Exports;
 use history::Store;
 use rounds::Rounds;
-use targets::Wanted;
+use targets::TargetSelection;
 use wire::Hello;
 
 mod answers;
@@ -131,8 +131,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     let history =
         args.history.as_deref().map(|path| Store::open(path, args.keep, args.size)).transpose()?.map(Arc::new);
-    let wanted = wanted(&args)?;
-    let exported = exports::Wanted { otlp: args.otlp, has_profiles: args.otlp_profiles, pyroscope: args.pyroscope };
+    let selection = selection(&args)?;
+    let exported =
+        exports::ExportOptions { otlp: args.otlp, has_profiles: args.otlp_profiles, pyroscope: args.pyroscope };
     let listening = TcpListener::bind(args.listen).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("cannot listen at {}: another program does. Choose another port: --listen 127.0.0.1:0", args.listen)
@@ -156,7 +157,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let all: Vec<&Beside> = [&listener].into_iter().chain(exports.iter().map(|exports| exports.sender())).collect();
     let own: Vec<u32> = [std::process::id()].into_iter().chain(all.iter().map(|of| of.pid)).collect();
     let board = Arc::new(Board::new(args.interval));
-    let rounds = Rounds::new(wanted, args.interval, own.clone(), board.clone(), history.clone());
+    let rounds = Rounds::new(selection, args.interval, own.clone(), board.clone(), history.clone());
     let reading = thread::Builder::new().name("rounds".into()).spawn(|| rounds.run()).map_err(cant)?;
     let pipe = listener.pipe.try_clone().map_err(cant)?;
     let writer = Mutex::new(listener.pipe.try_clone().map_err(cant)?);
@@ -206,9 +207,9 @@ fn receiver(text: &str) -> Result<Url, String> {
 }
 
 /// A PID means the process that has it now; a later process with that PID is another one.
-fn wanted(args: &Args) -> Result<Wanted, Failure> {
+fn selection(args: &Args) -> Result<TargetSelection, Failure> {
     if args.all {
-        return Ok(Wanted::All);
+        return Ok(TargetSelection::All);
     }
     let listed = processes::list(&mut Known::default(), Deadline::after(LOOK));
     let (mut identities, mut names) = (Vec::new(), Vec::new());
@@ -230,7 +231,7 @@ fn wanted(args: &Args) -> Result<Wanted, Failure> {
             }
         }
     }
-    Ok(Wanted::These { identities, names })
+    Ok(TargetSelection::These { identities, names })
 }
 
 /// The digest of the token: the listener needs no more.

@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::board::{Board, Published};
 use super::history::Store;
 use super::recent::Recent;
-use super::targets::{self, Names, Wanted};
+use super::targets::{self, Names, TargetSelection};
 use crate::Failure;
 use crate::output::say;
 use crate::record::Writer;
@@ -73,7 +73,7 @@ struct Recorded {
 
 pub struct Rounds {
     history: Option<Arc<Store>>,
-    wanted: Wanted,
+    selection: TargetSelection,
     interval: Duration,
     own: Vec<u32>,
     board: Arc<Board>,
@@ -90,7 +90,7 @@ pub struct Rounds {
 
 impl Rounds {
     pub fn new(
-        wanted: Wanted,
+        selection: TargetSelection,
         interval: Duration,
         own: Vec<u32>,
         board: Arc<Board>,
@@ -98,7 +98,7 @@ impl Rounds {
     ) -> Rounds {
         Rounds {
             history,
-            wanted,
+            selection,
             interval,
             own,
             board,
@@ -149,7 +149,7 @@ impl Rounds {
         let before = thread_time();
         let listed = processes::list(&mut self.known, Deadline::after(LISTING));
         let served: BTreeSet<Identity> = self.targets.keys().copied().collect();
-        let (chosen, left_out) = targets::chosen(&self.wanted, &listed, &served, &self.own);
+        let (chosen, left_out) = targets::chosen(&self.selection, &listed, &served, &self.own);
         targets::name_all(&mut self.names, &chosen);
         self.left_out = left_out;
         self.refused.retain(|identity| chosen.iter().any(|of| of.identity == *identity));
@@ -202,7 +202,7 @@ impl Rounds {
 
     /// Prints a message, except with `--all`: there processes come and go all the time, and the list shows them.
     fn say(&self, sentence: std::fmt::Arguments<'_>) {
-        if self.wanted != Wanted::All {
+        if self.selection != TargetSelection::All {
             say(sentence);
         }
     }

@@ -24,7 +24,7 @@ const RESERVED: [&str; 4] = ["api", "metrics", "healthz", "favicon.ico"];
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum TargetSelection {
     /// JVMs, tracked processes, and big ones.
     All,
     These {
@@ -33,11 +33,11 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl TargetSelection {
     fn matches(&self, of: &Listed) -> bool {
         match self {
-            Wanted::All => of.kind.is_jvm || of.kind.is_tracked || of.rss >= LEAST,
-            Wanted::These { identities, names } => {
+            TargetSelection::All => of.kind.is_jvm || of.kind.is_tracked || of.rss >= LEAST,
+            TargetSelection::These { identities, names } => {
                 identities.contains(&of.identity) || named::names(of).iter().any(|name| names.contains(name))
             }
         }
@@ -46,14 +46,14 @@ impl Wanted {
 
 /// The processes to serve, and how many more match. A process that is served stays so, whatever its size is later.
 pub fn chosen<'l>(
-    wanted: &Wanted,
+    selection: &TargetSelection,
     listed: &'l [Listed],
     served: &BTreeSet<Identity>,
     own: &[u32],
 ) -> (Vec<&'l Listed>, usize) {
     let is_own = |of: &Listed| own.contains(&of.identity.pid);
     let mut found: Vec<&Listed> =
-        listed.iter().filter(|of| !is_own(of) && (served.contains(&of.identity) || wanted.matches(of))).collect();
+        listed.iter().filter(|of| !is_own(of) && (served.contains(&of.identity) || selection.matches(of))).collect();
     let rank = |of: &Listed| match (served.contains(&of.identity), of.kind.is_tracked || of.kind.is_jvm) {
         (true, _) => 0,
         (_, true) => 1,
@@ -176,16 +176,21 @@ mod tests {
     fn a_served_process_stays_and_the_rest_is_counted() {
         let all: Vec<Listed> = (1..=300).map(|pid| listed(pid, &["big"], false, 100 + u64::from(pid))).collect();
         let served = BTreeSet::from([all[0].identity]);
-        let (found, left_out) = chosen(&Wanted::All, &all, &served, &[300]);
+        let (found, left_out) = chosen(&TargetSelection::All, &all, &served, &[300]);
         assert_eq!((found.len(), left_out), (MOST, 299 - MOST));
         assert!(found.iter().any(|of| of.identity.pid == 1) && found.iter().all(|of| of.identity.pid != 300));
         let small = [listed(1, &["small"], false, 1), listed(2, &["java", "A"], true, 1)];
-        let pids = |wanted: &Wanted| {
-            chosen(wanted, &small, &BTreeSet::new(), &[]).0.iter().map(|of| of.identity.pid).collect::<Vec<_>>()
+        let pids = |selection: &TargetSelection| {
+            chosen(selection, &small, &BTreeSet::new(), &[]).0.iter().map(|of| of.identity.pid).collect::<Vec<_>>()
         };
-        assert_eq!(pids(&Wanted::All), [2]);
-        assert_eq!(pids(&Wanted::These { identities: vec![], names: vec!["small".into()] }), [1]);
-        assert_eq!(pids(&Wanted::These { identities: vec![Identity { pid: 2, start: 2 }], names: vec![] }), [2]);
-        assert!(pids(&Wanted::These { identities: vec![Identity { pid: 2, start: 1 }], names: vec![] }).is_empty());
+        assert_eq!(pids(&TargetSelection::All), [2]);
+        assert_eq!(pids(&TargetSelection::These { identities: vec![], names: vec!["small".into()] }), [1]);
+        assert_eq!(
+            pids(&TargetSelection::These { identities: vec![Identity { pid: 2, start: 2 }], names: vec![] }),
+            [2]
+        );
+        assert!(
+            pids(&TargetSelection::These { identities: vec![Identity { pid: 2, start: 1 }], names: vec![] }).is_empty()
+        );
     }
 }

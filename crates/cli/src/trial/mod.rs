@@ -207,8 +207,8 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     let steps = args.with.iter().map(|with| with.step.clone()).collect::<Result<Vec<_>, _>>();
     let steps = steps
         .map_err(|reason| format!("--with beside --pid: {reason}; what needs a restart: plimsoll try -- COMMAND"))?;
-    let wanted = live::Wanted { steps, idle: args.idle, yes: args.yes };
-    let Some(trial) = live::run(pid, wanted)? else { return Ok(Exit::Failed.into()) };
+    let options = live::LiveOptions { steps, idle: args.idle, yes: args.yes };
+    let Some(trial) = live::run(pid, options)? else { return Ok(Exit::Failed.into()) };
     to_output(args.output.as_deref(), |out| match args.format {
         TicketFormat::Text => live_text::write(out, &trial),
         TicketFormat::Json => live_json::write(out, &trial),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Limits;
 use super::event::Event;
-use super::walk::{ChunkSummary, Summary, Walker, Wanted};
+use super::walk::{ChunkSummary, EventFilter, Summary, Walker};
 use super::window::{ReadAt, Window};
 
 /// One file of a recording, or bytes in memory.
@@ -37,7 +37,7 @@ impl Reader {
     pub fn read(
         &mut self,
         input: Input<'_>,
-        wanted: &Wanted,
+        wanted: &EventFilter,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         self.walker.begin_file(input.name);
@@ -64,7 +64,7 @@ impl Reader {
 }
 
 /// Reads all wanted events of a recording in memory.
-pub fn read(bytes: &[u8], limits: Limits, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
+pub fn read(bytes: &[u8], limits: Limits, wanted: &EventFilter, mut visit: impl FnMut(&Event<'_>)) -> Summary {
     let mut reader = Reader::new(limits);
     let _ = reader.read(Input::of(&bytes), wanted, &mut |event| {
         visit(event);

@@ -33,7 +33,7 @@ pub use flaw::Flaw;
 pub use stack::{Frame, Stack, Thread};
 pub use types::{Annotation, Field, FieldType, Type, Unit};
 pub use value::{Array, Object, Value};
-pub use walk::{ChunkSummary, Summary, Wanted};
+pub use walk::{ChunkSummary, EventFilter, Summary};
 pub use window::ReadAt;
 
 /// How much the reader may keep in memory. Real files stay far below: JDK 25's metadata takes 150 KiB, its constants

@@ -22,32 +22,32 @@ use super::window::Window;
 use crate::format::{CHECKPOINT, HEADER_BYTES, MAGIC, METADATA};
 
 /// Selects the events that are passed to the visitor.
-pub struct Wanted {
+pub struct EventFilter {
     by_type: Box<dyn Fn(&Type) -> bool>,
     from_ns: i64,
     to_ns: i64,
 }
 
-impl Wanted {
+impl EventFilter {
     /// Every event.
-    pub fn all() -> Wanted {
-        Wanted::when(|_| true)
+    pub fn all() -> EventFilter {
+        EventFilter::when(|_| true)
     }
 
     /// Events of these types: `jdk.ResidentSetSize`.
-    pub fn named(names: &[&str]) -> Wanted {
+    pub fn named(names: &[&str]) -> EventFilter {
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-        Wanted::when(move |of| names.contains(&of.name))
+        EventFilter::when(move |of| names.contains(&of.name))
     }
 
     /// Selects by the event's type as declared in the chunk's metadata.
-    pub fn when(by_type: impl Fn(&Type) -> bool + 'static) -> Wanted {
-        Wanted { by_type: Box::new(by_type), from_ns: i64::MIN, to_ns: i64::MAX }
+    pub fn when(by_type: impl Fn(&Type) -> bool + 'static) -> EventFilter {
+        EventFilter { by_type: Box::new(by_type), from_ns: i64::MIN, to_ns: i64::MAX }
     }
 
     /// Keeps only events that begin within these times (ns since 1970 UTC, both inclusive).
-    pub fn between(self, from_ns: Option<i64>, to_ns: Option<i64>) -> Wanted {
-        Wanted { from_ns: from_ns.unwrap_or(i64::MIN), to_ns: to_ns.unwrap_or(i64::MAX), ..self }
+    pub fn between(self, from_ns: Option<i64>, to_ns: Option<i64>) -> EventFilter {
+        EventFilter { from_ns: from_ns.unwrap_or(i64::MIN), to_ns: to_ns.unwrap_or(i64::MAX), ..self }
     }
 
     fn is_bounded(&self) -> bool {
@@ -178,7 +178,7 @@ impl Walker {
     pub(super) fn file(
         &mut self,
         window: &mut Window<'_>,
-        wanted: &Wanted,
+        wanted: &EventFilter,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut base = 0;
@@ -271,7 +271,7 @@ impl Walker {
         (base, end): (u64, u64),
         header: &Header,
         steps: Option<Steps>,
-        wanted: &Wanted,
+        wanted: &EventFilter,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, ReadProblem> {
         let mut steps = steps;
@@ -457,7 +457,7 @@ impl Walker {
         header: &Header,
         schema: &Schema,
         slots: &mut Slots,
-        wanted: &Wanted,
+        wanted: &EventFilter,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, ReadProblem> {
         let chunk = Chunk { header, schema, pools: &self.pools };
@@ -527,7 +527,7 @@ struct Slots {
 const DENSE: usize = 1 << 13;
 
 impl Slots {
-    fn new(schema: &Schema, wanted: &Wanted) -> Slots {
+    fn new(schema: &Schema, wanted: &EventFilter) -> Slots {
         let unknown = Slot { type_index: u32::MAX, is_wanted: false, count: 0, broken: 0 };
         let mut slots = Slots { slots: vec![unknown], dense: vec![0; DENSE], sparse: HashMap::new() };
         for (index, of) in schema.types.iter().enumerate().filter(|(_, of)| of.is_event()) {

@@ -1,6 +1,6 @@
 //! Mutated and hostile files: whatever they contain, reading ends, stays within its limits, and never panics.
 
-use plimsoll_jfr::reader::{Limits, Wanted, read};
+use plimsoll_jfr::reader::{EventFilter, Limits, read};
 
 use crate::chunk::{Out, chunk};
 use crate::damage::{Outcomes, Random, look_at};
@@ -197,7 +197,7 @@ fn hostile_files() {
 fn data_beyond_the_limits_is_a_flaw() {
     let limited = |limits: Limits| {
         let mut names = 0;
-        let summary = read(&chunk(true), limits, &Wanted::named(&["test.Small"]), |event| {
+        let summary = read(&chunk(true), limits, &EventFilter::named(&["test.Small"]), |event| {
             names += usize::from(event.thread().and_then(|thread| thread.name()).is_some());
         });
         (summary.flaws.len(), summary.counts["test.Small"], names)

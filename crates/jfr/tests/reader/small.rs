@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use plimsoll_jfr::reader::{Input, Limits, Reader, Unit, Value, Wanted, read};
+use plimsoll_jfr::reader::{EventFilter, Input, Limits, Reader, Unit, Value, read};
 
 use crate::chunk::{EVENTS, chunk};
 
@@ -11,7 +11,7 @@ fn every_kind_of_field_is_read_compressed_and_not() {
     for compressed in [true, false] {
         let recording = [chunk(compressed), chunk(compressed)].concat();
         let mut number = 0;
-        let summary = read(&recording, Limits::default(), &Wanted::named(&["test.Small"]), |event| {
+        let summary = read(&recording, Limits::default(), &EventFilter::named(&["test.Small"]), |event| {
             assert_eq!(event.time(), Some(1_795_000_000_000_000_000 + number % EVENTS as i64));
             assert_eq!(event.type_().annotation("jdk.jfr.Experimental"), Some(""));
             assert_eq!(event.thread().and_then(|thread| thread.name()).as_deref(), Some("main"));
@@ -62,7 +62,7 @@ fn a_range_of_time_and_an_early_end() {
     let start = 1_795_000_000_000_000_000;
     let within = |from, to| {
         let mut seen = 0;
-        let wanted = Wanted::named(&["test.Small"]).between(from, to);
+        let wanted = EventFilter::named(&["test.Small"]).between(from, to);
         read(&recording, Limits::default(), &wanted, |_| seen += 1);
         seen
     };
@@ -72,7 +72,7 @@ fn a_range_of_time_and_an_early_end() {
     assert_eq!(within(None, Some(start - 1)), 0);
     assert_eq!(within(Some(start + 6_000_000_000), None), 0);
     let mut seen = 0;
-    let end = Reader::new(Limits::default()).read(Input::of(&recording.as_slice()), &Wanted::all(), &mut |_| {
+    let end = Reader::new(Limits::default()).read(Input::of(&recording.as_slice()), &EventFilter::all(), &mut |_| {
         seen += 1;
         ControlFlow::Break(())
     });

@@ -3,7 +3,7 @@
 #[path = "../../../../fixtures/random.rs"]
 mod random;
 
-use plimsoll_jfr::reader::{Array, Event, Limits, Object, Value, Wanted, chunks, read};
+use plimsoll_jfr::reader::{Array, Event, EventFilter, Limits, Object, Value, chunks, read};
 pub use random::Random;
 
 /// Visits all values except circular ones, which are endless views.
@@ -50,7 +50,7 @@ pub struct Outcomes {
 pub fn look_at(bytes: &[u8], outcomes: &mut Outcomes) {
     let length = bytes.len() as u64;
     let mut events = 0;
-    let summary = read(bytes, Limits::default(), &Wanted::all(), |event| {
+    let summary = read(bytes, Limits::default(), &EventFilter::all(), |event| {
         look_event(event, &mut outcomes.values);
         events += 1;
     });

@@ -159,7 +159,7 @@ impl Reader<'_> {
         }
         let elsewhere = regions_without_malloc(snapshot);
         let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-        let wanted = glibc::Wanted { tagged, elsewhere: &elsewhere, pointing_at: &[] };
+        let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[] };
         let walks = second::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
         let mappings = proc::read_mappings(target, &mut gaps);
@@ -181,7 +181,7 @@ impl Reader<'_> {
         gaps.extend(image_gaps);
         let earlier = attached_books(target, &snapshot.vmas);
         let data = if vm.is_some() { native_objects::data_of_libraries(&snapshot.vmas) } else { Vec::new() };
-        let wanted = glibc::Wanted { pointing_at: &data, ..wanted };
+        let wanted = glibc::WalkOptions { pointing_at: &data, ..wanted };
         let (mut glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
             let (mut glibc, gaps) = glibc::read(target, &snapshot.vmas, wanted);
             let blocks = glibc.as_mut().map(|glibc| std::mem::take(&mut glibc.objects)).unwrap_or_default();

@@ -31,7 +31,7 @@ pub(super) struct Walks {
 
 impl Walks {
     /// What can't be walked now is reported by the walk after the mappings are read.
-    pub(crate) fn before(target: &Target, snapshot: &Snapshot, wanted: glibc::Wanted<'_>) -> Walks {
+    pub(crate) fn before(target: &Target, snapshot: &Snapshot, wanted: glibc::WalkOptions<'_>) -> Walks {
         let mut vmas = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
         if vmas.is_empty() || is_large(snapshot) {
             return Walks::default();

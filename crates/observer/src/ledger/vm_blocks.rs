@@ -38,15 +38,17 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         internal.malloc -= of_buffers;
         internal.malloc_resident = internal.malloc_resident.map(|resident| resident - of_buffers);
     }
-    let mut wanted: Vec<Wanted> = categories.iter().filter_map(wanted_of).collect();
+    let mut wanted: Vec<LineTransfer> = categories.iter().filter_map(transfer_of).collect();
     if !wanted.iter().any(|wanted| wanted.line == LineId::DirectBuffers) {
         let (bytes, moved) = (of_buffers, direct.moved);
-        wanted.push(Wanted { line: LineId::DirectBuffers, bytes, found: Some(bytes), moved });
+        wanted.push(LineTransfer { line: LineId::DirectBuffers, bytes, found: Some(bytes), moved });
     }
     let (new, gone) = (direct.capacity - direct.at_walk, direct.at_walk - direct.capacity);
     let unread = if snapshot.glibc.is_some() { books.resident(LineId::GlibcUnknown) } else { Bytes(0) };
     let moved_unread = new.min(unread);
-    if let Some(Wanted { bytes, found, .. }) = wanted.iter_mut().find(|wanted| wanted.line == LineId::DirectBuffers) {
+    if let Some(LineTransfer { bytes, found, .. }) =
+        wanted.iter_mut().find(|wanted| wanted.line == LineId::DirectBuffers)
+    {
         let now = |then: Bytes| then + (new - moved_unread) - gone;
         (*bytes, *found) = (now(*bytes), found.map(now));
     }
@@ -80,7 +82,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let untouched = live - resident;
     wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
     let (mut moved_in_all, mut moved_direct, mut left, mut unsure) = (Bytes(0), Bytes(0), live, Bytes(0));
-    for Wanted { line, bytes, found, moved: change } in wanted {
+    for LineTransfer { line, bytes, found, moved: change } in wanted {
         let still_resident = resident - moved_in_all;
         let scaled = match line {
             LineId::DirectBuffers => bytes,
@@ -134,7 +136,7 @@ pub(crate) fn is_as_large(direct: &DirectBuffers, length: Bytes, page: Bytes) ->
 }
 
 /// What moves to one line.
-struct Wanted {
+struct LineTransfer {
     line: LineId,
     bytes: Bytes,
     /// Resident bytes, if the blocks were found.
@@ -143,9 +145,9 @@ struct Wanted {
     moved: Bytes,
 }
 
-fn wanted_of(category: &NmtCategory) -> Option<Wanted> {
+fn transfer_of(category: &NmtCategory) -> Option<LineTransfer> {
     let bytes = category.malloc + category.arena;
-    Some(Wanted { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
+    Some(LineTransfer { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
 }
 
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of

@@ -25,7 +25,7 @@ use crate::verdict::VerdictId;
 use lines::Lines;
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_jfr::reader::{ChunkSummary, Event, Wanted};
+use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter};
 use plimsoll_profiles::jfr;
 
 /// What a curve shows. JSON uses the same ids.
@@ -146,7 +146,7 @@ impl History {
             to_ns: to.min(end),
             ..History::default()
         };
-        let wanted = Wanted::when(|of| {
+        let wanted = EventFilter::when(|of| {
             let is_measure = || Measure::ALL.iter().any(|measure| measure.fields().0 == of.name);
             matches!(
                 of.name.as_str(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_jfr::reader::{self, Event, Wanted};
+use plimsoll_jfr::reader::{self, Event, EventFilter};
 use plimsoll_profiles::jfr::{RecordingFiles, gaps};
 use plimsoll_profiles::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
 
@@ -39,7 +39,7 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let mut found: Option<(i64, Profile)> = None;
     let mut of = (String::new(), 0);
     let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TARGET;
-    let summary = recording.for_each(&Wanted::when(is_wanted), |event| {
+    let summary = recording.for_each(&EventFilter::when(is_wanted), |event| {
         if event.name() == TARGET {
             mode = event.string("mode").map(Cow::into_owned);
             of = (event.string("command").map(Cow::into_owned).unwrap_or_default(), event.u64("pid").unwrap_or(0));
@@ -92,7 +92,7 @@ pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64),
     let mut times = BTreeSet::new();
     let in_range = |event: &Event| event.time().filter(|time| (from_ns..=to_ns).contains(time));
     let is_site = |of: &reader::Type| of.name == SITE;
-    recording.for_each(&Wanted::when(is_site), |event| {
+    recording.for_each(&EventFilter::when(is_site), |event| {
         times.extend(in_range(event).filter(|_| times.len() < MOST_MOMENTS));
     });
     let all: Vec<i64> = times.into_iter().collect();
@@ -101,7 +101,7 @@ pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64),
     let places = (0..kept).map(|n| if kept == 1 { last } else { n * last / (kept - 1) });
     let times_ns: Vec<i64> = places.map(|place| all[place]).collect();
     let mut profile = Profile::new(vec![Column::bytes("live"); times_ns.len()]);
-    let summary = recording.for_each(&Wanted::when(is_site), |event| {
+    let summary = recording.for_each(&EventFilter::when(is_site), |event| {
         let Some(column) = event.time().and_then(|time| times_ns.binary_search(&time).ok()) else { return };
         let mut values = vec![Value::default(); times_ns.len()];
         values[column] = Value::exact(event.u64("live").unwrap_or(0));

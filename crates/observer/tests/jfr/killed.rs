@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plimsoll_jfr::reader::Wanted;
+use plimsoll_jfr::reader::EventFilter;
 use plimsoll_profiles::jfr::{RecordingFiles, is_recording};
 
 use crate::foreign::{record, scratch};
@@ -17,7 +17,7 @@ fn now_ns() -> i64 {
 /// Whether the running JVM has written what the test needs. It flushes once a second if it gets CPU time.
 fn has_flushed(folder: &Path, jdk: &Jdk) -> bool {
     let Ok(recording) = RecordingFiles::open(folder) else { return false };
-    let counts = recording.for_each(&Wanted::all(), |_| ()).counts;
+    let counts = recording.for_each(&EventFilter::all(), |_| ()).counts;
     let seen = |name: &str| counts.get(name).copied().unwrap_or(0);
     seen("test.Everything") >= 200 && (!jdk.records_memory() || seen("jdk.NativeMemoryUsage") > 25)
 }
@@ -45,7 +45,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
             assert!(is_recording(&folder));
             let recording = RecordingFiles::open(&folder).expect("a repository");
             let (mut last, mut frames, mut threads) = (i64::MIN, 0, 0);
-            let summary = recording.for_each(&Wanted::all(), |event| {
+            let summary = recording.for_each(&EventFilter::all(), |event| {
                 last = last.max(event.time().unwrap_or(i64::MIN));
                 frames += event.stack().map_or(0, |stack| stack.frames().filter(|f| f.method().is_some()).count());
                 threads += usize::from(event.thread().is_some_and(|thread| thread.name().is_some()));
@@ -65,7 +65,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
 
 fn events(path: &Path) -> (Vec<(u64, String)>, usize) {
     let mut events = vec![];
-    let summary = RecordingFiles::open(path).expect("a file").for_each(&Wanted::all(), |event| {
+    let summary = RecordingFiles::open(path).expect("a file").for_each(&EventFilter::all(), |event| {
         events.push((event.offset, event.name().to_string()));
     });
     (events, summary.flaws.len())

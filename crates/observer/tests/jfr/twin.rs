@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use plimsoll_jfr::reader::{ChunkSummary, Event, Field, Summary, Unit, Value, Wanted};
+use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter, Field, Summary, Unit, Value};
 use plimsoll_profiles::jfr::RecordingFiles;
 use serde_json::Value as Json;
 
@@ -72,7 +72,7 @@ pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
     let mut next: BTreeMap<String, usize> = BTreeMap::new();
     let recording = RecordingFiles::open(path).expect("a recording");
     let (places, skews) = (places(&recording, &mut theirs), skews(path, &recording));
-    let summary = recording.read(&Wanted::all(), &mut |event| {
+    let summary = recording.read(&EventFilter::all(), &mut |event| {
         let place = next.entry(event.name().to_string()).or_insert(0);
         let printed_at = places.get(event.name()).and_then(|places| places.get(*place));
         let their = printed_at.and_then(|at| theirs.get(event.name())?.get(*at));
@@ -95,7 +95,7 @@ type Place = (u32, Option<i64>, i64, usize);
 /// in the same order. Both sides have this order, because one header converts all ticks of a chunk.
 fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
     let mut ends: BTreeMap<String, Vec<Place>> = BTreeMap::new();
-    recording.for_each(&Wanted::all(), |event| {
+    recording.for_each(&EventFilter::all(), |event| {
         let ends = ends.entry(event.name().to_string()).or_default();
         let duration = event.i64("duration").unwrap_or(0);
         ends.push((event.chunk_number, event.i64("startTime"), duration, ends.len()));

@@ -21,7 +21,7 @@ use crate::profile::{
     Column, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, NameId, Profile, StackId, Value, Weight,
 };
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_jfr::reader::{Event, Summary, Type, Wanted};
+use plimsoll_jfr::reader::{Event, EventFilter, Summary, Type};
 
 mod chunks;
 #[cfg(test)]
@@ -143,7 +143,7 @@ pub fn read(recording: &RecordingFiles, choice: Choice) -> Allocations {
         choice.from_ns.is_none_or(|from| from <= time) && choice.to_ns.is_none_or(|to| time <= to)
     };
     let mut filling = Filling::new(choice.focus);
-    let summary = recording.for_each(&Wanted::when(is_wanted), |event| match event.name() {
+    let summary = recording.for_each(&EventFilter::when(is_wanted), |event| match event.name() {
         VM => filling.vm(event),
         SETTING => filling.setting(event, &types.borrow()),
         _ if in_range(event) => filling.allocation(event),

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{
-    ChunkSummary, Event, Flaw, HEADER_BYTES, Header, Input, Limits, MAGIC, ReadAt, Reader, Summary, Wanted,
+    ChunkSummary, Event, EventFilter, Flaw, HEADER_BYTES, Header, Input, Limits, MAGIC, ReadAt, Reader, Summary,
 };
 
 /// An open file.
@@ -108,12 +108,12 @@ impl RecordingFiles {
 
     /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the
     /// bytes present at the start, and keeps the constants of one chunk.
-    pub fn read(&self, wanted: &Wanted, visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>) -> Summary {
+    pub fn read(&self, wanted: &EventFilter, visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>) -> Summary {
         self.each(|reader, input| reader.read(input, wanted, visit))
     }
 
     /// Reads to the end.
-    pub fn for_each(&self, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
+    pub fn for_each(&self, wanted: &EventFilter, mut visit: impl FnMut(&Event<'_>)) -> Summary {
         self.read(wanted, &mut |event| {
             visit(event);
             ControlFlow::Continue(())

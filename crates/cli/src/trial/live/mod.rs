@@ -40,7 +40,7 @@ const LINES: usize = 4;
 const PART_OF_RSS: u64 = 200;
 
 /// What the user asked for.
-pub struct Wanted {
+pub struct LiveOptions {
     /// Empty: what the verdicts propose, and what the program can do.
     pub steps: Vec<Step>,
     pub idle: Duration,
@@ -48,9 +48,9 @@ pub struct Wanted {
 }
 
 /// `Ok(None)`: the user said no.
-pub fn run(pid: u32, wanted: Wanted) -> Result<Option<LiveTrial>, Failure> {
-    let mut live = Live::open(pid, wanted.idle)?;
-    let steps = live.plan(wanted.steps);
+pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure> {
+    let mut live = Live::open(pid, options.idle)?;
+    let steps = live.plan(options.steps);
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
         let reason = reason.unwrap_or_else(|| "it is neither a JVM nor Redis".into());
@@ -60,7 +60,7 @@ pub fn run(pid: u32, wanted: Wanted) -> Result<Option<LiveTrial>, Failure> {
         );
     }
     announce(pid, &live, &steps);
-    if !is_confirmed("go ahead?", wanted.yes)? {
+    if !is_confirmed("go ahead?", options.yes)? {
         say("nothing was done");
         return Ok(None);
     }

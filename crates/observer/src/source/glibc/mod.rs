@@ -29,4 +29,4 @@ mod walk;
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};
 pub(crate) use mmapped::{reach, stretches};
 pub use read::{parse_version, read};
-pub use survey::{LibcData, Wanted, survey};
+pub use survey::{LibcData, WalkOptions, survey};

@@ -1,6 +1,6 @@
 //! Opens the target's memory, finds its libc among the mappings, and passes both to `survey`.
 
-use super::survey::{LibcData, Wanted, survey};
+use super::survey::{LibcData, WalkOptions, survey};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Glibc, Sourced, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
@@ -14,7 +14,7 @@ const LARGEST_DATA: u64 = 64 << 20;
 const VERSION_WITHIN: u64 = 64 << 20;
 
 /// Walks malloc in a process with these mappings. None without a gap: the process doesn't use glibc's malloc.
-pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc> {
+pub fn read(target: &Target, vmas: &[Vma], wanted: WalkOptions<'_>) -> Sourced<Glibc> {
     // A static program contains the banner only if it asks for the version. Otherwise its malloc is recognised by its
     // data.
     let files: Vec<(&str, Option<String>)> =

@@ -36,7 +36,7 @@ pub struct LibcData {
 
 /// What a VM in the process tells the walk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'w> {
+pub struct WalkOptions<'w> {
     /// Classify blocks with NMT's headers.
     pub tagged: bool,
     /// Ranges without malloc's blocks.
@@ -111,7 +111,7 @@ pub fn survey<M: Memory>(
     memory: &M,
     libcs: &[LibcData],
     vmas: &[Vma],
-    wanted: Wanted<'_>,
+    wanted: WalkOptions<'_>,
 ) -> (Option<Glibc>, Vec<Gap>) {
     let brk = brk_range(vmas);
     let mut pages = PageStates::new(memory);

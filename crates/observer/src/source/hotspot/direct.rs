@@ -161,11 +161,11 @@ struct Found {
 }
 
 impl Found {
-    fn meet(&mut self, klass: u64, wanted: Option<Wanted>, is_boot: impl Fn() -> bool) {
+    fn meet(&mut self, klass: u64, wanted: Option<BufferClass>, is_boot: impl Fn() -> bool) {
         match wanted {
-            Some(Wanted::Bits) if is_boot() => self.bits = Some(klass),
-            Some(Wanted::AtomicLong) if is_boot() => self.atomic_long = Some(klass),
-            Some(Wanted::Netty) => {
+            Some(BufferClass::Bits) if is_boot() => self.bits = Some(klass),
+            Some(BufferClass::AtomicLong) if is_boot() => self.atomic_long = Some(klass),
+            Some(BufferClass::Netty) => {
                 if let Some(free) = self.netty.iter_mut().find(|other| **other == 0) {
                     *free = klass;
                 }
@@ -216,14 +216,14 @@ fn counts(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum BufferClass {
     Bits,
     AtomicLong,
     Netty,
 }
 
 /// Which of the wanted classes has this symbol as its name.
-fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<Wanted> {
+fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<BufferClass> {
     let mut bytes = [0; LONGEST_NAME];
     memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;
     let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
@@ -231,11 +231,11 @@ fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<Wan
     let name = bytes.get_mut(..length).filter(|_| could_be)?;
     memory.read(Avma(symbol.checked_add(fields.symbol_body)?), name).then_some(())?;
     match &*name {
-        name if name == BITS.as_bytes() => Some(Wanted::Bits),
-        name if name == ATOMIC_LONG.as_bytes() => Some(Wanted::AtomicLong),
+        name if name == BITS.as_bytes() => Some(BufferClass::Bits),
+        name if name == ATOMIC_LONG.as_bytes() => Some(BufferClass::AtomicLong),
         name => {
             let before = name.strip_suffix(NETTY.as_bytes())?;
-            (before.is_empty() || before.ends_with(b"/")).then_some(Wanted::Netty)
+            (before.is_empty() || before.ends_with(b"/")).then_some(BufferClass::Netty)
         }
     }
 }

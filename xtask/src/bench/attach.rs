@@ -2,8 +2,8 @@
 
 use super::measure::columns;
 use super::results::{Results, verdict};
+use super::setup::Setup;
 use super::stats::median;
-use super::way::Way;
 use super::{Bench, java, words};
 use crate::stage::{Result, jdk, must, plimsoll};
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ struct Window {
 }
 
 impl Busy {
-    pub fn start(bench: &Bench, way: &Way, major: u32, crowd: [&str; 3]) -> Result<Busy> {
+    pub fn start(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
         let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
         let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
         let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m"]);
@@ -41,7 +41,7 @@ impl Busy {
         }
         arguments.extend(words(&["-cp", &classes, "Busy"]));
         arguments.extend(words(&crowd));
-        let mut command = way.command(&java(&home), &arguments)?;
+        let mut command = setup.command(&java(&home), &arguments)?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = pipes else { return Err("pipes were asked for".into()) };
@@ -128,7 +128,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             let mut windows: [Vec<Window>; 6] = Default::default();
             let mut refused = 0;
             for _ in 0..bench.rounds {
-                let mut busy = Busy::start(bench, &Way::Plain("plain"), major, ["200", "2000", rest])?;
+                let mut busy = Busy::start(bench, &Setup::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
                 // The compilers finish before the first window.
                 std::thread::sleep(Duration::from_secs(3));
@@ -195,14 +195,14 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
         if jdk(major).is_none() {
             continue;
         }
-        let ways = ["plain", "plain again", "detached", "attached, sites sampled"].map(Way::Plain);
-        let start = |way: &Way| Busy::start(bench, way, major, ["0"; 3]);
-        let mut busy = ways.iter().map(start).collect::<Result<Vec<Busy>>>()?;
+        let setups = ["plain", "plain again", "detached", "attached, sites sampled"].map(Setup::Plain);
+        let start = |setup: &Setup| Busy::start(bench, setup, major, ["0"; 3]);
+        let mut busy = setups.iter().map(start).collect::<Result<Vec<Busy>>>()?;
         tell("attach", &busy[2].pid())?;
         busy[2].pairs(300)?;
         tell("detach", &busy[2].pid())?;
         tell("attach", &busy[3].pid())?;
-        let mut values = vec![Vec::new(); ways.len()];
+        let mut values = vec![Vec::new(); setups.len()];
         for round in 0..=2 * bench.rounds.max(6) {
             for (busy, values) in busy.iter_mut().zip(&mut values) {
                 let figure = busy.pairs(300)?;
@@ -211,9 +211,9 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
                 }
             }
         }
-        let columns = columns(&ways, &values);
+        let columns = columns(&setups, &values);
         let bound = columns[1].ratio.high.max(1.0);
-        results.ways(&format!("JDK {major}"), &columns, &[("detached", bound)]);
+        results.setups(&format!("JDK {major}"), &columns, &[("detached", bound)]);
     }
     Ok(())
 }

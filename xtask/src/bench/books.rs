@@ -1,6 +1,6 @@
 //! The counters in the segments of a tracked run.
 
-use super::way::segments;
+use super::setup::segments;
 use crate::stage::{Result, must, plimsoll};
 use serde_json::Value;
 use std::fs;

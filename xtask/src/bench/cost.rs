@@ -2,7 +2,7 @@
 
 use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
 use super::results::Results;
-use super::way::{Way, library};
+use super::setup::{Setup, library};
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, must, repository};
 use std::fs;
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PLAIN: Way = Way::Plain("plain");
-const DEFAULT: Way = Way::Tracked("sampled");
-const OFF: Way = Way::Tracked("off");
+const PLAIN: Setup = Setup::Plain("plain");
+const DEFAULT: Setup = Setup::Tracked("sampled");
+const OFF: Setup = Setup::Tracked("off");
 
 /// What `goldens/instructions.txt` holds, too.
 pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Instructions of one malloc+free pair", "bench/mtalloc.c, one thread, by callgrind; two lengths subtracted. HotSpot 25 summary gains 172 at 512 B and 344 at 1 KiB.");
     results.head(&["way", "instructions", "gained", "bar"]);
     let plain = bench.pair(&PLAIN)?;
-    for way in [PLAIN, OFF, DEFAULT, Way::Tracked("exact")] {
-        let count = bench.pair(&way)?;
-        let bar = if way.name() == DEFAULT.name() { "≤ 100" } else { "" };
-        results.row(&[way.name(), format!("{count:.1}"), format!("{:.1}", count - plain), bar.into()]);
+    for setup in [PLAIN, OFF, DEFAULT, Setup::Tracked("exact")] {
+        let count = bench.pair(&setup)?;
+        let bar = if setup.name() == DEFAULT.name() { "≤ 100" } else { "" };
+        results.row(&[setup.name(), format!("{count:.1}"), format!("{:.1}", count - plain), bar.into()]);
     }
     Ok(())
 }
@@ -31,7 +31,7 @@ pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
 pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Real programs, instructions", "Whole runs by callgrind, `plimsoll run` itself not counted.");
     results.head(&["program", "plain", "Plimsoll, default", "ratio", "bar"]);
-    let mut row = |name: &str, count: &mut dyn FnMut(&Way) -> Result<u64>| -> Result<()> {
+    let mut row = |name: &str, count: &mut dyn FnMut(&Setup) -> Result<u64>| -> Result<()> {
         let (plain, tracked) = (count(&PLAIN)?, count(&DEFAULT)?);
         let ratio = tracked as f64 / plain as f64;
         results.row(&[name.into(), plain.to_string(), tracked.to_string(), format!("{ratio:.4}"), "≤ 1.05".into()]);
@@ -39,18 +39,18 @@ pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
     };
 
     let (cc1plus, compile) = cc1plus()?;
-    row("cc1plus", &mut |way| instructions(way, &cc1plus, &compile))?;
+    row("cc1plus", &mut |setup| instructions(setup, &cc1plus, &compile))?;
 
     let work = "import json,re,zlib\nd={str(i):[i,str(i)*3] for i in range(20000)}\ns=json.dumps(d)\nassert json.loads(s)==d\n\
         print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
-    row("python3", &mut |way| instructions(way, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
+    row("python3", &mut |setup| instructions(setup, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
 
     if let Some(home) = jdk(25).or_else(|| jdk(17)) {
         let flags = javac()?;
-        row("javac", &mut |way| instructions(way, &home.join("bin/javac"), &flags))?;
+        row("javac", &mut |setup| instructions(setup, &home.join("bin/javac"), &flags))?;
     }
     let requests = if bench.quick { "2000" } else { "20000" };
-    row("redis under load", &mut |way| redis(way, requests))
+    row("redis under load", &mut |setup| redis(setup, requests))
 }
 
 /// The compiler itself on a preprocessed file of a few standard headers.
@@ -80,13 +80,13 @@ pub fn javac() -> Result<Vec<String>> {
 }
 
 /// redis-server in callgrind, driven by redis-benchmark over a socket.
-fn redis(way: &Way, requests: &str) -> Result<u64> {
+fn redis(setup: &Setup, requests: &str) -> Result<u64> {
     let out = folder("bench/out")?;
     let (socket, log) = (out.join("redis.sock"), out.join("redis.callgrind"));
     let _ = fs::remove_file(&socket);
     let mut arguments = words(&["--port", "0", "--save", "", "--unixsocket"]);
     arguments.push(socket.display().to_string());
-    let mut command = callgrind(way, Path::new("/usr/bin/redis-server"), &arguments)?;
+    let mut command = callgrind(setup, Path::new("/usr/bin/redis-server"), &arguments)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log)?);
     let mut child = command.spawn()?;
     for _ in 0..600 {
@@ -131,10 +131,10 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
         for (name, path) in &allocators {
             let (plain, tracked) = match path {
                 None => (PLAIN, DEFAULT),
-                Some(path) => (Way::Allocator(name, path.clone()), Way::TrackedOver(name, path.clone())),
+                Some(path) => (Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path.clone())),
             };
-            let grown = |way: &Way| -> Result<f64> {
-                Ok(must(&mut way.command(&program, &words(&arguments))?)?.trim().parse::<f64>()? / blocks)
+            let grown = |setup: &Setup| -> Result<f64> {
+                Ok(must(&mut setup.command(&program, &words(&arguments))?)?.trim().parse::<f64>()? / blocks)
             };
             let (plain, tracked) = (grown(&plain)?, grown(&tracked)?);
             let more = tracked - plain;
@@ -159,12 +159,12 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
         ("java Hello, -Xint", java(&home), hello(&[]), java(&home), hello(&["60000"])),
     ];
     for (name, program, arguments, waiting, waiting_arguments) in programs {
-        let figures = |way: &Way| -> Result<[i64; 3]> {
-            let count = instructions(way, &program, &arguments)?;
-            let calls = system_calls(way, &program, &arguments)?;
+        let figures = |setup: &Setup| -> Result<[i64; 3]> {
+            let count = instructions(setup, &program, &arguments)?;
+            let calls = system_calls(setup, &program, &arguments)?;
             let mut resident: Vec<u64> = Vec::new();
             for _ in 0..5 {
-                let waiting = Waiting::start(way.command(&waiting, &waiting_arguments)?)?;
+                let waiting = Waiting::start(setup.command(&waiting, &waiting_arguments)?)?;
                 std::thread::sleep(Duration::from_millis(300));
                 resident.push(waiting.resident()?);
             }
@@ -172,15 +172,15 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
             Ok([count as i64, calls as i64, (resident[2] >> 10) as i64])
         };
         let plain = figures(&PLAIN)?;
-        let row = |way: &str, figures: [i64; 3], sign: bool| {
+        let row = |setup: &str, figures: [i64; 3], sign: bool| {
             let cell = |figure: i64| if sign { format!("{figure:+}") } else { figure.to_string() };
-            [&[name.to_string(), way.to_string()], figures.map(cell).as_slice()].concat()
+            [&[name.to_string(), setup.to_string()], figures.map(cell).as_slice()].concat()
         };
         results.row(&row("plain", plain, false));
-        for way in [OFF, DEFAULT] {
-            let tracked = figures(&way)?;
+        for setup in [OFF, DEFAULT] {
+            let tracked = figures(&setup)?;
             let more = [0, 1, 2].map(|i| tracked[i] - plain[i]);
-            results.row(&row(&way.name(), more, true));
+            results.row(&row(&setup.name(), more, true));
         }
     }
     results.add("\nBars: ≤ 3,000,000 instructions, ≤ 60 calls, ≤ 300 KiB with sites off, ≤ 1,024 KiB by default.\n");
@@ -194,8 +194,8 @@ pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["call", "mappings", "plain", "sites off", "default", "gained by default", "bar"]);
     for (call, verb) in [("mmap + munmap, each", "map"), ("mprotect", "protect")] {
         for count in ["20", "2000", "20000"] {
-            let cost = |way: &Way| -> Result<f64> {
-                let run = |rounds: &str| instructions(way, &program, &words(&[count, rounds, verb]));
+            let cost = |setup: &Setup| -> Result<f64> {
+                let run = |rounds: &str| instructions(setup, &program, &words(&[count, rounds, verb]));
                 // A round has two calls.
                 Ok((run("3000")? as f64 - run("1000")? as f64) / 4000.0)
             };

@@ -2,8 +2,8 @@
 
 use super::measure::{children, turns, with_children};
 use super::results::Results;
+use super::setup::{Setup, segments};
 use super::stats::{Ratio, median, paired};
-use super::way::{Way, segments};
 use super::{Bench, words};
 use crate::stage::{Result, folder, must, plimsoll};
 use std::fs;
@@ -36,21 +36,22 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     ];
     let (memory, disk) = (segments()?, folder("bench/segments")?);
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o700))?;
-    let ways = [Way::Plain("plain"), Way::Plain("tmpfs"), Way::Plain("disk")];
-    fn directory<'a>(way: &Way, memory: &'a Path, disk: &'a Path) -> Option<&'a Path> {
-        match way.name().as_str() {
+    let setups = [Setup::Plain("plain"), Setup::Plain("tmpfs"), Setup::Plain("disk")];
+    fn directory<'a>(setup: &Setup, memory: &'a Path, disk: &'a Path) -> Option<&'a Path> {
+        match setup.name().as_str() {
             "tmpfs" => Some(memory),
             "disk" => Some(disk),
             _ => None,
         }
     }
     for (name, program, arguments, has_bar) in rows {
-        let values = turns(bench.rounds, &ways, |way| {
-            Ok(spent(&program, &arguments, directory(way, &memory, &disk))? / FORKS as f64)
+        let values = turns(bench.rounds, &setups, |setup| {
+            Ok(spent(&program, &arguments, directory(setup, &memory, &disk))? / FORKS as f64)
         })?;
         row(results, name, &values, has_bar);
     }
-    let values = turns(bench.rounds.div_ceil(2).max(3), &ways, |way| connections(directory(way, &memory, &disk)))?;
+    let values =
+        turns(bench.rounds.div_ceil(2).max(3), &setups, |setup| connections(directory(setup, &memory, &disk)))?;
     row(results, "PostgreSQL, a connection", &values, false);
     Ok(())
 }

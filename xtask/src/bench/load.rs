@@ -1,13 +1,13 @@
 //! A JVM server under load: the cost of a request under the tracker, and its latency.
 //!
 //! JVMs that run side by side differ by more than the effect (0.7 to 1.4 between two plain ones: each compiles its code
-//! in its own order). So *one* server takes all ways in turn, by attach, change of sites and detach:
+//! in its own order). So *one* server takes all setups in turn, by attach, change of sites and detach:
 //!
 //! ```text
 //! round:  P p p P P p p P ─ attach ─ o s e e s o o s e e s o ─ detach
 //!         └ plain, plain again       └ sites off, sampled, exact; each letter a block of requests
 //! ```
-//! The figure of a way in a round is the median of its blocks, so a collection or compilation in one block does not
+//! The figure of a setup in a round is the median of its blocks, so a collection or compilation in one block does not
 //! count. Its ratio is the median over rounds of its figure to the plain one of the round. The instructions of a JIT
 //! cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of a
 //! request is the server's CPU time.
@@ -129,8 +129,8 @@ fn block(server: &mut Server, requests: usize) -> Result<[f64; 3]> {
     Ok([processor, median(&latencies), latencies[requests * 99 / 100]])
 }
 
-/// The ways of the one server, in the order of their figures; those with `--sites` need the tracker.
-const WAYS: [(&str, Option<&str>); 5] = [
+/// The setups of the one server, in the order of their figures; those with `--sites` need the tracker.
+const SETUPS: [(&str, Option<&str>); 5] = [
     ("plain", None),
     ("plain again", None),
     ("attached, sites off", Some("off")),
@@ -138,7 +138,7 @@ const WAYS: [(&str, Option<&str>); 5] = [
     ("attached, sites exact", Some("exact")),
 ];
 const SAMPLED: usize = 3;
-/// The blocks of each way in a round.
+/// The blocks of each setup in a round.
 const DETACHED: [usize; 8] = [0, 1, 1, 0, 0, 1, 1, 0];
 const ATTACHED: [usize; 12] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 
@@ -149,21 +149,21 @@ fn tell(verb: &[&str], pid: u32) -> Result<()> {
     must(Command::new(plimsoll()?).args(verb).arg(pid.to_string())).map(drop)
 }
 
-/// Figures by way and kind.
-fn round(server: &mut Server) -> Result<[[f64; 3]; WAYS.len()]> {
-    let mut blocks = [const { [const { Vec::new() }; 3] }; WAYS.len()];
+/// Figures by setup and kind.
+fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
+    let mut blocks = [const { [const { Vec::new() }; 3] }; SETUPS.len()];
     let pid = server.child.id();
     for schedule in [&DETACHED[..], &ATTACHED] {
         let mut last = None;
-        for &way in schedule {
-            if last != Some(way) {
-                if let Some(sites) = WAYS[way].1 {
+        for &setup in schedule {
+            if last != Some(setup) {
+                if let Some(sites) = SETUPS[setup].1 {
                     tell(&["attach", "--yes", "--sites", sites], pid)?;
                 }
                 block(server, SETTLE)?;
             }
-            last = Some(way);
-            blocks[way].iter_mut().zip(block(server, BLOCK)?).for_each(|(list, value)| list.push(value));
+            last = Some(setup);
+            blocks[setup].iter_mut().zip(block(server, BLOCK)?).for_each(|(list, value)| list.push(value));
         }
     }
     tell(&["detach"], pid)?;
@@ -176,7 +176,7 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
     for _ in 0..if bench.quick { 100 } else { 300 } {
         block(&mut server, BLOCK)?;
     }
-    let mut figures = vec![[const { Vec::new() }; 3]; WAYS.len()];
+    let mut figures = vec![[const { Vec::new() }; 3]; SETUPS.len()];
     // A whole run, with start and warm-up, must take less than five minutes.
     let (begin, most) = (Instant::now(), Duration::from_secs(if bench.quick { 30 } else { 240 }));
     while begin.elapsed() < most {
@@ -196,15 +196,16 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.head(&["figure", "way", "median µs", "ratio", "95 % of the ratio", "bar", "verdict"]);
     for (kind, what) in ["processor time", "latency p50", "latency p99"].into_iter().enumerate() {
-        let against = |base: usize, way: usize, name: &str| Column {
+        let against = |base: usize, setup: usize, name: &str| Column {
             name: name.into(),
-            median: median(&figures[way][kind]),
-            ratio: paired(&figures[base][kind], &figures[way][kind]),
+            median: median(&figures[setup][kind]),
+            ratio: paired(&figures[base][kind], &figures[setup][kind]),
         };
-        let mut columns: Vec<Column> = WAYS.iter().enumerate().map(|(way, (name, _))| against(0, way, name)).collect();
+        let mut columns: Vec<Column> =
+            SETUPS.iter().enumerate().map(|(setup, (name, _))| against(0, setup, name)).collect();
         let bound = if kind == 0 { 1.02 } else { columns[1].ratio.high };
         columns.push(against(SAMPLED - 1, SAMPLED, "sampled against off"));
-        results.ways(what, &columns, &[(WAYS[SAMPLED].0, bound)]);
+        results.setups(what, &columns, &[(SETUPS[SAMPLED].0, bound)]);
     }
     Ok(())
 }

@@ -1,33 +1,37 @@
-//! Alternating runs of one program in several ways, and counts from valgrind, strace and /proc.
+//! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
+use super::setup::Setup;
 use super::stats::{Ratio, median, ratio};
-use super::way::Way;
 use crate::stage::{Result, folder, must};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The measurements of one way.
+/// The measurements of one setup.
 pub struct Column {
     pub name: String,
     pub median: f64,
-    /// The ratio to the first way, or to the way that [`Way::base`] names.
+    /// The ratio to the first setup, or to the setup that [`Setup::base`] names.
     pub ratio: Ratio,
 }
 
 /// Runs A, B, C, …, A, B, C, … in one session. The result of a run is the last line of its output that is a number.
-pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<Command>) -> Result<Vec<Column>> {
-    Ok(columns(ways, &turns(rounds, ways, |way| number(&mut run(way)?))?))
+pub fn alternate(
+    rounds: usize,
+    setups: &[Setup],
+    mut run: impl FnMut(&Setup) -> Result<Command>,
+) -> Result<Vec<Column>> {
+    Ok(columns(setups, &turns(rounds, setups, |setup| number(&mut run(setup)?))?))
 }
 
-/// The figures of each way, round by round.
-pub fn turns(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
-    let mut values = vec![Vec::new(); ways.len()];
+/// The figures of each setup, round by round.
+pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
+    let mut values = vec![Vec::new(); setups.len()];
     // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
     for round in 0..=rounds {
-        for (way, values) in ways.iter().zip(&mut values) {
-            let number = run(way)?;
+        for (setup, values) in setups.iter().zip(&mut values) {
+            let number = run(setup)?;
             if round > 0 {
                 values.push(number);
             }
@@ -36,13 +40,13 @@ pub fn turns(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<f6
     Ok(values)
 }
 
-pub fn columns(ways: &[Way], values: &[Vec<f64>]) -> Vec<Column> {
-    let column = |(way, own): (&Way, &Vec<f64>)| Column {
-        name: way.name(),
+pub fn columns(setups: &[Setup], values: &[Vec<f64>]) -> Vec<Column> {
+    let column = |(setup, own): (&Setup, &Vec<f64>)| Column {
+        name: setup.name(),
         median: median(own),
-        ratio: ratio(&values[way.base(ways)], own),
+        ratio: ratio(&values[setup.base(setups)], own),
     };
-    ways.iter().zip(values).map(column).collect()
+    setups.iter().zip(values).map(column).collect()
 }
 
 /// The last line of a run's output that is a number.
@@ -75,20 +79,20 @@ pub fn with_children(pid: u32) -> Result<f64> {
 }
 
 /// User-mode instructions of a whole run, by callgrind.
-pub fn instructions(way: &Way, program: &Path, arguments: &[String]) -> Result<u64> {
-    let mut command = callgrind(way, program, arguments)?;
+pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Result<u64> {
+    let mut command = callgrind(setup, program, arguments)?;
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
 }
 
 /// The command that counts, for programs that are driven from outside.
-pub fn callgrind(way: &Way, program: &Path, arguments: &[String]) -> Result<Command> {
+pub fn callgrind(setup: &Setup, program: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("valgrind");
     let file = folder("bench/out")?.join("callgrind.out");
     command.args(["--tool=callgrind", "--smc-check=all-non-file"]);
     command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
-    command.envs(way.environment()?);
+    command.envs(setup.environment()?);
     Ok(command)
 }
 
@@ -99,12 +103,12 @@ pub fn collected(log: &str) -> Option<u64> {
 }
 
 /// System calls of a run, threads and children included.
-pub fn system_calls(way: &Way, program: &Path, arguments: &[String]) -> Result<u64> {
+pub fn system_calls(setup: &Setup, program: &Path, arguments: &[String]) -> Result<u64> {
     let file = folder("bench/out")?.join("strace");
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&file);
     // strace itself must not be tracked: it passes the environment to the program only.
-    for (name, value) in way.environment()? {
+    for (name, value) in setup.environment()? {
         command.arg("-E").arg(format!("{name}={value}"));
     }
     must(command.arg(program).args(arguments))?;

@@ -13,17 +13,17 @@ mod recordings;
 mod results;
 mod savings;
 mod servers;
+mod setup;
 mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
-mod way;
 
 use crate::stage::{Result, folder, jdk, must, repository};
 use results::Results;
+use setup::Setup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use way::Way;
 
 /// Shared by all groups: the compiled programs and how long to run.
 pub struct Bench {
@@ -85,7 +85,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
             }
         }
     }
-    way::remove_segments();
+    setup::remove_segments();
     results.write(quick || only.is_some())
 }
 
@@ -117,11 +117,11 @@ impl Bench {
     }
 
     /// Instructions of one malloc+free pair: two runs of different length, so that start and end cancel.
-    pub fn pair(&self, way: &Way) -> Result<f64> {
+    pub fn pair(&self, setup: &Setup) -> Result<f64> {
         let program = self.program("mtalloc")?;
         let (short, long) = (20_000u64, 120_000u64);
         let count =
-            |pairs: u64| measure::instructions(way, &program, &words(&["1", &pairs.to_string(), "1000", "512", "8"]));
+            |pairs: u64| measure::instructions(setup, &program, &words(&["1", &pairs.to_string(), "1000", "512", "8"]));
         Ok((count(long)? as f64 - count(short)? as f64) / (long - short) as f64)
     }
 }

@@ -3,8 +3,8 @@
 use super::books;
 use super::measure::{Waiting, children};
 use super::results::{Results, verdict};
+use super::setup::Setup;
 use super::stats::median;
-use super::way::Way;
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
 use std::io;
@@ -93,7 +93,7 @@ pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
         };
         let arguments = words(&["-Xmx128m", "-cp", &classes.display().to_string(), "Crowd", "200", "2000"]);
         for level in ["off", "summary", "detail"] {
-            let crowd = Waiting::start(Way::Nmt(level).command(&java(&home), &arguments)?)?;
+            let crowd = Waiting::start(Setup::Nmt(level).command(&java(&home), &arguments)?)?;
             std::thread::sleep(Duration::from_secs(1));
             let measured = timed(if bench.quick { 7 } else { 21 }, || explained(crowd.pid()))?;
             row(results, &format!("JDK {major}, NativeMemoryTracking={level}"), &measured, 150.0);
@@ -109,7 +109,7 @@ pub fn arena(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.head(&HEAD);
     let program = bench.program("arena")?;
-    let arena = Waiting::start(Way::Plain("plain").command(Path::new(&program), &words(&["1024"]))?)?;
+    let arena = Waiting::start(Setup::Plain("plain").command(Path::new(&program), &words(&["1024"]))?)?;
     let measured = timed(bench.rounds.max(5), || explained(arena.pid()))?;
     row(results, &format!("{} MiB resident", arena.resident()? >> 20), &measured, 1000.0);
     Ok(())

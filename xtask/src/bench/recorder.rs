@@ -4,7 +4,7 @@
 use super::attach::Busy;
 use super::measure::{Waiting, children, columns};
 use super::results::{Results, verdict};
-use super::way::Way;
+use super::setup::Setup;
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, must, plimsoll};
 use std::fs;
@@ -53,8 +53,10 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     for major in if bench.quick { vec![25] } else { vec![25, 17] } {
         let Some(home) = jdk(major) else { continue };
         let arguments = words(&["-Xmx128m", "-cp", &classes.display().to_string(), "Crowd", "200", "2000"]);
-        for (name, way) in [("without the tracker", Way::Plain("plain")), ("sites sampled", Way::Tracked("sampled"))] {
-            let crowd = Waiting::start(way.command(&java(&home), &arguments)?)?;
+        for (name, setup) in
+            [("without the tracker", Setup::Plain("plain")), ("sites sampled", Setup::Tracked("sampled"))]
+        {
+            let crowd = Waiting::start(setup.command(&java(&home), &arguments)?)?;
             std::thread::sleep(Duration::from_secs(2));
             let file = folder("bench/out")?.join("crowd.jfr").display().to_string();
             let before = children()?;
@@ -99,28 +101,28 @@ pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
     let major = if jdk(25).is_some() { 25 } else { 17 };
-    let ways = ["not recorded", "not recorded again", "recorded"].map(Way::Plain);
-    let mut busy = Busy::start(bench, &Way::Tracked("sampled"), major, ["0", "2000", "0"])?;
+    let setups = ["not recorded", "not recorded again", "recorded"].map(Setup::Plain);
+    let mut busy = Busy::start(bench, &Setup::Tracked("sampled"), major, ["0", "2000", "0"])?;
     let file = folder("bench/out")?.join("busy.jfr").display().to_string();
-    let mut values: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); setups.len()];
     // The round before the first warms up.
     for round in 0..=bench.rounds.max(6) {
-        // Each round begins with another way, so that a slow drift within a round affects all ways alike.
-        for way in (0..ways.len()).map(|turn| (turn + round) % ways.len()) {
-            let recorder = match way {
+        // Each round begins with another setup, so that a slow drift within a round affects all setups alike.
+        for setup in (0..setups.len()).map(|turn| (turn + round) % setups.len()) {
+            let recorder = match setup {
                 2 => Some(Recorder(record(&busy.pid(), &file)?.spawn()?)),
                 _ => None,
             };
             let figure = busy.pairs(WINDOW)?;
             drop(recorder);
             if round > 0 {
-                values[way].push(figure);
+                values[setup].push(figure);
             }
         }
     }
-    let columns = columns(&ways, &values);
+    let columns = columns(&setups, &values);
     let bound = columns[1].ratio.high.max(1.0);
-    results.ways(&format!("JDK {major}"), &columns, &[("recorded", bound)]);
+    results.setups(&format!("JDK {major}"), &columns, &[("recorded", bound)]);
     fs::remove_file(file)?;
     Ok(())
 }

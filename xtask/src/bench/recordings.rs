@@ -60,7 +60,7 @@ pub fn reading(bench: &Bench, results: &mut Results) -> Result<()> {
     let name = file.display().to_string();
     let (jfr, java, reader) = (home.join("bin/jfr"), home.join("bin/java"), target().join("release/examples/jfr_read"));
     let ours = plimsoll()?;
-    let ways: [(&str, &Path, Vec<String>); 9] = [
+    let setups: [(&str, &Path, Vec<String>); 9] = [
         ("plimsoll report", &ours, words(&["report", &name])),
         ("plimsoll report --chart rss-gap", &ours, words(&["report", &name, "--chart", "rss-gap"])),
         ("plimsoll report --by class", &ours, words(&["report", &name, "--by", "class"])),
@@ -82,7 +82,7 @@ pub fn reading(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.group("Reading a recording", &how);
     results.head(&["reader", "seconds", "of CPU", "MiB/s of CPU", "memory, MiB", "bar"]);
-    for (name, program, arguments) in ways {
+    for (name, program, arguments) in setups {
         let mut best: Option<[f64; 3]> = None;
         let rounds = if program == java || program == jfr { 1 } else { bench.rounds.min(5) };
         for _ in 0..rounds {

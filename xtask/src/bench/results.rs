@@ -34,8 +34,8 @@ impl Results {
         self.add(&format!("| {} |\n", cells.join(" | ")));
     }
 
-    /// One line for each way of an alternating run; a way named in `bars` is judged.
-    pub fn ways(&mut self, what: &str, columns: &[Column], bars: &[(&str, f64)]) {
+    /// One line for each setup of an alternating run; a setup named in `bars` is judged.
+    pub fn setups(&mut self, what: &str, columns: &[Column], bars: &[(&str, f64)]) {
         for column in columns {
             let bar = bars.iter().find(|(name, _)| *name == column.name).map(|(_, bar)| *bar);
             self.judged(what, &column.name, &format!("{:.1}", column.median), column.ratio, bar);

@@ -2,8 +2,8 @@
 
 use super::measure::Waiting;
 use super::results::Results;
+use super::setup::Setup;
 use super::stats::median;
-use super::way::Way;
 use super::{Bench, java, words};
 use crate::stage::{Result, jdk, must, plimsoll, repository};
 use std::fs;
@@ -42,7 +42,7 @@ fn limit(file: &str) -> u64 {
 }
 
 fn report(results: &mut Results, name: &str, program: &Path, arguments: &[String], bar: &str) -> Result<()> {
-    let waiting = Waiting::start(Way::Tracked("sampled").command(program, arguments)?)?;
+    let waiting = Waiting::start(Setup::Tracked("sampled").command(program, arguments)?)?;
     std::thread::sleep(Duration::from_secs(1));
     let segment = segment(waiting.pid())?;
     let ask = |format: &str| must(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));

@@ -2,8 +2,8 @@
 
 use super::measure::{alternate, columns, number, turns};
 use super::results::Results;
+use super::setup::{Setup, has_profiler, library};
 use super::stats::ratio;
-use super::way::{Way, has_profiler, library};
 use super::{Bench, words};
 use crate::stage::{Result, folder, must, repository};
 use std::process::Command;
@@ -34,21 +34,21 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
             // With exact sites: the rounds of one thread, then those of two.
             let (mut exact, mut again): (Vec<Vec<f64>>, Vec<Vec<f64>>) = Default::default();
             for threads in ["1", "2"] {
-                let mut ways = vec![Way::Plain("plain"), Way::Plain("plain again")];
-                ways.extend([OFF, SAMPLED, EXACT].map(Way::Tracked));
+                let mut setups = vec![Setup::Plain("plain"), Setup::Plain("plain again")];
+                setups.extend([OFF, SAMPLED, EXACT].map(Setup::Tracked));
                 if depth == "8" && flag == "-fomit-frame-pointer" {
-                    ways.extend(["", "=512k", "=512k,nofree"].map(Way::AsyncProfiler));
-                    ways.push(Way::Heaptrack);
-                    ways.extend(jemalloc.iter().map(|path| Way::Allocator("jemalloc", path.clone())));
-                    ways.extend(profiled.map(|path| Way::JemallocProfiler(path.clone())));
+                    setups.extend(["", "=512k", "=512k,nofree"].map(Setup::AsyncProfiler));
+                    setups.push(Setup::Heaptrack);
+                    setups.extend(jemalloc.iter().map(|path| Setup::Allocator("jemalloc", path.clone())));
+                    setups.extend(profiled.map(|path| Setup::JemallocProfiler(path.clone())));
                 }
-                let values = turns(bench.rounds, &ways, |way| {
-                    let count = (most / way.slowness()).to_string();
-                    number(&mut way.command(&program, &words(&[threads, &count, "1000", "512", depth]))?)
+                let values = turns(bench.rounds, &setups, |setup| {
+                    let count = (most / setup.slowness()).to_string();
+                    number(&mut setup.command(&program, &words(&[threads, &count, "1000", "512", depth]))?)
                 })?;
                 let what = format!("{depth} frames, {build}, {threads} thread(s)");
                 let bars = [("Plimsoll, sites sampled", 1.45), ("Plimsoll, sites exact", 1.70)];
-                results.ways(&what, &columns(&ways, &values), &bars);
+                results.setups(&what, &columns(&setups, &values), &bars);
                 let against_off = ratio(&values[2], &values[3]);
                 results.judged(&what, "sampled against sites off", "", against_off, Some(1.05));
                 let relative = |own: &[f64]| own.iter().zip(&values[0]).map(|(own, plain)| own / plain).collect();
@@ -76,12 +76,13 @@ pub fn cpp(bench: &Bench, results: &mut Results) -> Result<()> {
     let (source, program) = (repository().join("bench/orders.cc"), folder("bench")?.join("orders"));
     let flags = ["-std=c++17", "-g", "-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-o"];
     must(Command::new("g++").args(flags).arg(&program).arg(source))?;
-    let mut ways = vec![Way::Plain("plain"), Way::Plain("plain again")];
-    ways.extend([OFF, SAMPLED, EXACT].map(Way::Tracked));
-    ways.extend([Way::Heaptrack, Way::AsyncProfiler(""), Way::AsyncProfiler("=512k,nofree")]);
+    let mut setups = vec![Setup::Plain("plain"), Setup::Plain("plain again")];
+    setups.extend([OFF, SAMPLED, EXACT].map(Setup::Tracked));
+    setups.extend([Setup::Heaptrack, Setup::AsyncProfiler(""), Setup::AsyncProfiler("=512k,nofree")]);
     let most = if bench.quick { 100_000 } else { 400_000 };
-    let measured =
-        alternate(bench.rounds, &ways, |way| way.command(&program, &words(&[&(most / way.slowness()).to_string()])))?;
-    results.ways("an order", &measured, &[("Plimsoll, sites exact", 3.0)]);
+    let measured = alternate(bench.rounds, &setups, |setup| {
+        setup.command(&program, &words(&[&(most / setup.slowness()).to_string()]))
+    })?;
+    results.setups("an order", &measured, &[("Plimsoll, sites exact", 3.0)]);
     Ok(())
 }

@@ -4,13 +4,13 @@ use super::books::Books;
 use super::cost::{cc1plus, javac};
 use super::measure::{children, columns, instructions, turns};
 use super::results::{Results, verdict};
-use super::way::Way;
+use super::setup::Setup;
 use super::{Bench, words};
 use crate::stage::{Result, jdk, must};
 use std::path::{Path, PathBuf};
 
-const PLAIN: Way = Way::Plain("plain");
-const EXACT: Way = Way::Tracked("exact");
+const PLAIN: Setup = Setup::Plain("plain");
+const EXACT: Setup = Setup::Tracked("exact");
 /// Comparisons in which the memo must agree, in all programs together.
 const CHECKS: f64 = 1e7;
 /// The part of all comparisons that must be reached after each program. Javac has the smallest step because it is the
@@ -53,7 +53,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
         "gained for each walk",
     ]);
     for (name, program, arguments) in programs()? {
-        let count = |way: &Way| instructions(way, &program, &arguments).map(|count| count as f64);
+        let count = |setup: &Setup| instructions(setup, &program, &arguments).map(|count| count as f64);
         let (plain, exact) = (count(&PLAIN)?, count(&EXACT)?);
         let books = Books::of(&program, &arguments, "exact", false)?;
         let ratio = exact / plain;
@@ -74,14 +74,14 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
 
     results.add("\nAs they run, user CPU: valgrind's JVM is not quite the one that people have.\n\n");
     results.head(&["program", "way", "user ms", "ratio", "95 % bound", "bar", ""]);
-    let ways = [PLAIN, Way::Plain("plain again"), Way::Tracked("sampled"), EXACT];
+    let setups = [PLAIN, Setup::Plain("plain again"), Setup::Tracked("sampled"), EXACT];
     for (name, program, arguments) in programs()? {
-        let values = turns(bench.rounds, &ways, |way| {
+        let values = turns(bench.rounds, &setups, |setup| {
             let before = children()?[0];
-            must(&mut way.command(&program, &arguments)?)?;
+            must(&mut setup.command(&program, &arguments)?)?;
             Ok((children()?[0] - before) * 1e3)
         })?;
-        results.ways(name, &columns(&ways, &values), &[("Plimsoll, sites exact", 1.5)]);
+        results.setups(name, &columns(&setups, &values), &[("Plimsoll, sites exact", 1.5)]);
     }
     Ok(())
 }

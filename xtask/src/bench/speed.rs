@@ -2,7 +2,7 @@
 
 use super::measure::{Column, alternate};
 use super::results::Results;
-use super::way::{Way, library};
+use super::setup::{Setup, library};
 use super::{Bench, java, words};
 use crate::stage::{Result, jdk};
 
@@ -18,10 +18,15 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&HEAD);
     let most: u64 = if bench.quick { 400_000 } else { 4_000_000 };
     for threads in [1u64, 2, 8, 64] {
-        let mut ways =
-            vec![Way::Plain("plain"), Way::Plain("plain again"), Way::Tracked("off"), Way::Tracked("sampled")];
+        let mut setups =
+            vec![Setup::Plain("plain"), Setup::Plain("plain again"), Setup::Tracked("off"), Setup::Tracked("sampled")];
         if threads <= 2 {
-            ways.extend([Way::Tracked("exact"), Way::Heaptrack, Way::AsyncProfiler(""), Way::AsyncProfiler("=512k")]);
+            setups.extend([
+                Setup::Tracked("exact"),
+                Setup::Heaptrack,
+                Setup::AsyncProfiler(""),
+                Setup::AsyncProfiler("=512k"),
+            ]);
             let allocators = [
                 ("jemalloc", "libjemalloc.so.2"),
                 ("tcmalloc", "libtcmalloc_minimal.so.4"),
@@ -29,16 +34,16 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
             ];
             for (name, file) in allocators {
                 if let Some(path) = library(file) {
-                    ways.extend([Way::Allocator(name, path.clone()), Way::TrackedOver(name, path)]);
+                    setups.extend([Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path)]);
                 }
             }
         }
-        let columns = alternate(bench.rounds, &ways, |way| {
-            let count = most / threads.max(2) * 2 / way.slowness();
-            way.command(&program, &words(&[&threads.to_string(), &count.to_string(), "1000", "512", "8"]))
+        let columns = alternate(bench.rounds, &setups, |setup| {
+            let count = most / threads.max(2) * 2 / setup.slowness();
+            setup.command(&program, &words(&[&threads.to_string(), &count.to_string(), "1000", "512", "8"]))
         })?;
         let bars = [("Plimsoll, sites off", 1.25), ("Plimsoll, sites sampled", 1.40)];
-        results.ways(&format!("{threads} thread(s)"), &columns, if threads <= 2 { &bars } else { &[] });
+        results.setups(&format!("{threads} thread(s)"), &columns, if threads <= 2 { &bars } else { &[] });
     }
     results.add("\nFor 8 and 64 threads the bar is the ratio of 2 threads.\n");
     Ok(())
@@ -62,23 +67,23 @@ pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
         for size in ["512", "1024"] {
             let mut by_threads: Vec<Vec<Column>> = Vec::new();
             for threads in ["1", "2"] {
-                let ways = [
-                    Way::Plain("plain"),
-                    Way::Plain("plain again"),
-                    Way::Tracked("off"),
-                    Way::Tracked("sampled"),
-                    Way::Nmt("summary"),
-                    Way::Nmt("detail"),
-                    Way::AsyncProfiler("=512k"),
+                let setups = [
+                    Setup::Plain("plain"),
+                    Setup::Plain("plain again"),
+                    Setup::Tracked("off"),
+                    Setup::Tracked("sampled"),
+                    Setup::Nmt("summary"),
+                    Setup::Nmt("detail"),
+                    Setup::AsyncProfiler("=512k"),
                 ];
-                let columns = alternate(bench.rounds, &ways, |way| {
+                let columns = alternate(bench.rounds, &setups, |setup| {
                     let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m", "-cp"]);
                     arguments.push(classes.display().to_string());
                     arguments.extend(words(&["Pairs", threads, size, milliseconds]));
-                    way.command(&java(&home), &arguments)
+                    setup.command(&java(&home), &arguments)
                 })?;
                 let bars = [("Plimsoll, sites sampled", 1.30)];
-                results.ways(&format!("JDK {major}, {size} B, {threads} thread(s)"), &columns, &bars);
+                results.setups(&format!("JDK {major}, {size} B, {threads} thread(s)"), &columns, &bars);
                 by_threads.push(columns);
             }
             for (one, two) in by_threads[0].iter().zip(&by_threads[1]) {

@@ -41,7 +41,7 @@ mod native;
 mod threads_outside;
 
 use fault::Fault;
-use native::Way;
+use native::ThreadLoader;
 
 /// Long limits: on an overloaded machine the VM answers late, and attach can only wait.
 const PATIENCE: Patience = Patience {
@@ -209,14 +209,14 @@ enum Loader<'p> {
     /// HotSpot, on a request to its attach socket.
     Vm(Box<Vm>),
     /// A thread that plimsoll starts in the target.
-    Thread(Box<Way<'p>>),
+    Thread(Box<ThreadLoader<'p>>),
 }
 
 impl Loader<'_> {
     /// `what`: the action as the error names it, such as "attached to".
     fn load_agent(&mut self, process: &Process, path: &str, options: &str, what: &str) -> Result<i32, Fault> {
         let answer = match self {
-            Loader::Thread(way) => way.load_agent(path, options),
+            Loader::Thread(loader) => loader.load_agent(path, options),
             Loader::Vm(vm) => vm.load_agent(path, options).map_err(|e| match e {
                 e if e.contains("EnableDynamicAgentLoading") => {
                     Fault::Final("accepts no agent: it was started with -XX:-EnableDynamicAgentLoading".into())
@@ -354,8 +354,8 @@ impl Process {
         Ok(match vm {
             Some(vm) => Loader::Vm(Box::new(vm)),
             None => {
-                let way = Way::find(&self.target, &self.vmas, loaded, verb);
-                Loader::Thread(Box::new(way.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?))
+                let loader = ThreadLoader::find(&self.target, &self.vmas, loaded, verb);
+                Loader::Thread(Box::new(loader.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?))
             }
         })
     }

@@ -5,18 +5,18 @@ use plimsoll_process::proc::Target;
 
 use super::fault::Fault;
 
-pub enum Way<'t> {
+pub enum ThreadLoader<'t> {
     /// There is none.
     _Never(&'t std::convert::Infallible),
 }
 
-impl<'t> Way<'t> {
-    pub fn find(_: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<Way<'t>, String> {
+impl<'t> ThreadLoader<'t> {
+    pub fn find(_: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<ThreadLoader<'t>, String> {
         Err("isn't a HotSpot JVM with an attach socket, and on this CPU attach works with those only: start it with 'plimsoll run -- COMMAND'".into())
     }
 
     pub fn load_agent(&self, _: &str, _: &str) -> Result<i32, Fault> {
-        let Way::_Never(never) = self;
+        let ThreadLoader::_Never(never) = self;
         match **never {}
     }
 }

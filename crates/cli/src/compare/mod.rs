@@ -30,7 +30,7 @@ use crate::output::{TicketFormat, require_stdout, say, shown, to_output};
 use crate::sys::Signals;
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};
-use crate::trial::runner::{Outcome, Runner, Way};
+use crate::trial::runner::{Outcome, RunConditions, Runner};
 use crate::trial::{INTERRUPTS, sentence};
 use crate::{Failure, launch, recording};
 
@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
     }
     let budget = args.budget.as_deref().map(read_budget).transpose()?;
-    let way = Way {
+    let conditions = RunConditions {
         lasts: args.ready.is_some().then_some(args.r#for),
         ready: args.ready,
         ready_within: args.ready_within,
@@ -127,7 +127,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
-    let mut rounds = Rounds::new([a, b], &way, usize::from(args.runs), usize::from(args.tracked));
+    let mut rounds = Rounds::new([a, b], &conditions, usize::from(args.runs), usize::from(args.tracked));
     rounds.measure(&signals);
     let tracked = rounds.track(&signals);
     rounds.meter.clear();
@@ -190,7 +190,7 @@ fn read_budget(file: &Path) -> Result<Budget, Failure> {
 struct Rounds<'w> {
     comparison: Comparison,
     starts: [Start; 2],
-    way: &'w Way,
+    conditions: &'w RunConditions,
     /// Tracked runs of each side that were asked for.
     tracked: usize,
     meter: Meter,
@@ -199,19 +199,19 @@ struct Rounds<'w> {
 }
 
 impl<'w> Rounds<'w> {
-    fn new(commands: [Vec<OsString>; 2], way: &'w Way, pairs: usize, tracked: usize) -> Rounds<'w> {
+    fn new(commands: [Vec<OsString>; 2], conditions: &'w RunConditions, pairs: usize, tracked: usize) -> Rounds<'w> {
         let shown = |command: &Vec<OsString>| {
             command.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
         };
         let comparison = Comparison {
             commands: commands.each_ref().map(shown),
-            ready: way.ready.as_ref().map(Ready::to_string),
+            ready: conditions.ready.as_ref().map(Ready::to_string),
             pairs,
             ..Comparison::default()
         };
         let start =
             |command: Vec<OsString>| Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
-        Rounds { comparison, starts: commands.map(start), way, tracked, meter: Meter::new("runs"), done: 0 }
+        Rounds { comparison, starts: commands.map(start), conditions, tracked, meter: Meter::new("runs"), done: 0 }
     }
 
     /// Runs the pairs that give RSS and the ledgers.
@@ -228,7 +228,7 @@ impl<'w> Rounds<'w> {
                     lines = Some(lines_of(ledger));
                     names.extend(ledger.lines.iter().map(|line| (line.id.id().to_owned(), line.id.name().to_owned())));
                 };
-                let run = self.once(self.way, &start, (round, side), "", signals, &mut look);
+                let run = self.once(self.conditions, &start, (round, side), "", signals, &mut look);
                 self.comparison.names = names;
                 if run.end.is_good()
                     && let Some(lines) = lines
@@ -247,15 +247,15 @@ impl<'w> Rounds<'w> {
 
     /// Does the tracked runs. A failure becomes a note: the figures of the measured runs stay valid.
     fn track(&mut self, signals: &Signals) -> tracked::Runs {
-        let way = Way {
-            ready: self.way.ready.clone(),
-            ready_within: self.way.ready_within * TRACKED_PATIENCE,
+        let conditions = RunConditions {
+            ready: self.conditions.ready.clone(),
+            ready_within: self.conditions.ready_within * TRACKED_PATIENCE,
             load: None,
             drive: None,
             warm_up: Duration::ZERO,
-            ..*self.way
+            ..*self.conditions
         };
-        let mut runs = tracked::Runs { peaks: way.lasts.is_none(), ..tracked::Runs::default() };
+        let mut runs = tracked::Runs { peaks: conditions.lasts.is_none(), ..tracked::Runs::default() };
         if !self.comparison.is_compared() {
             return runs;
         }
@@ -264,7 +264,7 @@ impl<'w> Rounds<'w> {
                 if self.comparison.interrupted {
                     return runs;
                 }
-                match self.track_once(&way, (round, side), signals) {
+                match self.track_once(&conditions, (round, side), signals) {
                     Ok(Some(books)) => runs.of[side].push(books),
                     Ok(None) => {}
                     // One sentence is enough: the next tracked run would fail likewise.
@@ -282,7 +282,7 @@ impl<'w> Rounds<'w> {
     /// `None`: the user interrupted the run.
     fn track_once(
         &mut self,
-        way: &Way,
+        conditions: &RunConditions,
         at: (usize, usize),
         signals: &Signals,
     ) -> Result<Option<tracked::TrackedRun>, Failure> {
@@ -292,7 +292,7 @@ impl<'w> Rounds<'w> {
         let environment = environment.ok_or("the tracker can't be loaded into this program")?;
         let mut books = None;
         let mut look = |snapshot: &Snapshot, _: &Ledger| books = Some(folder.read(Some(snapshot.process.pid)));
-        let run = self.once(way, &Start { environment, ..plain }, at, "tracked, ", signals, &mut look);
+        let run = self.once(conditions, &Start { environment, ..plain }, at, "tracked, ", signals, &mut look);
         match (&run.end, books) {
             (End::Interrupted, _) => Ok(None),
             (End::Stopped, Some(books)) => books.map(Some),
@@ -304,7 +304,7 @@ impl<'w> Rounds<'w> {
 
     fn once(
         &mut self,
-        way: &Way,
+        conditions: &RunConditions,
         start: &Start,
         (round, side): (usize, usize),
         kind: &str,
@@ -315,7 +315,7 @@ impl<'w> Rounds<'w> {
         let (done, meter) = (self.done, &mut self.meter);
         let what = format!("{kind}pair {}, {}", round + 1, SIDES[side]);
         let mut progress = |phase: &'static str| meter.draw(&format!("{what}: {phase}"), done, all);
-        let mut runner = Runner { way, signals, progress: &mut progress, look, interrupted: false };
+        let mut runner = Runner { conditions, signals, progress: &mut progress, look, interrupted: false };
         let Outcome { run, note } = runner.run(start, (round, side, done));
         self.comparison.interrupted |= runner.interrupted;
         self.done += 1;

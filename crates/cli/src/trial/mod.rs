@@ -50,7 +50,7 @@ mod tree;
 use drive::Drive;
 use meter::Meter;
 use ready::{Ready, seconds};
-use runner::{Outcome, Runner, Way};
+use runner::{Outcome, RunConditions, Runner};
 
 /// Signals that end the trial; what was measured so far is printed.
 pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -169,7 +169,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     } = args;
     let lasts = lasts.or(ready.as_ref().filter(|_| load.is_none()).map(|_| LASTS));
     let drive = url.map(|url| Drive { url, rate, connections });
-    let way = Way {
+    let conditions = RunConditions {
         ready,
         ready_within,
         load,
@@ -186,8 +186,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
-    let mut table = Table::new(&plain, &way, usize::from(rounds));
-    table.fill(&way, &signals, &asked);
+    let mut table = Table::new(&plain, &conditions, usize::from(rounds));
+    table.fill(&conditions, &signals, &asked);
     let trial = table.trial;
     to_output(output.as_deref(), |out| match format {
         TicketFormat::Text => trial_text::write(out, &trial),
@@ -233,13 +233,13 @@ struct Table {
 }
 
 impl Table {
-    fn new(plain: &Start, way: &Way, rounds: usize) -> Table {
+    fn new(plain: &Start, conditions: &RunConditions, rounds: usize) -> Table {
         let shown: Vec<String> = plain.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let trial = Trial {
             command: shown.join(" "),
-            load: way.load.clone().or(way.drive.as_ref().map(Drive::to_string)),
-            ready: way.ready.as_ref().map(Ready::to_string),
-            limit: way.limit,
+            load: conditions.load.clone().or(conditions.drive.as_ref().map(Drive::to_string)),
+            ready: conditions.ready.as_ref().map(Ready::to_string),
+            limit: conditions.limit,
             rounds,
             rows: vec![Row { label: "plain".into(), ..Row::default() }],
             ..Trial::default()
@@ -248,7 +248,7 @@ impl Table {
     }
 
     /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
-    fn fill(&mut self, way: &Way, signals: &Signals, asked: &[Remedy]) {
+    fn fill(&mut self, conditions: &RunConditions, signals: &Signals, asked: &[Remedy]) {
         let mut meter = Meter::new("runs");
         for remedy in asked {
             self.add(remedy.clone());
@@ -264,7 +264,7 @@ impl Table {
                 if self.starts.get(row).is_none_or(Option::is_none) || self.gives_up(row) {
                     continue;
                 }
-                let (outcome, verdicts) = self.once(way, signals, &mut meter, (round, row));
+                let (outcome, verdicts) = self.once(conditions, signals, &mut meter, (round, row));
                 self.take(outcome, &verdicts, &mut meter);
             }
         }
@@ -282,7 +282,7 @@ impl Table {
 
     fn once(
         &mut self,
-        way: &Way,
+        conditions: &RunConditions,
         signals: &Signals,
         meter: &mut Meter,
         (round, row): (usize, usize),
@@ -301,7 +301,7 @@ impl Table {
                 verdicts = judge(snapshot, ledger);
             }
         };
-        let mut runner = Runner { way, signals, progress: &mut progress, look: &mut look, interrupted: false };
+        let mut runner = Runner { conditions, signals, progress: &mut progress, look: &mut look, interrupted: false };
         let outcome = runner.run(&start, (round, row, number));
         self.trial.interrupted |= runner.interrupted;
         (outcome, verdicts)

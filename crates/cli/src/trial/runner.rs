@@ -39,7 +39,7 @@ const LAST_WORDS: usize = 4 << 10;
 const REPORT: usize = 1 << 20;
 
 /// What is the same in each run.
-pub struct Way {
+pub struct RunConditions {
     pub ready: Option<Ready>,
     pub ready_within: Duration,
     pub load: Option<String>,
@@ -60,7 +60,7 @@ pub struct Outcome {
 }
 
 pub struct Runner<'r> {
-    pub way: &'r Way,
+    pub conditions: &'r RunConditions,
     pub signals: &'r Signals,
     /// Called in each step with the phase.
     pub progress: &'r mut dyn FnMut(&'static str),
@@ -91,14 +91,15 @@ impl Runner<'_> {
             run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
             note: None,
         };
-        if let Some(obstacle) = self.way.ready.as_ref().and_then(Ready::obstacle) {
+        if let Some(obstacle) = self.conditions.ready.as_ref().and_then(Ready::obstacle) {
             return failed(End::NeverStarted, Some(obstacle));
         }
-        let group = match self.way.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {
-            Ok(group) => group,
-            Err(reason) => return failed(End::NeverStarted, Some(reason)),
-        };
-        let output = Output::new(LAST_WORDS, self.way.ready.as_ref().and_then(Ready::pattern));
+        let group =
+            match self.conditions.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {
+                Ok(group) => group,
+                Err(reason) => return failed(End::NeverStarted, Some(reason)),
+            };
+        let output = Output::new(LAST_WORDS, self.conditions.ready.as_ref().and_then(Ready::pattern));
         let mut kept = match Kept::start(start, group.as_ref(), output) {
             Ok(kept) => kept,
             Err(error) => {
@@ -158,22 +159,22 @@ impl Runner<'_> {
     }
 
     fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<End, Early> {
-        let way = self.way;
-        let until = running.began + way.ready_within;
-        if let Some(ready) = &way.ready {
+        let conditions = self.conditions;
+        let until = running.began + conditions.ready_within;
+        if let Some(ready) = &conditions.ready {
             loop {
                 self.step(running, "waiting until it is ready", true)?;
                 if running.kept.has_started() && ready.is_ready(running.began.elapsed(), &running.kept.output) {
                     break;
                 }
                 if Instant::now() >= until {
-                    let what = format!("{ready} was not reached within {} s", way.ready_within.as_secs_f64());
+                    let what = format!("{ready} was not reached within {} s", conditions.ready_within.as_secs_f64());
                     return Err((End::NeverReady, Some(what)));
                 }
             }
             running.figures.insert(Metric::Ready, running.began.elapsed().as_secs_f64());
         }
-        match (&way.load, &way.drive, way.lasts) {
+        match (&conditions.load, &conditions.drive, conditions.lasts) {
             (Some(load), ..) => self.load(running, load)?,
             (None, Some(drive), Some(time)) => self.drive(running, drive, time)?,
             (None, None, Some(time)) => self.pass(running, time, "running")?,
@@ -194,7 +195,7 @@ impl Runner<'_> {
         {
             running.note = Some(format!("the trim failed: {reason}"));
         }
-        self.pass(running, way.idle, "idling")?;
+        self.pass(running, conditions.idle, "idling")?;
         let moment = tree::moment(running.kept.pid());
         running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
         running.figures.insert(Metric::Idle, moment.resident as f64);
@@ -247,7 +248,7 @@ impl Runner<'_> {
     }
 
     fn drive(&mut self, running: &mut Running<'_>, drive: &Drive, time: Duration) -> Result<(), Early> {
-        let way = self.way;
+        let conditions = self.conditions;
         let mut driven = |time: Duration, phase: &'static str| {
             let driving = Driving::start(drive, time);
             while !driving.is_done() {
@@ -255,8 +256,8 @@ impl Runner<'_> {
             }
             Ok(driving.answers())
         };
-        if !way.warm_up.is_zero() {
-            driven(way.warm_up, "warming up")?;
+        if !conditions.warm_up.is_zero() {
+            driven(conditions.warm_up, "warming up")?;
         }
         let (answers, took) = driven(time, "under load")?;
         let Some(found) = answers.figures(took) else {

@@ -26,7 +26,7 @@ use relocation::{RelocationKind, Tables};
 
 /// What the words get.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Replacement {
     Hooks,
     Reals,
 }
@@ -74,7 +74,7 @@ pub fn put_hooks() -> Option<Done> {
         return None;
     }
     WANTED.store(true, Release);
-    let done = walk(Way::Hooks);
+    let done = walk(Replacement::Hooks);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
     WALKER.store(0, Release);
@@ -88,7 +88,7 @@ pub fn take_hooks() -> Option<Done> {
     }
     WANTED.store(false, Release);
     PENDING.store(false, Release);
-    let done = walk(Way::Reals);
+    let done = walk(Replacement::Reals);
     WALKER.store(0, Release);
     done
 }
@@ -107,7 +107,7 @@ pub fn look_again() {
     if !is_wanted() || !take_turn(false) {
         return;
     }
-    if is_wanted() && PENDING.swap(false, AcqRel) && walk(Way::Hooks).is_none() {
+    if is_wanted() && PENDING.swap(false, AcqRel) && walk(Replacement::Hooks).is_none() {
         PENDING.store(true, Release);
     }
     WALKER.store(0, Release);
@@ -127,11 +127,11 @@ pub fn reset_after_fork() {
     }
 }
 
-fn walk(way: Way) -> Option<Done> {
+fn walk(replacement: Replacement) -> Option<Done> {
     let mut done = Done::default();
     libc::each_loaded(&mut |o| {
         if !o.is_self() && is_complete(o) {
-            object(o, way, &mut done);
+            object(o, replacement, &mut done);
         }
     })
     .then_some(done)
@@ -143,7 +143,7 @@ fn is_complete(o: &elf::Loaded) -> bool {
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
 }
 
-fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
+fn object(o: &elf::Loaded, replacement: Replacement, done: &mut Done) {
     let tables = Tables::find(o.dynamic(), o.bias as u64, |at, bytes| o.memory(at as usize, bytes.map(|n| n as usize)));
     let mut opened = None;
     for slot in tables.slots() {
@@ -155,7 +155,7 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         }
         // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
         let word = unsafe { elf::word(at) };
-        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), way) else { continue };
+        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), replacement) else { continue };
         // The kernel says whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
@@ -180,8 +180,14 @@ fn is_hooked(name: &[u8]) -> bool {
 }
 
 /// The new value of the word; `None`: it stays.
-fn wanted(o: &elf::Loaded, tables: &Tables<'_>, slot: relocation::Slot, holds: usize, way: Way) -> Option<usize> {
-    if way == Way::Reals {
+fn wanted(
+    o: &elf::Loaded,
+    tables: &Tables<'_>,
+    slot: relocation::Slot,
+    holds: usize,
+    replacement: Replacement,
+) -> Option<usize> {
+    if replacement == Replacement::Reals {
         return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);
     }
     let may_be_real = libc::is_real(holds);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Session, Table, figure, free_port, measured, quarkus};
-use crate::bench::{java, way, words};
+use crate::bench::{java, setup, words};
 use crate::stage::{Result, jdk, plimsoll};
 
 /// As in the article: 50 requests a second, at most 25 at once, for 5 s, 10 runs.
@@ -24,7 +24,7 @@ pub fn table(session: &Session) -> Result<Table> {
     let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
     let jar = quarkus::server(VERSION)?;
     let port = free_port()?;
-    let profiler = way::async_profiler()?;
+    let profiler = setup::async_profiler()?;
     let program = java(&home).display().to_string();
     let server = |flags: &[&str]| {
         let port = format!("-Dquarkus.http.port={port}");

@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_micros(500);
 const GONE: &str = "ended or was replaced by exec";
 
 /// A process that can be entered.
-pub struct Way<'t> {
+pub struct ThreadLoader<'t> {
     target: &'t Target,
     /// The identity of the process that was examined.
     identity: Identity,
@@ -53,9 +53,14 @@ pub struct Way<'t> {
     munmap: u64,
 }
 
-impl<'t> Way<'t> {
+impl<'t> ThreadLoader<'t> {
     /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it is loaded there.
-    pub fn find(target: &'t Target, vmas: &[Vma], loaded: Option<&str>, verb: &str) -> Result<Way<'t>, String> {
+    pub fn find(
+        target: &'t Target,
+        vmas: &[Vma],
+        loaded: Option<&str>,
+        verb: &str,
+    ) -> Result<ThreadLoader<'t>, String> {
         let status = target.read("status").map_err(|_| GONE)?;
         let identity = Identity::of(target, &status).ok_or(GONE)?;
         refusals::check(target, &status, verb)?;
@@ -71,7 +76,7 @@ impl<'t> Way<'t> {
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
         let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
         let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
-        Ok(Way { target, identity, objects, memory, base, entry, munmap })
+        Ok(ThreadLoader { target, identity, objects, memory, base, entry, munmap })
     }
 
     /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.

@@ -1,11 +1,11 @@
-//! The ways in which the same program runs: plain, under Plimsoll, under a peer.
+//! How the same program runs: plain, under Plimsoll, under a peer.
 
 use crate::stage::{Result, folder, jdk, must, plimsoll};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum Setup {
     /// Two of these in one session give the A/A ratio.
     Plain(&'static str),
     /// Under Plimsoll with this value of `--sites`.
@@ -23,34 +23,34 @@ pub enum Way {
     Nmt(&'static str),
 }
 
-impl Way {
+impl Setup {
     pub fn name(&self) -> String {
         match self {
-            Way::Plain(name) => name.to_string(),
-            Way::Tracked(sites) => format!("Plimsoll, sites {sites}"),
-            Way::Allocator(name, _) => name.to_string(),
-            Way::TrackedOver(name, _) => format!("Plimsoll over {name}, against it"),
-            Way::Heaptrack => "heaptrack".into(),
-            Way::JemallocProfiler(_) => "jemalloc with its profiler, against jemalloc".into(),
-            Way::AsyncProfiler(options) => format!("async-profiler nativemem{options}"),
-            Way::Nmt(level) => format!("HotSpot NMT {level}"),
+            Setup::Plain(name) => name.to_string(),
+            Setup::Tracked(sites) => format!("Plimsoll, sites {sites}"),
+            Setup::Allocator(name, _) => name.to_string(),
+            Setup::TrackedOver(name, _) => format!("Plimsoll over {name}, against it"),
+            Setup::Heaptrack => "heaptrack".into(),
+            Setup::JemallocProfiler(_) => "jemalloc with its profiler, against jemalloc".into(),
+            Setup::AsyncProfiler(options) => format!("async-profiler nativemem{options}"),
+            Setup::Nmt(level) => format!("HotSpot NMT {level}"),
         }
     }
 
-    /// The way to which its ratio refers: over another allocator, that allocator alone; otherwise the first way.
-    pub fn base(&self, ways: &[Way]) -> usize {
+    /// The setup to which its ratio refers: over another allocator, that allocator alone; otherwise the first setup.
+    pub fn base(&self, setups: &[Setup]) -> usize {
         let name = match self {
-            Way::TrackedOver(name, _) => *name,
-            Way::JemallocProfiler(_) => "jemalloc",
+            Setup::TrackedOver(name, _) => *name,
+            Setup::JemallocProfiler(_) => "jemalloc",
             _ => return 0,
         };
-        ways.iter().position(|way| matches!(way, Way::Allocator(alone, _) if *alone == name)).unwrap_or(0)
+        setups.iter().position(|setup| matches!(setup, Setup::Allocator(alone, _) if *alone == name)).unwrap_or(0)
     }
 
     /// Its rough slowdown: runs of slow peers are made shorter.
     pub fn slowness(&self) -> u64 {
         match self {
-            Way::Heaptrack | Way::AsyncProfiler(_) => 10,
+            Setup::Heaptrack | Setup::AsyncProfiler(_) => 10,
             _ => 1,
         }
     }
@@ -58,14 +58,14 @@ impl Way {
     pub fn command(&self, program: &Path, arguments: &[String]) -> Result<Command> {
         let out = folder("bench/out")?;
         let mut command = match self {
-            Way::Tracked(sites) | Way::TrackedOver(sites, _) => {
-                let sites = if let Way::TrackedOver(..) = self { "sampled" } else { sites };
+            Setup::Tracked(sites) | Setup::TrackedOver(sites, _) => {
+                let sites = if let Setup::TrackedOver(..) = self { "sampled" } else { sites };
                 let mut command = Command::new(plimsoll()?);
                 command.args(["run", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
                 command.arg("--").arg(program);
                 command
             }
-            Way::Heaptrack => {
+            Setup::Heaptrack => {
                 let mut command = Command::new("heaptrack");
                 command.arg("-r").arg("-o").arg(out.join("heaptrack")).arg(program);
                 command
@@ -74,13 +74,13 @@ impl Way {
         };
         let is_java = program.ends_with("java");
         match self {
-            Way::Allocator(_, library) | Way::TrackedOver(_, library) => {
+            Setup::Allocator(_, library) | Setup::TrackedOver(_, library) => {
                 command.env("LD_PRELOAD", library);
             }
-            Way::JemallocProfiler(library) => {
+            Setup::JemallocProfiler(library) => {
                 command.env("LD_PRELOAD", library).env("MALLOC_CONF", "prof:true,lg_prof_sample:19");
             }
-            Way::AsyncProfiler(options) => {
+            Setup::AsyncProfiler(options) => {
                 let library = async_profiler()?;
                 let start = format!("start,nativemem{options},file={}", out.join("async-profiler.jfr").display());
                 if is_java {
@@ -89,7 +89,7 @@ impl Way {
                     command.env("LD_PRELOAD", library).env("ASPROF_COMMAND", start);
                 }
             }
-            Way::Nmt(level) => {
+            Setup::Nmt(level) => {
                 command.arg(format!("-XX:NativeMemoryTracking={level}"));
             }
             _ => (),
@@ -100,7 +100,7 @@ impl Way {
 
     /// The environment that makes a program tracked, for tools that start it themselves (valgrind, strace).
     pub fn environment(&self) -> Result<Vec<(String, String)>> {
-        let Way::Tracked(sites) = self else { return Ok(Vec::new()) };
+        let Setup::Tracked(sites) = self else { return Ok(Vec::new()) };
         let mut command = Command::new(plimsoll()?);
         command.args(["run", "--follow", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
         let text = must(command.args(["--", "env"]))?;

@@ -9,7 +9,7 @@ use plimsoll_facts::ending;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::cgroup;
 use plimsoll_process::proc;
-use plimsoll_report::jfr::{Cost, DescribedTarget, End, How, Instant, Site, TABLE, Told};
+use plimsoll_report::jfr::{ChunkContents, Cost, DescribedTarget, End, How, Instant, Site, TABLE};
 use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::Sites;
 
@@ -51,6 +51,6 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
         ..Instant::default()
     };
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    recording.instant(books.time_ns, |batch| instant.write(batch, &mut Told::default(), &described))?;
+    recording.instant(books.time_ns, |batch| instant.write(batch, &mut ChunkContents::default(), &described))?;
     recording.finish()
 }

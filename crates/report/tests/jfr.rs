@@ -13,7 +13,7 @@ use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{DescribedTarget, Instant, TABLE, Told};
+use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant, TABLE};
 use plimsoll_tracked::books::{Books, Category, Figures};
 use random::Random;
 use std::collections::BTreeMap;
@@ -50,13 +50,13 @@ fn a_category_that_is_no_more_is_nothing_once() {
     };
     let shell = books(vec![category("sh", 5000), category("glibc", 700)]);
     let program = books(vec![category("glibc", 700), category("zlib", 90)]);
-    let (mut recording, mut told, mut target) =
-        (Recording::new(Vec::new(), &TABLE), Told::default(), DescribedTarget::default());
+    let (mut recording, mut written, mut target) =
+        (Recording::new(Vec::new(), &TABLE), ChunkContents::default(), DescribedTarget::default());
     // The last instant is in the next chunk, which repeats everything.
     for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
         target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
         let instant = Instant { books: Some(books), ..Instant::default() };
-        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &target);
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut written, &target);
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
@@ -77,7 +77,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
 /// A verdict that still holds is written again in a full instant, if its bytes moved by more than a sixteenth.
 #[test]
 fn how_the_bytes_of_a_verdict_go() {
-    let (snapshot, mut told) = (Snapshot::default(), Told::default());
+    let (snapshot, mut written) = (Snapshot::default(), ChunkContents::default());
     let ledger = Ledger::of(&snapshot);
     let mut recording = Recording::new(Vec::new(), &TABLE);
     for (second, mib, full) in [(0, 100, true), (1, 150, false), (2, 150, true), (3, 155, true), (4, 160, true)] {
@@ -91,7 +91,7 @@ fn how_the_bytes_of_a_verdict_go() {
         };
         let verdicts = [verdict];
         let instant = Instant { ledger: Some((&snapshot, &ledger)), verdicts: &verdicts, full, ..Instant::default() };
-        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &DescribedTarget::default());
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut written, &DescribedTarget::default());
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");

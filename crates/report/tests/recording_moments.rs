@@ -7,7 +7,7 @@ use std::time::Duration;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::recording::{History, Measure, Range, Series};
 use plimsoll_profiles::jfr::RecordingFiles as Recorded;
-use plimsoll_report::jfr::{DescribedTarget, End, How, Instant, TABLE, Told};
+use plimsoll_report::jfr::{ChunkContents, DescribedTarget, End, How, Instant, TABLE};
 use plimsoll_report::recording_chart::{Chart, write};
 use plimsoll_report::{recording_diff, recording_json, recording_text};
 
@@ -61,8 +61,8 @@ fn an_untracked_process_ended_when_it_was_missed() {
     let end = End { how: How::Unknown, oom_killed: true, last_sign_ns: None };
     let instant = Instant { end: Some(&end), ..Instant::default() };
     let missed = 1_700_000_000_250_000_000;
-    let (mut told, target) = (Told::default(), DescribedTarget::default());
-    recording.instant(missed, |batch| instant.write(batch, &mut told, &target)).expect("memory");
+    let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());
+    recording.instant(missed, |batch| instant.write(batch, &mut written, &target)).expect("memory");
     let bytes = recording.finish().expect("memory");
     let history = History::read(&Recorded::of_bytes(bytes), Range::default()).expect("a recording");
     let (ending, time) = history.ending.expect("an end");

@@ -65,7 +65,7 @@ fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<Stri
     let mut symbols = Symbols::new(options, &books, Deadline::after(NAMES));
     let wanted = BTreeMap::from([(0, offsets.iter().copied().collect::<BTreeSet<u64>>())]);
     symbols.ask(&books.modules, &wanted);
-    let place = |p: &plimsoll_tracked::symbols::SourcePlace| {
+    let place = |p: &plimsoll_tracked::symbols::SourceLocation| {
         (p.function.to_string(), p.file.as_ref().map(|f| f.to_string()), p.line)
     };
     let lines = |o: &u64| symbols.at(0, *o).map(|l| l.places.iter().map(place).collect()).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::foreign::{Deadline, LOOK};
-use plimsoll_report::jfr::{Cost, DescribedTarget, Instant, Site, TABLE, Told};
+use plimsoll_report::jfr::{ChunkContents, Cost, DescribedTarget, Instant, Site, TABLE};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, LinesBy};
 use plimsoll_report::{diff as print, hotspot, native_image};
@@ -107,10 +107,10 @@ fn of_sites(books: &Books, sites: &Sites) {
     let instant =
         Instant { books: Some(books), sites: &sites, full: true, cost: Cost::default(), ..Instant::default() };
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    let mut told = Told::default();
+    let mut written = ChunkContents::default();
     let target = DescribedTarget::default();
     recording
-        .instant(books.time_ns, |batch| instant.write(batch, &mut told, &target))
+        .instant(books.time_ns, |batch| instant.write(batch, &mut written, &target))
         .expect("memory takes everything");
     let bytes = recording.finish().expect("memory takes everything");
     assert!(bytes.starts_with(b"FLR\0"));

@@ -1,6 +1,6 @@
 //! Files of /proc/PID with parts that the process writes: its name, command, environment, limits.
 
-use plimsoll_process::parsers::access::{Said, parse_closed};
+use plimsoll_process::parsers::access::{AccessTexts, parse_closed};
 use plimsoll_process::parsers::kernel_log;
 use plimsoll_process::parsers::seen::{Shown, parse_seen};
 use plimsoll_process::parsers::sockets;
@@ -20,7 +20,8 @@ pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     cpu_count(&text);
     let (own, its) = text.split_once("\n\n").unwrap_or((&text, &text));
-    let closed = parse_closed(Said { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
+    let closed =
+        parse_closed(AccessTexts { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
     assert!(!closed.reason.is_empty());
     let seen = parse_seen(Shown { mountinfo: &text, own_status: own, own_user_map: its, namespace: own });
     assert!(seen.absent(7).starts_with("no process 7"));

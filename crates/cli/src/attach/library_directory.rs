@@ -21,7 +21,7 @@ use rustix::fs::StatVfsMountFlags;
 use crate::cache;
 
 /// A usable directory of the target, entered by the child.
-pub struct Place<'c> {
+pub struct LibraryDirectory<'c> {
     /// Path in the target's root.
     inside: PathBuf,
     /// The child whose working directory it is.
@@ -45,7 +45,7 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
 }
 
 /// Opens a directory of the target, and makes its last component if only that is missing. The error is the reason why it is unusable.
-pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, String> {
+pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<LibraryDirectory<'c>, String> {
     let name = inside.file_name().ok_or("is not a usable directory")?;
     child.enter(inside.parent().unwrap_or(Path::new("/"))).map_err(|e| e.to_string())?;
     let entered = child.make(name).map_err(|e| format!("can't be made, or opened as a directory: {e}"))?;
@@ -58,10 +58,10 @@ pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, Str
     if StatVfsMountFlags::from_bits_retain(entered.mount).contains(StatVfsMountFlags::NOEXEC) {
         return Err("is mounted noexec".into());
     }
-    Ok(Place { inside: inside.to_path_buf(), child })
+    Ok(LibraryDirectory { inside: inside.to_path_buf(), child })
 }
 
-impl Place<'_> {
+impl LibraryDirectory<'_> {
     /// Writes the file unless it is there with these bytes. Returns its path in the target's root.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<String, String> {
         let path = self.inside.join(name).to_str().ok_or("has a name that isn't UTF-8")?.to_owned();

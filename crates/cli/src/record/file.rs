@@ -23,9 +23,9 @@ use super::Pace;
 use crate::Failure;
 
 /// Writes each piece with pwrite(2).
-struct Place(File);
+struct FileStore(File);
 
-impl Store for Place {
+impl Store for FileStore {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
     }
@@ -57,7 +57,7 @@ pub struct Written {
 }
 
 struct Current {
-    recording: Recording<Place>,
+    recording: Recording<FileStore>,
     path: PathBuf,
     folder: Folder,
     /// The temporary name, until the first instant is in the file.
@@ -100,7 +100,7 @@ impl Output {
     fn begin(&self, time_ns: u64) -> Result<Current, Failure> {
         let path = named(&self.pattern, self.pid, time_ns);
         let (folder, aside, file) = made(&path)?;
-        let recording = Recording::new(Place(file), &TABLE);
+        let recording = Recording::new(FileStore(file), &TABLE);
         Ok(Current { recording, path, folder, aside: Some(aside), start_ns: time_ns, began: Instant::now() })
     }
 
@@ -140,7 +140,7 @@ impl Output {
 
     fn close(&mut self) -> Result<Option<(PathBuf, Folder, u64)>, Failure> {
         let Some(Current { recording, path, folder, start_ns, .. }) = self.current.take() else { return Ok(None) };
-        let length = recording.finish().and_then(|Place(file)| Ok(file.metadata()?.len()));
+        let length = recording.finish().and_then(|FileStore(file)| Ok(file.metadata()?.len()));
         let length = length.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
         self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
         Ok(Some((path, folder, start_ns)))

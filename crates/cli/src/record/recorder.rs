@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_report::jfr::{DescribedTarget, Instant as Moment, Told};
+use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
 use plimsoll_report::words;
 
 use super::file::{Output, Written};
@@ -67,7 +67,7 @@ impl Recorder {
 /// Writes the samples of one process to a file.
 pub struct Writer {
     pid: u32,
-    told: Told,
+    written: ChunkContents,
     described: DescribedTarget,
     output: Output,
     instants: u64,
@@ -79,7 +79,7 @@ impl Writer {
     pub fn new(pid: u32, interval: std::time::Duration, output: Output) -> Writer {
         Writer {
             pid,
-            told: Told::default(),
+            written: ChunkContents::default(),
             described: DescribedTarget { pid, interval, ..DescribedTarget::default() },
             output,
             instants: 0,
@@ -125,8 +125,8 @@ impl Writer {
     }
 
     fn write(&mut self, time_ns: u64, moment: &Moment<'_>) -> Result<(), Failure> {
-        let (told, described) = (&mut self.told, &self.described);
-        self.output.instant(time_ns, |batch| moment.write(batch, told, described))?;
+        let (written, described) = (&mut self.written, &self.described);
+        self.output.instant(time_ns, |batch| moment.write(batch, written, described))?;
         self.instants += 1;
         Ok(())
     }

@@ -12,12 +12,12 @@ use plimsoll_profiles::profile::{Frame, Profile};
 use plimsoll_report::jfr::{Site, unnamed};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::sites::Sites;
-use plimsoll_tracked::symbols::{Options, SourcePlace, Symbols};
+use plimsoll_tracked::symbols::{Options, SourceLocation, Symbols};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Module path ("" for code outside modules) → offset (there: address) → functions. An empty list: the symbols have no
 /// name for it.
-type Known = HashMap<String, HashMap<u64, Vec<SourcePlace>>>;
+type Known = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
 
 #[derive(Default)]
 pub struct Names {
@@ -102,7 +102,12 @@ fn key<'p>(profile: &'p Profile, frame: &Frame) -> (&'p str, u64) {
     }
 }
 
-fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u64>) -> HashMap<u64, Vec<SourcePlace>> {
+fn find(
+    symbols: &mut Symbols,
+    books: &Books,
+    module: &str,
+    offsets: BTreeSet<u64>,
+) -> HashMap<u64, Vec<SourceLocation>> {
     let index = books.modules.iter().position(|of| of.path == module);
     match index {
         Some(index) => {
@@ -112,7 +117,7 @@ fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u6
         }
         None => {
             // A JIT listed this code under this address. Other code may take the address later, but that is rare.
-            let place = |name: String| SourcePlace { function: name.into(), file: None, line: None, java: false };
+            let place = |name: String| SourceLocation { function: name.into(), file: None, line: None, java: false };
             let named = |at| (at, symbols.jit(Avma(at)).map(place).into_iter().collect());
             offsets.into_iter().map(named).collect()
         }

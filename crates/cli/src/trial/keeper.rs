@@ -55,14 +55,14 @@ pub fn arguments(start: &Start, own: &[(OsString, OsString)], group: Option<&Gro
     all
 }
 
-struct Told {
+struct KeeperArguments {
     no_huge_pages: bool,
     group: Option<Group>,
     environment: Vec<(OsString, OsString)>,
     command: Vec<OsString>,
 }
 
-fn read(mut arguments: impl Iterator<Item = OsString>) -> Option<Told> {
+fn read(mut arguments: impl Iterator<Item = OsString>) -> Option<KeeperArguments> {
     let no_huge_pages = arguments.next()? == "no-huge-pages";
     let group = arguments.next().filter(|path| !path.is_empty()).map(|path| Group::existing(path.into()));
     let changed: usize = arguments.next()?.to_str()?.parse().ok()?;
@@ -72,19 +72,19 @@ fn read(mut arguments: impl Iterator<Item = OsString>) -> Option<Told> {
         Some((OsStr::from_bytes(&bytes[..at]).to_owned(), OsStr::from_bytes(&bytes[at + 1..]).to_owned()))
     };
     let environment = arguments.by_ref().take(changed).filter_map(pair).collect();
-    Some(Told { no_huge_pages, group, environment, command: arguments.collect() })
+    Some(KeeperArguments { no_huge_pages, group, environment, command: arguments.collect() })
 }
 
 /// `main` of the keeper.
 pub fn main() -> ExitCode {
-    let Some(told) = read(std::env::args_os().skip(1)) else { return Exit::Failed.into() };
+    let Some(arguments) = read(std::env::args_os().skip(1)) else { return Exit::Failed.into() };
     let Ok(line) = std::io::stdin().as_fd().try_clone_to_owned() else { return Exit::Failed.into() };
     let line = UnixStream::from(line);
     sys::unblock(&super::INTERRUPTS);
-    if set_child_subreaper(Some(getpid())).is_err() || (told.no_huge_pages && !sys::disable_huge_pages()) {
+    if set_child_subreaper(Some(getpid())).is_err() || (arguments.no_huge_pages && !sys::disable_huge_pages()) {
         return Exit::Failed.into();
     }
-    let started = start(&told);
+    let started = start(&arguments);
     let text = match &started {
         Ok(pid) => format!("started {pid}\n"),
         Err(error) => format!("failed {}\n", error.to_string().replace('\n', " ")),
@@ -108,7 +108,7 @@ pub fn main() -> ExitCode {
         }
     }
     let left = kill_all(&is_empty);
-    if let Some(group) = told.group {
+    if let Some(group) = arguments.group {
         group.remove();
     }
     let _ = (&line).write_all(if left { b"left\n" } else { b"gone\n" });
@@ -117,14 +117,16 @@ pub fn main() -> ExitCode {
 
 /// Starts the program in its cgroup. The keeper enters the cgroup for the fork only: if the kernel killed the keeper
 /// for the program's memory, nobody would clean up.
-fn start(told: &Told) -> std::io::Result<u32> {
-    let Some((program, rest)) = told.command.split_first() else { return Err(std::io::ErrorKind::InvalidInput.into()) };
+fn start(arguments: &KeeperArguments) -> std::io::Result<u32> {
+    let Some((program, rest)) = arguments.command.split_first() else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
     let mut command = Command::new(program);
-    command.args(rest).envs(told.environment.iter().map(|(name, value)| (name, value)));
+    command.args(rest).envs(arguments.environment.iter().map(|(name, value)| (name, value)));
     // A group of its own: a program that signals its process group must not reach the keeper.
     command.stdin(Stdio::null()).process_group(0);
     sys::by_fork(&mut command);
-    let visit = told.group.as_ref().map(|group| group.visit()).transpose()?;
+    let visit = arguments.group.as_ref().map(|group| group.visit()).transpose()?;
     let child = sys::handing_down(|| command.spawn())?;
     drop(visit);
     Ok(child.id())

@@ -20,12 +20,12 @@ pub struct Container {
 }
 
 /// What a script printed, on both outputs.
-pub struct Said {
+pub struct ScriptOutput {
     pub code: Option<i32>,
     pub text: String,
 }
 
-impl Said {
+impl ScriptOutput {
     #[track_caller]
     pub fn is_one_line(&self, words: &[&str]) {
         assert!(self.code == Some(2) && self.text.trim_end().lines().count() == 1, "{:?} {}", self.code, self.text);
@@ -91,7 +91,7 @@ impl Container {
     }
 
     /// Runs a shell script in PID and mount namespaces of their own. `plimsoll` in it is the program.
-    pub fn run(&self, script: &str) -> Said {
+    pub fn run(&self, script: &str) -> ScriptOutput {
         // bash execs a last command, which would then be process 1.
         let script = &format!("{script}\nexit $?");
         let mut command = Command::new("timeout");
@@ -110,7 +110,7 @@ impl Container {
         command.env("PATH", path).env("HOME", "/nowhere").env("XDG_CACHE_HOME", self.folder().join("cache"));
         let output = command.current_dir(self.folder()).stdin(Stdio::null()).output().expect("unshare");
         let text = [output.stdout, output.stderr].concat();
-        Said { code: output.status.code(), text: String::from_utf8_lossy(&text).into_owned() }
+        ScriptOutput { code: output.status.code(), text: String::from_utf8_lossy(&text).into_owned() }
     }
 
     /// Starts the target with `before` in front of its command line. Once it holds its memory, explains it with

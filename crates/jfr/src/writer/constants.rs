@@ -98,7 +98,7 @@ impl Constants {
     /// Begins a chunk, which has no constants yet.
     pub(super) fn next_chunk(&mut self) {
         self.chunk += 1;
-        self.told();
+        self.mark_written();
     }
 
     pub(super) fn name(&mut self, pool: u64, text: &str) -> u64 {
@@ -199,7 +199,7 @@ impl Constants {
     }
 
     /// Marks the new constants as written.
-    pub(super) fn told(&mut self) {
+    pub(super) fn mark_written(&mut self) {
         self.pools.iter_mut().for_each(|pool| pool.fresh = Default::default());
     }
 

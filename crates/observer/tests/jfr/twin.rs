@@ -89,12 +89,12 @@ pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
 }
 
 /// An event's chunk, start and length in ticks, and index of its type.
-type Place = (u32, Option<i64>, i64, usize);
+type EventPosition = (u32, Option<i64>, i64, usize);
 
 /// The positions of a type's events when those of each chunk are sorted by start and length. The JDK's events are put
 /// in the same order. Both sides have this order, because one header converts all ticks of a chunk.
 fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
-    let mut ends: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+    let mut ends: BTreeMap<String, Vec<EventPosition>> = BTreeMap::new();
     recording.for_each(&EventFilter::all(), |event| {
         let ends = ends.entry(event.name().to_string()).or_default();
         let duration = event.i64("duration").unwrap_or(0);
@@ -110,7 +110,7 @@ fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) 
             rest = after;
         }
     }
-    let place = |mut ends: Vec<Place>| {
+    let place = |mut ends: Vec<EventPosition>| {
         ends.sort();
         let mut places = vec![0; ends.len()];
         ends.iter().enumerate().for_each(|(place, (.., number))| places[*number] = place);

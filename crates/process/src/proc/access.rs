@@ -42,7 +42,7 @@ struct Facts {
 }
 
 /// What /proc reports about us and about the process, as text; empty if unknown.
-pub struct Said<'s> {
+pub struct AccessTexts<'s> {
     pub own_status: &'s str,
     pub its_status: &'s str,
     pub own_user_map: &'s str,
@@ -50,16 +50,16 @@ pub struct Said<'s> {
 }
 
 /// `verb` is the command that was refused.
-pub fn parse_closed(said: Said<'_>, pid: u32, verb: &str) -> Closed {
+pub fn parse_closed(texts: AccessTexts<'_>, pid: u32, verb: &str) -> Closed {
     let user = |status| value_of(status, "Uid:").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    let capabilities = value_of(said.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-    let everybody = said.own_user_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let capabilities = value_of(texts.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let everybody = texts.own_user_map.split_whitespace().eq(["0", "0", "4294967295"]);
     let facts = Facts {
-        own_user: user(said.own_status).unwrap_or(u32::MAX),
-        its_user: user(said.its_status).unwrap_or(u32::MAX),
+        own_user: user(texts.own_status).unwrap_or(u32::MAX),
+        its_user: user(texts.its_status).unwrap_or(u32::MAX),
         may_trace: capabilities.unwrap_or(0) >> CAP_SYS_PTRACE & 1 == 1,
-        in_namespace: !said.own_user_map.is_empty() && !everybody,
-        yama: said.yama.trim().parse().unwrap_or(0),
+        in_namespace: !texts.own_user_map.is_empty() && !everybody,
+        yama: texts.yama.trim().parse().unwrap_or(0),
     };
     closed(facts, pid, verb)
 }

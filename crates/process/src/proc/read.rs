@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::access::{Access, Closed, Said, parse_closed};
+use super::access::{Access, AccessTexts, Closed, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
 use super::scan;
@@ -25,7 +25,7 @@ use rustix::thread::CapabilitySet;
 /// Why the kernel refuses access to a process; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let said = Said {
+    let texts = AccessTexts {
         own_status: &text("/proc/self/status"),
         its_status: &text(&format!("/proc/{pid}/status")),
         own_user_map: &text("/proc/self/uid_map"),
@@ -34,7 +34,7 @@ pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
             Access::Attach => text("/proc/sys/kernel/yama/ptrace_scope"),
         },
     };
-    parse_closed(said, pid, verb)
+    parse_closed(texts, pid, verb)
 }
 
 pub fn permission_remedy(pid: u32) -> String {

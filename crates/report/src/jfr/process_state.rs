@@ -86,7 +86,7 @@ pub struct End {
 
 /// What the chunk already holds, so that it is written again only after a change.
 #[derive(Default)]
-pub struct Told {
+pub struct ChunkContents {
     target: DescribedTarget,
     verdicts: Vec<(VerdictId, Severity, Bytes)>,
     gaps: Vec<Gap>,
@@ -108,21 +108,21 @@ pub struct DescribedTarget {
 }
 
 impl Instant<'_> {
-    pub fn write(&self, batch: &mut Batch<'_>, told: &mut Told, target: &DescribedTarget) {
+    pub fn write(&self, batch: &mut Batch<'_>, written: &mut ChunkContents, target: &DescribedTarget) {
         if batch.opens_chunk {
-            let categories = std::mem::take(&mut told.categories);
-            *told = Told { categories, ..Told::default() };
+            let categories = std::mem::take(&mut written.categories);
+            *written = ChunkContents { categories, ..ChunkContents::default() };
         }
         // Write it again after an exec, or after a launcher has loaded a VM.
         let is = |of: &DescribedTarget| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
-        if batch.opens_chunk || is(&told.target) != is(target) {
-            told.target = target.clone();
-            told.categories.values_mut().for_each(|said| said.0 = Figures::default());
+        if batch.opens_chunk || is(&written.target) != is(target) {
+            written.target = target.clone();
+            written.categories.values_mut().for_each(|said| said.0 = Figures::default());
             self.target(batch, target);
         }
         if let Some((snapshot, ledger)) = self.ledger {
             self.lines(batch, snapshot, ledger);
-            libraries(batch, snapshot, told);
+            libraries(batch, snapshot, written);
             if self.full {
                 arenas(batch, snapshot);
             }
@@ -144,10 +144,10 @@ impl Instant<'_> {
             .write(batch);
         }
         match self.books {
-            Some(books) => self.books(batch, books, told),
+            Some(books) => self.books(batch, books, written),
             None => self.vm(batch),
         }
-        self.judgement(batch, told);
+        self.judgement(batch, written);
         if let Some(end) = self.end {
             end.write(batch);
         }
@@ -208,7 +208,7 @@ impl Instant<'_> {
     }
 
     /// Writes the tracker's books. In HotSpot's events a block is reserved and committed with its usable bytes.
-    fn books(&self, batch: &mut Batch<'_>, books: &Books, told: &mut Told) {
+    fn books(&self, batch: &mut Batch<'_>, books: &Books, written: &mut ChunkContents) {
         let t = &books.total;
         e::Total {
             live: t.live,
@@ -231,8 +231,8 @@ impl Instant<'_> {
             let name = &category.name;
             // An event takes 25 bytes, and few of a JVM's 30 categories change from one second to the next.
             let now = (*f, category.kind.name());
-            if self.full || told.categories.get(name) != Some(&now) {
-                told.categories.insert(name.clone(), now);
+            if self.full || written.categories.get(name) != Some(&now) {
+                written.categories.insert(name.clone(), now);
                 category_event(batch, name, now);
             }
             e::NativeMemoryUsage { category: name, reserved: f.live + f.reserved, committed: f.live + f.committed }
@@ -252,7 +252,7 @@ impl Instant<'_> {
         }
         // The category is gone (after an exec, or with new books): write zeros once, or readers would keep its last
         // figures.
-        told.categories.retain(|name, (_, origin)| {
+        written.categories.retain(|name, (_, origin)| {
             let has = |category: &Category| category.name == *name && !category.figures.is_empty();
             let stays = books.categories.iter().any(has);
             if !stays {
@@ -291,7 +291,7 @@ impl Instant<'_> {
         }
     }
 
-    fn judgement(&self, batch: &mut Batch<'_>, told: &mut Told) {
+    fn judgement(&self, batch: &mut Batch<'_>, written: &mut ChunkContents) {
         if self.ledger.is_none() && self.books.is_none() {
             return;
         }
@@ -299,16 +299,16 @@ impl Instant<'_> {
             self.verdicts.iter().map(|verdict| (verdict.id, verdict.severity, verdict.bytes)).collect();
         let is_other = || {
             let name = |(id, severity, _): &(VerdictId, Severity, Bytes)| (*id, *severity);
-            !verdicts.iter().map(name).eq(told.verdicts.iter().map(name))
+            !verdicts.iter().map(name).eq(written.verdicts.iter().map(name))
         };
         // In a full instant, verdicts are written again if bytes moved by more than a sixteenth. Smaller steps would fill
         // a recording of a year.
         let moved = || {
-            let both = verdicts.iter().zip(&told.verdicts);
+            let both = verdicts.iter().zip(&written.verdicts);
             self.full && both.into_iter().any(|(now, said)| now.2.abs_diff(said.2) > Bytes(said.2.0 / 16))
         };
         if self.ledger.is_some() && (is_other() || moved()) {
-            told.verdicts = verdicts;
+            written.verdicts = verdicts;
             for verdict in self.verdicts {
                 let (least, most) = verdict.saving().unwrap_or_default();
                 e::Verdict {
@@ -328,10 +328,10 @@ impl Instant<'_> {
         let of_books = self.books.map(|books| books.gaps.as_slice()).unwrap_or_default();
         for gap in of_snapshot.iter().chain(of_books) {
             // Compared by source and effect only: a reason may contain a number that changes.
-            if told.gaps.iter().any(|one| one.source == gap.source && one.effect == gap.effect) {
+            if written.gaps.iter().any(|one| one.source == gap.source && one.effect == gap.effect) {
                 continue;
             }
-            told.gaps.push(gap.clone());
+            written.gaps.push(gap.clone());
             let Gap { source, reason, effect, remedy } = gap;
             e::Gap { source: source.name(), reason, effect, remedy }.write(batch);
         }
@@ -435,13 +435,13 @@ fn arenas(batch: &mut Batch<'_>, snapshot: &Snapshot) {
 
 /// Writes the mapped objects with code, each from its first mapping to its last: in each chunk, and again after one was
 /// added.
-fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, told: &mut Told) {
+fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, written: &mut ChunkContents) {
     let code = |vma: &&Vma| vma.executable && vma.inode != 0;
     let count = snapshot.vmas.iter().filter(code).count();
-    if count == told.libraries {
+    if count == written.libraries {
         return;
     }
-    told.libraries = count;
+    written.libraries = count;
     let mut extents: HashMap<(&str, u64), (_, _)> = HashMap::new();
     for vma in snapshot.vmas.iter().filter(|vma| vma.inode != 0) {
         let extent = extents.entry((&vma.name, vma.inode)).or_insert((vma.range.start, vma.range.end));

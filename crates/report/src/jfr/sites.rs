@@ -5,14 +5,14 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
 use plimsoll_profiles::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
 use plimsoll_tracked::sites::{self, Sites};
-use plimsoll_tracked::symbols::SourcePlace;
+use plimsoll_tracked::symbols::SourceLocation;
 
 use super::process_state::{MOST_SITES, Site};
 
 impl Site {
     /// The sites, biggest first. `named` gives the functions at the return address of a frame without a name, innermost
     /// first.
-    pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [SourcePlace]>) -> Vec<Site> {
+    pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [SourceLocation]>) -> Vec<Site> {
         let profile = &of.profile;
         let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {
             stack: if rank < MOST_SITES { frames(profile, stack, &named) } else { Stack::default() },
@@ -46,7 +46,7 @@ fn by_size(profile: &Profile) -> Vec<(&[FrameId], String, &[Value])> {
 fn frames<'n>(
     profile: &Profile,
     stack: &[FrameId],
-    named: &impl Fn(&Profile, &Deep) -> Option<&'n [SourcePlace]>,
+    named: &impl Fn(&Profile, &Deep) -> Option<&'n [SourceLocation]>,
 ) -> Stack {
     let mut out = Stack::default();
     for id in stack {

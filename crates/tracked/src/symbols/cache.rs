@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::{Location, SourcePlace};
+use super::{Location, SourceLocation};
 
 const TITLE: &str = "plimsoll-symbols 3";
 
@@ -106,7 +106,7 @@ fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Location>)> {
         let mut next = || hex(parts.next()?);
         let (function, file, line, java) = (next()?, next()?, next()?, next()?);
         let text = |n: u64| texts.get(usize::try_from(n).ok()?).cloned();
-        places.push(SourcePlace {
+        places.push(SourceLocation {
             function: text(function)?,
             file: if file == 0 { None } else { Some(text(file - 1)?) },
             line: u32::try_from(line).ok().filter(|line| *line != 0),
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn some() -> CachedNames {
-        let place = |f: &str, file: Option<&str>, line| SourcePlace {
+        let place = |f: &str, file: Option<&str>, line| SourceLocation {
             function: f.into(),
             file: file.map(Into::into),
             line,

@@ -35,7 +35,7 @@ use perf_map::Map;
 
 /// A function, and a position in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourcePlace {
+pub struct SourceLocation {
     pub function: Arc<str>,
     pub file: Option<Arc<str>>,
     pub line: Option<u32>,
@@ -47,7 +47,7 @@ pub struct SourcePlace {
 /// last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    pub places: Vec<SourcePlace>,
+    pub places: Vec<SourceLocation>,
     /// Offset of the address from the start of the last function.
     pub into: u64,
 }

@@ -14,7 +14,7 @@ use super::dwarf::{self, Level};
 use super::functions::Functions;
 use super::mangling;
 use super::read::{Finder, Links, Opened};
-use super::{Location, SourcePlace};
+use super::{Location, SourceLocation};
 
 /// The largest accepted ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or
 /// a tenth.
@@ -123,11 +123,11 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
                     text
                 }
             });
-            places.extend(function.map(|(function, java)| SourcePlace { function, file, line: level.line, java }));
+            places.extend(function.map(|(function, java)| SourceLocation { function, file, line: level.line, java }));
         }
         if let (true, Some((name, _))) = (places.is_empty(), symbol) {
             let (function, java) = intern(name, &|| functions.readable(name));
-            places.push(SourcePlace { function, file: None, line: None, java });
+            places.push(SourceLocation { function, file: None, line: None, java });
         }
         let into = symbol.map_or(0, |(_, into)| into + 1);
         known.insert(offset, (!places.is_empty()).then_some(Location { places, into }));

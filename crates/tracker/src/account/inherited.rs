@@ -21,7 +21,7 @@
 //! once which entries were added since ([`Inherited::follow`]). Entries of these sections never change once they are
 //! complete. A row added since has no caller in the child: its blocks are unknown there.
 
-use super::retained::Looked;
+use super::retained::PruneBuffer;
 use crate::segment::Segment;
 use crate::segment::windows;
 use crate::sys::os;
@@ -109,7 +109,7 @@ impl Inherited {
         let used = ALL_SECTIONS.iter().map(|s| (parent.used(*s) * s.entry_bytes()).next_multiple_of(8)).sum::<usize>();
         let end = HEADER_AT + size_of::<Header>().next_multiple_of(8);
         let most = end + used + used / 8 + more;
-        let bytes = most + size_of::<Looked>();
+        let bytes = most + size_of::<PruneBuffer>();
         // A fault for each page would cost more than the copy.
         let base = os::map_private(bytes, end + used + MORE_ROWS * Row::BYTES)? as usize;
         let facts =
@@ -135,11 +135,11 @@ impl Inherited {
     }
 
     /// Work space.
-    pub fn looked(&mut self) -> &mut Looked {
+    pub fn prune_buffer(&mut self) -> &mut PruneBuffer {
         let at = self.0 + (self.facts().most & !7);
         // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else. Any bytes
         // are a valid value of the type.
-        unsafe { &mut *(at as *mut Looked) }
+        unsafe { &mut *(at as *mut PruneBuffer) }
     }
 
     /// Unmaps it.

@@ -10,15 +10,15 @@ static RETAIN: AtomicUsize = AtomicUsize::new(RETAINED);
 
 /// The names that [`prune`] examines: the first 512. A fork child may begin its books on a stack that is too small for
 /// this buffer.
-pub struct Looked {
+pub struct PruneBuffer {
     names: [(u64, u32); 512],
     buffer: [u8; 4096],
 }
 
-impl Looked {
+impl PruneBuffer {
     /// No name has been examined yet.
-    pub(super) const fn new() -> Looked {
-        Looked { names: [(0, 0); 512], buffer: [0; 4096] }
+    pub(super) const fn new() -> PruneBuffer {
+        PruneBuffer { names: [(0, 0); 512], buffer: [0; 4096] }
     }
 }
 
@@ -27,9 +27,9 @@ impl Looked {
 ///
 /// Containers share a directory, each with its own process 1, so a PID proves nothing. A living process maps its file,
 /// and holds the lock on it as long as it lives.
-pub fn prune(directory: os::Fd, looked: &mut Looked) {
+pub fn prune(directory: os::Fd, prune_buffer: &mut PruneBuffer) {
     let retain = RETAIN.load(Relaxed).max(1);
-    let Looked { names, buffer } = looked;
+    let PruneBuffer { names, buffer } = prune_buffer;
     let mut n = 0;
     loop {
         let got = os::directory_entries(directory, buffer);

@@ -1,7 +1,7 @@
 //! The file of this process's segment: its directory, its creation and its removal.
 
 use super::inherited::{Child, Inherited};
-use super::retained::{self, Looked, file_name, prune};
+use super::retained::{self, PruneBuffer, file_name, prune};
 use super::{blocks, control, image};
 use crate::options::{Options, Path, number};
 use crate::segment::Segment;
@@ -31,7 +31,7 @@ pub fn make(options: &Options) -> Option<(Segment, Path<256>)> {
         })?,
     };
     retained::keep(number(options.retain).unwrap_or(RETAINED));
-    prune(fd, &mut Looked::new());
+    prune(fd, &mut PruneBuffer::new());
     let r = create(fd, os::getpid());
     os::close(fd);
     let segment = r?;

@@ -187,7 +187,7 @@ fn make(mut inherited: Inherited) {
     let who = Child { pid, ppid: os::getppid(), start_boottime_ns, start_realtime_ns };
     let parent = inherited.of();
     let made = segment_file::open_directory().and_then(|fd| {
-        retained::prune(fd, inherited.looked());
+        retained::prune(fd, inherited.prune_buffer());
         let child = segment_file::create_in_child(fd, inherited, who, base);
         if child.is_none() {
             segment_file::count_in(fd, parent, Counter::forks_untracked);

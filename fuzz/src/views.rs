@@ -21,10 +21,10 @@ pub fn is_xml(bytes: &[u8]) {
 pub fn is_page(page: &Page) {
     let html = String::from_utf8(written(|out| page::write(out, page))).expect("UTF-8");
     let mut rest = String::new();
-    for (place, part) in html.split("<style>").flat_map(|part| part.split("<script")).enumerate() {
+    for (index, part) in html.split("<style>").flat_map(|part| part.split("<script")).enumerate() {
         let after =
             ["</style>", "</script>"].iter().find_map(|end| part.split_once(end)).map_or(part, |(_, after)| after);
-        rest += if place == 0 { part } else { after };
+        rest += if index == 0 { part } else { after };
         if let Some(data) = part.strip_prefix(" type=\"application/json\" id=\"data\">") {
             is_json(data.split("</script>").next().unwrap_or_default().as_bytes());
         }

@@ -264,13 +264,13 @@ fn go() -> Vec<u8> {
     memory.words(DATA + 64, &[100, i64::MAX as u64, 4 << 20]);
     memory.words(DATA + 64 + 34 * 8, &[64 * 8192, 192 * 8192, (440 - 192) * 8192]);
     memory.words(DATA + 1024, &[PERSISTENT, 0, BITS, 0, 0]);
-    let place = DATA + 2048;
+    let summaries = DATA + 2048;
     for (level, bits) in [14, 17, 20, 23, 26].into_iter().enumerate() {
-        memory.words(place + 24 * level as u64, &[META + (4096 << level), 1, 1 << bits]);
+        memory.words(summaries + 24 * level as u64, &[META + (4096 << level), 1, 1 << bits]);
     }
-    memory.words(place + 120 + (chunk >> 13) * 8, &[META]);
+    memory.words(summaries + 120 + (chunk >> 13) * 8, &[META]);
     memory.words(
-        place + 120 + 65536,
+        summaries + 120 + 65536,
         &[
             HEAP,
             chunk,

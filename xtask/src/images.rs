@@ -8,8 +8,8 @@ use std::process::Command;
 
 pub fn build() -> Result<()> {
     let beside = |name: &str| {
-        let places = ["..", "../.."].map(|up| repository().join(up).join("shared").join(name));
-        places.into_iter().find(|path| path.exists())
+        let directories = ["..", "../.."].map(|up| repository().join(up).join("shared").join(name));
+        directories.into_iter().find(|path| path.exists())
     };
     let kit = beside("native-image-kit").ok_or("../shared/native-image-kit is not there")?;
     let sources = beside("subjects/native-image/src").ok_or("../shared/subjects/native-image/src is not there")?;

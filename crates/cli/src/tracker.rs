@@ -106,9 +106,10 @@ pub fn default_directory() -> PathBuf {
     if let Some(dir) = segment::named_directory() {
         return dir;
     }
-    let places = segment::PLACES.map(|place| PathBuf::from(format!("{place}/plimsoll-{}", sys::uid())));
-    let [first, ..] = &places;
-    places.iter().find(|place| is_usable(place)).unwrap_or(first).clone()
+    let directories =
+        segment::DIRECTORIES.map(|directory| PathBuf::from(format!("{directory}/plimsoll-{}", sys::uid())));
+    let [first, ..] = &directories;
+    directories.iter().find(|directory| is_usable(directory)).unwrap_or(first).clone()
 }
 
 /// Whether a directory for segments exists and is ours, or can be created. Another user may have created it first.

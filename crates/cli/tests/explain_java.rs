@@ -274,8 +274,8 @@ fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
 fn blocks_from_before_an_attach_are_told_from_those_since() {
     let jdks: Vec<&Jdk> = jdks().iter().filter(|jdk| jdk.major != 21).collect();
     for jdk in jdks {
-        let place = fresh(&format!("attached-{}", jdk.major));
-        let [go, done] = ["go", "done"].map(|name| place.join(name));
+        let folder = fresh(&format!("attached-{}", jdk.major));
+        let [go, done] = ["go", "done"].map(|name| folder.join(name));
         let fixture =
             start(jdk, "Attached", &SMALL_HEAP, &[go.to_str().expect("a path"), done.to_str().expect("a path")]);
         let attach = Command::new(fixture::PLIMSOLL)

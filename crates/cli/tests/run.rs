@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-struct Place(PathBuf);
+struct Workspace(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl Workspace {
+    fn new(name: &str) -> Workspace {
         // Tests run concurrently: two with the same name must not remove each other's folder.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -19,7 +19,7 @@ impl Place {
         // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
-        Place(path)
+        Workspace(path)
     }
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Workspace {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -69,19 +69,19 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Both ways of running: the program replaces this process, or is its child.
-const WAYS: [&[&str]; 2] = [&[], &["--report", "summary"]];
+const LAUNCHES: [&[&str]; 2] = [&[], &["--report", "summary"]];
 
 #[test]
 fn exit_status_and_output_are_the_programs() {
-    let place = Place::new("status");
-    for way in WAYS {
-        let out = place.sh(way, "cat; echo out; echo err >&2; exit 37");
+    let workspace = Workspace::new("status");
+    for launch in LAUNCHES {
+        let out = workspace.sh(launch, "cat; echo out; echo err >&2; exit 37");
         assert_eq!(out.status.code(), Some(37));
         assert_eq!(text(&out.stdout), "out\n");
         assert!(text(&out.stderr).starts_with("err\n"), "{}", text(&out.stderr));
-        assert_eq!(way.is_empty(), text(&out.stderr) == "err\n", "the report, and only it, comes after");
+        assert_eq!(launch.is_empty(), text(&out.stderr) == "err\n", "the report, and only it, comes after");
     }
-    let mut child = place
+    let mut child = workspace
         .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -93,32 +93,32 @@ fn exit_status_and_output_are_the_programs() {
 
 #[test]
 fn death_by_signal_is_death_by_that_signal() {
-    let place = Place::new("death");
-    for way in WAYS {
+    let workspace = Workspace::new("death");
+    for launch in LAUNCHES {
         for (name, number) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)] {
-            let out = place.sh(way, &format!("kill -{name} $$"));
-            assert_eq!(out.status.signal(), Some(number), "{way:?} {name}");
+            let out = workspace.sh(launch, &format!("kill -{name} $$"));
+            assert_eq!(out.status.signal(), Some(number), "{launch:?} {name}");
         }
     }
 }
 
 #[test]
 fn without_a_report_the_program_has_our_pid() {
-    let place = Place::new("pid");
-    let child = place.plimsoll(&["run", "--", "sh", "-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
+    let workspace = Workspace::new("pid");
+    let child = workspace.plimsoll(&["run", "--", "sh", "-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     assert_eq!(text(&child.wait_with_output().unwrap().stdout).trim(), pid.to_string());
 }
 
 #[test]
 fn signals_go_on_and_stops_are_mirrored() {
-    let place = Place::new("signals");
-    let ready = place.0.join("ready");
+    let workspace = Workspace::new("signals");
+    let ready = workspace.0.join("ready");
     let script = format!(
         "trap 'echo got; exit 5' USR1; echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.05; done",
         ready.display()
     );
-    let child = place
+    let child = workspace
         .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .spawn()
@@ -141,10 +141,10 @@ fn signals_go_on_and_stops_are_mirrored() {
 
 #[test]
 fn killing_us_kills_the_program() {
-    let place = Place::new("parent-death");
-    let ready = place.0.join("ready");
+    let workspace = Workspace::new("parent-death");
+    let ready = workspace.0.join("ready");
     let script = format!("echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.2; done", ready.display());
-    let mut child = place
+    let mut child = workspace
         .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
         .spawn()
         .unwrap();
@@ -160,23 +160,24 @@ fn killing_us_kills_the_program() {
 
 #[test]
 fn dispositions_mask_and_preload_are_as_we_found_them() {
-    let place = Place::new("dispositions");
+    let workspace = Workspace::new("dispositions");
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
     for ignored in ["", "trap '' PIPE; ", "trap '' CHLD HUP; "] {
         let plain = Command::new("sh").args(["-c", &format!("{ignored}exec sh -c \"{script}\"")]).output().unwrap();
-        for way in ["", "--report summary --report-to /dev/null"] {
-            let run = format!("{ignored}exec \"{}\" run {way} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
+        for launch in ["", "--report summary --report-to /dev/null"] {
+            let run =
+                format!("{ignored}exec \"{}\" run {launch} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
             let out = Command::new("sh")
                 .args(["-c", &run])
-                .env("XDG_CACHE_HOME", &place.0)
-                .env("PLIMSOLL_DIR", place.0.join("s"))
+                .env("XDG_CACHE_HOME", &workspace.0)
+                .env("PLIMSOLL_DIR", workspace.0.join("s"))
                 .output()
                 .unwrap();
-            assert_eq!(text(&out.stdout), text(&plain.stdout), "{ignored} {way}: {}", text(&out.stderr));
+            assert_eq!(text(&out.stdout), text(&plain.stdout), "{ignored} {launch}: {}", text(&out.stderr));
         }
     }
     // The tracker first, the user's own library after it.
-    let out = place
+    let out = workspace
         .plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"])
         .env("LD_PRELOAD", "libm.so.6")
         .output()
@@ -187,36 +188,38 @@ fn dispositions_mask_and_preload_are_as_we_found_them() {
 
 #[test]
 fn the_report_is_of_this_run_and_goes_where_it_is_sent() {
-    let place = Place::new("report");
-    let to = place.0.join("report.txt");
-    let out = place.sh(&["--report", "detail", "--style", "hotspot", "--report-to", to.to_str().unwrap()], "echo x; :");
+    let workspace = Workspace::new("report");
+    let to = workspace.0.join("report.txt");
+    let out =
+        workspace.sh(&["--report", "detail", "--style", "hotspot", "--report-to", to.to_str().unwrap()], "echo x; :");
     assert_eq!((text(&out.stdout).as_str(), text(&out.stderr).as_str()), ("x\n", ""));
     let report = std::fs::read_to_string(&to).unwrap();
     assert!(report.contains("Native Memory Tracking:") && report.contains("Details:"), "{report}");
-    let out = place.sh(&["--report", "summary", "--style", "native-image", "--report-to", "stdout"], ":");
+    let out = workspace.sh(&["--report", "summary", "--style", "native-image", "--report-to", "stdout"], ":");
     assert!(text(&out.stdout).starts_with("Native memory tracking\n\nTotal\n    (reserved="), "{}", text(&out.stdout));
 }
 
 #[test]
 fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
-    let place = Place::new("refused");
+    let workspace = Workspace::new("refused");
     let one_line = |out: &Output| {
-        let said = text(&out.stderr);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        said
+        let stderr = text(&out.stderr);
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        stderr
     };
-    let out = place.plimsoll(&["run", "--", "/nowhere/at-all"]).output().unwrap();
+    let out = workspace.plimsoll(&["run", "--", "/nowhere/at-all"]).output().unwrap();
     assert_eq!(out.status.code(), Some(127));
     assert!(one_line(&out).contains("/nowhere/at-all"));
-    let plain = place.file("plain", "not a program");
-    let out = place.plimsoll(&["run", "--", plain.to_str().unwrap()]).output().unwrap();
+    let plain = workspace.file("plain", "not a program");
+    let out = workspace.plimsoll(&["run", "--", plain.to_str().unwrap()]).output().unwrap();
     assert_eq!(out.status.code(), Some(126));
     one_line(&out);
 
-    let program = place.static_program("static", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 3; }\n");
-    for way in WAYS {
-        let all = [&["run"], way, &["--", program.to_str().unwrap()]].concat();
-        let out = place.plimsoll(&all).output().unwrap();
+    let program =
+        workspace.static_program("static", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 3; }\n");
+    for launch in LAUNCHES {
+        let all = [&["run"], launch, &["--", program.to_str().unwrap()]].concat();
+        let out = workspace.plimsoll(&all).output().unwrap();
         assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("runs\n", Some(3)));
         assert!(one_line(&out).contains("static executable"));
     }
@@ -239,7 +242,7 @@ fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
         (&["run", "--style", "hotspot", "--", "true"], "--report"),
         (&["diff", "1"], "AFTER"),
     ] {
-        let out = place.plimsoll(arguments).output().unwrap();
+        let out = workspace.plimsoll(arguments).output().unwrap();
         assert_eq!(out.status.code(), Some(2), "{arguments:?}");
         assert!(one_line(&out).contains(names), "{arguments:?}: {}", text(&out.stderr));
         assert_eq!(text(&out.stdout), "");
@@ -248,9 +251,9 @@ fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
 
 #[test]
 fn a_changed_library_in_the_cache_is_not_used() {
-    let place = Place::new("cache");
-    assert!(place.sh(&[], ":").status.success());
-    let cache = place.0.join("cache/plimsoll");
+    let workspace = Workspace::new("cache");
+    assert!(workspace.sh(&[], ":").status.success());
+    let cache = workspace.0.join("cache/plimsoll");
     let library = std::fs::read_dir(&cache)
         .unwrap()
         .flatten()
@@ -262,14 +265,14 @@ fn a_changed_library_in_the_cache_is_not_used() {
     *bad.last_mut().unwrap() ^= 1;
     std::fs::remove_file(&library).unwrap();
     std::fs::write(&library, &bad).unwrap();
-    assert!(place.sh(&[], ":").status.success());
+    assert!(workspace.sh(&[], ":").status.success());
     assert!(std::fs::read(&library).unwrap() == good, "the file is made anew");
     // A link in place of the directory is not followed: the next candidate is used.
-    let elsewhere = place.0.join("elsewhere");
+    let elsewhere = workspace.0.join("elsewhere");
     std::fs::rename(&cache, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
-    let home = place.0.join("home");
-    let mut command = place.plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let home = workspace.0.join("home");
+    let mut command = workspace.plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let out = command.env("HOME", &home).output().unwrap();
     assert!(text(&out.stdout).starts_with(home.to_str().unwrap()), "{}", text(&out.stdout));
 }
@@ -277,8 +280,8 @@ fn a_changed_library_in_the_cache_is_not_used() {
 /// Live, after kill -9, saved and compared: one process through all verbs.
 #[test]
 fn report_and_diff_of_a_process_live_dead_and_saved() {
-    let place = Place::new("verbs");
-    let source = place.file(
+    let workspace = Workspace::new("verbs");
+    let source = workspace.file(
         "leak.c",
         "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
          int main(void) { char c; setvbuf(stdout, 0, _IONBF, 0);\n\
@@ -287,9 +290,9 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
          for (int i = 0; i < 211; i++) if (!malloc(104729)) return 1;\n\
          puts(\"two\"); read(0, &c, 1); return 0; }\n",
     );
-    let program = place.0.join("leak");
+    let program = workspace.0.join("leak");
     assert!(Command::new("cc").args(["-O0", "-o"]).arg(&program).arg(&source).status().unwrap().success());
-    let mut child = place
+    let mut child = workspace
         .plimsoll(&["run", "--", program.to_str().unwrap()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -297,13 +300,13 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
         .unwrap();
     let pid = child.id().to_string();
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut said = |word: &str| {
+    let mut expect_line = |word: &str| {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
         assert_eq!(line.trim(), word);
     };
     let report = |arguments: &[&str]| {
-        let out = place.plimsoll(arguments).output().unwrap();
+        let out = workspace.plimsoll(arguments).output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)
     };
@@ -315,13 +318,13 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
             .as_u64()
             .unwrap()
     };
-    said("one");
-    let before = place.0.join("before.json");
+    expect_line("one");
+    let before = workspace.0.join("before.json");
     report(&["report", &pid, "--format", "json", "-o", before.to_str().unwrap()]);
     assert_eq!(json(&pid)["state"], "live");
     assert_eq!(requested(&json(&pid)), 1009 * 7919);
     child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-    said("two");
+    expect_line("two");
     assert_eq!(requested(&json(&pid)), 1009 * 7919 + 211 * 104_729);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -339,23 +342,26 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
     let grown = diff["categories"].as_array().unwrap().iter().find(|c| c["name"] == "leak").unwrap();
     assert_eq!(grown["requested_bytes_change"], 211 * 104_729);
     assert!(report(&["report", &pid, "--by", "caller"]).contains("main+0x"), "callers have names");
-    assert!(report(&["report", place.0.join("segments").to_str().unwrap()]).contains("leak"), "a directory's newest");
+    assert!(
+        report(&["report", workspace.0.join("segments").to_str().unwrap()]).contains("leak"),
+        "a directory's newest"
+    );
     assert!(report(&["diff", before.to_str().unwrap(), &pid, "--style", "hotspot"]).contains("+"));
 }
 
 /// An exec keeps PID and start time, yet the segment's program is gone.
 #[test]
 fn a_process_that_has_become_another_is_not_live() {
-    let place = Place::new("exec");
-    let ready = place.0.join("ready");
-    let program = place.static_program(
+    let workspace = Workspace::new("exec");
+    let ready = workspace.0.join("ready");
+    let program = workspace.static_program(
         "waits",
         "#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char **path) { creat(path[1], 0600); for (;;) pause(); }\n",
     );
     let script = format!("exec {} {}", program.display(), ready.display());
-    let mut child = place.plimsoll(&["run", "--", "sh", "-c", &script]).spawn().unwrap();
+    let mut child = workspace.plimsoll(&["run", "--", "sh", "-c", &script]).spawn().unwrap();
     wait_for("the second program", || ready.exists().then_some(()));
-    let out = place.plimsoll(&["report", &child.id().to_string()]).output().unwrap();
+    let out = workspace.plimsoll(&["report", &child.id().to_string()]).output().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(out.status.code(), Some(2));
@@ -369,12 +375,14 @@ fn a_process_that_has_become_another_is_not_live() {
 /// The tracker knows every name that `run` accepts: the program then catches the signal of that number.
 #[test]
 fn the_tracker_catches_each_signal_that_run_accepts() {
-    let place = Place::new("signals");
+    let workspace = Workspace::new("signals");
     let numbers = [("HUP", 1), ("USR1", 10), ("SIGUSR2", 12), ("URG", 23), ("VTALRM", 26), ("PROF", 27), ("WINCH", 28)];
     let more = [("IO", 29), ("PWR", 30), ("12", 12), ("RTMIN", 34), ("RTMIN+3", 37), ("SIGRTMIN+30", 64), ("64", 64)];
     for (name, number) in numbers.into_iter().chain(more) {
-        let out =
-            place.plimsoll(&["run", "--signal", name, "--", "grep", "SigCgt", "/proc/self/status"]).output().unwrap();
+        let out = workspace
+            .plimsoll(&["run", "--signal", name, "--", "grep", "SigCgt", "/proc/self/status"])
+            .output()
+            .unwrap();
         let caught = u64::from_str_radix(text(&out.stdout).rsplit('\t').next().unwrap().trim(), 16).unwrap();
         assert_eq!(caught >> (number - 1) & 1, 1, "{name}: {caught:x} {}", text(&out.stderr));
     }
@@ -385,8 +393,8 @@ fn the_tracker_catches_each_signal_that_run_accepts() {
 #[test]
 fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new("open");
-    let open = place.0.join("common");
+    let workspace = Workspace::new("open");
+    let open = workspace.0.join("common");
     std::fs::create_dir(&open).unwrap();
     for (mode, tenant, taken) in [
         (0o1777, "", false),
@@ -398,7 +406,7 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     ] {
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).unwrap();
         let _ = (!tenant.is_empty()).then(|| std::fs::write(open.join(tenant), "").unwrap());
-        let out = place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).output().unwrap();
+        let out = workspace.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).output().unwrap();
         let left = std::fs::metadata(&open).unwrap().permissions().mode() & 0o7777;
         assert_eq!((out.status.success(), left), (taken, if taken { 0o700 } else { mode }), "{mode:o} {tenant}");
         assert_eq!(text(&out.stderr).contains("open to other users"), !taken, "{}", text(&out.stderr));
@@ -409,14 +417,14 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
 /// A segment elsewhere (--dir) is found from the living process.
 #[test]
 fn doctor_lists_processes_of_other_directories() {
-    let place = Place::new("doctor-dir");
-    let (ready, elsewhere) = (place.0.join("ready"), place.0.join("elsewhere"));
+    let workspace = Workspace::new("doctor-dir");
+    let (ready, elsewhere) = (workspace.0.join("ready"), workspace.0.join("elsewhere"));
     let script = format!("echo > {}; while :; do sleep 0.05; done", ready.display());
     let arguments = ["run", "--dir", elsewhere.to_str().unwrap(), "--", "sh", "-c", &script];
-    let mut child = place.plimsoll(&arguments).spawn().unwrap();
+    let mut child = workspace.plimsoll(&arguments).spawn().unwrap();
     wait_for("the shell", || ready.exists().then_some(()));
-    let out = place.plimsoll(&["doctor"]).output().unwrap();
-    let json = place.plimsoll(&["doctor", "--format", "json"]).output().unwrap();
+    let out = workspace.plimsoll(&["doctor"]).output().unwrap();
+    let json = workspace.plimsoll(&["doctor", "--format", "json"]).output().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -436,27 +444,27 @@ fn doctor_lists_processes_of_other_directories() {
 /// As in the tracker, an empty PLIMSOLL_DIR means the default directory.
 #[test]
 fn an_empty_directory_variable_is_as_none() {
-    let place = Place::new("no-name");
-    let mut run = place.plimsoll(&["run", "--report", "summary", "--", "true"]);
+    let workspace = Workspace::new("no-name");
+    let mut run = workspace.plimsoll(&["run", "--report", "summary", "--", "true"]);
     let out = run.env("PLIMSOLL_DIR", "").output().unwrap();
     assert!(out.status.success() && text(&out.stderr).contains("exited with status 0"), "{}", text(&out.stderr));
-    let out = place.plimsoll(&["doctor"]).env("PLIMSOLL_DIR", "").output().unwrap();
+    let out = workspace.plimsoll(&["doctor"]).env("PLIMSOLL_DIR", "").output().unwrap();
     assert!(text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
 }
 
 #[test]
 fn doctor_finds_the_tracker_working() {
-    let place = Place::new("doctor");
-    let out = place.plimsoll(&["doctor"]).output().unwrap();
+    let workspace = Workspace::new("doctor");
+    let out = workspace.plimsoll(&["doctor"]).output().unwrap();
     assert!(out.status.success() && text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
 }
 
 /// A script reads the checks from JSON: each has an id, and what does not work a remedy.
 #[test]
 fn doctor_s_json_says_what_works() {
-    let place = Place::new("doctor-json");
+    let workspace = Workspace::new("doctor-json");
     let doctor = |before: &[&str]| {
-        let plimsoll = place.plimsoll(&["doctor", "--format", "json"]);
+        let plimsoll = workspace.plimsoll(&["doctor", "--format", "json"]);
         let mut command = Command::new("setpriv");
         command.args(before).arg(plimsoll.get_program()).args(plimsoll.get_args());
         command.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -483,10 +491,10 @@ fn doctor_s_json_says_what_works() {
 /// Exit status, signal and exec, in the report of `run` and in later ones of the segment.
 #[test]
 fn how_it_ended_stands_in_the_first_line() {
-    let place = Place::new("ended");
-    let by_start = |place: &Place| {
+    let workspace = Workspace::new("ended");
+    let by_start = |workspace: &Workspace| {
         let mut files: Vec<PathBuf> =
-            std::fs::read_dir(place.0.join("segments")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            std::fs::read_dir(workspace.0.join("segments")).unwrap().map(|entry| entry.unwrap().path()).collect();
         // PID-STARTTIME.seg; an exec keeps the process's start, and the segment has its own.
         let start = |path: &PathBuf| -> u64 {
             path.file_stem().unwrap().to_str().unwrap().split_once('-').unwrap().1.parse().unwrap()
@@ -494,21 +502,22 @@ fn how_it_ended_stands_in_the_first_line() {
         files.sort_by_key(start);
         files
     };
-    let report_of = |place: &Place, segment: &PathBuf, format: &str| {
-        let output = place.plimsoll(&["report", segment.to_str().unwrap(), "--format", format]).output().unwrap();
+    let report_of = |workspace: &Workspace, segment: &PathBuf, format: &str| {
+        let output = workspace.plimsoll(&["report", segment.to_str().unwrap(), "--format", format]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let report = |place: &Place, format: &str| report_of(place, by_start(place).last().unwrap(), format);
+    let report =
+        |workspace: &Workspace, format: &str| report_of(workspace, by_start(workspace).last().unwrap(), format);
     for (script, words, how, code, signal) in [
         ("exit 7", "exited with status 7", "exited", Some(7), None),
         ("kill -SEGV $$", "killed by signal 11 (SIGSEGV)", "signal", None, Some(11)),
     ] {
-        let ran = place.sh(&["--report", "summary", "--report-to", "stdout"], script);
-        for printed in [text(&ran.stdout), report(&place, "text")] {
+        let ran = workspace.sh(&["--report", "summary", "--report-to", "stdout"], script);
+        for printed in [text(&ran.stdout), report(&workspace, "text")] {
             assert!(printed.lines().next().unwrap().contains(words), "{script}: {printed}");
         }
-        let json: serde_json::Value = serde_json::from_str(&report(&place, "json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&report(&workspace, "json")).unwrap();
         let ended = &json["ended"];
         assert_eq!(
             (ended["how"].as_str(), ended["code"].as_u64(), ended["signal"].as_u64()),
@@ -517,16 +526,19 @@ fn how_it_ended_stands_in_the_first_line() {
         assert!(json["end"].is_string(), "the older field stays");
     }
     // The first program is not waited for; another program goes on in its process.
-    let mut child =
-        place.plimsoll(&["run", "--", "sh", "-c", "echo up; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = workspace
+        .plimsoll(&["run", "--", "sh", "-c", "echo up; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
     let comm = format!("/proc/{}/comm", child.id());
     wait_for("the exec", || std::fs::read_to_string(&comm).ok().filter(|name| name == "sleep\n"));
     let own = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{}-", child.id()));
     let both = wait_for("the segment of sleep", || {
-        Some(by_start(&place).into_iter().filter(own).collect::<Vec<_>>()).filter(|found| found.len() == 2)
+        Some(by_start(&workspace).into_iter().filter(own).collect::<Vec<_>>()).filter(|found| found.len() == 2)
     });
-    let printed = report_of(&place, &both[0], "text");
+    let printed = report_of(&workspace, &both[0], "text");
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(printed.starts_with("sh -c") && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
@@ -535,31 +547,35 @@ fn how_it_ended_stands_in_the_first_line() {
 /// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without `--follow` too.
 #[test]
 fn the_report_is_of_the_last_program_under_the_pid() {
-    let place = Place::new("family");
-    let text_of_it = place.file("text", "#!/bin/sh\n/bin/ls / >/dev/null\nexec /usr/bin/sort /dev/null\n");
+    let workspace = Workspace::new("family");
+    let text_of_it = workspace.file("text", "#!/bin/sh\n/bin/ls / >/dev/null\nexec /usr/bin/sort /dev/null\n");
     let script = text_of_it.with_file_name("start.sh");
     // Another process writes the file: a child that a concurrent test forks holds our open files until its exec, and a
     // file that is open for writing cannot be executed (ETXTBSY).
     assert!(Command::new("install").args(["-m", "755"]).args([&text_of_it, &script]).status().unwrap().success());
     let script = script.to_str().unwrap();
-    let ran = place.plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", script]).output().unwrap();
-    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    let ran =
+        workspace.plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", script]).output().unwrap();
+    let (printed, stderr) = (text(&ran.stdout), text(&ran.stderr));
     let head = printed.lines().next().unwrap();
     assert!(head.starts_with("/usr/bin/sort /dev/null") && head.contains("exited with status 0"), "{printed}");
-    assert!(said.is_empty() && !printed.contains("processes of this run"), "{said}{printed}");
+    assert!(stderr.is_empty() && !printed.contains("processes of this run"), "{stderr}{printed}");
 
-    let program = place.static_program("a-static-one", "int main(void) { return 3; }\n");
-    let ran = place.sh(&["--report", "summary", "--report-to", "stdout"], &format!("exec {}", program.display()));
-    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    let program = workspace.static_program("a-static-one", "int main(void) { return 3; }\n");
+    let ran = workspace.sh(&["--report", "summary", "--report-to", "stdout"], &format!("exec {}", program.display()));
+    let (printed, stderr) = (text(&ran.stdout), text(&ran.stderr));
     assert!(ran.status.code() == Some(3) && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
-    assert!(said.contains("replaced by 'a-static-one', which was not tracked") && said.contains("--follow"), "{said}");
+    assert!(
+        stderr.contains("replaced by 'a-static-one', which was not tracked") && stderr.contains("--follow"),
+        "{stderr}"
+    );
 
     let options = ["run", "--follow", "--report", "summary", "--report-to", "stdout", "--", script];
-    let ran = place.plimsoll(&options).output().unwrap();
-    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    let ran = workspace.plimsoll(&options).output().unwrap();
+    let (printed, stderr) = (text(&ran.stdout), text(&ran.stderr));
     let head = printed.lines().next().unwrap();
     assert!(head.starts_with("/usr/bin/sort /dev/null") && head.contains("exited with status 0"), "{printed}");
-    assert!(!said.contains("not tracked"), "{said}");
+    assert!(!stderr.contains("not tracked"), "{stderr}");
     let table: Vec<&str> = printed.lines().skip_while(|line| !line.contains("processes of this run")).skip(1).collect();
     let row = |words: &str| *table.iter().find(|row| row.contains(words)).expect(words);
     assert!(row("start.sh").contains("replaced by exec"), "{printed}");
@@ -596,16 +612,16 @@ int main(void) {
   }
 }
 "#;
-    let place = Place::new("categories");
-    let (source, program) = (place.file("levels.c", SOURCE), place.0.join("levels"));
+    let workspace = Workspace::new("categories");
+    let (source, program) = (workspace.file("levels.c", SOURCE), workspace.0.join("levels"));
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
     assert!(Command::new("cc").args([include, "-o"]).args([&program, &source]).status().unwrap().success());
     let program = program.to_str().unwrap();
     let options = ["run", "--report", "summary", "--report-to", "/dev/null", "--dir"];
-    let segments = place.0.join("levels.segments");
-    let ran = place.plimsoll(&options).arg(&segments).args(["--", program]).output().unwrap();
+    let segments = workspace.0.join("levels.segments");
+    let ran = workspace.plimsoll(&options).arg(&segments).args(["--", program]).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    let report = place.plimsoll(&["report", "--format", "json"]).arg(&segments).output().unwrap();
+    let report = workspace.plimsoll(&["report", "--format", "json"]).arg(&segments).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
     let of = |level: usize| {
         let name = format!("level {level}");

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-struct Place(PathBuf);
+struct Workspace(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl Workspace {
+    fn new(name: &str) -> Workspace {
         // Tests run concurrently: two with the same name must not remove each other's folder.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -18,7 +18,7 @@ impl Place {
         // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
-        Place(path)
+        Workspace(path)
     }
 
     fn plimsoll(&self, arguments: &[&str]) -> Command {
@@ -34,7 +34,7 @@ impl Place {
         command
     }
 
-    fn said(&self, arguments: &[&str]) -> (Option<i32>, String) {
+    fn status_and_error(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let Output { status, stderr, .. } = self.plimsoll(arguments).output().unwrap();
         (status.code(), String::from_utf8_lossy(&stderr).into_owned())
     }
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Workspace {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -62,13 +62,13 @@ impl Drop for Place {
 
 #[test]
 fn a_report_whose_standard_output_is_closed_is_refused() {
-    let place = Place::new("closed");
-    assert_eq!(place.said(&["run", "--", "true"]).0, Some(0));
+    let workspace = Workspace::new("closed");
+    assert_eq!(workspace.status_and_error(&["run", "--", "true"]).0, Some(0));
     for verb in [&["doctor"][..], &["report", "segments"], &["diff", "segments", "segments"]] {
-        let plimsoll = place.plimsoll(verb);
+        let plimsoll = workspace.plimsoll(verb);
         let shell = format!("exec {} \"$@\" >&-", plimsoll.get_program().to_str().unwrap());
         let mut closed = Command::new("sh");
-        closed.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&place.0);
+        closed.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&workspace.0);
         closed.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let Output { status, stderr, .. } = closed.output().unwrap();
         let error = String::from_utf8_lossy(&stderr);
@@ -79,27 +79,28 @@ fn a_report_whose_standard_output_is_closed_is_refused() {
 
 #[test]
 fn help_of_diff_offers_what_diff_can_do() {
-    let place = Place::new("help");
-    let help =
-        |verb: &str| String::from_utf8_lossy(&place.plimsoll(&[verb, "--help"]).output().unwrap().stdout).into_owned();
+    let workspace = Workspace::new("help");
+    let help = |verb: &str| {
+        String::from_utf8_lossy(&workspace.plimsoll(&[verb, "--help"]).output().unwrap().stdout).into_owned()
+    };
     for (word, of_diff) in
         [("jfr:", false), ("native-image:", false), ("native-image-23:", false), ("hotspot:", true), ("svg:", true)]
     {
         assert!(help("report").contains(word), "{word}");
         assert_eq!(help("diff").contains(word), of_diff, "{word}");
     }
-    let (status, said) = place.said(&["diff", "a", "b", "--format", "jfr"]);
-    assert!(status == Some(2) && said.contains("a diff has no --format jfr"), "{said}");
+    let (status, stderr) = workspace.status_and_error(&["diff", "a", "b", "--format", "jfr"]);
+    assert!(status == Some(2) && stderr.contains("a diff has no --format jfr"), "{stderr}");
 }
 
 #[test]
 fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
-    let place = Place::new("mean");
+    let workspace = Workspace::new("mean");
     for (verb, rest) in [("run", "true"), ("attach", "1"), ("record", "true")] {
         for bytes in ["0", "255", "1099511627777"] {
             let rest = if verb == "attach" { &[rest][..] } else { &["--", rest] };
-            let (status, said) = place.said(&[&[verb, "--sample", bytes], rest].concat());
-            assert!(status == Some(2) && said.contains("--sample") && said.contains(bytes), "{verb}: {said}");
+            let (status, stderr) = workspace.status_and_error(&[&[verb, "--sample", bytes], rest].concat());
+            assert!(status == Some(2) && stderr.contains("--sample") && stderr.contains(bytes), "{verb}: {stderr}");
         }
     }
 }
@@ -108,8 +109,8 @@ fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
 /// file.
 #[test]
 fn a_recording_takes_the_place_of_nothing_but_a_file() {
-    let place = Place::new("odd-files");
-    let path = |name: &str| place.0.join(name).to_str().unwrap().to_owned();
+    let workspace = Workspace::new("odd-files");
+    let path = |name: &str| workspace.0.join(name).to_str().unwrap().to_owned();
     std::fs::create_dir(path("folder")).unwrap();
     std::os::unix::fs::symlink("/dev/null", path("link")).unwrap();
     assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
@@ -118,47 +119,49 @@ fn a_recording_takes_the_place_of_nothing_but_a_file() {
         let kind = || std::fs::symlink_metadata(path(name)).unwrap().file_type();
         let before = kind();
         for target in [&[own.as_str()][..], &["--", "true"]] {
-            let (status, said) = place.said(&[&["record", "--duration", "100ms", "-o", &path(name)], target].concat());
-            assert!(status == Some(2) && said.contains(word) && said.trim_end().lines().count() == 1, "{said}");
+            let (status, stderr) =
+                workspace.status_and_error(&[&["record", "--duration", "100ms", "-o", &path(name)], target].concat());
+            assert!(status == Some(2) && stderr.contains(word) && stderr.trim_end().lines().count() == 1, "{stderr}");
             assert_eq!(kind(), before);
         }
     }
     std::fs::write(path("old.jfr"), "old").unwrap();
-    assert_eq!(place.said(&["record", "--duration", "100ms", "-o", &path("old.jfr"), &own]).0, Some(0));
+    assert_eq!(workspace.status_and_error(&["record", "--duration", "100ms", "-o", &path("old.jfr"), &own]).0, Some(0));
 }
 
 /// `ulimit -f` kills a process that writes beyond it, unless the process ignores the signal. If nobody reads the
 /// message about it, SIGPIPE comes on top. Neither signal is for the program.
 #[test]
 fn a_file_that_may_not_grow_ends_a_recording_and_not_the_program() {
-    let place = Place::new("small-files");
+    let workspace = Workspace::new("small-files");
     let limited = |arguments: &[&str]| {
-        let plimsoll = place.plimsoll(arguments);
+        let plimsoll = workspace.plimsoll(arguments);
         let shell = format!("ulimit -f 8; exec {} \"$@\"", plimsoll.get_program().to_str().unwrap());
         let mut limited = Command::new("sh");
-        limited.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&place.0).stdin(Stdio::null());
+        limited.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&workspace.0).stdin(Stdio::null());
         limited.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?)))).stderr(Stdio::piped());
         limited.spawn().unwrap()
     };
-    let said = |arguments: &[&str]| {
+    let status_and_error = |arguments: &[&str]| {
         let Output { status, stderr, .. } = limited(arguments).wait_with_output().unwrap();
         (status.code(), String::from_utf8_lossy(&stderr).into_owned())
     };
     let program = ["record", "-o", "a.jfr", "--interval", "50ms", "--", "sh", "-c", "sleep 0.6; exit 7"];
-    let (status, words) = said(&program);
+    let (status, words) = status_and_error(&program);
     assert!(status == Some(7) && words.contains("a.jfr: File too large"), "{status:?} {words}");
     let mut unheard = limited(&program);
     drop(unheard.stderr.take());
     assert_eq!(unheard.wait().unwrap().code(), Some(7));
     let own = std::process::id().to_string();
-    let (status, words) = said(&["record", &own, "-o", "b.jfr", "--interval", "50ms", "--duration", "400ms"]);
+    let (status, words) =
+        status_and_error(&["record", &own, "-o", "b.jfr", "--interval", "50ms", "--duration", "400ms"]);
     assert!(status == Some(2) && words.contains("b.jfr: File too large"), "{status:?} {words}");
 }
 
 #[test]
 fn a_standard_error_that_takes_nothing_harms_nobody() {
-    let place = Place::new("full");
-    let program = place.static_program();
+    let workspace = Workspace::new("full");
+    let program = workspace.static_program();
     let program = program.to_str().unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     for (arguments, code) in [
@@ -171,15 +174,15 @@ fn a_standard_error_that_takes_nothing_harms_nobody() {
         (&["nonsense"], 2),
         (&[], 2),
     ] {
-        let status = place.plimsoll(arguments).stdout(full()).stderr(full()).status().unwrap();
+        let status = workspace.plimsoll(arguments).stdout(full()).stderr(full()).status().unwrap();
         assert_eq!(status.code(), Some(code), "{arguments:?}: {status}");
     }
 }
 
 #[test]
 fn a_wrong_command_line_names_what_would_be_right() {
-    let place = Place::new("usage");
-    for (arguments, said) in [
+    let workspace = Workspace::new("usage");
+    for (arguments, words) in [
         (&["report"][..], "<TARGET> is missing. Usage: plimsoll report"),
         (&["diff", "1"], "<AFTER> is missing. Usage: plimsoll diff"),
         (&["run"], "<CMD>... is missing. Usage: plimsoll run -- <CMD>..."),
@@ -202,23 +205,24 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["watch", "99999999"], "no process 99999999"),
         (&["watch", "1", "--all"], "cannot be used with"),
     ] {
-        let (code, text) = place.said(arguments);
+        let (code, text) = workspace.status_and_error(arguments);
         assert_eq!(code, Some(2), "{arguments:?}");
-        assert!(text.starts_with("plimsoll: ") && text.contains(said), "{arguments:?}: {text}");
+        assert!(text.starts_with("plimsoll: ") && text.contains(words), "{arguments:?}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
 }
 
 #[test]
 fn a_budget_with_a_mistyped_line_proposes_the_line() {
-    let place = Place::new("budget");
+    let workspace = Workspace::new("budget");
     for (name, hint) in [
         ("java-hep", "'java-hep' isn't a line of the ledger. Did you mean 'java-heap'?"),
         ("RSS", "'RSS' isn't a line of the ledger. Did you mean 'rss'?"),
         ("everything", "'everything' isn't a line of the ledger; expected rss, * or one of "),
     ] {
-        std::fs::write(place.0.join("budget.txt"), format!("rss 2%\n{name} 1m\n")).unwrap();
-        let (code, text) = place.said(&["compare", "--a", "true", "--b", "true", "--budget", "budget.txt"]);
+        std::fs::write(workspace.0.join("budget.txt"), format!("rss 2%\n{name} 1m\n")).unwrap();
+        let (code, text) =
+            workspace.status_and_error(&["compare", "--a", "true", "--b", "true", "--budget", "budget.txt"]);
         assert!(code == Some(2) && text.contains(&format!("budget.txt: line 2: {hint}")), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
@@ -226,10 +230,10 @@ fn a_budget_with_a_mistyped_line_proposes_the_line() {
 
 #[test]
 fn a_fifo_is_refused_and_not_waited_for() {
-    let place = Place::new("fifo");
-    let folder = place.0.join("repository");
+    let workspace = Workspace::new("fifo");
+    let folder = workspace.0.join("repository");
     std::fs::create_dir(&folder).unwrap();
-    for path in [place.0.join("fifo"), folder.join("chunk.jfr")] {
+    for path in [workspace.0.join("fifo"), folder.join("chunk.jfr")] {
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     }
     for arguments in [
@@ -239,47 +243,47 @@ fn a_fifo_is_refused_and_not_waited_for() {
         &["diff", "fifo", "fifo"],
         &["run", "--", "./fifo"],
     ] {
-        let out = place.plimsoll(arguments).output().unwrap();
+        let out = workspace.plimsoll(arguments).output().unwrap();
         assert!(matches!(out.status.code(), Some(2 | 126)), "{arguments:?}: {}", out.status);
     }
 }
 
 #[test]
 fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
-    let place = Place::new("bytes");
+    let workspace = Workspace::new("bytes");
     let name = Path::new(std::ffi::OsStr::from_bytes(b"b\xff\n.json"));
     let run = ["run", "--report", "summary", "--report-to"];
-    let status = place.plimsoll(&run).arg(name).args(["--", "true"]).status().unwrap();
+    let status = workspace.plimsoll(&run).arg(name).args(["--", "true"]).status().unwrap();
     assert!(status.success());
-    assert!(std::fs::read_to_string(place.0.join(name)).unwrap().contains("category"));
-    let out = place.plimsoll(&["report", "--format", "json", "segments", "-o"]).arg(name).output().unwrap();
+    assert!(std::fs::read_to_string(workspace.0.join(name)).unwrap().contains("category"));
+    let out = workspace.plimsoll(&["report", "--format", "json", "segments", "-o"]).arg(name).output().unwrap();
     assert!(out.status.success(), "{out:?}");
-    let out = place.plimsoll(&["report"]).arg(name).output().unwrap();
+    let out = workspace.plimsoll(&["report"]).arg(name).output().unwrap();
     assert!(out.status.success() && out.stdout.starts_with(b"true"), "{out:?}");
-    let out = place.plimsoll(&["diff"]).arg(name).arg(name).output().unwrap();
+    let out = workspace.plimsoll(&["diff"]).arg(name).arg(name).output().unwrap();
     assert!(out.status.success(), "{out:?}");
 }
 
 #[test]
 fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
-    let place = Place::new("script");
-    let script = place.0.join("script");
+    let workspace = Workspace::new("script");
+    let script = workspace.0.join("script");
     // Copied by cp: while this process writes a file, a child that another test forks has it open for writing, too.
     // Until that child's exec the kernel refuses to run the file (ETXTBSY).
     let install = |bytes: &[u8]| {
-        std::fs::write(place.0.join("written"), bytes).unwrap();
-        let status = Command::new("install").arg(place.0.join("written")).arg(&script).status().unwrap();
+        std::fs::write(workspace.0.join("written"), bytes).unwrap();
+        let status = Command::new("install").arg(workspace.0.join("written")).arg(&script).status().unwrap();
         assert!(status.success());
     };
     install(b"echo \"$0 $1\"; exit 7\n");
     for way in [&["run"][..], &["run", "--report", "summary"]] {
-        let out = place.plimsoll(&[way, &["--", "./script", "one"]].concat()).output().unwrap();
+        let out = workspace.plimsoll(&[way, &["--", "./script", "one"]].concat()).output().unwrap();
         assert_eq!((out.status.code(), &*out.stdout), (Some(7), &b"./script one\n"[..]), "{out:?}");
     }
     // An ELF file for another machine is not a script.
     let mut elf = std::fs::read("/bin/true").unwrap();
     elf[18] = 0xf3;
     install(&elf);
-    let (code, text) = place.said(&["run", "--", "./script"]);
+    let (code, text) = workspace.status_and_error(&["run", "--", "./script"]);
     assert_eq!(code, Some(126), "{text}");
 }

@@ -128,10 +128,10 @@ fn each_state(steps: &[Step], mut look: impl FnMut(&[u8], bool)) {
             Step::Write(offset, bytes) => {
                 let mut at = 0;
                 while at < bytes.len() {
-                    let place = *offset as usize + at;
-                    let piece = (4096 - place % 4096).min(bytes.len() - at);
-                    file.resize(file.len().max(place + piece), 0);
-                    file[place..place + piece].copy_from_slice(&bytes[at..at + piece]);
+                    let position = *offset as usize + at;
+                    let piece = (4096 - position % 4096).min(bytes.len() - at);
+                    file.resize(file.len().max(position + piece), 0);
+                    file[position..position + piece].copy_from_slice(&bytes[at..at + piece]);
                     at += piece;
                     look(&file, at == bytes.len());
                 }

@@ -161,7 +161,7 @@ fn resident(image: &Image, range: AddressRange) -> Bytes {
 }
 
 /// A random address of malloc's own data, with its kind.
-fn place(random: &mut Random, quiet: &Glibc, image: &Image, data: AddressRange) -> (u64, &'static str) {
+fn damage(random: &mut Random, quiet: &Glibc, image: &Image, data: AddressRange) -> (u64, &'static str) {
     let arena = &quiet.arenas[random.below(quiet.arenas.len() as u64) as usize];
     let heap = arena.heaps[random.below(arena.heaps.len() as u64) as usize];
     match random.below(6) {
@@ -223,7 +223,7 @@ fn overwritten(arguments: &[&str], seed: u64, rounds: usize) {
         let mut undo = Vec::new();
         let mut how = format!("seed {seed} round {round}:");
         for _ in 0..1 + random.below(6) {
-            let (at, what) = place(&mut random, &quiet, &image, data);
+            let (at, what) = damage(&mut random, &quiet, &image, data);
             let before = image.word(at);
             let value = value(&mut random, &quiet, at, before);
             how += &format!(" {what} {at:#x} {before:#x} → {value:#x}");

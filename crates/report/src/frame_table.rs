@@ -30,7 +30,7 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Default)]
 pub(crate) struct FrameTable {
     lines: Vec<FrameLine>,
-    places: HashMap<FrameLine, u32>,
+    indexes: HashMap<FrameLine, u32>,
     /// Indexed by `FrameId`: the frame's index in `lines`.
     of_profile: Vec<Option<u32>>,
 }
@@ -54,15 +54,15 @@ impl FrameTable {
                 self.of_profile.resize(at + 1, None);
             }
             if self.of_profile[at].is_none() {
-                self.of_profile[at] = Some(self.place(line(profile, *id)));
+                self.of_profile[at] = Some(self.index_of(line(profile, *id)));
             }
         }
     }
 
     /// The index of a frame of any origin.
-    pub(crate) fn place(&mut self, frame: FrameLine) -> u32 {
+    pub(crate) fn index_of(&mut self, frame: FrameLine) -> u32 {
         let next = self.lines.len() as u32;
-        *self.places.entry(frame).or_insert_with_key(|frame| {
+        *self.indexes.entry(frame).or_insert_with_key(|frame| {
             self.lines.push(frame.clone());
             next
         })
@@ -72,8 +72,8 @@ impl FrameTable {
     /// missing.
     pub(crate) fn stack(&self, profile: &Profile, stack: StackId) -> (Vec<u32>, bool) {
         let (frames, truncated) = whole(profile, stack);
-        let place = |id: &FrameId| self.of_profile.get(id.number()).copied().flatten();
-        (frames.iter().filter_map(place).collect(), truncated)
+        let index_of = |id: &FrameId| self.of_profile.get(id.number()).copied().flatten();
+        (frames.iter().filter_map(index_of).collect(), truncated)
     }
 
     pub(crate) fn lines(&self) -> &[FrameLine] {

@@ -199,7 +199,7 @@ struct GapLine {
 }
 
 /// `sites`: the deep stacks, if there are any.
-pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, place: Frames) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, layout: Frames) -> io::Result<()> {
     let mut frames = FrameTable::default();
     let callers: Vec<SiteLine> = books
         .callers
@@ -210,9 +210,9 @@ pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, place: F
     if let Some(sites) = sites {
         frames.add_all(&sites.profile);
     }
-    let texts = (place == Frames::InSites).then(|| frames.texts()).transpose().map_err(io::Error::from)?;
+    let texts = (layout == Frames::InSites).then(|| frames.texts()).transpose().map_err(io::Error::from)?;
     let written = |line| WrittenSite { line, frames: texts.as_deref() };
-    let table = (place == Frames::InTable).then(|| frames.lines());
+    let table = (layout == Frames::InTable).then(|| frames.lines());
     let callers: Vec<WrittenSite> = callers.into_iter().map(written).collect();
     let Some(sites) = sites else { return lines::write(out, &report(books, table, callers, Vec::new())) };
     let each = Each(|| sites_json::lines(sites, &frames).map(written));
@@ -239,7 +239,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Books, Sites), String> {
     if title.schema == SCHEMA {
         let mut frames = FrameTable::default();
         for site in report.sites.iter_mut().chain(&mut report.callers) {
-            site.stack = std::mem::take(&mut site.inline).into_iter().map(|f| frames.place(f)).collect();
+            site.stack = std::mem::take(&mut site.inline).into_iter().map(|f| frames.index_of(f)).collect();
         }
         report.frames = Some(frames.into_lines());
     }
@@ -347,7 +347,7 @@ fn named_line(category: &Category) -> NamedLine {
 
 fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteLine {
     SiteLine {
-        stack: caller.frames.iter().map(|frame| frames.place(frame_line(books, frame))).collect(),
+        stack: caller.frames.iter().map(|frame| frames.index_of(frame_line(books, frame))).collect(),
         inline: Vec::new(),
         category: books.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default(),
         truncated: caller.truncated,
@@ -511,7 +511,7 @@ fn frame(f: FrameLine, modules: &[Module]) -> Frame {
 }
 
 fn caller(s: SiteLine, categories: &[Category], frames: &[Frame]) -> Result<Caller, String> {
-    let frame = |place: u32| frames.get(place as usize).cloned().ok_or_else(|| sites_json::no_frame(place));
+    let frame = |index: u32| frames.get(index as usize).cloned().ok_or_else(|| sites_json::no_frame(index));
     Ok(Caller {
         category: categories.iter().position(|c| c.name == s.category).unwrap_or(0),
         truncated: s.truncated,

@@ -94,8 +94,8 @@ fn columns(series: &Series, from: i64, to: i64) -> Vec<Option<f64>> {
     let width = to.saturating_sub(from).max(1) as f64;
     let mut columns = vec![None; COLUMNS];
     for point in series.points() {
-        let place = ((point.end_ns.saturating_sub(from)) as f64 / width * (COLUMNS - 1) as f64).round();
-        columns[place.clamp(0.0, (COLUMNS - 1) as f64) as usize] =
+        let column = ((point.end_ns.saturating_sub(from)) as f64 / width * (COLUMNS - 1) as f64).round();
+        columns[column.clamp(0.0, (COLUMNS - 1) as f64) as usize] =
             Some(if point.count == 1 { point.last as f64 } else { point.mean() });
     }
     let mut before = None;

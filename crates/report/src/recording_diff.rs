@@ -32,15 +32,15 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
     let mut found: Vec<(&str, &str, ByCurve)> = vec![];
     for (is_after, history) in [(false, before), (true, after)] {
         for section in sections(history) {
-            let place = match found.iter().position(|(id, ..)| *id == section.id) {
-                Some(place) => place,
+            let index = match found.iter().position(|(id, ..)| *id == section.id) {
+                Some(index) => index,
                 None => {
                     found.push((section.id, section.title, BTreeMap::new()));
                     found.len() - 1
                 }
             };
             for row in section.rows {
-                let change = found[place].2.entry((row.measure, row.name.clone())).or_insert(CurveChange {
+                let change = found[index].2.entry((row.measure, row.name.clone())).or_insert(CurveChange {
                     name: row.name,
                     measure: row.measure,
                     before: None,

@@ -139,7 +139,7 @@ struct InSite<'a> {
 
 impl Serialize for InSite<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.stack.iter().filter_map(|place| self.texts.get(*place as usize)))
+        serializer.collect_seq(self.stack.iter().filter_map(|index| self.texts.get(*index as usize)))
     }
 }
 
@@ -222,8 +222,8 @@ pub(crate) fn parse<'a>(
     let table: Vec<FrameId> = table.iter().map(frame).collect();
     for site in lines {
         let mut frames = Vec::with_capacity(site.stack.len() + 1);
-        for place in &site.stack {
-            frames.push(*table.get(*place as usize).ok_or_else(|| no_frame(*place))?);
+        for index in &site.stack {
+            frames.push(*table.get(*index as usize).ok_or_else(|| no_frame(*index))?);
         }
         if site.truncated {
             frames.push(profile.frame(Frame::truncated()));
@@ -268,6 +268,6 @@ pub(crate) fn parse<'a>(
     Ok(of)
 }
 
-pub(crate) fn no_frame(place: u32) -> String {
-    format!("it is a damaged report: there is no frame {place}")
+pub(crate) fn no_frame(index: u32) -> String {
+    format!("it is a damaged report: there is no frame {index}")
 }

@@ -95,11 +95,11 @@ fn json_and_back() {
     let books = server();
     let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     golden("report.json", &written);
-    for place in [json::Frames::InSites, json::Frames::InTable] {
-        let saved = bytes(|out| json::write(out, &books, None, place));
+    for layout in [json::Frames::InSites, json::Frames::InTable] {
+        let saved = bytes(|out| json::write(out, &books, None, layout));
         let read = json::parse(&saved).unwrap().0;
         let again = bytes(|out| json::write(out, &read, None, json::Frames::InSites));
-        assert!(written == again, "a saved report reads as what it was: {place:?}");
+        assert!(written == again, "a saved report reads as what it was: {layout:?}");
     }
 }
 

@@ -106,8 +106,8 @@ fn the_first_screen_needs_no_script() {
     let ledger = plimsoll_report::ledger_json::parse(golden).expect("a ledger");
     let (html, _) = check(&page::of_ledger(&ledger));
     let (_, body) = html.split_once("<body>").expect("a body");
-    let places = ["arena-retention", "MALLOC_ARENA_MAX=4", ">Java heap", ">glibc, free but kept", "Arenas of glibc"];
-    let at: Vec<usize> = places.map(|text| body.find(text).unwrap_or_else(|| panic!("no {text}"))).into();
+    let texts = ["arena-retention", "MALLOC_ARENA_MAX=4", ">Java heap", ">glibc, free but kept", "Arenas of glibc"];
+    let at: Vec<usize> = texts.map(|text| body.find(text).unwrap_or_else(|| panic!("no {text}"))).into();
     assert!(at.is_sorted(), "the verdict comes first, then its remedy, then the lines: {at:?}");
     assert!(body.find("Arenas of glibc") < body.find("application/json"));
 }

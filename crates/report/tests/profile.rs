@@ -480,8 +480,8 @@ fn go_tool_pprof_opens_it() {
 
 /// A site's frames, by its places in the document's table.
 fn frames_of<'a>(json: &'a serde_json::Value, site: &serde_json::Value) -> Vec<&'a serde_json::Value> {
-    let places = site["stack"].as_array().expect("a stack").iter();
-    places.map(|place| &json["frames"][place.as_u64().expect("a place") as usize]).collect()
+    let indexes = site["stack"].as_array().expect("a stack").iter();
+    indexes.map(|index| &json["frames"][index.as_u64().expect("a place") as usize]).collect()
 }
 
 #[test]

@@ -65,10 +65,10 @@ fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<Stri
     let mut symbols = Symbols::new(options, &books, Deadline::after(NAMES));
     let wanted = BTreeMap::from([(0, offsets.iter().copied().collect::<BTreeSet<u64>>())]);
     symbols.ask(&books.modules, &wanted);
-    let place = |p: &plimsoll_tracked::symbols::SourceLocation| {
+    let location = |p: &plimsoll_tracked::symbols::SourceLocation| {
         (p.function.to_string(), p.file.as_ref().map(|f| f.to_string()), p.line)
     };
-    let lines = |o: &u64| symbols.at(0, *o).map(|l| l.places.iter().map(place).collect()).unwrap_or_default();
+    let lines = |o: &u64| symbols.at(0, *o).map(|l| l.functions.iter().map(location).collect()).unwrap_or_default();
     (offsets.iter().map(lines).collect(), symbols.gaps.iter().map(|g| g.reason.clone()).collect())
 }
 
@@ -84,8 +84,8 @@ fn theirs(path: &Path, offsets: &[u64]) -> Lines {
             all.push(Vec::new());
             continue;
         }
-        let place = lines.next().expect("a place");
-        let (file, number) = place.rsplit_once(':').expect("file:line");
+        let location = lines.next().expect("a place");
+        let (file, number) = location.rsplit_once(':').expect("file:line");
         let number = number.split(' ').next().and_then(|n| n.parse().ok()).filter(|n| *n != 0);
         all.last_mut().expect("an address").push((line.into(), (file != "??").then(|| file.into()), number));
     }

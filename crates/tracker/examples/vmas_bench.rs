@@ -29,14 +29,14 @@ fn main() {
         };
     }
     // Mappings of 4 pages with a free page behind each, in an order that is neither ascending nor descending.
-    let place = |n: u64| BASE + (n.wrapping_mul(0x9E37_79B1) % count) * 8 * PAGE;
+    let address = |n: u64| BASE + (n.wrapping_mul(0x9E37_79B1) % count) * 8 * PAGE;
     for n in 0..count {
-        book.map(place(n), 4 * PAGE, attributes(n % 50), Placement::Chosen, post!());
+        book.map(address(n), 4 * PAGE, attributes(n % 50), Placement::Chosen, post!());
     }
     let start = std::time::Instant::now();
     let mut ops = 0;
     for n in 0..rounds {
-        let at = place(black_box(n) * 7);
+        let at = address(black_box(n) * 7);
         ops += 2;
         match kind.as_str() {
             // mmap in a hole and munmap of it

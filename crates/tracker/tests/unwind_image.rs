@@ -92,7 +92,7 @@ fn frame_sizes_are_those_of_debug_frame() {
     let section = file.section_by_name(".debug_frame").expect("debug info").uncompressed_data().expect("readable");
     let frames = DebugFrame::from(EndianSlice::new(&section, LittleEndian));
     let mut context = UnwindContext::new();
-    let (mut places, mut different) = (0u64, Vec::new());
+    let (mut addresses, mut different) = (0u64, Vec::new());
     let bases = BaseAddresses::default();
     let mut entries = frames.entries(&bases);
     while let Some(entry) = entries.next().expect("well formed") {
@@ -111,13 +111,13 @@ fn frame_sizes_are_those_of_debug_frame() {
                 if cfa(bytes, at) != Some(*offset as i32) {
                     different.push((pc, *offset, cfa(bytes, at)));
                 }
-                places += 1;
+                addresses += 1;
             }
         }
     }
-    assert!(places > 500_000, "{places} places");
-    let share = different.len() as f64 / places as f64;
-    assert!(share < 0.001, "{} of {places}: {:x?}", different.len(), &different[..different.len().min(40)]);
+    assert!(addresses > 500_000, "{addresses} places");
+    let share = different.len() as f64 / addresses as f64;
+    assert!(share < 0.001, "{} of {addresses}: {:x?}", different.len(), &different[..different.len().min(40)]);
 }
 
 /// Code that the test generates: methods with known frames, decoys inside them, with and without padding between them.
@@ -238,8 +238,8 @@ fn any_bytes_are_answered() {
             let piece = prologues[random.below(4) as usize];
             let at = random.below(200) as usize & !15;
             for (i, b) in piece.iter().enumerate() {
-                if let Some(place) = text.get_mut(at + i) {
-                    *place = *b;
+                if let Some(byte) = text.get_mut(at + i) {
+                    *byte = *b;
                 }
             }
         }

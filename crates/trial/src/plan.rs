@@ -20,8 +20,8 @@ mod tests {
     #[test]
     fn over_two_rounds_each_row_has_the_same_mean_position() {
         for rows in 1..9 {
-            let place = |round, row| order(round, rows).iter().position(|one| *one == row).expect("each row runs");
-            let sums: Vec<usize> = (0..rows).map(|row| place(0, row) + place(1, row)).collect();
+            let position = |round, row| order(round, rows).iter().position(|one| *one == row).expect("each row runs");
+            let sums: Vec<usize> = (0..rows).map(|row| position(0, row) + position(1, row)).collect();
             assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
         }
         assert_eq!(order(4, 3), order(0, 3));

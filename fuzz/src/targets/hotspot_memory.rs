@@ -32,8 +32,8 @@ pub fn run(bytes: &[u8]) {
         mirror_size: at(6),
         objects,
     };
-    if let Some(place) = direct::place(&image, &direct_fields) {
-        direct::direct_buffers(&image, &direct_fields, place);
+    if let Some(classes) = direct::find_classes(&image, &direct_fields) {
+        direct::direct_buffers(&image, &direct_fields, classes);
     }
     let heap_fields = heap::HeapFields {
         heap: at(7),

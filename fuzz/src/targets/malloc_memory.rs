@@ -37,12 +37,12 @@ pub fn opened(image: &Image) -> Option<OpenedHeap> {
 
 /// The heap of Go's runtime in the program.
 pub fn go(image: &Image) -> Option<OpenedHeap> {
-    let places = golang::Places {
+    let mappings = golang::GoMappings {
         anonymous: Anonymous::of(&image.vmas),
         writable: Anonymous::of_writable(&image.vmas),
         named: Vec::new(),
     };
-    golang::walk(image, &data_of(image, "/app/image"), &places).ok()
+    golang::walk(image, &data_of(image, "/app/image"), &mappings).ok()
 }
 
 pub fn run(bytes: &[u8]) {

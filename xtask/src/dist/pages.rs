@@ -8,7 +8,7 @@ use super::Release;
 use crate::stage::{Result, must, repository};
 
 /// In a package: each kind of page, and the folder for it below /usr/share.
-const PLACES: [(&str, &str); 3] = [
+const INSTALLED: [(&str, &str); 3] = [
     ("completions/plimsoll.bash", "bash-completion/completions/plimsoll"),
     ("completions/_plimsoll", "zsh/vendor-completions/_plimsoll"),
     ("completions/plimsoll.fish", "fish/vendor_completions.d/plimsoll.fish"),
@@ -63,10 +63,10 @@ pub fn install(pages: &Path, share: &Path) -> Result<()> {
         fs::copy(entry.path(), &copy)?;
         must(Command::new("gzip").args(["-n", "-9"]).arg(copy))?;
     }
-    for (page, place) in PLACES {
-        let place = share.join(place);
-        fs::create_dir_all(place.parent().ok_or("a place without a folder")?)?;
-        fs::copy(pages.join(page), place)?;
+    for (page, destination) in INSTALLED {
+        let destination = share.join(destination);
+        fs::create_dir_all(destination.parent().ok_or("a place without a folder")?)?;
+        fs::copy(pages.join(page), destination)?;
     }
     Ok(())
 }

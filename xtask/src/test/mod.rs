@@ -85,13 +85,13 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         left.push(of_group.len());
         pieces.extend(of_group);
     }
-    let places: Vec<(usize, String)> = pieces.iter().map(|piece| (piece.group, piece.what.clone())).collect();
+    let started: Vec<(usize, String)> = pieces.iter().map(|piece| (piece.group, piece.what.clone())).collect();
     let mut outcomes = vec![Outcome::default(); options.groups.len()];
     let mut screen = Screen::new(&options.groups, &built, &seconds);
     // Some tests of test-full fill the machine, others measure, so there each program waits for the one before.
     let busy = if full { 0 } else { cpus() };
     schedule::run(pieces, busy, &mut |at, event| {
-        let (group, what) = (places[at].0, &places[at].1);
+        let (group, what) = (started[at].0, &started[at].1);
         match event {
             Event::Began => {
                 sockets::clear(Path::new("/tmp"));

@@ -108,16 +108,16 @@ mod tests {
         seen
     }
 
-    fn place(seen: &[String], what: &str) -> usize {
+    fn position(seen: &[String], what: &str) -> usize {
         seen.iter().position(|line| line == what).unwrap_or_else(|| panic!("no {what} in {seen:?}"))
     }
 
     #[test]
     fn the_next_piece_starts_in_the_tail_of_the_one_before() {
         let seen = play(&[Some(5), Some(4), None, Some(1)], 2);
-        assert_eq!(place(&seen, "1+"), place(&seen, "0:4") + 1, "{seen:?}");
-        assert!(place(&seen, "2+") > place(&seen, "1:3"), "{seen:?}");
-        assert!(place(&seen, "3+") > place(&seen, "2-"), "a command has the machine to itself: {seen:?}");
+        assert_eq!(position(&seen, "1+"), position(&seen, "0:4") + 1, "{seen:?}");
+        assert!(position(&seen, "2+") > position(&seen, "1:3"), "{seen:?}");
+        assert!(position(&seen, "3+") > position(&seen, "2-"), "a command has the machine to itself: {seen:?}");
     }
 
     #[test]

@@ -256,11 +256,11 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
         false => process.unwilling("attached to", ""),
     })?;
     for directory in library_directory::candidates(&process.target, child.user().uid) {
-        let written = library_directory::open(&mut child, &directory).and_then(|mut place| {
-            let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::library_bytes()?)?;
+        let written = library_directory::open(&mut child, &directory).and_then(|mut opened| {
+            let library = opened.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::library_bytes()?)?;
             let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
-            let written = (library, place.write(&name, &blob)?);
-            place.prune();
+            let written = (library, opened.write(&name, &blob)?);
+            opened.prune();
             Ok(written)
         });
         let reason = match written {

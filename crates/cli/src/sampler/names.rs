@@ -65,8 +65,8 @@ impl Names {
             // No instant waits for this thread, so it has its own deadline.
             let mut symbols = Symbols::new(&options, &books, Deadline::after(NAMES));
             let found = missing.into_iter().map(|(module, offsets)| {
-                let places = find(&mut symbols, &books, &module, offsets);
-                (module, places)
+                let locations = find(&mut symbols, &books, &module, offsets);
+                (module, locations)
             });
             let found = found.collect();
             let spent = clock_gettime(ClockId::ThreadCPUTime);
@@ -112,13 +112,14 @@ fn find(
     match index {
         Some(index) => {
             symbols.ask(&books.modules, &BTreeMap::from([(index, offsets.clone())]));
-            let places = |offset| symbols.at(index, offset).map(|location| location.places.clone()).unwrap_or_default();
-            offsets.into_iter().map(|offset| (offset, places(offset))).collect()
+            let locations =
+                |offset| symbols.at(index, offset).map(|location| location.functions.clone()).unwrap_or_default();
+            offsets.into_iter().map(|offset| (offset, locations(offset))).collect()
         }
         None => {
             // A JIT listed this code under this address. Other code may take the address later, but that is rare.
-            let place = |name: String| SourceLocation { function: name.into(), file: None, line: None, java: false };
-            let named = |at| (at, symbols.jit(Avma(at)).map(place).into_iter().collect());
+            let location = |name: String| SourceLocation { function: name.into(), file: None, line: None, java: false };
+            let named = |at| (at, symbols.jit(Avma(at)).map(location).into_iter().collect());
             offsets.into_iter().map(named).collect()
         }
     }

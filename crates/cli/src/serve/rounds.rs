@@ -227,10 +227,10 @@ impl Rounds {
         let all: Vec<Identity> = self.targets.keys().copied().collect();
         let order = all.iter().cycle().skip(self.first % all.len().max(1)).take(all.len());
         let mut next = None;
-        for (place, identity) in order.enumerate() {
+        for (index, identity) in order.enumerate() {
             let may_query = thread_time().saturating_sub(before) < budget;
             if !may_query || Instant::now() >= until {
-                next.get_or_insert(self.first + place);
+                next.get_or_insert(self.first + index);
             }
             if Instant::now() >= until {
                 break;

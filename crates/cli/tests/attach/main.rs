@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod environments;
 mod kit;
 mod native;
-mod places;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;

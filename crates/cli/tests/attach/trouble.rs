@@ -6,8 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::environments::{can_contain, contained};
 use crate::kit::{Java, PLIMSOLL, jdks, plimsoll, scratch};
-use crate::places::{can_contain, contained};
 use crate::stage::is_full;
 
 fn begin(arguments: &[&str]) -> Child {

@@ -247,11 +247,11 @@ impl Drop for Redis {
 }
 
 impl Redis {
-    fn start(place: &Path) -> Redis {
-        let socket = place.join("redis.sock");
+    fn start(folder: &Path) -> Redis {
+        let socket = folder.join("redis.sock");
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--jemalloc-bg-thread", "no", "--unixsocket"]);
-        command.arg(&socket).arg("--dir").arg(place).stdout(Stdio::null());
+        command.arg(&socket).arg("--dir").arg(folder).stdout(Stdio::null());
         let redis = Redis { child: command.spawn().expect("redis-server starts"), socket };
         for _ in 0..6000 {
             if UnixStream::connect(&redis.socket).is_ok() {
@@ -285,8 +285,8 @@ fn redis_s_heap_is_split_as_malloc_stats_says_and_a_purge_gives_back_what_was_sa
     if Command::new("redis-server").arg("--version").output().is_err() {
         return skip("redis", "redis-server is not installed");
     }
-    let place = fresh("redis-explain");
-    let redis = Redis::start(&place);
+    let folder = fresh("redis-explain");
+    let redis = Redis::start(&folder);
     let value = |key: u32| "x".repeat([40, 100, 300, 900][key as usize * 7 % 13 % 4]);
     redis.send((0..120_000).map(|key| format!("SET k{key} {}\r\n", value(key))));
     redis.send((0..120_000).filter(|key| key % 8 != 0).map(|key| format!("DEL k{key}\r\n")));
@@ -313,18 +313,18 @@ fn redis_s_heap_is_split_as_malloc_stats_says_and_a_purge_gives_back_what_was_sa
     assert_eq!(typed(purge["how"].as_str().unwrap()).trim(), "OK");
     let purged = explain(redis.child.id(), &[]);
     is_near("saving", before - purged.0["rss_bytes"].as_u64().unwrap(), purge["saving_bytes"].as_u64().unwrap());
-    loads_its_values_anew(redis, &place, &purged);
+    loads_its_values_anew(redis, &folder, &purged);
 }
 
 /// What the verdict proposes for the rest: free blocks beside live ones, which no purge returns.
-fn loads_its_values_anew(mut redis: Redis, place: &Path, purged: &Explained) {
+fn loads_its_values_anew(mut redis: Redis, folder: &Path, purged: &Explained) {
     let verdict = purged.verdict("allocator-retention");
     let reload = verdict["remedies"].as_array().unwrap().last().unwrap();
     assert!(reload["how"].as_str().unwrap().contains("SHUTDOWN SAVE"), "{verdict:#}");
     let keys = redis.asked(&["DBSIZE"]);
     typed(reload["how"].as_str().unwrap());
     redis.child.wait().expect("it saves and ends");
-    let redis = Redis::start(place);
+    let redis = Redis::start(folder);
     assert_eq!(redis.asked(&["DBSIZE"]), keys);
     let kept = |explained: &Explained| -> u64 {
         ["beside live blocks", "(dirty)"].iter().map(|part| explained.child("other-allocator", part)).sum()

@@ -15,8 +15,8 @@ fn saved(fixture: &Fixture, file: &Path) {
 
 #[test]
 fn growth_since_an_earlier_reading_is_told_line_by_line() {
-    let place = fresh("grows");
-    let [go, done, before] = ["go", "done", "before.json"].map(|name| place.join(name));
+    let folder = fresh("grows");
+    let [go, done, before] = ["go", "done", "before.json"].map(|name| folder.join(name));
     let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap()]);
     saved(&fixture, &before);
     std::fs::write(&go, "").unwrap();
@@ -44,15 +44,15 @@ fn growth_since_an_earlier_reading_is_told_line_by_line() {
     let mib: f64 = change.split(' ').next().unwrap().parse().unwrap();
     assert!((mib * MIB as f64 - truth as f64).abs() <= truth as f64 * 0.03, "{text}");
     assert!(text.lines().any(|line| line.contains("RSS since the baseline")), "{text}");
-    std::fs::remove_dir_all(place).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// The command that `unclear` prints, step by step: the program grows where it says to wait.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
-    let place = fresh("settles");
-    let [go, done] = ["go", "done"].map(|name| place.join(name));
+    let folder = fresh("settles");
+    let [go, done] = ["go", "done"].map(|name| folder.join(name));
     let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap(), "64"]);
     let explained = explain(fixture.pid(), &[]);
     let unclear = explained.verdict("unclear");
@@ -72,7 +72,7 @@ fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
             continue;
         }
         let mut shell = Command::new("sh");
-        let output = shell.args(["-c", step]).env("PATH", &path).current_dir(&place).output().unwrap();
+        let output = shell.args(["-c", step]).env("PATH", &path).current_dir(&folder).output().unwrap();
         assert!(output.status.success(), "{step}: {}", String::from_utf8_lossy(&output.stderr));
         said = String::from_utf8(output.stdout).unwrap();
     }
@@ -82,20 +82,20 @@ fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
     let truth = fixture.truth("growth") as f64 / MIB as f64;
     assert!(grown.contains(" MiB") && (mib - truth).abs() <= truth * 0.1, "{said}");
     assert!(lines.next().is_some_and(|frame| frame.trim_start().starts_with("take")), "{said}");
-    std::fs::remove_dir_all(place).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn only_an_earlier_reading_of_this_process_is_a_baseline() {
     let [one, other] = [Fixture::c("healthy", &["8"]), Fixture::c("healthy", &["8"])];
-    let place = fresh("baselines");
-    let [good, foreign, old, none] = ["good", "foreign", "old", "none"].map(|name| place.join(name));
+    let folder = fresh("baselines");
+    let [good, foreign, old, none] = ["good", "foreign", "old", "none"].map(|name| folder.join(name));
     saved(&one, &good);
     saved(&other, &foreign);
     let text = std::fs::read_to_string(&good).unwrap();
     let time = text.split("\"time\"").nth(1).unwrap().split('"').nth(1).unwrap();
     std::fs::write(&old, text.replace(time, "2020-02-29T00:00:00.000Z")).unwrap();
-    let unreadable = place.join("missing");
+    let unreadable = folder.join("missing");
     std::fs::write(&none, "{\"schema\":\"plimsoll.report/1\"}").unwrap();
     assert_eq!(run(one.pid(), &["--baseline", good.to_str().unwrap()]).status.code(), Some(0));
     for (file, words) in [
@@ -109,5 +109,5 @@ fn only_an_earlier_reading_of_this_process_is_a_baseline() {
         assert_eq!(output.status.code(), Some(2), "{}: {error}", file.display());
         assert!(error.contains(words) && error.trim_end().lines().count() == 1, "{error}");
     }
-    std::fs::remove_dir_all(place).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }

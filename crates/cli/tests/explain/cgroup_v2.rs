@@ -23,7 +23,7 @@ fn stat(anon: u64, file: u64, inactive: u64, shmem: u64, kernel: u64, sock: u64)
 /// both.
 struct Contained {
     fixture: Option<Fixture>,
-    place: PathBuf,
+    directory: PathBuf,
     group: String,
 }
 
@@ -38,14 +38,14 @@ impl Contained {
     fn new(namespace: Namespace) -> Option<Contained> {
         let name = if namespace == Namespace::Own { "own" } else { "shared" };
         let group = format!("plimsoll-{name}-{}", std::process::id());
-        let place = fresh(&format!("cgroup-v2-{name}"));
+        let directory = fresh(&format!("cgroup-v2-{name}"));
         // Works also where `inner` is a mount point, after `outer` has been laid over the group above.
-        std::fs::create_dir_all(place.join("outer/inner")).unwrap();
-        std::fs::create_dir_all(place.join("inner")).unwrap();
-        std::fs::create_dir_all(place.join("hierarchy")).unwrap();
+        std::fs::create_dir_all(directory.join("outer/inner")).unwrap();
+        std::fs::create_dir_all(directory.join("inner")).unwrap();
+        std::fs::create_dir_all(directory.join("hierarchy")).unwrap();
         let write = |folder: &str, files: &[(&str, String)]| {
             for (file, text) in files {
-                std::fs::write(place.join(folder).join(file), text).unwrap();
+                std::fs::write(directory.join(folder).join(file), text).unwrap();
             }
         };
         write(
@@ -81,16 +81,16 @@ impl Contained {
         };
         // The hierarchies of version 1 are hidden: a machine that runs version 2 has none.
         let script = format!(
-            "set -e; cd \"{place}\"; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
+            "set -e; cd \"{directory}\"; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
              echo $$ >hierarchy/{group}/inner/cgroup.procs; umount -l /sys/fs/cgroup || true; \
              exec unshare --mount {outside} sh -c 'set -e; {inside}; exec \"{program}\" 64'",
-            place = place.display(),
+            directory = directory.display(),
             program = compiled("healthy", &[]).display(),
         );
-        let mut contained = Contained { fixture: None, place, group };
+        let mut contained = Contained { fixture: None, directory, group };
         let probe = Command::new("unshare")
             .args(["--mount", "mount", "-t", "cgroup2", "none"])
-            .arg(contained.place.join("hierarchy"))
+            .arg(contained.directory.join("hierarchy"))
             .output();
         if !is_root() || !probe.is_ok_and(|output| output.status.success()) {
             skip("cgroup v2", "needs root that may mount");
@@ -124,8 +124,8 @@ impl Drop for Contained {
              rmdir hierarchy/{0}/inner hierarchy/{0} && break; sleep 0.1; done",
             self.group
         );
-        let _ = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(&self.place).output();
-        let _ = std::fs::remove_dir_all(&self.place);
+        let _ = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(&self.directory).output();
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

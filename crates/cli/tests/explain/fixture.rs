@@ -24,10 +24,10 @@ pub fn scratch() -> &'static Path {
 /// An empty folder for this process. PIDs are reused, so a failed or killed run may have left files under the same
 /// name.
 pub fn fresh(name: &str) -> PathBuf {
-    let place = scratch().join(format!("{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&place);
-    std::fs::create_dir_all(&place).expect("scratch");
-    place
+    let folder = scratch().join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("scratch");
+    folder
 }
 
 /// A fixture that has done its work and now waits. Killed when dropped.

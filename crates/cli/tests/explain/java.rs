@@ -14,12 +14,12 @@ const MIB: u64 = 1 << 20;
 fn classes() -> &'static PathBuf {
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     CLASSES.get_or_init(|| {
-        let place = scratch().join("classes");
+        let folder = scratch().join("classes");
         let sources = std::fs::read_dir(root().join("fixtures/explain")).expect("fixtures");
         let sources =
             sources.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "java"));
-        assert!(javac().arg("-d").arg(&place).args(sources).status().expect("javac runs").success());
-        place
+        assert!(javac().arg("-d").arg(&folder).args(sources).status().expect("javac runs").success());
+        folder
     })
 }
 

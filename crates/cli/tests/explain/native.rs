@@ -222,13 +222,13 @@ fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
     if !is_root() {
         return skip("namespaces", "needs root");
     }
-    let place = scratch().join("chroot");
-    std::fs::create_dir_all(&place).unwrap();
-    executable::copy(compiled("healthy", &["-static"]), place.join("healthy"));
+    let folder = scratch().join("chroot");
+    std::fs::create_dir_all(&folder).unwrap();
+    executable::copy(compiled("healthy", &["-static"]), folder.join("healthy"));
     let fixture = Fixture::run(
         Command::new("unshare")
             .args(["--pid", "--mount", "--kill-child", "--fork", "chroot"])
-            .arg(&place)
+            .arg(&folder)
             .args(["/healthy", "32"]),
     );
     // unshare forks: the target is its child.

@@ -59,8 +59,8 @@ pub fn read_report(text: &str) -> Value {
     let Some(frames) = report["frames"].as_array().cloned() else { return report };
     for list in ["sites", "callers"] {
         for site in report.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let places = site["stack"].as_array().expect("a stack").iter();
-            let own = places.map(|place| frames[place.as_u64().expect("a place") as usize].clone());
+            let indexes = site["stack"].as_array().expect("a stack").iter();
+            let own = indexes.map(|index| frames[index.as_u64().expect("a place") as usize].clone());
             site["frames"] = own.collect();
         }
     }

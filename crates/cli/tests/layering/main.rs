@@ -446,7 +446,7 @@ fn only_readers_open_anything() {
     }
     // Pure code has none of these calls even in a file called read.rs, and no clock.
     for (path, code) in OUTSIDE.into_iter().flat_map(sources) {
-        if PURE.iter().any(|place| path.starts_with(&format!("crates/{place}"))) {
+        if PURE.iter().any(|prefix| path.starts_with(&format!("crates/{prefix}"))) {
             assert_eq!(opens(&code).or(code.contains("SystemTime").then_some("a clock")), None, "{path}");
         }
     }
@@ -500,11 +500,11 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
 #[test]
 fn files_of_others_are_opened_in_one_place() {
     let calls = |code: &str| OPENERS.iter().map(|call| code.matches(call).count()).sum::<usize>();
-    let mut places = 0;
+    let mut openings = 0;
     for (path, code) in OUTSIDE.into_iter().chain(["report", "cli"]).flat_map(sources) {
         let found = calls(&code);
         if path.starts_with("crates/process/src/foreign") {
-            places += found;
+            openings += found;
             continue;
         }
         let may = MAY_OPEN.iter().find(|(file, ..)| *file == path).map_or(0, |(_, number, _)| *number);
@@ -513,7 +513,7 @@ fn files_of_others_are_opened_in_one_place() {
             "{path}: open files of others through process/src/foreign, or give a reason in MAY_OPEN"
         );
     }
-    assert!(places >= 8, "foreign/ opens in {places} places: does this test still see it?");
+    assert!(openings >= 8, "foreign/ opens in {openings} places: does this test still see it?");
 }
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one

@@ -3,20 +3,20 @@
 use crate::reader::Value;
 use crate::stage::{jdk, must, repository, say};
 use crate::values::sums_hold;
-use crate::{Place, events};
+use crate::{Workspace, events};
 
 #[test]
 fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
-    let place = Place::new("java");
+    let workspace = Workspace::new("java");
     let source = repository().join("fixtures/java/recording/Packers.java");
-    must(jdk(17).expect("JDK 17 (run .ci/setup)").tool("javac").arg("-d").arg(place.path("")).arg(source));
+    must(jdk(17).expect("JDK 17 (run .ci/setup)").tool("javac").arg("-d").arg(workspace.path("")).arg(source));
     for major in [17, 25] {
         let java = jdk(major).expect("a JDK (run .ci/setup)").bin("java");
-        let mut command = place.plimsoll(&["record", "-o", "j.jfr", "--"]);
+        let mut command = workspace.plimsoll(&["record", "-o", "j.jfr", "--"]);
         command.arg(java).args(["-Xmx128m", "-cp", ".", "Packers"]);
         let output = command.output().expect("plimsoll starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let read = place.read("j.jfr");
+        let read = workspace.read("j.jfr");
 
         let target = events(&read, "plimsoll.Target").last().expect("a target");
         assert_eq!(target.text("runtime"), "hotspot", "JDK {major}");
@@ -52,7 +52,8 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         assert!(live * 2 > total.long("live"));
         assert!(sums_hold(&read) > 20);
         // Our own reader finds the same stacks and the same sums.
-        let ours = place.plimsoll(&["report", "j.jfr", "--by", "site", "--format", "folded"]).output().expect("starts");
+        let ours =
+            workspace.plimsoll(&["report", "j.jfr", "--by", "site", "--format", "folded"]).output().expect("starts");
         let lines = String::from_utf8(ours.stdout).expect("UTF-8");
         let amount = |line: &str| line.rsplit_once(' ').and_then(|(_, n)| n.parse::<u64>().ok()).expect("an amount");
         let leaked = lines.lines().filter(|line| line.contains(";Packers.leak;"));
@@ -60,10 +61,10 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         assert_eq!(leaked.map(amount).sum::<u64>(), live, "JDK {major}: {lines}");
         assert_eq!(lines.lines().map(amount).sum::<u64>(), total.long("live"), "JDK {major}");
         // Native blocks by the class that requested them.
-        let ours = place.plimsoll(&["report", "j.jfr", "--by", "class"]).output().expect("starts");
+        let ours = workspace.plimsoll(&["report", "j.jfr", "--by", "class"]).output().expect("starts");
         let classes = String::from_utf8(ours.stdout).expect("UTF-8");
         assert!(classes.lines().any(|line| line.ends_with("java.util.zip.Deflater")), "JDK {major}: {classes}");
-        std::fs::remove_file(place.path("j.jfr")).expect("a recording");
+        std::fs::remove_file(workspace.path("j.jfr")).expect("a recording");
     }
 }
 

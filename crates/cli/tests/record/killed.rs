@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use crate::values::sums_hold;
-use crate::{Place, Running, cgroup, events, reader, readers, stage, wait_until};
+use crate::{Running, Workspace, cgroup, events, reader, readers, stage, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,15 +23,15 @@ fn instants_of(read: &reader::Read) -> impl Iterator<Item = u64> {
 
 #[test]
 fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
-    let place = Place::new("killed-recorder");
-    let target = Running::ready(place.plimsoll(&["run", "--"]).arg(place.steps()).args(["5000", "500"]));
-    std::fs::create_dir(place.path("files")).expect("the folder is new");
+    let workspace = Workspace::new("killed-recorder");
+    let target = Running::ready(workspace.plimsoll(&["run", "--"]).arg(workspace.steps()).args(["5000", "500"]));
+    std::fs::create_dir(workspace.path("files")).expect("the folder is new");
     let (mut random, rounds) = (Random(1), rounds());
     let (mut kept, mut instants, mut latest) = (0, 0, Vec::new());
     for round in 0..rounds {
         let name = format!("files/{round:03}.jfr");
         let mut recorder = Running(
-            place
+            workspace
                 .plimsoll(&["record", &target.pid(), "-o", &name, "--interval", "10ms"])
                 .stderr(Stdio::null())
                 .spawn()
@@ -40,22 +40,22 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
         // The kill comes before the first instant, or after one, or after some dozens. The sleep below moves it to any
         // phase of an instant.
         if round % 8 != 0 {
-            wait_until("the file", || place.path(&name).exists());
+            wait_until("the file", || workspace.path(&name).exists());
             let more = if round % 5 == 0 { 2 + random.below(30) as usize } else { 1 };
             // An instant may be written while the test reads.
             let seen = |bytes: Vec<u8>| reader::read(&bytes).map_or(0, |read| instants_of(&read).count());
-            wait_until("instants", || std::fs::read(place.path(&name)).map_or(0, seen) >= more);
+            wait_until("instants", || std::fs::read(workspace.path(&name)).map_or(0, seen) >= more);
         }
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         let killed_at = now_ns();
         recorder.0.kill().expect("our child");
         recorder.0.wait().expect("our child");
-        if !place.path(&name).exists() {
+        if !workspace.path(&name).exists() {
             assert_eq!(round % 8, 0, "a file that was there stays");
             continue;
         }
         kept += 1;
-        let read = place.read(&name);
+        let read = workspace.read(&name);
         sums_hold(&read);
         let times: Vec<u64> = instants_of(&read).collect();
         assert!(!times.is_empty(), "a file in place has its first instant");
@@ -72,30 +72,30 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
         latest[latest.len() / 2] / 1_000_000
     ));
     // The temporary file has a hidden name; a killed recorder leaves it behind.
-    for entry in std::fs::read_dir(place.path("files")).expect("the folder").flatten() {
+    for entry in std::fs::read_dir(workspace.path("files")).expect("the folder").flatten() {
         if entry.file_name().to_string_lossy().starts_with('.') {
             std::fs::remove_file(entry.path()).expect("ours");
         }
     }
-    readers::open_all(&place.path("files"), kept);
+    readers::open_all(&workspace.path("files"), kept);
 }
 
 #[test]
 fn a_recording_of_a_killed_target_ends_with_its_last_books() {
-    let place = Place::new("killed-target");
-    let program = place.steps();
+    let workspace = Workspace::new("killed-target");
+    let program = workspace.steps();
     let (mut random, rounds) = (Random(2), rounds());
-    std::fs::create_dir(place.path("files")).expect("the folder is new");
+    std::fs::create_dir(workspace.path("files")).expect("the folder is new");
     let mut grown = 0;
     for round in 0..rounds / 4 {
         // One recorder, four targets at a time: their ends come at different phases of an instant.
         let targets: Vec<Running> = (0..4)
-            .map(|_| Running::ready(place.plimsoll(&["run", "--"]).arg(&program).args(["20000", "300"])))
+            .map(|_| Running::ready(workspace.plimsoll(&["run", "--"]).arg(&program).args(["20000", "300"])))
             .collect();
         let pids: Vec<String> = targets.iter().map(Running::pid).collect();
         let pattern = format!("files/{round:02}-%p.jfr");
         let mut recorder = Running(
-            place
+            workspace
                 .plimsoll(&["record", "-o", &pattern, "--interval", "20ms"])
                 .args(&pids)
                 .stderr(Stdio::null())
@@ -103,7 +103,7 @@ fn a_recording_of_a_killed_target_ends_with_its_last_books() {
                 .expect("plimsoll starts"),
         );
         let file = |pid: &str| pattern.replace("%p", pid);
-        wait_until("all files", || pids.iter().all(|pid| place.path(&file(pid)).exists()));
+        wait_until("all files", || pids.iter().all(|pid| workspace.path(&file(pid)).exists()));
         for mut target in targets {
             std::thread::sleep(Duration::from_micros(random.below(30_000)));
             target.0.kill().expect("our child");
@@ -111,11 +111,11 @@ fn a_recording_of_a_killed_target_ends_with_its_last_books() {
         }
         assert!(recorder.0.wait().expect("our child").success(), "it ends with its last target");
         for pid in &pids {
-            let read = place.read(&file(pid));
+            let read = workspace.read(&file(pid));
             sums_hold(&read);
             let end = events(&read, "plimsoll.TargetEnd").next().unwrap_or_else(|| panic!("{pid} has no end"));
             assert_eq!(end.text("state"), "killed");
-            let reported = place.plimsoll(&["report", pid, "--format", "json"]).output().expect("plimsoll starts");
+            let reported = workspace.plimsoll(&["report", pid, "--format", "json"]).output().expect("plimsoll starts");
             let reported: serde_json::Value = serde_json::from_slice(&reported.stdout).expect("JSON of a dead segment");
             assert_eq!(reported["state"], "dead");
             let last = events(&read, "plimsoll.Total").last().expect("books");
@@ -131,7 +131,7 @@ fn a_recording_of_a_killed_target_ends_with_its_last_books() {
     }
     let enough = if stage::is_full() { rounds / 4 } else { 0 };
     assert!(grown > enough, "in {grown} of {rounds} the segment knew of more than the last instant");
-    readers::open_all(&place.path("files"), rounds);
+    readers::open_all(&workspace.path("files"), rounds);
 }
 
 trait FromTheEnd {
@@ -160,31 +160,32 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
         Err(reason) => return stage::say(&format!("record oom: skipped, {reason}")),
     };
     group.limit(64 << 20);
-    let place = Place::new("oom");
+    let workspace = Workspace::new("oom");
     // 40 steps of 1 MB; after the recording has seen them, as many more as the memory allows.
     // The recorder is in the group, too: it is small, and the kernel kills the biggest process.
-    let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "50ms", "--"]);
-    recorder.arg(place.steps()).args(["1000000", "10000", "40", "go"]);
+    let mut recorder = workspace.plimsoll(&["record", "-o", "oom.jfr", "--interval", "50ms", "--"]);
+    recorder.arg(workspace.steps()).args(["1000000", "10000", "40", "go"]);
     let mut command = group.wrap(&recorder);
-    command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    command.current_dir(workspace.path("")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut recorder = Running(command.spawn().expect("plimsoll starts"));
     wait_until("a ledger with them", || {
         // An instant may be written while the test reads.
-        let bytes = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
+        let bytes = std::fs::read(workspace.path("oom.jfr")).unwrap_or_default();
         reader::read(&bytes).is_ok_and(|read| grown_lines(&read).max() > Some(16 << 20))
     });
-    std::fs::write(place.path("go"), "").expect("the folder is ours");
+    std::fs::write(workspace.path("go"), "").expect("the folder is ours");
     let status = recorder.0.wait().expect("our child");
     assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
     assert!(group.oom_kills() >= 1);
-    let read = place.read("oom.jfr");
+    let read = workspace.read("oom.jfr");
     let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
     assert_eq!((end.text("state"), end.long("signal"), end.long("oomKilled")), ("killed", 9, 1), "{end:?}");
     assert!(end.text("how").contains("memory limit"), "{end:?}");
     // The first line of each report says so: the report of the recording, and that of the segment that the process
     // left.
     let report = |target: &str, format: &str| {
-        let output = place.plimsoll(&["report", target, "--format", format]).current_dir(place.path("")).output();
+        let output =
+            workspace.plimsoll(&["report", target, "--format", format]).current_dir(workspace.path("")).output();
         String::from_utf8(output.expect("plimsoll starts").stdout).expect("UTF-8")
     };
     let pid = events(&read, "plimsoll.Target").next().expect("a target").long("pid").to_string();
@@ -198,9 +199,9 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
             "{target}"
         );
     }
-    let output = place.plimsoll(&["report", &pid, "--format", "jfr", "-o", "dead.jfr"]).output();
+    let output = workspace.plimsoll(&["report", &pid, "--format", "jfr", "-o", "dead.jfr"]).output();
     assert!(output.expect("plimsoll starts").status.success());
-    let dead = place.read("dead.jfr");
+    let dead = workspace.read("dead.jfr");
     let end_of_segment = events(&dead, "plimsoll.TargetEnd").next().expect("an end");
     assert_eq!((end_of_segment.long("signal"), end_of_segment.long("oomKilled")), (9, 1), "{end_of_segment:?}");
     let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
@@ -213,7 +214,7 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     assert!(format!("{:?}", site.fields["stackTrace"]).contains("\"hoard\""), "{site:?}");
     assert!(site.long("live") > 32 << 20, "{site:?}");
     assert!(sums_hold(&read) > 10);
-    readers::view_oom(&place.path("oom.jfr"));
+    readers::view_oom(&workspace.path("oom.jfr"));
 }
 
 /// The VM's buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
@@ -225,18 +226,18 @@ fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
         Err(reason) => return stage::say(&format!("record oom of a VM: skipped, {reason}")),
     };
     group.limit(192 << 20);
-    let place = Place::new("oom-vm");
+    let workspace = Workspace::new("oom-vm");
     let jdk = stage::jdks().pop().expect("a JDK");
     let source = stage::repository().join("fixtures/java/recording/Buffers.java");
-    stage::must(jdk.tool("javac").arg("-d").arg(place.path("")).arg(source));
-    let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "200ms", "--"]);
+    stage::must(jdk.tool("javac").arg("-d").arg(workspace.path("")).arg(source));
+    let mut recorder = workspace.plimsoll(&["record", "-o", "oom.jfr", "--interval", "200ms", "--"]);
     recorder.arg(jdk.bin("java")).args(["-Xmx32m", "-XX:MaxDirectMemorySize=1g", "-cp", ".", "Buffers", "go"]);
     let mut command = group.wrap(&recorder);
-    command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    command.current_dir(workspace.path("")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut recorder = Running(command.spawn().expect("plimsoll starts"));
     let most = |what: &str, of: &dyn Fn(&reader::Read) -> Option<u64>, bytes: u64| {
         wait_until(what, || {
-            let file = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
+            let file = std::fs::read(workspace.path("oom.jfr")).unwrap_or_default();
             reader::read(&file).is_ok_and(|read| of(&read) >= Some(bytes))
         });
     };
@@ -246,14 +247,14 @@ fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     };
     let rss = |read: &reader::Read| events(read, "plimsoll.Ledger").map(|ledger| ledger.long("rss")).max();
     most("a ledger with the first buffers", &direct, 24 << 20);
-    let before = rss(&place.read("oom.jfr")).expect("a ledger");
-    let buffers = |mib: u32| std::fs::write(place.path("go"), mib.to_string()).expect("the folder is ours");
+    let before = rss(&workspace.read("oom.jfr")).expect("a ledger");
+    let buffers = |mib: u32| std::fs::write(workspace.path("go"), mib.to_string()).expect("the folder is ours");
     buffers(96);
     most("a ledger with most of the buffers", &rss, before + (64 << 20));
     buffers(u32::MAX >> 1);
     let status = recorder.0.wait().expect("our child");
     assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
-    let read = place.read("oom.jfr");
+    let read = workspace.read("oom.jfr");
     let last = events(&read, "plimsoll.Ledger").last().expect("a ledger").time_ns;
     let mut lines: Vec<_> = events(&read, "plimsoll.LedgerLine").filter(|line| line.time_ns == last).collect();
     lines.sort_by_key(|line| std::cmp::Reverse(line.long("resident")));

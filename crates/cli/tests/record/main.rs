@@ -24,13 +24,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The folder of one test, with a cache of the tracker that all tests of this run share.
-struct Place {
+struct Workspace {
     scratch: stage::Scratch,
 }
 
-impl Place {
-    fn new(name: &str) -> Place {
-        Place { scratch: stage::Scratch::new(&format!("record-{name}")) }
+impl Workspace {
+    fn new(name: &str) -> Workspace {
+        Workspace { scratch: stage::Scratch::new(&format!("record-{name}")) }
     }
     fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)

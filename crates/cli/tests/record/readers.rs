@@ -3,7 +3,7 @@
 
 use crate::reader::Value;
 use crate::stage::{Jdk, cached, fetch, fetcher, jdks, must, repository, say};
-use crate::{Place, Running, events, wait_until};
+use crate::{Running, Workspace, events, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -71,23 +71,23 @@ fn jfr(home: &Path, arguments: &[&str], file: &Path) -> String {
 }
 
 /// A recording with everything that the tracker counts, of more events than one chunk holds.
-fn recording(place: &Place) -> PathBuf {
-    let target = Running::ready(place.plimsoll(&["run", "--"]).arg(place.steps()).args(["100000", "1000"]));
-    let dir = place.path("segments");
+fn recording(workspace: &Workspace) -> PathBuf {
+    let target = Running::ready(workspace.plimsoll(&["run", "--"]).arg(workspace.steps()).args(["100000", "1000"]));
+    let dir = workspace.path("segments");
     wait_until("a segment", || fs::read_dir(&dir).is_ok_and(|entries| entries.count() > 0));
     for name in ["a.jfr", "b.jfr"] {
         let arguments = ["record", &target.pid(), "-o", name, "--interval", "50ms", "--duration", "1s"];
-        let output = place.plimsoll(&arguments).output().expect("plimsoll starts");
+        let output = workspace.plimsoll(&arguments).output().expect("plimsoll starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    place.path("a.jfr")
+    workspace.path("a.jfr")
 }
 
 #[test]
 fn all_readers_see_the_same() {
-    let place = Place::new("readers");
-    let file = recording(&place);
-    let ours = place.read("a.jfr");
+    let workspace = Workspace::new("readers");
+    let file = recording(&workspace);
+    let ours = workspace.read("a.jfr");
     let sum = |name: &str, field: &str| events(&ours, name).map(|event| event.long(field)).sum::<u64>();
     for Jdk { major, home } in jdks() {
         // Compares each event, field by field.
@@ -155,9 +155,9 @@ fn all_readers_see_the_same() {
 
 #[test]
 fn the_jdks_tools_take_it() {
-    let place = Place::new("tools");
-    let file = recording(&place);
-    let count = place.read("a.jfr").events.len();
+    let workspace = Workspace::new("tools");
+    let file = recording(&workspace);
+    let count = workspace.read("a.jfr").events.len();
     for jdk in jdks() {
         let Jdk { major, home } = &jdk;
         let summary = jfr(home, &["summary"], &file);
@@ -177,16 +177,16 @@ fn the_jdks_tools_take_it() {
         assert!(hoard, "JDK {major}: {printed}");
 
         // Two recordings concatenated, then split again by chunk, and without their sites.
-        let parts = place.path(&format!("parts-{major}"));
+        let parts = workspace.path(&format!("parts-{major}"));
         fs::create_dir(&parts).expect("new");
         for name in ["a.jfr", "b.jfr"] {
-            fs::copy(place.path(name), parts.join(name)).expect("a copy");
+            fs::copy(workspace.path(name), parts.join(name)).expect("a copy");
         }
-        let both = place.path(&format!("both-{major}.jfr"));
+        let both = workspace.path(&format!("both-{major}.jfr"));
         must(Command::new(home.join("bin/jfr")).arg("assemble").arg(&parts).arg(&both));
-        let more = place.read("b.jfr").events.len();
-        assert_eq!(place.read(&format!("both-{major}.jfr")).events.len(), count + more);
-        let apart = place.path(&format!("apart-{major}"));
+        let more = workspace.read("b.jfr").events.len();
+        assert_eq!(workspace.read(&format!("both-{major}.jfr")).events.len(), count + more);
+        let apart = workspace.path(&format!("apart-{major}"));
         fs::create_dir(&apart).expect("new");
         let arguments = ["disassemble", "--max-chunks", "1", "--output"];
         must(Command::new(home.join("bin/jfr")).args(arguments).arg(&apart).arg(&both));
@@ -196,7 +196,7 @@ fn the_jdks_tools_take_it() {
         }
         assert_eq!(found, count + more, "JDK {major}");
         if jdk.scrubs_recordings() {
-            let scrubbed = place.path("scrubbed.jfr");
+            let scrubbed = workspace.path("scrubbed.jfr");
             let arguments = ["scrub", "--exclude-events", "plimsoll.Site,plimsoll.Target"];
             must(Command::new(home.join("bin/jfr")).args(arguments).arg(&both).arg(&scrubbed));
             let left = java(home, "events", &scrubbed);

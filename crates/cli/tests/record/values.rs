@@ -1,7 +1,7 @@
 //! The figures of an instant against the reports of the same moment. The process is stopped, so that both see the same.
 
 use crate::reader::{Event, Read};
-use crate::{Place, Running, events, wait_until};
+use crate::{Running, Workspace, events, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -80,28 +80,28 @@ pub fn sums_hold(read: &Read) -> usize {
 
 #[test]
 fn an_instant_of_a_tracked_process_has_the_figures_of_the_reports() {
-    let place = Place::new("values");
-    let program = place.steps();
+    let workspace = Workspace::new("values");
+    let program = workspace.steps();
     // Steps of 2 ms until it is stopped.
-    let target = Running::ready(place.plimsoll(&["run", "--"]).arg(program).args(["300000", "2000"]));
+    let target = Running::ready(workspace.plimsoll(&["run", "--"]).arg(program).args(["300000", "2000"]));
     let pid = target.pid();
-    let dir = place.path("segments");
+    let dir = workspace.path("segments");
     wait_until("a segment", || std::fs::read_dir(&dir).is_ok_and(|entries| entries.count() > 0));
     // Some dozen steps, however long they take.
-    let books = || report(&mut place.plimsoll(&["report", &pid, "--format", "json"]));
+    let books = || report(&mut workspace.plimsoll(&["report", &pid, "--format", "json"]));
     wait_until("blocks", || books()["total"]["live_bytes"].as_u64() > Some(5 << 20));
     target.signal("STOP");
     wait_until("the stop", || {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
     });
-    let output = place
+    let output = workspace
         .plimsoll(&["record", &pid, "-o", "v.jfr", "--interval", "200ms", "--duration", "400ms"])
         .output()
         .expect("plimsoll starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let explained = report(&mut place.plimsoll(&["explain", &pid, "--format", "json"]));
-    let reported = report(&mut place.plimsoll(&["report", &pid, "--format", "json"]));
-    let read = place.read("v.jfr");
+    let explained = report(&mut workspace.plimsoll(&["explain", &pid, "--format", "json"]));
+    let reported = report(&mut workspace.plimsoll(&["report", &pid, "--format", "json"]));
+    let read = workspace.read("v.jfr");
 
     let ledger = last(&read, "plimsoll.Ledger")[0];
     assert_eq!(ledger.long("rss"), explained["rss_bytes"]);
@@ -149,17 +149,17 @@ fn an_instant_of_a_tracked_process_has_the_figures_of_the_reports() {
 /// One moment as a recording and as JSON. The process is dead, so both describe the same moment.
 #[test]
 fn a_report_as_a_recording_has_the_figures_of_the_report() {
-    let place = Place::new("report");
-    let out = place.plimsoll(&["run", "--"]).arg(place.steps()).args(["100000", "1000", "300"]).output();
+    let workspace = Workspace::new("report");
+    let out = workspace.plimsoll(&["run", "--"]).arg(workspace.steps()).args(["100000", "1000", "300"]).output();
     assert_eq!(out.expect("plimsoll starts").status.code(), Some(7));
-    let dir = place.path("segments").display().to_string();
+    let dir = workspace.path("segments").display().to_string();
     let output =
-        place.plimsoll(&["report", &dir, "--format", "jfr", "-o", "one.jfr"]).output().expect("plimsoll starts");
+        workspace.plimsoll(&["report", &dir, "--format", "jfr", "-o", "one.jfr"]).output().expect("plimsoll starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let piped = place.plimsoll(&["report", &dir, "--format", "jfr"]).output().expect("plimsoll starts");
-    assert_eq!(piped.stdout, std::fs::read(place.path("one.jfr")).expect("written"));
-    let read = place.read("one.jfr");
-    let reported = report(&mut place.plimsoll(&["report", &dir, "--format", "json"]));
+    let piped = workspace.plimsoll(&["report", &dir, "--format", "jfr"]).output().expect("plimsoll starts");
+    assert_eq!(piped.stdout, std::fs::read(workspace.path("one.jfr")).expect("written"));
+    let read = workspace.read("one.jfr");
+    let reported = report(&mut workspace.plimsoll(&["report", &dir, "--format", "json"]));
 
     let total = events(&read, "plimsoll.Total").next().expect("books");
     let mut compared = 0;
@@ -186,7 +186,7 @@ fn a_report_as_a_recording_has_the_figures_of_the_report() {
     assert_eq!(end.text("state"), "exited");
 
     // Our own reader, and the options that it refuses.
-    let history = report(&mut place.plimsoll(&["report", "one.jfr", "--format", "json"]));
+    let history = report(&mut workspace.plimsoll(&["report", "one.jfr", "--format", "json"]));
     assert_eq!(history["schema"], "plimsoll.recording/1");
     for (arguments, sentence) in [
         (&["report", "one.jfr", "--format", "jfr"][..], "a flight recording already"),
@@ -194,7 +194,7 @@ fn a_report_as_a_recording_has_the_figures_of_the_report() {
         (&["diff", &dir, &dir, "--format", "jfr"], "a diff has no"),
         (&["report", "one.jfr", "--by", "thread"], "doesn't divide sites by threads"),
     ] {
-        let output = place.plimsoll(arguments).output().expect("plimsoll starts");
+        let output = workspace.plimsoll(arguments).output().expect("plimsoll starts");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(sentence), "{arguments:?}");
     }
@@ -202,19 +202,19 @@ fn a_report_as_a_recording_has_the_figures_of_the_report() {
 
 #[test]
 fn a_process_without_the_tracker_has_its_ledger() {
-    let place = Place::new("untracked");
-    let target = Running::ready(std::process::Command::new(place.steps()).args(["100000", "1000"]));
-    let output = place
+    let workspace = Workspace::new("untracked");
+    let target = Running::ready(std::process::Command::new(workspace.steps()).args(["100000", "1000"]));
+    let output = workspace
         .plimsoll(&["record", &target.pid(), "-o", "u.jfr", "--interval", "50ms", "--duration", "1s"])
         .output()
         .expect("plimsoll starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let read = place.read("u.jfr");
+    let read = workspace.read("u.jfr");
     assert!(events(&read, "plimsoll.Ledger").count() >= 2);
     assert_eq!(events(&read, "plimsoll.Total").count(), 0);
     assert_eq!(events(&read, "plimsoll.Target").next().expect("a target").text("mode"), "untracked");
     assert!(sums_hold(&read) >= 2);
-    let output = place.plimsoll(&["report", "u.jfr", "--by", "site"]).output().expect("plimsoll starts");
+    let output = workspace.plimsoll(&["report", "u.jfr", "--by", "site"]).output().expect("plimsoll starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && errors.contains("without the tracker"), "{errors}");
 }

@@ -1,6 +1,6 @@
 //! Starting, stopping and rotating recordings.
 
-use crate::{Place, Running, events, stage, wait_until};
+use crate::{Running, Workspace, events, stage, wait_until};
 use plimsoll_facts::units::Bytes;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -9,17 +9,17 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_command_is_recorded_from_its_first_block_to_its_end() {
-    let place = Place::new("command");
-    let program = place.steps();
+    let workspace = Workspace::new("command");
+    let program = workspace.steps();
     for (verb, options) in [("record", &["-o", "c.jfr", "--interval", "20ms"][..]), ("run", &["--record", "c.jfr"])] {
         let out =
-            place.plimsoll(&[verb]).args(options).arg("--").arg(&program).args(["100000", "1000", "300"]).output();
+            workspace.plimsoll(&[verb]).args(options).arg("--").arg(&program).args(["100000", "1000", "300"]).output();
         let out = out.expect("plimsoll starts");
         let errors = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(7), "the program's own status; {errors}");
         assert_eq!(out.stdout, b"ready\n");
         assert!(errors.contains("in c.jfr ("), "{errors}");
-        let read = place.read("c.jfr");
+        let read = workspace.read("c.jfr");
         let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
         assert_eq!((end.text("state"), end.long("exitCode"), end.long("signal")), ("exited", 7, 0), "{verb}");
         // 300 steps: 200 blocks kept, all of them requested by now.
@@ -27,61 +27,63 @@ fn a_command_is_recorded_from_its_first_block_to_its_end() {
         assert_eq!(last.time_ns, end.time_ns, "the recording ends with the last books");
         assert!(last.long("liveCount") >= 200 && last.long("cumulativeCount") >= 300, "{last:?}");
         assert!(last.long("live") >= 200 * 100_000);
-        std::fs::remove_file(place.path("c.jfr")).expect("a recording");
+        std::fs::remove_file(workspace.path("c.jfr")).expect("a recording");
     }
-    let out =
-        place.plimsoll(&["record", "-o", "k.jfr", "--", "sh", "-c", "kill -9 $$"]).output().expect("plimsoll starts");
+    let out = workspace
+        .plimsoll(&["record", "-o", "k.jfr", "--", "sh", "-c", "kill -9 $$"])
+        .output()
+        .expect("plimsoll starts");
     assert_eq!(out.status.signal(), Some(9), "its likeness");
-    assert_eq!(events(&place.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
+    assert_eq!(events(&workspace.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
 }
 
 #[test]
 fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
-    let place = Place::new("signals");
-    let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
+    let workspace = Workspace::new("signals");
+    let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
     for signal in ["INT", "TERM"] {
         let mut recorder = Running(
-            place
+            workspace
                 .plimsoll(&["record", &target.pid(), "-o", "s.jfr", "--interval", "20ms"])
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("starts"),
         );
-        wait_until("the file", || place.path("s.jfr").exists());
+        wait_until("the file", || workspace.path("s.jfr").exists());
         if signal == "TERM" {
-            let length = || place.path("s.jfr").metadata().map_or(0, |file| file.len());
+            let length = || workspace.path("s.jfr").metadata().map_or(0, |file| file.len());
             let begun = length();
             wait_until("another instant", || length() > begun);
             recorder.signal("HUP");
-            wait_until("the full file", || full(&place, "s.").len() == 1);
-            wait_until("the next", || place.path("s.jfr").exists());
+            wait_until("the full file", || full(&workspace, "s.").len() == 1);
+            wait_until("the next", || workspace.path("s.jfr").exists());
         }
         recorder.signal(signal);
         assert!(recorder.0.wait().expect("our child").success(), "{signal}");
-        let read = place.read("s.jfr");
+        let read = workspace.read("s.jfr");
         assert!(events(&read, "jdk.ResidentSetSize").count() >= 2, "one at the start, one at the stop");
         assert_eq!(events(&read, "plimsoll.TargetEnd").count(), 0, "it lives on");
-        std::fs::remove_file(place.path("s.jfr")).expect("a recording");
+        std::fs::remove_file(workspace.path("s.jfr")).expect("a recording");
     }
-    let turned = full(&place, "s.");
-    assert!(events(&place.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
+    let turned = full(&workspace, "s.");
+    assert!(events(&workspace.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
 }
 
 #[test]
 fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
-    let place = Place::new("unwritable");
+    let workspace = Workspace::new("unwritable");
     // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
     let taken_away = "until [ -e s/k.jfr ]; do sleep 0.01; done; rm -r s";
     for (pids, status) in [(false, 7), (true, 2)] {
-        std::fs::create_dir_all(place.path("s")).expect("a folder");
-        let mut record = place.plimsoll(&["record", "-o", "s/k.jfr", "--interval", "20ms"]);
+        std::fs::create_dir_all(workspace.path("s")).expect("a folder");
+        let mut record = workspace.plimsoll(&["record", "-o", "s/k.jfr", "--interval", "20ms"]);
         let out = if pids {
-            let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
+            let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
             let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5");
             let recorder = record.arg(target.pid()).stderr(Stdio::piped()).spawn().expect("plimsoll starts");
             let script = script.replace("$PPID", &recorder.id().to_string());
             let mut shell = Command::new("sh");
-            assert!(shell.args(["-c", &script]).current_dir(place.path("")).status().expect("a shell").success());
+            assert!(shell.args(["-c", &script]).current_dir(workspace.path("")).status().expect("a shell").success());
             recorder.wait_with_output().expect("our child")
         } else {
             let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5; exit 7");
@@ -94,8 +96,8 @@ fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
 }
 
 /// Rotated files have their start time in their names.
-fn full(place: &Place, prefix: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(place.path("")).expect("the folder");
+fn full(workspace: &Workspace, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(workspace.path("")).expect("the folder");
     let mut names: Vec<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.retain(|name| name.starts_with(prefix) && name.ends_with(".jfr") && name.len() > "s.jfr".len() + 10);
@@ -105,14 +107,14 @@ fn full(place: &Place, prefix: &str) -> Vec<String> {
 
 #[test]
 fn full_files_are_turned_over_and_old_ones_go() {
-    let place = Place::new("rotation");
-    let program = place.steps();
+    let workspace = Workspace::new("rotation");
+    let program = workspace.steps();
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
     let second = Running::ready(Command::new(&program).args(["1000", "1000"]));
     // A file has 20 KiB with its first instant and grows by 16 KiB: each is full at its second instant or a little
     // later.
     let mut recorder = Running(
-        place
+        workspace
             .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms"])
             .args(["--max-size", "24k", "--keep", "2"])
             .stderr(Stdio::piped())
@@ -121,7 +123,7 @@ fn full_files_are_turned_over_and_old_ones_go() {
     );
     let mut seen = [(first.pid(), BTreeSet::new()), (second.pid(), BTreeSet::new())];
     wait_until("a third full file of each", || {
-        seen.iter_mut().for_each(|(pid, names)| names.extend(full(&place, &format!("r-{pid}."))));
+        seen.iter_mut().for_each(|(pid, names)| names.extend(full(&workspace, &format!("r-{pid}."))));
         seen.iter().all(|(_, names)| names.len() > 2)
     });
     recorder.signal("TERM");
@@ -132,11 +134,11 @@ fn full_files_are_turned_over_and_old_ones_go() {
         let said = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
         assert!(said.contains(" files, ") && said.ends_with(" together)"), "{said}");
         let prefix = format!("r-{pid}.");
-        let kept: Vec<String> = full(&place, &prefix);
+        let kept: Vec<String> = full(&workspace, &prefix);
         assert_eq!(kept.len(), 2, "{kept:?}");
         let mut times = Vec::new();
         for name in kept.iter().chain([&format!("r-{pid}.jfr")]) {
-            let read = place.read(name);
+            let read = workspace.read(name);
             times.extend(events(&read, "jdk.ResidentSetSize").map(|event| event.time_ns));
             assert_eq!(
                 events(&read, "plimsoll.Target").next().expect("each says whose it is").long("pid").to_string(),
@@ -146,7 +148,7 @@ fn full_files_are_turned_over_and_old_ones_go() {
         assert!(times.len() > 3 && times.is_sorted(), "{times:?}");
     }
     assert_eq!(
-        stage::must(Command::new("find").arg(place.path("")).args(["-name", ".*.part"])),
+        stage::must(Command::new("find").arg(workspace.path("")).args(["-name", ".*.part"])),
         b"",
         "nothing aside is left"
     );
@@ -154,27 +156,27 @@ fn full_files_are_turned_over_and_old_ones_go() {
 
 #[test]
 fn what_is_said_of_the_file_is_true_and_its_start_stands_in_its_name_once() {
-    let place = Place::new("named");
-    let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
-    let record = |name: &str| place.plimsoll(&["record", &target.pid(), "--interval", "10ms", "-o", name]);
+    let workspace = Workspace::new("named");
+    let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
+    let record = |name: &str| workspace.plimsoll(&["record", &target.pid(), "--interval", "10ms", "-o", name]);
     let out = record("one.jfr").args(["--duration", "300ms"]).output().expect("plimsoll starts");
     let said = String::from_utf8_lossy(&out.stderr);
-    let length = std::fs::metadata(place.path("one.jfr")).expect("a recording").len();
+    let length = std::fs::metadata(workspace.path("one.jfr")).expect("a recording").len();
     assert!(said.trim_end().ends_with(&format!(" in one.jfr ({})", Bytes(length))), "{said}: {length}");
     let mut recorder = Running(record("of-%t.jfr").stderr(Stdio::null()).spawn().expect("starts"));
-    wait_until("the file", || full(&place, "of-").len() == 1);
+    wait_until("the file", || full(&workspace, "of-").len() == 1);
     recorder.signal("HUP");
-    wait_until("the next", || full(&place, "of-").len() == 2);
+    wait_until("the next", || full(&workspace, "of-").len() == 2);
     recorder.signal("TERM");
     assert!(recorder.0.wait().expect("our child").success());
-    for name in full(&place, "of-") {
+    for name in full(&workspace, "of-") {
         assert_eq!((name.len(), name.matches('.').count()), ("of-20261121-004512.250.jfr".len(), 2), "{name}");
     }
 }
 
 #[test]
 fn what_cannot_be_recorded_is_said_in_one_sentence() {
-    let place = Place::new("refused");
+    let workspace = Workspace::new("refused");
     let own = std::process::id().to_string();
     for (arguments, sentence) in [
         (&["record", "4194304", "-o", "x.jfr"][..], "no process 4194304"),
@@ -185,12 +187,13 @@ fn what_cannot_be_recorded_is_said_in_one_sentence() {
         (&["record"], "is missing"),
         (&["record", "-o", "no/such/folder/x.jfr", "--", "true"], "cannot make"),
     ] {
-        let out = place.plimsoll(arguments).output().expect("plimsoll starts");
+        let out = workspace.plimsoll(arguments).output().expect("plimsoll starts");
         let errors = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(errors.contains(sentence) && errors.lines().count() <= 2, "{arguments:?}: {errors}");
     }
-    let out = place.plimsoll(&["record", "-o", "x.jfr", "--", "no-such-program"]).output().expect("plimsoll starts");
+    let out =
+        workspace.plimsoll(&["record", "-o", "x.jfr", "--", "no-such-program"]).output().expect("plimsoll starts");
     assert_eq!(out.status.code(), Some(127));
-    assert!(!place.path("x.jfr").exists());
+    assert!(!workspace.path("x.jfr").exists());
 }

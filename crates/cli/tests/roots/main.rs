@@ -48,14 +48,14 @@ fn report(mut shell: Command, program: &str, mode: &str, blocks: u32) -> Value {
 }
 
 /// The books of two runs differ by exactly the blocks that the second run allocates in addition.
-fn books_are_exact(shell: impl Fn() -> Command, program: &str, mode: &str, place: &str) {
+fn books_are_exact(shell: impl Fn() -> Command, program: &str, mode: &str, root: &str) {
     let [none, some] = [0, 1000].map(|blocks| report(shell(), program, mode, blocks));
     let more = |figure: &str| {
         let of = |report: &Value| report["total"][figure].as_i64().unwrap_or_else(|| panic!("{report}"));
         of(&some) - of(&none)
     };
-    assert_eq!(more("live_count"), 1000, "{place}");
-    assert_eq!(more("requested_bytes"), 1000 * 1234, "{place}");
+    assert_eq!(more("live_count"), 1000, "{root}");
+    assert_eq!(more("requested_bytes"), 1000 * 1234, "{root}");
 }
 
 #[test]

@@ -88,18 +88,18 @@ fn tracked(folder: &Path) -> Subject {
 
 /// Python's packages with the definitions of OTLP, fetched once.
 fn definitions() -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("otlp-1.45.2");
-    if !place.exists() {
-        let part = place.with_extension(std::process::id().to_string());
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("otlp-1.45.2");
+    if !directory.exists() {
+        let part = directory.with_extension(std::process::id().to_string());
         let mut fetch = Command::new("python3");
         fetch.args(["-m", "pip", "install", "-q", "--target"]).arg(&part);
         fetch.args(["opentelemetry-proto==1.45.2", "protobuf==7.36.2"]);
         let fetched = fetch.output().expect("python3");
         assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
         // Another test may have been faster.
-        let _ = std::fs::rename(&part, &place);
+        let _ = std::fs::rename(&part, &directory);
     }
-    place
+    directory
 }
 
 fn read(kind: &str, body: &[u8], folder: &Path) -> Vec<Value> {

@@ -178,8 +178,8 @@ fn the_next_start_finds_its_predecessors_books() {
 #[test]
 fn what_a_segment_charges_to_the_cgroup() {
     let mut lines = String::new();
-    for (place, base) in [("tmpfs", Path::new("/dev/shm")), ("disk", std::env::temp_dir().as_path())] {
-        let Some(group) = cgroup(&format!("charge-{place}"), "segment-charge") else { return };
+    for (kind, base) in [("tmpfs", Path::new("/dev/shm")), ("disk", std::env::temp_dir().as_path())] {
+        let Some(group) = cgroup(&format!("charge-{kind}"), "segment-charge") else { return };
         let folder = base.join(format!("plimsoll-charge-{}", std::process::id()));
         // PIDs are reused: a failed test may have left a folder of this name.
         let _ = fs::remove_dir_all(&folder);
@@ -210,14 +210,14 @@ fn what_a_segment_charges_to_the_cgroup() {
         child.wait().expect("a child can be waited for");
         let (shmem, file) = (stat.get("shmem").copied().unwrap_or(0), stat["file"]);
         lines += &format!(
-            "subject segment-charge, {place}: the file is {} KiB long with {} KiB of blocks; charged: {} KiB shmem, {} KiB page cache, {} KiB anonymous\n",
+            "subject segment-charge, {kind}: the file is {} KiB long with {} KiB of blocks; charged: {} KiB shmem, {} KiB page cache, {} KiB anonymous\n",
             segment.len() >> 10,
             blocks >> 10,
             shmem >> 10,
             file >> 10,
             stat["anon"] >> 10
         );
-        if place == "tmpfs" && is_tmpfs(base) {
+        if kind == "tmpfs" && is_tmpfs(base) {
             assert_eq!(shmem, blocks, "a tmpfs charges the segment's blocks as shared memory, nothing else\n{lines}");
         } else if !is_tmpfs(base) {
             assert_eq!(shmem, 0, "a disk charges nothing that can't be written back\n{lines}");

@@ -134,33 +134,33 @@ fn postgres_is_never_warned_of() {
 #[test]
 fn nginx_is_never_warned_of() {
     let scratch = Scratch::new("healthy-nginx");
-    let place = |name: &str| scratch.path().join(name);
-    fs::create_dir(place("pages")).expect("scratch can be written");
+    let path = |name: &str| scratch.path().join(name);
+    fs::create_dir(path("pages")).expect("scratch can be written");
     for (name, size) in [("small", 4096), ("large", 1 << 20)] {
-        fs::write(place("pages").join(name), "a line of a page\n".repeat(size / 17)).expect("scratch can be written");
+        fs::write(path("pages").join(name), "a line of a page\n".repeat(size / 17)).expect("scratch can be written");
     }
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
-        .map(|kind| format!("{kind}_temp_path {};\n", place(kind).display()))
+        .map(|kind| format!("{kind}_temp_path {};\n", path(kind).display()))
         .collect();
     let configuration = format!(
         "daemon off; worker_processes 2; error_log stderr; pid {};\nevents {{}}\nhttp {{\naccess_log off;\n\
          {temporary}server {{ listen unix:{}; root {}; keepalive_requests 1000000; }}\n}}\n",
-        place("pid").display(),
-        place("socket").display(),
-        place("pages").display()
+        path("pid").display(),
+        path("socket").display(),
+        path("pages").display()
     );
-    fs::write(place("nginx.conf"), configuration).expect("scratch can be written");
+    fs::write(path("nginx.conf"), configuration).expect("scratch can be written");
     let mut command = Command::new("/usr/sbin/nginx");
-    command.arg("-p").arg(scratch.path()).arg("-c").arg(place("nginx.conf"));
+    command.arg("-p").arg(scratch.path()).arg("-c").arg(path("nginx.conf"));
     let mut child = Running::start(&mut command, Stdio::null());
-    wait_for("nginx listens", &mut child, || Connection::local(&place("socket")).is_ok());
+    wait_for("nginx listens", &mut child, || Connection::local(&path("socket")).is_ok());
     let pid = child.id();
     let path = |number: u64| if number.is_multiple_of(16) { "/large".to_owned() } else { "/small".to_owned() };
     Watch::new("nginx").under(
         SNAPSHOTS,
         || with_children(pid),
-        || on_connections(|| Connection::local(&place("socket")), path),
+        || on_connections(|| Connection::local(&path("socket")), path),
     );
     must(Command::new("kill").args(["-QUIT", &pid.to_string()]));
     wait_end("nginx", &mut child);

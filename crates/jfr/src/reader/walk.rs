@@ -535,7 +535,7 @@ impl Slots {
             let is_wanted = (wanted.by_type)(of);
             slots.slots.push(Slot { type_index: index as u32, is_wanted, count: 0, broken: 0 });
             match usize::try_from(of.id).ok().and_then(|id| slots.dense.get_mut(id)) {
-                Some(place) => *place = number,
+                Some(position) => *position = number,
                 None => drop(slots.sparse.insert(of.id, number)),
             }
         }
@@ -618,13 +618,13 @@ fn find_chunk(window: &mut Window<'_>, from: u64) -> Option<u64> {
     let mut at = from;
     while at < window.length {
         let bytes = window.view(at, HEADER_BYTES).ok()?;
-        let found = memchr::memmem::find_iter(bytes, &MAGIC).find(|place| {
+        let found = memchr::memmem::find_iter(bytes, &MAGIC).find(|position| {
             // A header that the end of the bytes cuts off is checked again in the next round.
-            bytes.len() - place < HEADER_BYTES || Header::parse(&bytes[*place..]).is_ok()
+            bytes.len() - position < HEADER_BYTES || Header::parse(&bytes[*position..]).is_ok()
         });
         match found {
-            Some(place) if bytes.len() - place >= HEADER_BYTES => return Some(at + place as u64),
-            Some(place) if place > 0 => at += place as u64,
+            Some(position) if bytes.len() - position >= HEADER_BYTES => return Some(at + position as u64),
+            Some(position) if position > 0 => at += position as u64,
             Some(_) => return None,
             None if bytes.len() < MAGIC.len() => return None,
             None => at += (bytes.len() + 1 - MAGIC.len()) as u64,

@@ -85,17 +85,17 @@ fn hostile_files() {
     let before = peak_rss();
     let mut outcomes = Outcomes::default();
     // A count of 2³¹ - 1 strings, elements, children, pools, entries.
-    for place in 0..4 {
+    for position in 0..4 {
         look_at(
             &around(|out| {
                 let metadata = out.event(0, |out| {
                     (0..3).for_each(|value| out.long(value));
-                    out.int(if place == 0 { i64::from(i32::MAX) } else { 1 });
+                    out.int(if position == 0 { i64::from(i32::MAX) } else { 1 });
                     out.bytes.extend([3, 4]);
                     out.bytes.extend(b"root");
                     out.int(0);
-                    out.int(if place == 1 { i64::from(i32::MAX) } else { 0 });
-                    out.int(if place == 2 { i64::from(i32::MAX) } else { 0 });
+                    out.int(if position == 1 { i64::from(i32::MAX) } else { 0 });
+                    out.int(if position == 2 { i64::from(i32::MAX) } else { 0 });
                 });
                 let checkpoint = out.event(1, |out| {
                     [0, 0, 0].iter().for_each(|value| out.long(*value));

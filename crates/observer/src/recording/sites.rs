@@ -98,8 +98,8 @@ pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64),
     let all: Vec<i64> = times.into_iter().collect();
     let last = all.len().checked_sub(1)?;
     let kept = most.clamp(1, all.len());
-    let places = (0..kept).map(|n| if kept == 1 { last } else { n * last / (kept - 1) });
-    let times_ns: Vec<i64> = places.map(|place| all[place]).collect();
+    let indexes = (0..kept).map(|n| if kept == 1 { last } else { n * last / (kept - 1) });
+    let times_ns: Vec<i64> = indexes.map(|index| all[index]).collect();
     let mut profile = Profile::new(vec![Column::bytes("live"); times_ns.len()]);
     let summary = recording.for_each(&EventFilter::when(is_site), |event| {
         let Some(column) = event.time().and_then(|time| times_ns.binary_search(&time).ok()) else { return };

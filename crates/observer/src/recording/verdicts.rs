@@ -45,9 +45,9 @@ pub(super) struct Recorded {
 
 impl Recorded {
     pub(crate) fn enter(&mut self, event: &Event<'_>, time: i64) {
-        let Some(place) = enter(&mut self.spans, event, time) else { return };
+        let Some(index) = enter(&mut self.spans, event, time) else { return };
         if self.entered < MOST_CHANGES {
-            self.entered += usize::from(self.changes.entry(time).or_default().insert(place));
+            self.entered += usize::from(self.changes.entry(time).or_default().insert(index));
         }
     }
 
@@ -66,9 +66,9 @@ impl Recorded {
         let Recorded { mut spans, mut changes, before, .. } = self;
         if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
             for before in before {
-                let place = spans.iter().position(|span| span.id == before.id).unwrap_or(spans.len());
-                changes.entry(from_ns).or_default().insert(place);
-                match spans.get_mut(place) {
+                let index = spans.iter().position(|span| span.id == before.id).unwrap_or(spans.len());
+                changes.entry(from_ns).or_default().insert(index);
+                match spans.get_mut(index) {
                     Some(span) => {
                         (span.first_ns, span.first_bytes) = (from_ns, before.first_bytes);
                         span.most_bytes = span.most_bytes.max(before.most_bytes);
@@ -78,9 +78,9 @@ impl Recorded {
             }
         }
         let mut next = end_ns;
-        for (time, places) in changes.iter().rev() {
-            for place in places {
-                let Some(span) = spans.get_mut(*place) else { continue };
+        for (time, indexes) in changes.iter().rev() {
+            for index in indexes {
+                let Some(span) = spans.get_mut(*index) else { continue };
                 span.held_ns = span.held_ns.saturating_add(next.saturating_sub(*time).max(0));
                 if *time == span.last_ns {
                     span.last_ns = next.max(*time);
@@ -98,8 +98,8 @@ fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<u
     let (id, bytes) = (text("verdict"), Bytes(event.u64("bytes").unwrap_or(0)));
     let (severity, summary, remedy) = (text("severity"), text("summary"), text("remedy"));
     let is_full = spans.len() >= MOST;
-    let place = spans.iter().position(|span| span.id == id).unwrap_or(spans.len());
-    match spans.get_mut(place) {
+    let index = spans.iter().position(|span| span.id == id).unwrap_or(spans.len());
+    match spans.get_mut(index) {
         Some(span) => {
             if time < span.first_ns {
                 (span.first_ns, span.first_bytes) = (time, bytes);
@@ -125,7 +125,7 @@ fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<u
             is_derived: false,
         }),
     }
-    Some(place)
+    Some(index)
 }
 
 /// Growth below both limits is noise.

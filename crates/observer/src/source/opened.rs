@@ -81,12 +81,12 @@ pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     let Ok(memory) = Live::open(target) else { return (None, Vec::new()) };
     let memory = Timely { memory, deadline: target.deadline() };
     let is_named = |vma: &&Vma| vma.name.starts_with("[anon: Go: ") && !vma.name.contains("heap]");
-    let places = golang::Places {
+    let mappings = golang::GoMappings {
         anonymous: Anonymous::of(vmas),
         writable: Anonymous::of_writable(vmas),
         named: vmas.iter().filter(is_named).map(|vma| vma.range).collect(),
     };
-    let walk = || golang::walk(&memory, &data_of(&memory, &found.path, vmas), &places);
+    let walk = || golang::walk(&memory, &data_of(&memory, &found.path, vmas), &mappings);
     match (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk())) {
         Ok(heap) => (Some(heap), Vec::new()),
         Err(unopened) => {

@@ -71,13 +71,13 @@ pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
     let mut compared = Compared::default();
     let mut next: BTreeMap<String, usize> = BTreeMap::new();
     let recording = RecordingFiles::open(path).expect("a recording");
-    let (places, skews) = (places(&recording, &mut theirs), skews(path, &recording));
+    let (positions, skews) = (positions(&recording, &mut theirs), skews(path, &recording));
     let summary = recording.read(&EventFilter::all(), &mut |event| {
-        let place = next.entry(event.name().to_string()).or_insert(0);
-        let printed_at = places.get(event.name()).and_then(|places| places.get(*place));
+        let position = next.entry(event.name().to_string()).or_insert(0);
+        let printed_at = positions.get(event.name()).and_then(|positions| positions.get(*position));
         let their = printed_at.and_then(|at| theirs.get(event.name())?.get(*at));
-        let their = their.unwrap_or_else(|| panic!("{} number {place} is ours alone", event.name()));
-        *place += 1;
+        let their = their.unwrap_or_else(|| panic!("{} number {position} is ours alone", event.name()));
+        *position += 1;
         compared.skew_ns = skews[event.chunk_number as usize];
         compare_event(event, their, &mut compared);
         ControlFlow::Continue(())
@@ -93,7 +93,7 @@ type EventPosition = (u32, Option<i64>, i64, usize);
 
 /// The positions of a type's events when those of each chunk are sorted by start and length. The JDK's events are put
 /// in the same order. Both sides have this order, because one header converts all ticks of a chunk.
-fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
+fn positions(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
     let mut ends: BTreeMap<String, Vec<EventPosition>> = BTreeMap::new();
     recording.for_each(&EventFilter::all(), |event| {
         let ends = ends.entry(event.name().to_string()).or_default();
@@ -110,13 +110,13 @@ fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) 
             rest = after;
         }
     }
-    let place = |mut ends: Vec<EventPosition>| {
+    let sorted = |mut ends: Vec<EventPosition>| {
         ends.sort();
-        let mut places = vec![0; ends.len()];
-        ends.iter().enumerate().for_each(|(place, (.., number))| places[*number] = place);
-        places
+        let mut positions = vec![0; ends.len()];
+        ends.iter().enumerate().for_each(|(position, (.., number))| positions[*number] = position);
+        positions
     };
-    ends.into_iter().map(|(name, ends)| (name, place(ends))).collect()
+    ends.into_iter().map(|(name, ends)| (name, sorted(ends))).collect()
 }
 
 fn compare_event(event: &Event<'_>, their: &Json, compared: &mut Compared) {
@@ -124,11 +124,11 @@ fn compare_event(event: &Event<'_>, their: &Json, compared: &mut Compared) {
     let their = their.as_object().expect("values");
     let mut seen = 0;
     for (field, value) in event.fields() {
-        let place = || format!("{} at {}, field {}", event.name(), event.offset, field.name);
-        let Some(expected) = their.get(&field.name) else { panic!("{}: ours alone", place()) };
+        let context = || format!("{} at {}, field {}", event.name(), event.offset, field.name);
+        let Some(expected) = their.get(&field.name) else { panic!("{}: ours alone", context()) };
         seen += 1;
         compared.fields += 1;
-        same(event, field, &value, expected, compared, &place);
+        same(event, field, &value, expected, compared, &context);
     }
     assert_eq!(seen, their.len(), "{} at {}: fields of theirs are missing: {their:?}", event.name(), event.offset);
 }
@@ -139,9 +139,9 @@ fn same(
     ours: &Value<'_>,
     their: &Json,
     c: &mut Compared,
-    place: &dyn Fn() -> String,
+    context: &dyn Fn() -> String,
 ) {
-    let wrong = |ours: &dyn std::fmt::Debug| panic!("{}: {ours:?} is {their}", place());
+    let wrong = |ours: &dyn std::fmt::Debug| panic!("{}: {ours:?} is {their}", context());
     match ours {
         Value::Null => {
             if !their.is_null() {
@@ -156,12 +156,12 @@ fn same(
                 wrong(&format!("missing {key}"));
             }
         }
-        Value::Boolean(value) => assert_eq!(Some(*value), their.as_bool(), "{}", place()),
+        Value::Boolean(value) => assert_eq!(Some(*value), their.as_bool(), "{}", context()),
         Value::Integer(value) => match field.unit {
             Unit::None | Unit::Bytes | Unit::Bits | Unit::Address | Unit::BytesPerSecond | Unit::BitsPerSecond => {
-                integer(*value, field, their, place);
+                integer(*value, field, their, context);
             }
-            Unit::Hertz | Unit::Percentage => integer(*value, field, their, place),
+            Unit::Hertz | Unit::Percentage => integer(*value, field, their, context),
             unit => {
                 c.times += 1;
                 let is_moment = matches!(unit, Unit::TicksSinceStart | Unit::EpochMillis | Unit::EpochNanos);
@@ -171,36 +171,36 @@ fn same(
                 if expected.is_none() && (*value == i64::MIN || *value == i64::MAX || their.is_null()) {
                     return;
                 }
-                let expected = expected.unwrap_or_else(|| panic!("{}: {their} for {value}", place()));
+                let expected = expected.unwrap_or_else(|| panic!("{}: {their} for {value}", context()));
                 let is_in_range = i64::try_from(expected).is_ok();
                 let slack = if unit == Unit::TicksSinceStart { c.skew_ns } else { 0 };
                 let difference = (i128::from(ns) - expected).abs();
-                assert!(!is_in_range || difference <= slack, "{}: {ns} is {their}", place());
+                assert!(!is_in_range || difference <= slack, "{}: {ns} is {their}", context());
             }
         },
         Value::Float(value) => match their.as_f64() {
-            Some(their) => assert_eq!(*value, their as f32, "{}", place()),
-            None => assert!(!value.is_finite(), "{}: {value} is {their}", place()),
+            Some(their) => assert_eq!(*value, their as f32, "{}", context()),
+            None => assert!(!value.is_finite(), "{}: {value} is {their}", context()),
         },
         Value::Double(value) => match their.as_f64() {
-            Some(their) => assert_eq!(*value, their, "{}", place()),
-            None => assert!(!value.is_finite(), "{}: {value} is {their}", place()),
+            Some(their) => assert_eq!(*value, their, "{}", context()),
+            None => assert!(!value.is_finite(), "{}: {value} is {their}", context()),
         },
         Value::String(text) => {
             c.strings += 1;
-            assert_eq!(Some(&**text), their.as_str(), "{}", place());
+            assert_eq!(Some(&**text), their.as_str(), "{}", context());
         }
         Value::Object(object) => {
             c.objects += 1;
             let Some(expected) = their.as_object() else { return wrong(&object.type_().name) };
             let mut seen = 0;
             for (inner, value) in object.fields() {
-                let place = || format!("{}.{}", place(), inner.name);
-                let Some(their) = expected.get(&inner.name) else { panic!("{}: ours alone: {expected:?}", place()) };
+                let context = || format!("{}.{}", context(), inner.name);
+                let Some(their) = expected.get(&inner.name) else { panic!("{}: ours alone: {expected:?}", context()) };
                 seen += 1;
-                same(event, inner, &value, their, c, &place);
+                same(event, inner, &value, their, c, &context);
             }
-            assert_eq!(seen, expected.len(), "{}", place());
+            assert_eq!(seen, expected.len(), "{}", context());
         }
         Value::Array(array) => {
             c.arrays += 1;
@@ -209,28 +209,28 @@ fn same(
             for (index, value) in array.iter().enumerate() {
                 let mut element = field.clone();
                 element.array = false;
-                same(event, &element, &value, &expected[index], c, &|| format!("{}[{index}]", place()));
+                same(event, &element, &value, &expected[index], c, &|| format!("{}[{index}]", context()));
                 seen += 1;
             }
-            assert_eq!((seen, array.length), (expected.len(), expected.len()), "{}", place());
+            assert_eq!((seen, array.length), (expected.len(), expected.len()), "{}", context());
             c.frames += u64::from(field.name == "frames") * seen as u64;
         }
     }
 }
 
 /// JSON represents a char as a string, and an unsigned value sometimes as negative.
-fn integer(value: i64, field: &Field, their: &Json, place: &dyn Fn() -> String) {
+fn integer(value: i64, field: &Field, their: &Json, context: &dyn Fn() -> String) {
     if let Some(text) = their.as_str() {
         let mut letters = text.chars();
         let letter = letters.next().map(|letter| i64::from(u32::from(letter)));
         // Not a number: the JDK prints values out of its annotation's range as words.
-        assert!(letters.next().is_some() || letter == Some(value), "{}: {value} is {their}", place());
+        assert!(letters.next().is_some() || letter == Some(value), "{}: {value} is {their}", context());
         return;
     }
     let number = their.as_i64().or_else(|| their.as_u64().map(|number| number as i64));
-    let number = number.unwrap_or_else(|| panic!("{}: {their} for {value}", place()));
+    let number = number.unwrap_or_else(|| panic!("{}: {their} for {value}", context()));
     let is_same = number == value || (field.unsigned && number as i32 == value as i32 && value >> 32 == 0);
-    assert!(is_same, "{}: {value} is {their}", place());
+    assert!(is_same, "{}: {value} is {their}", context());
 }
 
 /// Converts `2026-11-21T00:29:40.595708802Z` to nanoseconds since 1970 UTC.

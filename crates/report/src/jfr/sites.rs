@@ -61,13 +61,13 @@ fn frames<'n>(
         match (&frame.function, named(profile, frame)) {
             (Some(name), _) if frame.kind == FrameOrigin::Java => out.frames.push(java(name, line, frame.inlined)),
             (Some(name), _) => out.frames.push(native(module, name.clone(), line, frame.kind)),
-            (None, Some(places)) if !places.is_empty() => {
-                let last = places.len() - 1;
-                out.frames.extend(places.iter().enumerate().map(|(i, place)| {
-                    let line = place.line.unwrap_or(0);
-                    match place.java {
-                        true => java(&place.function, line, i < last),
-                        false => native(module, place.function.to_string(), line, frame.kind),
+            (None, Some(locations)) if !locations.is_empty() => {
+                let last = locations.len() - 1;
+                out.frames.extend(locations.iter().enumerate().map(|(i, location)| {
+                    let line = location.line.unwrap_or(0);
+                    match location.java {
+                        true => java(&location.function, line, i < last),
+                        false => native(module, location.function.to_string(), line, frame.kind),
                     }
                 }));
             }

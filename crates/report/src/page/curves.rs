@@ -116,18 +116,18 @@ struct Grid {
 
 impl Grid {
     /// The interval of a time.
-    fn place(&self, ns: i64) -> usize {
-        let place = ns.saturating_sub(self.from_ns) as f64 / self.step_ns;
-        (place.max(0.0) as usize).min(self.intervals - 1)
+    fn index(&self, ns: i64) -> usize {
+        let index = ns.saturating_sub(self.from_ns) as f64 / self.step_ns;
+        (index.max(0.0) as usize).min(self.intervals - 1)
     }
 
     fn curve(&self, series: &Series) -> Curve {
         let mut found: Vec<Option<[u64; 3]>> = vec![None; self.intervals];
         for point in series.points() {
-            let (begin, end) = (self.place(point.begin_ns), self.place(point.end_ns));
+            let (begin, end) = (self.index(point.begin_ns), self.index(point.end_ns));
             // A point may stand for readings of several intervals: its bounds hold for each of them.
-            for (place, interval) in found.iter_mut().enumerate().take(end + 1).skip(begin) {
-                let last = if place == end { point.last } else { (point.mean() as u64).clamp(point.min, point.max) };
+            for (index, interval) in found.iter_mut().enumerate().take(end + 1).skip(begin) {
+                let last = if index == end { point.last } else { (point.mean() as u64).clamp(point.min, point.max) };
                 let [low, high, last] = [point.min, point.max, last].map(|value| value.min(MOST));
                 *interval = Some(match *interval {
                     Some(known) => [known[0].min(low), known[1].max(high), last],

@@ -98,14 +98,14 @@ fn head(out: &mut dyn Write, page: &Page, live: Option<&str>) -> io::Result<()> 
     writeln!(out, r#"<ul class="facts">"#)?;
     page.facts.iter().try_for_each(|fact| writeln!(out, "<li>{}</li>", text(fact)))?;
     writeln!(out, "</ul>")?;
-    let mut places = vec![("#memory", "Memory", page.bars.is_some())];
-    places.push(("#time", "Over time", page.curves.is_some()));
-    places.push(("#stacks", "Call stacks", page.stacks.is_some()));
-    places.push(("#tables", "Tables", !page.tables.is_empty()));
-    places.push(("#gaps", "Gaps", !page.gaps.is_empty()));
+    let mut sections = vec![("#memory", "Memory", page.bars.is_some())];
+    sections.push(("#time", "Over time", page.curves.is_some()));
+    sections.push(("#stacks", "Call stacks", page.stacks.is_some()));
+    sections.push(("#tables", "Tables", !page.tables.is_empty()));
+    sections.push(("#gaps", "Gaps", !page.gaps.is_empty()));
     write!(out, r#"<nav aria-label="Contents">"#)?;
-    for (place, name, _) in places.iter().filter(|(_, _, is_there)| *is_there) {
-        write!(out, r#"<a href="{place}">{name}</a> "#)?;
+    for (anchor, name, _) in sections.iter().filter(|(_, _, is_there)| *is_there) {
+        write!(out, r#"<a href="{anchor}">{name}</a> "#)?;
     }
     writeln!(out, "</nav>")?;
     if let Some(target) = live {
@@ -128,7 +128,7 @@ fn answer(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     if let Some(ending) = &page.ending {
         writeln!(out, r#"<p class="ending">{}</p>"#, text(ending))?;
     }
-    page.verdicts.iter().enumerate().try_for_each(|(place, of)| verdict(out, of, place == 0))?;
+    page.verdicts.iter().enumerate().try_for_each(|(index, of)| verdict(out, of, index == 0))?;
     writeln!(out, "</section>")
 }
 

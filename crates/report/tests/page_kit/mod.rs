@@ -73,10 +73,10 @@ pub fn recording() -> Page {
     add(Measure::Limit, String::new(), &|_| 4 << 30);
     add(Measure::Charged, String::new(), &|second| (900 << 20) + second * 20_000);
     add(Measure::LineCommitted, "java-heap".into(), &|second| (512 << 20) + (second / 3600) * (8 << 20));
-    for place in 0..25u64 {
-        let name = format!("{} {place}", NAMES[place as usize % NAMES.len()]);
-        add(Measure::Line, name.clone(), &|second| (place << 20) + second * 10 * place + noise(second + place));
-        add(Measure::Live, name, &|second| (place << 19) + noise(second * place));
+    for number in 0..25u64 {
+        let name = format!("{} {number}", NAMES[number as usize % NAMES.len()]);
+        add(Measure::Line, name.clone(), &|second| (number << 20) + second * 10 * number + noise(second + number));
+        add(Measure::Live, name, &|second| (number << 19) + noise(second * number));
     }
     let mut page = page::of_recording(&history);
     let times_ns: Vec<i64> = (0..48).map(|n| START + n * 1800 * SECOND).collect();

@@ -120,14 +120,14 @@ impl Search {
             let order: Vec<&PathBuf> = order.collect();
             let hand_down: Vec<PathBuf> = before.iter().chain(&inherited).cloned().collect();
             for name in &needs.needed {
-                let place = match name.contains('/') {
+                let resolved = match name.contains('/') {
                     true => Some(PathBuf::from(name)),
                     false => {
                         order.iter().map(|d| d.join(name)).find(|p| machine(p, self.deadline) == Some(needs.machine))
                     }
                 };
-                self.misses |= place.is_none();
-                queue.extend(place.map(|place| (place, hand_down.clone())));
+                self.misses |= resolved.is_none();
+                queue.extend(resolved.map(|path| (path, hand_down.clone())));
             }
         }
     }

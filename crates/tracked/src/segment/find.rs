@@ -50,7 +50,7 @@ pub fn named_directory() -> Option<PathBuf> {
 
 /// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). In the first two,
 /// any user could create root's directory; in the last, only root can.
-pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
+pub const DIRECTORIES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
 
 /// Limit of segments of one directory whose headers are read. `--retain` keeps tens of them, and each may be another
 /// user's FIFO.
@@ -76,8 +76,8 @@ pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> 
     let roots = [Some(String::new()), pid.map(|pid| format!("/proc/{pid}/root"))];
     for root in roots.iter().flatten() {
         for owner in &owners {
-            for place in PLACES {
-                found.push((PathBuf::from(format!("{root}{place}/plimsoll-{owner}")), Some(*owner)));
+            for directory in DIRECTORIES {
+                found.push((PathBuf::from(format!("{root}{directory}/plimsoll-{owner}")), Some(*owner)));
             }
         }
     }

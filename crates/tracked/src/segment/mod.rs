@@ -8,7 +8,7 @@ pub mod read;
 
 pub use control::{set_control, set_ended};
 pub use find::{
-    DIRECTORY_VARIABLE, Life, PLACES, ending_of, find_by_pid, gap_of_ending, leader_of, life_of, list, list_own,
+    DIRECTORIES, DIRECTORY_VARIABLE, Life, ending_of, find_by_pid, gap_of_ending, leader_of, life_of, list, list_own,
     named_directory, refused, search_directories, start_time_ns,
 };
 pub use parse::{Head, Raw, RowSums, Segment};

@@ -160,13 +160,13 @@ impl<'a> Frames<'a> {
             self.frames.push(frame);
             return;
         };
-        let last = location.places.len().saturating_sub(1);
-        for (i, place) in location.places.iter().enumerate() {
+        let last = location.functions.len().saturating_sub(1);
+        for (i, location) in location.functions.iter().enumerate() {
             let frame = profile.frame(Frame {
-                function: Some(place.function.to_string()),
-                file: place.file.as_ref().map(|f| f.to_string()),
-                line: place.line,
-                kind: if place.java { FrameOrigin::Java } else { FrameOrigin::Native },
+                function: Some(location.function.to_string()),
+                file: location.file.as_ref().map(|f| f.to_string()),
+                line: location.line,
+                kind: if location.java { FrameOrigin::Java } else { FrameOrigin::Native },
                 inlined: i < last,
                 ..plain.clone()
             });

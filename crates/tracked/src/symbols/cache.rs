@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::{Location, SourceLocation};
+use super::{SourceLocation, Symbolized};
 
 const TITLE: &str = "plimsoll-symbols 3";
 
@@ -22,7 +22,7 @@ const TITLE: &str = "plimsoll-symbols 3";
 pub const LARGEST: u64 = 96 << 20;
 
 /// Names by return address as linked; `None`: it was looked up and has no name.
-pub(crate) type CachedNames = HashMap<u64, Option<Location>>;
+pub(crate) type CachedNames = HashMap<u64, Option<Symbolized>>;
 
 #[derive(Default)]
 struct Texts<'a> {
@@ -46,15 +46,15 @@ pub fn write(fingerprint: &str, known: &CachedNames) -> String {
     sorted.sort_unstable_by_key(|(offset, _)| **offset);
     for (offset, location) in sorted {
         let _ = write!(lines, "{offset:x} {:x} ", location.as_ref().map_or(0, |l| l.into));
-        for (i, place) in location.iter().flat_map(|l| l.places.iter()).enumerate() {
-            let function = texts.number(&place.function);
-            let file = place.file.as_deref().map_or(0, |file| texts.number(file) + 1);
+        for (i, location) in location.iter().flat_map(|l| l.functions.iter()).enumerate() {
+            let function = texts.number(&location.function);
+            let file = location.file.as_deref().map_or(0, |file| texts.number(file) + 1);
             let separator = if i == 0 { "" } else { ";" };
             let _ = write!(
                 lines,
                 "{separator}{function:x}:{file:x}:{:x}:{:x}",
-                place.line.unwrap_or(0),
-                u8::from(place.java)
+                location.line.unwrap_or(0),
+                u8::from(location.java)
             );
         }
         lines.push('\n');
@@ -93,27 +93,27 @@ pub fn parse(text: &str) -> Option<(&str, CachedNames)> {
     Some((fingerprint, known))
 }
 
-fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Location>)> {
+fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Symbolized>)> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let mut words = line.splitn(3, ' ');
     let (offset, into, rest) = (hex(words.next()?)?, hex(words.next()?)?, words.next()?);
     if rest.is_empty() {
         return Some((offset, None));
     }
-    let mut places = Vec::with_capacity(1);
-    for place in rest.split(';') {
-        let mut parts = place.splitn(4, ':');
+    let mut locations = Vec::with_capacity(1);
+    for location in rest.split(';') {
+        let mut parts = location.splitn(4, ':');
         let mut next = || hex(parts.next()?);
         let (function, file, line, java) = (next()?, next()?, next()?, next()?);
         let text = |n: u64| texts.get(usize::try_from(n).ok()?).cloned();
-        places.push(SourceLocation {
+        locations.push(SourceLocation {
             function: text(function)?,
             file: if file == 0 { None } else { Some(text(file - 1)?) },
             line: u32::try_from(line).ok().filter(|line| *line != 0),
             java: java == 1,
         });
     }
-    Some((offset, Some(Location { places, into })))
+    Some((offset, Some(Symbolized { functions: locations, into })))
 }
 
 #[cfg(test)]
@@ -121,16 +121,19 @@ mod tests {
     use super::*;
 
     fn some() -> CachedNames {
-        let place = |f: &str, file: Option<&str>, line| SourceLocation {
+        let location = |f: &str, file: Option<&str>, line| SourceLocation {
             function: f.into(),
             file: file.map(Into::into),
             line,
             java: line == Some(7),
         };
         let mut known = CachedNames::new();
-        known.insert(0x1234, Some(Location { places: vec![place("f(int)", Some("/a b/c.cc"), Some(7))], into: 9 }));
-        let two = vec![place("inlined", Some("/a b/c.cc"), None), place("f(int)", None, Some(1))];
-        known.insert(0x99, Some(Location { places: two, into: 0 }));
+        known.insert(
+            0x1234,
+            Some(Symbolized { functions: vec![location("f(int)", Some("/a b/c.cc"), Some(7))], into: 9 }),
+        );
+        let two = vec![location("inlined", Some("/a b/c.cc"), None), location("f(int)", None, Some(1))];
+        known.insert(0x99, Some(Symbolized { functions: two, into: 0 }));
         known.insert(0, None);
         known
     }

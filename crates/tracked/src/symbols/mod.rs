@@ -46,8 +46,8 @@ pub struct SourceLocation {
 /// The functions at a return address: the innermost inlined function first, the function that contains all of them
 /// last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    pub places: Vec<SourceLocation>,
+pub struct Symbolized {
+    pub functions: Vec<SourceLocation>,
     /// Offset of the address from the start of the last function.
     pub into: u64,
 }
@@ -167,7 +167,7 @@ impl Symbols {
     }
 
     /// The result of `ask` for a return address.
-    pub fn at(&self, module: usize, offset: u64) -> Option<&Location> {
+    pub fn at(&self, module: usize, offset: u64) -> Option<&Symbolized> {
         self.known.get(&module)?.get(&offset)?.as_ref()
     }
 
@@ -200,7 +200,7 @@ pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
             // A caller has one line per frame: the function that contains the code, with the innermost source position.
             Some(module) => {
                 if let Some(location) = symbols.at(module, frame.offset)
-                    && let (Some(first), Some(last)) = (location.places.first(), location.places.last())
+                    && let (Some(first), Some(last)) = (location.functions.first(), location.functions.last())
                 {
                     frame.function = Some(last.function.to_string());
                     frame.function_offset = location.into;

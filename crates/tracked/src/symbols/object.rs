@@ -14,7 +14,7 @@ use super::dwarf::{self, Level};
 use super::functions::Functions;
 use super::mangling;
 use super::read::{Finder, Links, Opened};
-use super::{Location, SourceLocation};
+use super::{SourceLocation, Symbolized};
 
 /// The largest accepted ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or
 /// a tenth.
@@ -103,7 +103,7 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
         let symbol = functions.at(offset.saturating_sub(1)).or_else(|| functions.at(offset));
         let levels = levels.get_mut(i).map(std::mem::take).unwrap_or_default();
         let outermost = levels.len().saturating_sub(1);
-        let mut places = Vec::with_capacity(levels.len().max(1));
+        let mut locations = Vec::with_capacity(levels.len().max(1));
         for (n, level) in levels.into_iter().enumerate() {
             let function = match (&level.linkage, &level.name, symbol) {
                 (Some(linkage), name, _) => Some(intern(linkage, &|| readable(linkage, name.as_deref(), functions))),
@@ -123,14 +123,19 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
                     text
                 }
             });
-            places.extend(function.map(|(function, java)| SourceLocation { function, file, line: level.line, java }));
+            locations.extend(function.map(|(function, java)| SourceLocation {
+                function,
+                file,
+                line: level.line,
+                java,
+            }));
         }
-        if let (true, Some((name, _))) = (places.is_empty(), symbol) {
+        if let (true, Some((name, _))) = (locations.is_empty(), symbol) {
             let (function, java) = intern(name, &|| functions.readable(name));
-            places.push(SourceLocation { function, file: None, line: None, java });
+            locations.push(SourceLocation { function, file: None, line: None, java });
         }
         let into = symbol.map_or(0, |(_, into)| into + 1);
-        known.insert(offset, (!places.is_empty()).then_some(Location { places, into }));
+        known.insert(offset, (!locations.is_empty()).then_some(Symbolized { functions: locations, into }));
     }
     known
 }

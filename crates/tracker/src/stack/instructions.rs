@@ -264,7 +264,7 @@ impl Row {
         if offset == FAR {
             return None;
         }
-        let near = |offset: i32, place: fn(i16) -> SavedFp| i16::try_from(offset).map_or(SavedFp::Lost, place);
+        let near = |offset: i32, saved: fn(i16) -> SavedFp| i16::try_from(offset).map_or(SavedFp::Lost, saved);
         let fp = match self.fp {
             Saved::Same => SavedFp::Same,
             Saved::Undefined | Saved::Other => SavedFp::Lost,

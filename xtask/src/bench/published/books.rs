@@ -92,11 +92,11 @@ fn start(table: &mut Table) -> Result<()> {
             table.row(&words(&[&format!("HotSpot {major}"), "not run: no such JDK", "", "", "", ""]));
             continue;
         };
-        let place = classes.join(major.to_string());
-        must(Command::new(home.join("bin/javac")).arg("-d").arg(&place).arg(&source))?;
+        let classes_of_jdk = classes.join(major.to_string());
+        must(Command::new(home.join("bin/javac")).arg("-d").arg(&classes_of_jdk).arg(&source))?;
         for mode in ["off", "summary", "detail"] {
             let flags = ["-Xint", "-XX:+UseSerialGC", "-Xmx64m", &format!("-XX:NativeMemoryTracking={mode}"), "-cp"];
-            let arguments = [words(&flags), vec![place.display().to_string(), "Empty".into()]].concat();
+            let arguments = [words(&flags), vec![classes_of_jdk.display().to_string(), "Empty".into()]].concat();
             let (calls, _) = Calls::of(&java(&home), &arguments)?;
             let each =
                 ["os::reserve_memory(", "os::commit_memory(", "::add_reserved_region(", "::add_committed_region("]

@@ -7,13 +7,13 @@ use crate::stage::{Result, folder, must, repository};
 
 /// The server's jar, with this version of Quarkus.
 pub fn server(version: &str) -> Result<PathBuf> {
-    let place = folder("bench/published")?.join(format!("quarkus-{version}"));
-    let jar = place.join("target/quarkus-app/quarkus-run.jar");
+    let folder = folder("bench/published")?.join(format!("quarkus-{version}"));
+    let jar = folder.join("target/quarkus-app/quarkus-run.jar");
     if !jar.exists() {
-        let _ = std::fs::remove_dir_all(&place);
-        must(Command::new("cp").arg("-r").arg(repository().join("bench/published/quarkus")).arg(&place))?;
+        let _ = std::fs::remove_dir_all(&folder);
+        must(Command::new("cp").arg("-r").arg(repository().join("bench/published/quarkus")).arg(&folder))?;
         let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "package", &format!("-Dquarkus={version}")]).current_dir(&place);
+        maven.args(["-q", "-B", "package", &format!("-Dquarkus={version}")]).current_dir(&folder);
         must(&mut maven)?;
     }
     Ok(jar)

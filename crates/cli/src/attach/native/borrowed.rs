@@ -125,8 +125,8 @@ impl<'t> Borrowed<'t> {
         let stack = Stack { at: stack.start, bytes: &words };
         let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
         let frames = unwind::walk(tables, &original, &stack, code);
-        if let Some(place) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
-            return Err(Unfit::There(place, frames.err()));
+        if let Some(function) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
+            return Err(Unfit::There(function, frames.err()));
         }
         if threads::has_signal(&status, mask) {
             return Err(Unfit::Now("is about to get a signal"));

@@ -167,9 +167,9 @@ impl<'t> ThreadLoader<'t> {
                 match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
                     Ok(thread) => return Ok(thread),
                     Err(Unfit::Now(reason)) => why = reason.into(),
-                    Err(Unfit::There(place, None)) => why = format!("thread {tid} is in {place}"),
-                    Err(Unfit::There(place, Some(unproven))) => {
-                        why = format!("thread {tid} may be in {place}, since its stack has {unproven}");
+                    Err(Unfit::There(function, None)) => why = format!("thread {tid} is in {function}"),
+                    Err(Unfit::There(function, Some(unproven))) => {
+                        why = format!("thread {tid} may be in {function}, since its stack has {unproven}");
                     }
                     Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
                     Err(Unfit::Replaced) => return Err(GONE.into()),

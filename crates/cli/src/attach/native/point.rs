@@ -45,7 +45,7 @@ impl Forbidden {
     /// The code in which the thread is, if it is in one of these. `frames`: the functions on its stack, where they are proven.
     pub fn found(&self, instruction: u64, stack: &Stack<'_>, frames: Option<&Frames>) -> Option<&'static str> {
         let Some(frames) = frames else { return self.at(instruction).or_else(|| self.pointed_to(stack.bytes)) };
-        let functions = frames.places.iter().find_map(|place| self.at(*place));
+        let functions = frames.pcs.iter().find_map(|pc| self.at(*pc));
         let words = || frames.unproven.iter().find_map(|range| self.pointed_to(stack.part(range)));
         self.at(instruction).or(functions).or_else(words)
     }
@@ -88,8 +88,8 @@ mod tests {
         let code = Forbidden::new(vec![(0x100..0x200, "a")]);
         let bytes: Vec<u8> = [0x150u64, 0x60, 0x150, 0x60].iter().flat_map(|w| w.to_le_bytes()).collect();
         let stack = Stack { at: 0x7000, bytes: &bytes };
-        let of = |places: &[u64], unproven: &[Range<u64>]| {
-            let frames = Frames { places: places.to_vec(), unproven: unproven.to_vec() };
+        let of = |pcs: &[u64], unproven: &[Range<u64>]| {
+            let frames = Frames { pcs: pcs.to_vec(), unproven: unproven.to_vec() };
             code.found(0x50, &stack, Some(&frames))
         };
         assert_eq!(code.found(0x50, &stack, None), Some("a"));

@@ -219,8 +219,8 @@ impl Desk<'_> {
         }
         self.number = self.number.wrapping_add(1);
         // Questions about one target are slow: four of the eight stay free for metrics and health.
-        let places = if question.kind.is_of_a_target() { wire::MOST_REQUESTS - 4 } else { wire::MOST_REQUESTS };
-        let Some(bytes) = question.encode(self.number).filter(|_| self.pending.len() < places) else {
+        let capacity = if question.kind.is_of_a_target() { wire::MOST_REQUESTS - 4 } else { wire::MOST_REQUESTS };
+        let Some(bytes) = question.encode(self.number).filter(|_| self.pending.len() < capacity) else {
             return Ok(false);
         };
         // So few requests always fit into the socket's buffer.

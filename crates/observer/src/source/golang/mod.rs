@@ -25,7 +25,7 @@ mod records;
 mod spans;
 mod walk;
 
-pub use walk::{Places, walk};
+pub use walk::{GoMappings, walk};
 
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ const RANGES_WITHIN: usize = 16;
 const INDEX_WITHIN: usize = 32;
 const MOST_RANGES: u64 = 1 << 16;
 /// Limit of places that are tried. A runtime has one page allocator; other data may only look like it.
-const MOST_PLACES: usize = 4;
+const MOST_CANDIDATES: usize = 4;
 /// Chunks of a heap of 2 TiB.
 const MOST_CHUNKS: usize = 1 << 19;
 
@@ -58,7 +58,7 @@ pub(crate) struct Pages {
 }
 
 /// Word numbers in the data where the five summaries may begin.
-pub(crate) fn places(data: &Data) -> Vec<usize> {
+pub(crate) fn candidates(data: &Data) -> Vec<usize> {
     let all: Vec<u64> = words(&data.bytes).collect();
     let begins = |at: &usize| {
         let level = |level: usize| (all[at + 3 * level], all[at + 3 * level + 1], all[at + 3 * level + 2]);
@@ -67,26 +67,26 @@ pub(crate) fn places(data: &Data) -> Vec<usize> {
             stated == *capacity && length <= stated && address != 0 && address.is_multiple_of(PAGE)
         })
     };
-    (0..all.len().saturating_sub(CHUNKS + ROOT)).filter(begins).take(MOST_PLACES).collect()
+    (0..all.len().saturating_sub(CHUNKS + ROOT)).filter(begins).take(MOST_CANDIDATES).collect()
 }
 
 /// The allocator whose summaries begin at that word of the data; None if the words after them contradict each other.
-pub(crate) fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonymous) -> Option<Pages> {
+pub(crate) fn read<M: Memory>(memory: &M, data: &Data, first_summary: usize, anonymous: &Anonymous) -> Option<Pages> {
     let word = |number: usize| word_at(&data.bytes, 8 * number);
     let untouched = Untouched::new(memory);
-    let behind = place + CHUNKS + ROOT;
+    let behind = first_summary + CHUNKS + ROOT;
     let (in_use, after) = (behind..behind + RANGES_WITHIN)
         .find_map(|at| Some((ranges_in_use(&untouched, data, at, anonymous)?, at + 4)))?;
     let index = (after..after + INDEX_WITHIN).find(|at| word(*at + 2) == Some(LEVELS[4]))?;
     let mut records: Vec<AddressRange> = Vec::new();
-    let slices = (0..LEVELS.len()).map(|level| place + 3 * level).chain([index]);
+    let slices = (0..LEVELS.len()).map(|level| first_summary + 3 * level).chain([index]);
     for slice in slices {
         records.push(AddressRange::sized(Avma(word(slice)?), Bytes(word(slice + 2)? * 8)));
     }
     let first = in_use.first()?.start.0;
     let leaf_of = |base: u64, chunk: u64| {
         let number = chunk.wrapping_sub(base) / CHUNK;
-        let leaf = word(place + CHUNKS + usize::try_from(number / LEAF).ok().filter(|root| *root < ROOT)?)?;
+        let leaf = word(first_summary + CHUNKS + usize::try_from(number / LEAF).ok().filter(|root| *root < ROOT)?)?;
         anonymous.holds(leaf, LEAF_BYTES).then_some((leaf, leaf + number % LEAF * CHUNK_BITS as u64))
     };
     let base = BASES.into_iter().find(|base| leaf_of(*base, first).is_some())?;
@@ -150,12 +150,12 @@ impl Pages {
     pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
         let all = || (0..pages).map(|page| start + page * PAGE_OF_GO);
         let could_be = all().all(|page| {
-            let (word, bit) = place(page);
+            let (word, bit) = bit_of(page);
             let chunk = self.chunks.get(&(page / CHUNK * CHUNK));
             chunk.is_some_and(|chunk| (chunk.allocated[word] & !chunk.taken[word]) & bit != 0)
         });
         for page in all().filter(|_| could_be) {
-            let (word, bit) = place(page);
+            let (word, bit) = bit_of(page);
             if let Some(chunk) = self.chunks.get_mut(&(page / CHUNK * CHUNK)) {
                 chunk.taken[word] |= bit;
             }
@@ -167,7 +167,7 @@ impl Pages {
     pub(crate) fn runs(&self) -> impl Iterator<Item = (AddressRange, Free)> + '_ {
         self.chunks.iter().flat_map(|(start, chunk)| {
             let kind = |page: u64| {
-                let (word, bit) = place(start + page * PAGE_OF_GO);
+                let (word, bit) = bit_of(start + page * PAGE_OF_GO);
                 let is = |bits: &[u64; 8]| bits[word] & bit != 0;
                 match (is(&chunk.allocated), is(&chunk.given_back)) {
                     _ if is(&chunk.taken) => None,
@@ -190,7 +190,7 @@ impl Pages {
 }
 
 /// Word and bit of a page among those of its chunk.
-fn place(page: u64) -> (usize, u64) {
+fn bit_of(page: u64) -> (usize, u64) {
     let number = page % CHUNK / PAGE_OF_GO;
     ((number / 64) as usize, 1 << (number % 64))
 }

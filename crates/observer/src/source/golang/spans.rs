@@ -103,7 +103,7 @@ fn read<M: Memory>(memory: &M, list: &[u8], at: AddressRange, pages: &Pages, ano
 }
 
 /// Start and number of pages, if these lie in the heap.
-fn place(bytes: &[u8], pages: &Pages) -> Option<(u64, u64)> {
+fn start_and_count(bytes: &[u8], pages: &Pages) -> Option<(u64, u64)> {
     let (start, count) = (word_at(bytes, START)?, word_at(bytes, COUNT)?);
     let length = count.checked_mul(PAGE_OF_GO).filter(|length| *length > 0)?;
     let after = pages.in_use.partition_point(|range| range.start.0 <= start);
@@ -116,7 +116,7 @@ fn place(bytes: &[u8], pages: &Pages) -> Option<(u64, u64)> {
 fn end_of_objects<M: Memory>(memory: &M, entries: &[(u64, ())], pages: &Pages) -> Option<usize> {
     let mut agreeing = ENDS.map(|_| (0, 0));
     records(memory, entries.to_vec(), RECORD, |_, (), bytes| {
-        let Some((start, count)) = place(bytes, pages) else { return };
+        let Some((start, count)) = start_and_count(bytes, pages) else { return };
         for (sums, end) in agreeing.iter_mut().zip(ENDS) {
             let (Some(state), Some(size), Some(end)) =
                 (bytes.get(end - 13), word_at(bytes, end - 8), word_at(bytes, end))
@@ -139,7 +139,7 @@ fn end_of_objects<M: Memory>(memory: &M, entries: &[(u64, ())], pages: &Pages) -
 }
 
 fn decoded(bytes: &[u8], end: usize, pages: &Pages) -> Option<Span> {
-    let (start, count) = place(bytes, pages)?;
+    let (start, count) = start_and_count(bytes, pages)?;
     let (size, counts) = (word_at(bytes, end - 8)?, half_at(bytes, end - 16)?);
     let length = count * PAGE_OF_GO;
     let objects = u64::from(counts & 0xffff);

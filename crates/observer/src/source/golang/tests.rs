@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pages::PAGE_OF_GO;
-use super::walk::{Places, Unopened, walk};
+use super::walk::{GoMappings, Unopened, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
@@ -51,7 +51,7 @@ struct Made {
     /// Numbers of words in the data.
     totals: usize,
     list: usize,
-    place: usize,
+    first_summary: usize,
     span_records: Vec<u64>,
 }
 
@@ -65,12 +65,12 @@ impl Made {
         assert!(plimsoll_process::proc::memory::Memory::read(&self.image, Avma(DATA), &mut bytes));
         let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
         let (heap, meta) = (range(HEAP, self.heap_end), range(META, META_END));
-        let places = Places {
+        let mappings = GoMappings {
             anonymous: Anonymous(vec![heap, range(RESERVED, RESERVED + (2 << 30)), meta]),
             writable: Anonymous(vec![heap, meta]),
             named: Vec::new(),
         };
-        walk(&self.image, &[Data { base: Avma(DATA), bytes }], &places)
+        walk(&self.image, &[Data { base: Avma(DATA), bytes }], &mappings)
     }
 }
 
@@ -187,8 +187,8 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
     image.put(BITS + (512 << 10), 0);
     image.put(ARENAS + HEAP.wrapping_sub(layout.base) / (64 << 20) % (1 << 22) * 8, ARENA);
 
-    let place = 300 + random.below(200) as usize;
-    let behind = place + 15 + (1 << 13);
+    let first_summary = 300 + random.below(200) as usize;
+    let behind = first_summary + 15 + (1 << 13);
     let length = 8 * (behind + 1200);
     let mut made = Made {
         image,
@@ -197,7 +197,7 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
         heap_end: HEAP + chunks * CHUNK,
         totals: 100,
         list: 0,
-        place,
+        first_summary,
         span_records,
     };
     for number in 0..length / 8 {
@@ -206,13 +206,13 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
     }
     let mut reserved = RESERVED;
     for (level, capacity) in [14, 17, 20, 23, 26].map(|bits| 1u64 << bits).into_iter().enumerate() {
-        made.word(place + 3 * level, reserved);
-        made.word(place + 3 * level + 1, capacity / 8);
-        made.word(place + 3 * level + 2, capacity);
+        made.word(first_summary + 3 * level, reserved);
+        made.word(first_summary + 3 * level + 1, capacity / 8);
+        made.word(first_summary + 3 * level + 2, capacity);
         reserved += capacity * 8;
     }
-    (0..1 << 13).for_each(|root| made.word(place + 15 + root, 0));
-    made.word(place + 15 + (chunk(HEAP) >> 13) as usize, LEAF);
+    (0..1 << 13).for_each(|root| made.word(first_summary + 15 + root, 0));
+    made.word(first_summary + 15 + (chunk(HEAP) >> 13) as usize, LEAF);
     for (number, word) in [HEAP, chunk(HEAP), chunk(HEAP) + chunks].into_iter().enumerate() {
         made.word(behind + number, word);
     }
@@ -284,7 +284,7 @@ fn a_heap_with_other_sums_stays_closed() {
         assert_eq!(other.walked(), Err(Unopened::OtherSums), "total {total}");
     }
     let mut other = clean();
-    other.word(other.place + 2, 1 << 15);
+    other.word(other.first_summary + 2, 1 << 15);
     assert_eq!(other.walked(), Err(Unopened::NoPages));
     let mut other = clean();
     other.word(other.list, 0);
@@ -344,7 +344,7 @@ fn overwritten_records_never_panic_and_never_sum_to_more_than_there_is() {
             made.image.put(at, word);
         }
         for _ in 0..random.below(3) {
-            let near = [made.place, made.list - 24, made.totals - 40][random.below(3) as usize];
+            let near = [made.first_summary, made.list - 24, made.totals - 40][random.below(3) as usize];
             let word = [random.below(u64::MAX), HEAP, META + 4096, 1 << 26, 0][random.below(5) as usize];
             made.word(near + random.below(40) as usize, word);
         }

@@ -30,7 +30,7 @@ impl Unopened {
 }
 
 /// Where the runtime's memory may lie.
-pub struct Places {
+pub struct GoMappings {
     /// All anonymous memory, accessible or not.
     pub anonymous: Anonymous,
     /// Its writable part: of a reservation, only that part is counted.
@@ -39,13 +39,13 @@ pub struct Places {
     pub named: Vec<AddressRange>,
 }
 
-pub fn walk<M: Memory>(memory: &M, data: &[Data], places: &Places) -> Result<OpenedHeap, Unopened> {
+pub fn walk<M: Memory>(memory: &M, data: &[Data], mappings: &GoMappings) -> Result<OpenedHeap, Unopened> {
     let mut result = Err(Unopened::NoPages);
     for part in data {
-        for place in pages::places(part) {
-            let Some(pages) = pages::read(memory, part, place, &places.anonymous) else { continue };
-            result = match spans::find(memory, part, &pages, &places.anonymous) {
-                Some(spans) => opened(memory, data, places, pages, &spans),
+        for first in pages::candidates(part) {
+            let Some(pages) = pages::read(memory, part, first, &mappings.anonymous) else { continue };
+            result = match spans::find(memory, part, &pages, &mappings.anonymous) {
+                Some(spans) => opened(memory, data, mappings, pages, &spans),
                 None => Err(Unopened::NoSpans),
             };
             if result.is_ok() {
@@ -59,7 +59,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], places: &Places) -> Result<Ope
 fn opened<M: Memory>(
     memory: &M,
     data: &[Data],
-    places: &Places,
+    mappings: &GoMappings,
     mut pages: Pages,
     spans: &Spans,
 ) -> Result<OpenedHeap, Unopened> {
@@ -104,8 +104,8 @@ fn opened<M: Memory>(
     }
     heap.pace = Some(pacer::states(memory, data, totals).ok_or(Unopened::OtherSums)?);
     heap.ranges.clone_from(&pages.in_use);
-    let found = records::find(memory, data, &pages, spans, &places.anonymous);
-    for range in accessible(found, places, &pages.in_use) {
+    let found = records::find(memory, data, &pages, spans, &mappings.anonymous);
+    for range in accessible(found, mappings, &pages.in_use) {
         heap.add(HeapPart::Records, range.length(), states.resident(range));
         heap.ranges.push(range);
     }
@@ -115,14 +115,14 @@ fn opened<M: Memory>(
 }
 
 /// The writable parts of these ranges and of the named mappings, without the heap: sorted, disjoint.
-fn accessible(mut ranges: Vec<AddressRange>, places: &Places, heap: &[AddressRange]) -> Vec<AddressRange> {
-    ranges.extend(&places.named);
+fn accessible(mut ranges: Vec<AddressRange>, mappings: &GoMappings, heap: &[AddressRange]) -> Vec<AddressRange> {
+    ranges.extend(&mappings.named);
     ranges.sort_unstable();
     let ranges = joined(ranges);
     let of_writable = |range: &AddressRange| {
-        let first = places.writable.0.partition_point(|writable| writable.end <= range.start);
+        let first = mappings.writable.0.partition_point(|writable| writable.end <= range.start);
         let range = *range;
-        let within = places.writable.0[first..].iter().take_while(move |writable| writable.start < range.end);
+        let within = mappings.writable.0[first..].iter().take_while(move |writable| writable.start < range.end);
         within.map(move |writable| writable.intersection(range)).collect::<Vec<_>>()
     };
     let mut free = Vec::new();

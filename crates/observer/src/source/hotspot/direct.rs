@@ -114,7 +114,7 @@ pub struct BufferClasses {
 }
 
 /// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
-pub fn place(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
+pub fn find_classes(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let mut found = Found::default();
     match fields.classes {
@@ -175,8 +175,8 @@ impl Found {
     }
 }
 
-pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, place: BufferClasses) -> Option<DirectBuffers> {
-    let BufferClasses { bits, atomic_long, netty } = place;
+pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, classes: BufferClasses) -> Option<DirectBuffers> {
+    let BufferClasses { bits, atomic_long, netty } = classes;
     let encoding = Encoding::read(memory, &fields.objects)?;
     let counts = |klass: u64| counts(memory, fields, &encoding, klass, atomic_long);
     let mut values = counts(bits)?;

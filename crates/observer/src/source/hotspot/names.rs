@@ -107,9 +107,9 @@ impl<M: Memory> Vm<'_, M> {
         let memory = &Untouched::new(self.memory);
         let careful =
             Vm { memory, fields: self.fields, encoding: self.encoding, string: self.string, known: Cell::default() };
-        let place = careful.place(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
+        let field = careful.name_field(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
         let named = objects.iter().filter_map(|(tid, object)| {
-            let name = self.text(self.reference(object, place)?, place.width)?;
+            let name = self.text(self.reference(object, field)?, field.width)?;
             Some(JavaThread { name, tid: *tid })
         });
         let named: Vec<JavaThread> = named.collect();
@@ -125,28 +125,28 @@ impl<M: Memory> Vm<'_, M> {
         (object != 0 && self.memory.read(Avma(object), &mut bytes)).then_some((tid, bytes))
     }
 
-    fn reference(&self, object: &[u8], place: NameField) -> Option<u64> {
-        match place.width {
-            4 => half_at(object, place.offset).map(|narrow| self.encoding.narrow(narrow)),
-            _ => word_at(object, place.offset).map(|wide| self.encoding.wide(wide)),
+    fn reference(&self, object: &[u8], field: NameField) -> Option<u64> {
+        match field.width {
+            4 => half_at(object, field.offset).map(|narrow| self.encoding.narrow(narrow)),
+            _ => word_at(object, field.offset).map(|wide| self.encoding.wide(wide)),
         }
     }
 
     /// The offset at which most of these objects refer to a String.
-    fn place<'o>(&self, objects: impl Iterator<Item = &'o [u8]>) -> Option<NameField> {
+    fn name_field<'o>(&self, objects: impl Iterator<Item = &'o [u8]>) -> Option<NameField> {
         let mut found = BTreeMap::<NameField, usize>::new();
         for object in objects {
-            let places = [4, 8]
+            let fields = [4, 8]
                 .into_iter()
                 .flat_map(|width| (8..object.len()).step_by(width).map(move |offset| NameField { width, offset }));
-            for place in places {
-                if self.reference(object, place).and_then(|string| self.string(string)).is_some() {
-                    *found.entry(place).or_default() += 1;
+            for field in fields {
+                if self.reference(object, field).and_then(|string| self.string(string)).is_some() {
+                    *found.entry(field).or_default() += 1;
                 }
             }
         }
         // If several offsets are equally frequent, take the first: a subclass's own fields lie after it.
-        found.into_iter().rev().max_by_key(|(_, count)| *count).map(|(place, _)| place)
+        found.into_iter().rev().max_by_key(|(_, count)| *count).map(|(field, _)| field)
     }
 
     /// Reads as many bytes as possible: the whole buffer, or at least `least`. Returns their number.
@@ -316,8 +316,8 @@ mod tests {
             vm.put(at + 0x40 + 12, &(1000 + n as u32).to_le_bytes());
             vm.word(at + 40, at + 0x80);
             vm.word(at + 0x80, vm.wide(at + 0x100));
-            for (place, string) in [(24, at + 0x1c0), (48, at + 0x240)].into_iter().take(1 + n % 2) {
-                vm.refer(at + 0x100 + place, string);
+            for (field, string) in [(24, at + 0x1c0), (48, at + 0x240)].into_iter().take(1 + n % 2) {
+                vm.refer(at + 0x100 + field, string);
                 vm.class(string, STRING);
                 let wide: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
                 let (coder, bytes) = if name.is_ascii() { (0, name.as_bytes()) } else { (1, wide.as_slice()) };

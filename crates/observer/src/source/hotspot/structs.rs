@@ -37,25 +37,25 @@ pub(crate) struct VmFacts {
 #[derive(Clone, Copy)]
 pub struct Direct {
     fields: direct::BufferFields,
-    place: Option<BufferClasses>,
+    classes: Option<BufferClasses>,
 }
 
 impl Direct {
     pub fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<Direct> {
         let library = library(vmas)?;
         let file = target.mapped(library, FileKind::Object).ok()?;
-        Some(Direct { fields: direct::BufferFields::of(&rows(&file, library, memory)?)?, place: None })
+        Some(Direct { fields: direct::BufferFields::of(&rows(&file, library, memory)?)?, classes: None })
     }
 
     /// Whether the classes were found.
     pub fn is_found(&self) -> bool {
-        self.place.is_some()
+        self.classes.is_some()
     }
 
     /// Searches for the classes if they weren't found yet, and reads the count.
     pub fn read(&mut self, memory: &Live) -> Option<DirectBuffers> {
-        self.place = self.place.or_else(|| direct::place(memory, &self.fields));
-        direct_buffers(memory, &self.fields, self.place?)
+        self.classes = self.classes.or_else(|| direct::find_classes(memory, &self.fields));
+        direct_buffers(memory, &self.fields, self.classes?)
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, Str
         return Err(format!("{} {}", library.name, Why::Late));
     }
     let Some(rows) = rows else { return Ok(None) };
-    let mut direct = direct::BufferFields::of(&rows).map(|fields| Direct { fields, place: None });
+    let mut direct = direct::BufferFields::of(&rows).map(|fields| Direct { fields, classes: None });
     Ok(Some(VmFacts {
         direct_buffers: direct.as_mut().and_then(|direct| direct.read(&memory)),
         direct,

@@ -166,10 +166,10 @@ impl Page {
         let number = at / PAGE;
         let page = match read.entry(number) {
             std::collections::btree_map::Entry::Occupied(page) => page.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
+            std::collections::btree_map::Entry::Vacant(vacant) => {
                 let mut bytes = vec![0; PAGE as usize];
                 memory.read(Avma(number * PAGE), &mut bytes).then_some(())?;
-                place.insert(bytes)
+                vacant.insert(bytes)
             }
         };
         word_at(page, (at % PAGE) as usize)

@@ -90,9 +90,9 @@ impl Shape {
             for (links, slices) in [(0, 512), (16, 512), (0, 1024)] {
                 for entries in [records - 16, records - 8] {
                     let Some(cookie) = records.checked_sub(48 + links) else { continue };
-                    let place = Shape { record: RECORDS[0], records, cookie, entries, slices };
-                    if place.header(base, header).is_some() {
-                        shapes.extend(RECORDS.map(|record| Shape { record, ..place }));
+                    let shape = Shape { record: RECORDS[0], records, cookie, entries, slices };
+                    if shape.header(base, header).is_some() {
+                        shapes.extend(RECORDS.map(|record| Shape { record, ..shape }));
                     }
                 }
             }
@@ -131,7 +131,7 @@ impl Shape {
     /// must find the arena's own record too.
     pub(crate) fn arena(&self, base: u64, header: &[u8]) -> Option<u64> {
         let is_arena = half_at(header, MEMORY_KIND)? == KIND_ARENA;
-        let place = word_at(header, 0).filter(|place| is_arena && *place < MOST_SLICES / self.slices)?;
-        base.checked_sub(place * self.slices * SLICE)
+        let slice = word_at(header, 0).filter(|slice| is_arena && *slice < MOST_SLICES / self.slices)?;
+        base.checked_sub(slice * self.slices * SLICE)
     }
 }

@@ -140,7 +140,7 @@ fn used_batches(records: &[&[u64]], central: &[Central]) -> Option<Vec<u64>> {
         used <= present && present <= most && (1..=MOST_BATCHES).contains(&most)
     };
     // Take the last offset that fits: one word earlier, zeros and the number of batches would fit as well.
-    let places = 2 * (spans + 2)..(2 * shortest).saturating_sub(2);
-    let at = places.rev().find(|at| records.iter().all(|record| in_order(record, *at)))?;
+    let addresses = 2 * (spans + 2)..(2 * shortest).saturating_sub(2);
+    let at = addresses.rev().find(|at| records.iter().all(|record| in_order(record, *at)))?;
     Some([0].into_iter().chain(records.iter().map(|record| u64::from(half(record, at)))).collect())
 }

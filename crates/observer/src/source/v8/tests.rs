@@ -44,11 +44,11 @@ const V8_13: Order =
 fn any_order(random: &mut Random) -> Order {
     let behind = random.below(2) == 0;
     let first = if behind { 0 } else { 1 };
-    let mut places: Vec<u64> = (first + 3..14).collect();
-    for index in (1..places.len()).rev() {
-        places.swap(index, random.below(index as u64 + 1) as usize);
+    let mut fields: Vec<u64> = (first + 3..14).collect();
+    for index in (1..fields.len()).rev() {
+        fields.swap(index, random.below(index as u64 + 1) as usize);
     }
-    let [size, heap, start, end, owner] = std::array::from_fn(|index| places[index]);
+    let [size, heap, start, end, owner] = std::array::from_fn(|index| fields[index]);
     Order { behind, flags: 0, size, heap, start, end, allocated: first, owner, next: 14 + random.below(24) }
 }
 

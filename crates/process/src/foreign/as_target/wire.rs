@@ -104,8 +104,8 @@ pub(crate) fn encode(facts: &Facts) -> [u8; HEAD] {
     let Facts { errno, step, mode, uid, inode, size, modified, accessed, mount } = *facts;
     let mut bytes = [0; HEAD];
     let words = [errno, step, mode, uid, inode, size, modified, accessed, mount];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_ne_bytes());
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_ne_bytes());
     }
     bytes
 }

@@ -16,34 +16,34 @@ struct Cell {
     words: [AtomicU64; WORDS],
 }
 
-/// `CELLS` cells of 128 B. Addresses are spread over `PLACES` places, a power of two.
-pub struct Cells<const CELLS: usize, const PLACES: usize> {
+/// `CELLS` cells of 128 B. Addresses are spread over `BUCKETS` places, a power of two.
+pub struct Cells<const CELLS: usize, const BUCKETS: usize> {
     /// The index of an address's cell, plus 1.
-    places: [AtomicU16; PLACES],
+    buckets: [AtomicU16; BUCKETS],
     taken: AtomicU32,
     cells: [Cell; CELLS],
 }
 
-impl<const CELLS: usize, const PLACES: usize> Cells<CELLS, PLACES> {
+impl<const CELLS: usize, const BUCKETS: usize> Cells<CELLS, BUCKETS> {
     pub const fn empty() -> Self {
-        const { assert!(CELLS < u16::MAX as usize && PLACES.is_power_of_two()) }
+        const { assert!(CELLS < u16::MAX as usize && BUCKETS.is_power_of_two()) }
         Self {
-            places: [const { AtomicU16::new(0) }; PLACES],
+            buckets: [const { AtomicU16::new(0) }; BUCKETS],
             taken: AtomicU32::new(0),
             cells: [const { Cell { version: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; WORDS] } }; CELLS],
         }
     }
 
     #[inline(always)]
-    fn place(&self, address: u64) -> &AtomicU16 {
-        let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros());
-        &self.places[hash as usize & (PLACES - 1)]
+    fn bucket(&self, address: u64) -> &AtomicU16 {
+        let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BUCKETS.trailing_zeros());
+        &self.buckets[hash as usize & (BUCKETS - 1)]
     }
 
     /// The words that were kept for this address.
     #[inline(always)]
     pub fn kept(&self, address: u64) -> Option<[u64; WORDS]> {
-        let cell = self.cells.get((self.place(address).load(Relaxed) as usize).wrapping_sub(1))?;
+        let cell = self.cells.get((self.bucket(address).load(Relaxed) as usize).wrapping_sub(1))?;
         let version = cell.version.load(Acquire);
         let words = core::array::from_fn(|i| cell.words[i].load(Relaxed));
         fence(Acquire);
@@ -52,15 +52,15 @@ impl<const CELLS: usize, const PLACES: usize> Cells<CELLS, PLACES> {
     }
 
     pub fn put(&self, words: [u64; WORDS]) {
-        let place = self.place(words[0]);
-        if place.load(Relaxed) == 0 {
+        let bucket = self.bucket(words[0]);
+        if bucket.load(Relaxed) == 0 {
             let taken = self.taken.load(Relaxed) as usize;
             // Two threads may take the same cell: the address in the cell decides.
             let next = if taken < CELLS { taken } else { words[0] as usize / 8 % CELLS };
             self.taken.store((taken + 1).min(CELLS) as u32, Relaxed);
-            place.store(next as u16 + 1, Relaxed);
+            bucket.store(next as u16 + 1, Relaxed);
         }
-        let cell = &self.cells[place.load(Relaxed) as usize - 1];
+        let cell = &self.cells[bucket.load(Relaxed) as usize - 1];
         let version = cell.version.load(Relaxed);
         let odd = version.wrapping_add(1);
         if version & 1 != 0 || cell.version.compare_exchange(version, odd, Acquire, Relaxed).is_err() {

@@ -64,7 +64,7 @@ impl Stack<'_> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Frames {
     /// One address in each function on the stack, innermost first: the instruction, or the last byte of the call.
-    pub places: Vec<u64>,
+    pub pcs: Vec<u64>,
     /// Parts of the stack for which the tables don't vouch.
     pub unproven: Vec<Range<u64>>,
 }
@@ -82,9 +82,9 @@ pub fn walk(
     let mut is_interrupted = true;
     let (mut frames, mut work) = (Frames::default(), 0);
     let mut context = UnwindContext::new();
-    while frames.places.len() < MOST_FRAMES {
-        let place = if is_interrupted { at } else { at.checked_sub(1).ok_or("a return address is 0")? };
-        let (table, address) = tables.at(place).ok_or("code without an unwind table")?;
+    while frames.pcs.len() < MOST_FRAMES {
+        let pc = if is_interrupted { at } else { at.checked_sub(1).ok_or("a return address is 0")? };
+        let (table, address) = tables.at(pc).ok_or("code without an unwind table")?;
         let rules = table.rules(address, &mut context).ok_or("a function without unwind rules")?;
         work += rules.cost;
         if work > MOST_WORK {
@@ -94,7 +94,7 @@ pub fn walk(
         if !is_interrupted && !rules.is_signal && !call::ends_at(at, &code) {
             return Err("a return address that no call has");
         }
-        frames.places.push(place);
+        frames.pcs.push(pc);
         let pointer = now[RSP].ok_or("no stack pointer")?;
         if matches!(rules.row.register(RETURN), Some(RegisterRule::Undefined)) {
             frames.unproven.push(pointer..stack.end());

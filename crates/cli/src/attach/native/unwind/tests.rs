@@ -120,7 +120,7 @@ fn a_walk_finds_each_return_address_that_the_program_knows() {
             let program = Program::start(flags, mode).rests();
             let frames = program.stopped(|registers, stack| program.walk(registers, stack));
             let frames = frames.unwrap_or_else(|why| panic!("{mode} {flags:?}: {why}"));
-            let returns: Vec<u64> = frames.places.iter().map(|place| place + 1).collect();
+            let returns: Vec<u64> = frames.pcs.iter().map(|pc| pc + 1).collect();
             let known = &program.returns[..];
             assert!(known.len() >= 2, "{mode}");
             let is_in = returns.windows(known.len()).any(|part| part == known);

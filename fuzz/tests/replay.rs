@@ -34,14 +34,14 @@ fn inputs(folder: &Path) -> Vec<(String, Vec<u8>)> {
 /// Runs on a thread of its own, so that an endless loop fails the test.
 fn check(target: &'static Target, name: String, bytes: Vec<u8>) {
     let (done, ended) = mpsc::channel();
-    let said = format!("{}: {name}", target.name);
-    let worker = thread::Builder::new().name(said.clone()).spawn(move || {
+    let printed = format!("{}: {name}", target.name);
+    let worker = thread::Builder::new().name(printed.clone()).spawn(move || {
         target.check(&bytes);
         let _ = done.send(());
     });
     worker.expect("a thread");
     if let Err(error) = ended.recv_timeout(ENDLESS) {
-        panic!("{said}: {error}");
+        panic!("{printed}: {error}");
     }
 }
 
@@ -111,8 +111,8 @@ macro_rules! findings {
             for entry in fs::read_dir(folder("crashes")).expect("folder") {
                 let path = entry.expect("entry").path();
                 for (name, _) in inputs(&path) {
-                    let said = format!("{}/{name}", path.file_name().expect("a name").to_string_lossy());
-                    assert!(known.contains(&said.as_str()), "fuzz/crashes/{said} has no line in the table of findings");
+                    let printed = format!("{}/{name}", path.file_name().expect("a name").to_string_lossy());
+                    assert!(known.contains(&printed.as_str()), "fuzz/crashes/{printed} has no line in the table of findings");
                 }
             }
         }

@@ -17,9 +17,9 @@ use crate::recording;
 use crate::stack_options::Stacks;
 
 /// Whether the options select stacks rather than the curves of native memory.
-pub fn is_asked_for(by: By, stacks: &Stacks, format: Format) -> bool {
+pub fn is_requested(by: By, stacks: &Stacks, format: Format) -> bool {
     let of_stacks = format.exporter().is_ok_and(|exporter| exporter.is_of_stacks);
-    !matches!(by, By::Category) || stacks.are_asked_for() || of_stacks
+    !matches!(by, By::Category) || stacks.are_requested() || of_stacks
 }
 
 pub fn report(

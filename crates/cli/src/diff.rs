@@ -51,7 +51,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
-        if both && (args.format == Format::Svg || allocation::is_asked_for(args.by, &args.stacks, args.format)) {
+        if both && (args.format == Format::Svg || allocation::is_requested(args.by, &args.stacks, args.format)) {
             let (targets, output) = ([args.before.as_path(), args.after.as_path()], args.output.as_deref());
             return allocation::diff(targets, &args.range, &args.stacks, args.format, output);
         }
@@ -69,7 +69,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let deadline = Deadline::after(NAMES);
     let mut before = target::open(&args.before, deadline)?;
     let mut after = target::open(&args.after, deadline)?;
-    let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
+    let of_sites = args.by.lines().is_none() || args.stacks.are_requested();
     if of_sites || !matches!(args.format, Format::Text | Format::Json) {
         return stacks(&args, &mut before, &mut after);
     }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
-use plimsoll_process::foreign::{Ask, Deadline, FileKind, LOOK, open};
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, Requirements, open};
 use plimsoll_process::processes::{Lacking, Seen};
 use plimsoll_report::doctor::{self as findings, BooksFound, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
@@ -65,7 +65,7 @@ fn glibc_version(deadline: Deadline) -> Option<String> {
         &["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
     let files = FOLDERS.iter().map(|folder| Path::new(folder).join("libc.so.6"));
     let of_file = |path: PathBuf| {
-        let library = open(&path, Ask::of(FileKind::Object), deadline).ok()?;
+        let library = open(&path, Requirements::of(FileKind::Object), deadline).ok()?;
         glibc::parse_version(&library.read().ok()?)
     };
     sys::own_glibc().or_else(|| files.filter_map(of_file).next())
@@ -195,8 +195,8 @@ fn try_preload(deadline: Deadline) -> Result<PathBuf, String> {
         return Err(format!("a program with the tracker ended with {}", child.status));
     }
     if found.is_empty() {
-        let said = String::from_utf8_lossy(&child.stderr);
-        return Err(format!("a program with the tracker left no segment; it wrote: '{}'", said.trim()));
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        return Err(format!("a program with the tracker left no segment; it wrote: '{}'", stderr.trim()));
     }
     Ok(library)
 }

@@ -17,7 +17,7 @@ use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, metrics, prometheus};
 
-use crate::output::{Color, require_stdout, say, shown, to_output};
+use crate::output::{Color, print_message, require_stdout, shown, to_output};
 use crate::{Failure, named, page, progress, target};
 
 #[derive(clap::Args)]
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
     // do not suffice.
     let announce = |command: &str| {
-        say(format_args!(
+        print_message(format_args!(
             "--maps asks JVM {} for {command}: the JVM keeps 4 to 5 MiB of symbols for good, the first time",
             pid
         ));
@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // Read the baseline first: reading a pipe may take long, and must not use up the time for the target.
     let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
     let mut snapshot = take(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
-    snapshot.limit_asked = args.limit;
+    snapshot.limit_requested = args.limit;
     if let Some((file, earlier)) = earlier {
         snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
     }
@@ -188,7 +188,7 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
 
 /// Columns of the terminal, at least 40; without a terminal enough for the longest line.
 fn width() -> usize {
-    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let from_environment = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let window = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    asked.or_else(window).filter(|columns| *columns > 0).map_or(132, |columns| columns.max(40))
+    from_environment.or_else(window).filter(|columns| *columns > 0).map_or(132, |columns| columns.max(40))
 }

@@ -12,7 +12,7 @@ use plimsoll_tracked::segment;
 
 use crate::Failure;
 use crate::exit::Exit;
-use crate::output::say;
+use crate::output::print_message;
 use crate::sys::{self, End, Image};
 use crate::tracker::{self, Unpacked};
 use crate::untrackable;
@@ -74,11 +74,11 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
             true => "there is no such file",
             false => "no directory in PATH has an executable file of that name",
         };
-        say(format_args!("cannot start '{shown}': {reason}"));
+        print_message(format_args!("cannot start '{shown}': {reason}"));
         return Ok(Err(Exit::NotFound.into()));
     };
     if !path.is_file() {
-        say(format_args!("cannot start '{shown}': it is not a regular file"));
+        print_message(format_args!("cannot start '{shown}': it is not a regular file"));
         return Ok(Err(Exit::CannotStart.into()));
     }
     let deadline = Deadline::after(NAMES);
@@ -117,7 +117,7 @@ pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString,
 }
 
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
-    say(format_args!("cannot start '{shown}': {error}"));
+    print_message(format_args!("cannot start '{shown}': {error}"));
     // The exit statuses of env(1) and nohup(1).
     (if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotStart }).into()
 }
@@ -137,7 +137,7 @@ pub fn mirror(end: End) -> ExitCode {
 /// useless.
 fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
     if let Some(obstacle) = untrackable::of(path, deadline) {
-        say(format_args!("'{shown}' {}", obstacle.sentence()));
+        print_message(format_args!("'{shown}' {}", obstacle.sentence()));
         return obstacle.shuts_out();
     }
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
@@ -149,7 +149,7 @@ fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool
     };
     if let Some(reason) = &reason {
         let directory = words::printable(&directory.display().to_string());
-        say(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
+        print_message(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
     }
     reason.is_some()
 }

@@ -1,6 +1,6 @@
 //! `plimsoll`: native memory tracking for every Linux process. One file for each command.
 
-// Messages go through `output::say` and `tell`, which cannot panic.
+// Messages go through `output::print_message` and `print_done`, which cannot panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use alike::nearest_name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::Exit;
-use output::say;
+use output::print_message;
 use plimsoll_report::words;
 
 mod alike;
@@ -155,7 +155,7 @@ fn main() -> ExitCode {
     };
     progress::end();
     done.unwrap_or_else(|Failure(sentence)| {
-        say(sentence);
+        print_message(sentence);
         Exit::Failed.into()
     })
 }
@@ -170,7 +170,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let _ = io::stderr().write_all(error.to_string().as_bytes());
         return Exit::Failed.into();
     }
-    say(words::printable(&sentence(error)));
+    print_message(words::printable(&sentence(error)));
     Exit::Failed.into()
 }
 
@@ -351,8 +351,11 @@ mod tests {
                     by_verb[verb.expect("a command")] += 1;
                 }
                 Err(error) if error.use_stderr() => {
-                    let said = words::printable(&sentence(&error));
-                    assert!(!said.is_empty() && !said.contains(char::is_control), "{line:?}: {said}");
+                    let sentence_text = words::printable(&sentence(&error));
+                    assert!(
+                        !sentence_text.is_empty() && !sentence_text.contains(char::is_control),
+                        "{line:?}: {sentence_text}"
+                    );
                     refused += 1;
                 }
                 Err(_) => {}

@@ -16,13 +16,13 @@ use crate::{Failure, pager, progress, sys};
 
 /// Prints a message. `eprintln!` panics if standard error is full or closed, and would then end us before we start our
 /// program, or while we are its parent.
-pub fn say(sentence: impl Display) {
+pub fn print_message(sentence: impl Display) {
     progress::erase();
     let _ = io::stderr().write_all(format!("plimsoll: {sentence}\n").as_bytes());
 }
 
 /// Prints what was done on standard output. A closed output is no reason to fail: the work is done.
-pub fn tell(sentence: impl Display) {
+pub fn print_done(sentence: impl Display) {
     let _ = io::stdout().write_all(format!("{sentence}\n").as_bytes());
 }
 

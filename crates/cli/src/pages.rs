@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn said(command: &mut Command) -> (String, String) {
+    fn printed(command: &mut Command) -> (String, String) {
         let output = command.stdin(Stdio::null()).output().expect("the program is installed");
         assert!(output.status.success(), "{command:?}: {output:?}");
         (utf8(output.stdout), utf8(output.stderr))
@@ -210,7 +210,7 @@ mod tests {
         program.build();
         for verb in program.get_subcommands() {
             let file = folder.0.join(format!("man1/plimsoll-{}.1", verb.get_name()));
-            let (page, warnings) = said(
+            let (page, warnings) = printed(
                 Command::new("groff").args(["-man", "-Kutf8", "-Tutf8", "-P-cbou", "-ww", "-rLL=200n"]).arg(&file),
             );
             assert_eq!(warnings, "", "{}", file.display());
@@ -223,7 +223,7 @@ mod tests {
             }
         }
         assert!(options > 80, "only {options} options");
-        let (page, warnings) = said(
+        let (page, warnings) = printed(
             Command::new("groff")
                 .args(["-man", "-Kutf8", "-Tutf8", "-P-cbou", "-ww"])
                 .arg(folder.0.join("man1/plimsoll.1")),
@@ -243,13 +243,14 @@ mod tests {
         let folder = Folder::written("bash");
         let script = folder.0.join("completions/plimsoll.bash");
         let complete = |words: &[&str]| {
-            let ask = r#"
+            let complete = r#"
                 source "$1"; shift
                 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
                 _plimsoll "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
                 printf '%s\n' "${COMPREPLY[@]}""#;
-            let (replies, errors) =
-                said(Command::new("bash").args(["-c", ask, "bash"]).arg(&script).args(words).current_dir(&folder.0));
+            let (replies, errors) = printed(
+                Command::new("bash").args(["-c", complete, "bash"]).arg(&script).args(words).current_dir(&folder.0),
+            );
             assert_eq!(errors, "");
             replies.lines().map(str::to_owned).collect::<Vec<_>>()
         };

@@ -66,12 +66,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let wants_page = args.format == Format::Html
         && args.by == By::Category
         && args.style == Style::Plimsoll
-        && !args.stacks.are_asked_for();
+        && !args.stacks.are_requested();
     if recording::is_one(&path) {
         if args.format == Format::Jfr {
             return Err(format!("'{}' is a flight recording already", shown(&path)).into());
         }
-        if !args.chart.is_given() && !wants_page && allocation::is_asked_for(args.by, &args.stacks, args.format) {
+        if !args.chart.is_given() && !wants_page && allocation::is_requested(args.by, &args.stacks, args.format) {
             let (by, format, output) = (args.by, args.format, args.output.as_deref());
             return allocation::report(&path, &args.range, by, &args.stacks, format, output);
         }
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let mut target = target::open(&path, deadline)?;
     let choice = Choice { style: args.style, by: args.by, detail: args.detail };
-    let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
+    let of_sites = args.by.lines().is_none() || args.stacks.are_requested();
     match args.format {
         Format::Text if !of_sites => {
             if !args.stacks.rules.is_empty() {
@@ -119,7 +119,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             to_output(args.output.as_deref(), |out| json::write(out, &target.books, Some(&sites), frames))?;
         }
         Format::Jfr => {
-            if args.stacks.are_asked_for() {
+            if args.stacks.are_requested() {
                 return Err(
                     "--format jfr writes all sites and measures: leave --focus, --measure and --weight out".into()
                 );

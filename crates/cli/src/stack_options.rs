@@ -49,7 +49,7 @@ impl Stacks {
     }
 
     /// Whether an option was given that only stacks can satisfy.
-    pub fn are_asked_for(&self) -> bool {
+    pub fn are_requested(&self) -> bool {
         self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls
     }
 

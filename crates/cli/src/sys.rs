@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements};
 use rustix::thread::CapabilitySet;
 
 /// Signals that this process ignores, and that an exec must restore. Rust's runtime ignores SIGPIPE before `main`.
@@ -122,7 +122,7 @@ pub fn boottime_ns() -> u64 {
 
 /// Opens a program, which any user may own.
 pub fn open(path: &Path, deadline: Deadline) -> Result<foreign::Regular, foreign::Why> {
-    foreign::open(path, Ask::of(FileKind::Object), deadline)
+    foreign::open(path, Requirements::of(FileKind::Object), deadline)
 }
 
 /// The first bytes of a file, at most `bytes`; empty if it cannot be read.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::source::glibc;
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Why};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
 use plimsoll_process::processes::Seen;
 use plimsoll_report::{json, words};
@@ -216,7 +216,7 @@ pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failu
 /// The bytes of a file that looks like a saved report; `None` for any other file.
 pub fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    match foreign::open(path, Ask::of(FileKind::Saved), deadline) {
+    match foreign::open(path, Requirements::of(FileKind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
         // A pipe can be read only once.
         Ok(_) | Err(Why::NotAFile) => match foreign::given(path, FileKind::Saved, deadline) {

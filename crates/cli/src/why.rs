@@ -23,14 +23,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let text = match &args.verdict {
         None => names().join("\n") + "\n",
-        Some(asked) => match VerdictId::ALL.iter().find(|verdict| verdict.id() == asked) {
+        Some(name) => match VerdictId::ALL.iter().find(|verdict| verdict.id() == name) {
             Some(verdict) => plain(verdict.page()),
             None => {
-                let hint = match nearest_name(asked, names()) {
+                let hint = match nearest_name(name, names()) {
                     Some(near) => format!("Did you mean '{near}'?"),
                     None => format!("The verdicts are: {}", names().join(", ")),
                 };
-                return Err(format!("unknown verdict '{}'. {hint}", printable(asked)).into());
+                return Err(format!("unknown verdict '{}'. {hint}", printable(name)).into());
             }
         },
     };

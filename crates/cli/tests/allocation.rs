@@ -5,7 +5,7 @@ mod harness;
 #[path = "subjects/stage.rs"]
 mod stage;
 
-use harness::{plimsoll, said, scratch};
+use harness::{output_of, plimsoll, scratch};
 use stage::{Jdk, jdks};
 use std::path::Path;
 use std::process::Command;
@@ -42,43 +42,43 @@ fn a_recording_is_shown_by_what_the_user_asks_for() {
     let (before, after) =
         (recorded("before", true, ["100000", "10", "0"]), recorded("after", true, ["100000", "10", "7"]));
     let start = "^Allocates\\.doStart$";
-    let tree = said(&["report", &before, "--by", "site", "--focus", start, "--weight", "calls"]);
+    let tree = output_of(&["report", &before, "--by", "site", "--focus", start, "--weight", "calls"]);
     assert!(tree.contains("        10  100.0 %  ████████  Allocates.doStart:"), "{tree}");
     assert!(tree.lines().any(|l| l.starts_with("        10 ") && l.ends_with("  main")), "{tree}");
-    let classes = said(&["report", &before, "--by", "class", "--focus", start, "--weight", "calls"]);
+    let classes = output_of(&["report", &before, "--by", "class", "--focus", start, "--weight", "calls"]);
     assert!(classes.lines().any(|l| l.starts_with("        10  100.0 %") && l.ends_with("  byte[]")), "{classes}");
-    let threads = said(&["report", &after, "--by", "thread"]);
+    let threads = output_of(&["report", &after, "--by", "thread"]);
     assert!(threads.lines().any(|l| l.ends_with("box-maker")), "{threads}");
-    let svg = said(&["report", &before, "--by", "site", "--format", "svg"]);
+    let svg = output_of(&["report", &before, "--by", "site", "--format", "svg"]);
     assert!(svg.starts_with("<svg ") && svg.contains("<title>Allocates.doStart\n"), "{svg}");
-    let folded = said(&["report", &before, "--focus", start, "--weight", "calls", "--format", "folded"]);
+    let folded = output_of(&["report", &before, "--focus", start, "--weight", "calls", "--format", "folded"]);
     assert_eq!(folded, "Allocates.doStart;Allocates.arrays 10\n");
     let json: serde_json::Value =
-        serde_json::from_str(&said(&["report", &before, "--by", "site", "--format", "json"])).expect("JSON");
+        serde_json::from_str(&output_of(&["report", &before, "--by", "site", "--format", "json"])).expect("JSON");
     assert_eq!((&json["schema"], &json["chunks"]), (&"plimsoll.allocations/2".into(), &serde_json::Value::Null));
     let pprof = Path::new(&before).with_extension("pb.gz");
-    said(&["report", &before, "--by", "site", "--format", "pprof", "-o", &pprof.display().to_string()]);
+    output_of(&["report", &before, "--by", "site", "--format", "pprof", "-o", &pprof.display().to_string()]);
     assert_eq!(std::fs::read(pprof).expect("written")[..2], [0x1f, 0x8b]);
 
-    let diff = said(&["diff", &before, &after, "--by", "site", "--weight", "calls"]);
+    let diff = output_of(&["diff", &before, &after, "--by", "site", "--weight", "calls"]);
     let new = diff.find("\nnew: ").expect("new ones");
     let more = diff.find("Allocates.doMore").expect("the new stack");
     assert!(new < more && diff[..more].contains("+7 slow paths"), "{diff}");
-    assert!(said(&["diff", &before, &after, "--by", "site", "--format", "svg"]).contains("Allocates.doMore"));
+    assert!(output_of(&["diff", &before, &after, "--by", "site", "--format", "svg"]).contains("Allocates.doMore"));
     // Without any of these options a recording is shown as curves.
-    assert!(!said(&["report", &before]).contains("slow paths"));
+    assert!(!output_of(&["report", &before]).contains("slow paths"));
     // A range that ends before the first allocation.
-    assert!(!said(&["report", &before, "--by", "site", "--to", "+0s"]).contains("doStart"));
+    assert!(!output_of(&["report", &before, "--by", "site", "--to", "+0s"]).contains("doStart"));
 }
 
 #[test]
 fn what_can_not_be_shown_is_one_sentence() {
     let plain = recorded("plain", false, ["100000", "10", "0"]);
-    let text = said(&["report", &plain, "--by", "site"]);
+    let text = output_of(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");
     assert!(text.contains("jfr configure jdk.ObjectAllocationInNewTLAB#enabled=true"), "{text}");
     // If nothing matches, all samples are elsewhere.
-    let none = said(&["report", &plain, "--by", "site", "--focus", "NoSuchMethod"]);
+    let none = output_of(&["report", &plain, "--by", "site", "--focus", "NoSuchMethod"]);
     assert!(none.contains("sampled: 0 B in 0 samples"), "{none}");
     assert!(none.contains("below /NoSuchMethod/; ") && !none.contains("; 0 B are elsewhere"), "{none}");
     for (arguments, sentence) in [
@@ -100,9 +100,9 @@ fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     let segments = scratch("allocation", &format!("segments-{}", std::process::id()));
     let dir = segments.display().to_string();
     let image = stage::native_image("app").expect("the image `app`").display().to_string();
-    said(&["run", "--dir", &dir, "--report", "none", "--", &image, "24", "1", "1", "4", "0"]);
+    output_of(&["run", "--dir", &dir, "--report", "none", "--", &image, "24", "1", "1", "4", "0"]);
     let calls = ["--measure", "mapped", "--weight", "calls"];
-    let folded = said(&[&["report", &dir, "--by", "site", "--format", "folded"], &calls[..]].concat());
+    let folded = output_of(&[&["report", &dir, "--by", "site", "--format", "folded"], &calls[..]].concat());
     let count = |wanted: &dyn Fn(&str) -> bool| -> u64 {
         let lines = folded.lines().filter_map(|l| l.rsplit_once(' ')).filter(|(stack, _)| wanted(stack));
         lines.map(|(_, n)| n.parse::<u64>().expect("calls")).sum()
@@ -112,12 +112,13 @@ fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     assert_eq!(own, 24, "{folded}");
     let slow_paths = count(&is_slow);
     assert!((25..40).contains(&slow_paths), "{slow_paths} of {folded}");
-    let text = said(&[&["report", &dir, "--by", "site"], &calls[..]].concat());
+    let text = output_of(&[&["report", &dir, "--by", "site"], &calls[..]].concat());
     let line = format!("slow paths of the Java heap (slowPathNew*): {slow_paths} mapping calls: ");
     let bytes = text.lines().find_map(|l| l.strip_prefix(&line)).unwrap_or_else(|| panic!("{text}"));
     assert!(bytes.starts_with("2") && bytes.ends_with(" MiB of heap chunks"), "{bytes}");
     // In every mode of the stacks, the heap is booked as the Java heap.
-    let json: serde_json::Value = serde_json::from_str(&said(&["report", &dir, "--format", "json"])).expect("JSON");
+    let json: serde_json::Value =
+        serde_json::from_str(&output_of(&["report", &dir, "--format", "json"])).expect("JSON");
     let committed = |name: &str| {
         let categories = json["categories"].as_array().expect("categories");
         let of = categories.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no {name}"));

@@ -195,9 +195,10 @@ fn streams_of_zstd_that_were_never_closed() {
             }
             let verdict = explained.verdict("native-leak");
             let evidence = verdict["evidence"].to_string();
-            for said in ["184 blocks of 3.49 MiB", "more than there are threads", "libzstd-jni", "zstd-jni-1.5.6-3.jar"]
+            for printed in
+                ["184 blocks of 3.49 MiB", "more than there are threads", "libzstd-jni", "zstd-jni-1.5.6-3.jar"]
             {
-                assert!(evidence.contains(said), "{case}: {said}: {evidence}");
+                assert!(evidence.contains(printed), "{case}: {printed}: {evidence}");
             }
             let last = verdict["remedies"].as_array().unwrap().last().unwrap();
             assert!(last["how"].as_str().unwrap().contains("ZstdOutputStream"), "{case}: {last:#}");

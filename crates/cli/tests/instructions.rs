@@ -116,12 +116,12 @@ fn words(text: &str) -> Vec<String> {
 
 /// The figures of another compiler or libc are not comparable.
 fn toolchain() -> String {
-    let said = |program: &str, argument: &str| {
+    let printed = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().expect(program);
         String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_string()
     };
-    let rustc = said("rustc", "--version");
-    let libc = said("getconf", "GNU_LIBC_VERSION");
+    let rustc = printed("rustc", "--version");
+    let libc = printed("getconf", "GNU_LIBC_VERSION");
     format!("{} {} {libc}", std::env::consts::ARCH, rustc.split(" (").next().unwrap_or(""))
 }
 

@@ -19,7 +19,7 @@ use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::{FrameKind, frame_flags};
 use plimsoll_tracked::segment::{Segment, read};
 use roots::{Root, home_of};
-use stage::{Jdk, Scratch, is_full, jdk, must, repository, say};
+use stage::{Jdk, Scratch, is_full, jdk, log_line, must, repository};
 
 /// A JVM of this machine, or one of the root with the JDKs in service.
 struct Vm {
@@ -155,7 +155,7 @@ fn sites(segment: &Segment) -> Vec<Site> {
 }
 
 struct Run {
-    said: String,
+    printed: String,
     segment: Segment,
     sites: Vec<Site>,
 }
@@ -177,13 +177,18 @@ fn run(vm: &Vm, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     command.args(["-Xmx256m", "-cp"]).arg(folder).args(arguments);
     command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }).env("XDG_CACHE_HOME", segments.path());
     let output = command.stdin(Stdio::null()).output().expect("plimsoll");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{} {arguments:?}: {said} {}", vm.major, String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{} {arguments:?}: {printed} {}",
+        vm.major,
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut files = fs::read_dir(segments.path()).expect("segments").flatten().map(|e| e.path());
     let file = files.find(|p| p.extension().is_some_and(|e| e == "seg")).expect("a segment");
     let segment = read(&file, Deadline::after(NAMES)).expect("a whole segment");
     let sites = sites(&segment);
-    Run { said, segment, sites }
+    Run { printed, segment, sites }
 }
 
 impl Run {
@@ -207,10 +212,10 @@ fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
         arguments.extend(["virtual", "unmounted"]);
     }
     let run = run(vm, folder, false, &arguments);
-    assert!(run.said.contains("unloaded true"), "the class is still there: {}", run.said);
+    assert!(run.printed.contains("unloaded true"), "the class is still there: {}", run.printed);
     let context = format!("{} {options:?}", vm.major);
     // Blocks that a native method requested, not those of the VM when it links the method at its first call.
-    let asked = |leaf: &str, method: &str, bytes: u64| {
+    let calls = |leaf: &str, method: &str, bytes: u64| {
         let found = run.sum(|s| s.leaf() == leaf && s.has(method) && s.requested == s.blocks * bytes);
         found.1 / bytes
     };
@@ -221,33 +226,33 @@ fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
     };
 
     // The VM rounds up to whole words.
-    assert_eq!(asked(ALLOCATE, "Sites.allocateUnsafe", 7008), ROUNDS, "{context}");
+    assert_eq!(calls(ALLOCATE, "Sites.allocateUnsafe", 7008), ROUNDS, "{context}");
     all_in_order(ALLOCATE, &[&["Sites.allocateUnsafe"], &MAIN[..]].concat());
-    assert_eq!(asked(ALLOCATE, "Sites.allocateDirect", 7104), ROUNDS, "{context}");
+    assert_eq!(calls(ALLOCATE, "Sites.allocateDirect", 7104), ROUNDS, "{context}");
     let direct = ["java/nio/DirectByteBuffer.<init>", "java/nio/ByteBuffer.allocateDirect", "Sites.allocateDirect"];
     all_in_order(ALLOCATE, &[&direct, &MAIN[..]].concat());
     // The stream and its state.
     let in_zip = run.sum(|s| s.leaf() == "java/util/zip/Inflater.init" && s.has("libzip.so"));
     assert_eq!(in_zip.0, 2 * ROUNDS, "{context}");
     all_in_order("java/util/zip/Inflater.init", &[&["Sites.makeInflater"], &MAIN[..]].concat());
-    assert_eq!(asked("Sites.three", "libthree.so", 7207), ROUNDS, "{context}");
+    assert_eq!(calls("Sites.three", "libthree.so", 7207), ROUNDS, "{context}");
     let library = ["libthree.so", "libtwo.so", "libone.so", "Sites.three", "Sites.callLibrary"];
     all_in_order("Sites.three", &[&library, &MAIN[..]].concat());
 
     // Ten thousand frames: the innermost ones are kept, and a mark says that there are more.
-    assert_eq!(asked(ALLOCATE, "Sites.deepest", 7416), 1, "{context}");
+    assert_eq!(calls(ALLOCATE, "Sites.deepest", 7416), 1, "{context}");
     let deep = run.sites.iter().find(|s| s.leaf() == ALLOCATE && s.has("Sites.deepest")).expect("just counted");
     assert!(deep.cut().is_some() && deep.java().filter(|f| f.name == "Sites.deepest").count() > 50, "{context}");
 
-    assert_eq!(asked(ALLOCATE, "Gone.leaf", 7608), ROUNDS, "{context}");
+    assert_eq!(calls(ALLOCATE, "Gone.leaf", 7608), ROUNDS, "{context}");
     all_in_order(ALLOCATE, &["Gone.leaf", "Gone.ask", "Sites.unloaded", "Sites.main"]);
 
     if vm.has_virtual_threads() {
-        assert_eq!(asked(ALLOCATE, "Sites.inVirtualThread", 7312), ROUNDS, "{context}");
+        assert_eq!(calls(ALLOCATE, "Sites.inVirtualThread", 7312), ROUNDS, "{context}");
         let thread = ["Sites.inVirtualThread", MAIN[0], MAIN[1], "java/lang/VirtualThread.run"];
         all_in_order(ALLOCATE, &[&thread[..], &["jdk/internal/vm/Continuation.run"]].concat());
         // 200 deep, a block at every tenth frame; after the sleep the callers come back from the heap piece by piece.
-        assert_eq!(asked(ALLOCATE, "Sites.unmounted", 7512), 21, "{context}");
+        assert_eq!(calls(ALLOCATE, "Sites.unmounted", 7512), 21, "{context}");
         for site in run.sites.iter().filter(|s| s.leaf() == ALLOCATE && s.has("Sites.unmounted")) {
             let callers = site.has_in_order(&MAIN[..2]) || site.frames.iter().any(|f| f.name == "cut 6");
             let carrier = site.has("jdk/internal/vm/Continuation.run") && site.cut().is_none();
@@ -287,7 +292,7 @@ fn share(run: &Run, context: &str) {
     });
     let (bounded, _) = run.sum(|s| java(s) && deep(s));
     let frames = run.sites.iter().map(|s| s.frames.len()).max().unwrap_or(0);
-    say(&format!(
+    log_line(&format!(
         "java sites {context}: {whole} of {all} blocks below Java code have whole stacks ({:.2} %), {bounded} of them up to the bound; {} sites, longest {frames}; {} methods, {} walks",
         100.0 * whole as f64 / all as f64,
         run.sites.len(),
@@ -374,7 +379,8 @@ fn foreign_functions() {
     must(vm.tool("javac").arg("-d").arg(folder.path()).arg(source));
     for check in [false, true] {
         let run = run(&vm, folder.path(), check, &["--enable-native-access=ALL-UNNAMED", "Foreign", "3000"]);
-        let compared = run.said.trim().strip_prefix("compared ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
+        let compared =
+            run.printed.trim().strip_prefix("compared ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
         // A downcall alone, and a downcall from a callback of libc's qsort.
         let down = run.sum(|s| {
             s.has_in_order(&["Foreign.leaf", "Foreign.down", "Foreign.main"]) && s.requested == s.blocks * 7801
@@ -390,7 +396,7 @@ fn foreign_functions() {
 fn agrees(run: &Run, name: &str, check: bool, enough: u64) {
     let (checks, wrong) = (run.segment.counter("memo_checks"), run.segment.counter("memo_disagreements"));
     if check {
-        say(&format!("java memo {name}: {checks} remembered stacks checked, {wrong} disagreements"));
+        log_line(&format!("java memo {name}: {checks} remembered stacks checked, {wrong} disagreements"));
         assert_eq!(wrong, 0, "{name}, of {checks}");
         assert!(checks >= enough, "{name}: only {checks}");
     }

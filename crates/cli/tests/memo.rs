@@ -49,8 +49,8 @@ fn counter(report: &Value, name: &str) -> u64 {
 fn agrees(name: &str, reports: &[Value], enough: u64) {
     let sum = |counter_name| reports.iter().map(|r| counter(r, counter_name)).sum::<u64>();
     let (checks, disagreements) = (sum("memo_checks"), sum("memo_disagreements"));
-    let said = format!("memo {name}: {checks} remembered stacks checked, {disagreements} disagreements\n");
-    let _ = std::io::stderr().write_all(said.as_bytes());
+    let printed = format!("memo {name}: {checks} remembered stacks checked, {disagreements} disagreements\n");
+    let _ = std::io::stderr().write_all(printed.as_bytes());
     assert_eq!(disagreements, 0, "{name}, of {checks}");
     assert!(checks >= enough, "{name}: only {checks} checks");
 }

@@ -62,7 +62,7 @@ impl Sleeper {
         command
     }
 
-    fn said(&self, arguments: &[&str]) -> (Option<i32>, String) {
+    fn printed(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let Output { status, stdout, stderr } = self.plimsoll(arguments).output().expect("plimsoll");
         (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
     }
@@ -105,9 +105,9 @@ fn each_command_takes_a_name() {
         (&["detach", &name], 0, &format!("process {pid} was started with the tracker")),
         (&["detach", "-p", &name], 0, &format!("process {pid} was started with the tracker")),
     ] {
-        let (status, said) = sleeper.said(arguments);
-        assert_eq!(status, Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(fact), "{arguments:?}: {fact}: {said}");
+        let (status, printed) = sleeper.printed(arguments);
+        assert_eq!(status, Some(code), "{arguments:?}: {printed}");
+        assert!(printed.contains(fact), "{arguments:?}: {fact}: {printed}");
     }
 }
 
@@ -116,13 +116,13 @@ fn of_several_processes_report_takes_the_tracked_one_and_others_are_a_list() {
     let mut sleeper = Sleeper::new("two");
     let (plain, tracked) = (sleeper.start(false), sleeper.start(true));
     let name = sleeper.name.clone();
-    let (status, said) = sleeper.said(&["report", &name]);
-    assert!(status == Some(0) && said.contains(&format!("pid {tracked}")), "{said}");
+    let (status, printed) = sleeper.printed(&["report", &name]);
+    assert!(status == Some(0) && printed.contains(&format!("pid {tracked}")), "{printed}");
     for verb in ["explain", "record", "watch"] {
-        let (status, said) = sleeper.said(&[verb, &name]);
-        assert!(status == Some(2) && said.contains(&format!("2 processes match '{name}'")), "{verb}: {said}");
-        let listed = |pid: u32| said.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
-        assert!(listed(plain) && listed(tracked), "{verb}: {said}");
+        let (status, printed) = sleeper.printed(&[verb, &name]);
+        assert!(status == Some(2) && printed.contains(&format!("2 processes match '{name}'")), "{verb}: {printed}");
+        let listed = |pid: u32| printed.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
+        assert!(listed(plain) && listed(tracked), "{verb}: {printed}");
     }
 }
 
@@ -131,12 +131,12 @@ fn a_file_comes_before_a_name() {
     let mut sleeper = Sleeper::new("file");
     let pid = sleeper.start(true);
     let name = sleeper.name.clone();
-    assert!(sleeper.said(&["report", &name]).1.contains(&format!("pid {pid}")));
+    assert!(sleeper.printed(&["report", &name]).1.contains(&format!("pid {pid}")));
     fs::write(sleeper.folder.join(&name), "no segment").expect("a file");
-    let (status, said) = sleeper.said(&["report", &name]);
-    assert!(status == Some(2) && said.contains(&name) && !said.contains(&format!("pid {pid}")), "{said}");
-    let (_, said) = sleeper.said(&["report", "-p", &name]);
-    assert!(said.contains(&format!("pid {pid}")), "{said}");
+    let (status, printed) = sleeper.printed(&["report", &name]);
+    assert!(status == Some(2) && printed.contains(&name) && !printed.contains(&format!("pid {pid}")), "{printed}");
+    let (_, printed) = sleeper.printed(&["report", "-p", &name]);
+    assert!(printed.contains(&format!("pid {pid}")), "{printed}");
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn a_name_that_nobody_has_is_one_sentence() {
         (&["explain", "c0ffee123456"], "no process is in a container 'c0ffee123456', and none has that name"),
         (&["explain", "123456789012"], "no process 123456789012"),
     ] {
-        let (status, said) = sleeper.said(arguments);
-        assert_eq!((status, said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
-        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let (status, printed) = sleeper.printed(arguments);
+        assert_eq!((status, printed.lines().count()), (Some(2), 1), "{arguments:?}: {printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::{CallerFacts, FrameKind, sites, text};
 use plimsoll_tracked::segment::parse::Segment;
 use plimsoll_tracked::segment::read;
-use stage::{Scratch, cached, fetch, fetcher, must, native_image, npm, repository, say};
+use stage::{Scratch, cached, fetch, fetcher, log_line, must, native_image, npm, repository};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ fn one_program_stripped_symbolised_and_with_frame_pointers() {
         let names = if image == "app" { &names } else { &Names::of(&appfp) };
         let sums = by_app(sites, names, image);
         let (count, bytes) = sums.values().fold((0, 0), |sum, s| (sum.0 + s.0, sum.1 + s.1));
-        say(&format!("{what}: {} stacks through the image, all whole; of App: {sums:?}", through.len()));
+        log_line(&format!("{what}: {} stacks through the image, all whole; of App: {sums:?}", through.len()));
         // 8 direct buffers, 4 + 400 blocks by Unsafe; a direct buffer requests a page or nothing more.
         assert_eq!(count, 8 + 4 + 400, "{what}: {sums:?}");
         let least = (8 + 4) * (1 << 20) + 400 * 64;
@@ -184,7 +184,7 @@ fn through(segment: &Segment, module: &str) -> (usize, usize, usize) {
 
 fn whole(what: &str, segment: &Segment, module: &str, least: usize) {
     let (all, cut, deepest) = through(segment, module);
-    say(&format!("{what}: {all} stacks through {module}, {cut} end early, the deepest has {deepest} frames"));
+    log_line(&format!("{what}: {all} stacks through {module}, {cut} end early, the deepest has {deepest} frames"));
     assert!(all >= least, "{what}: {all} stacks");
     assert_eq!(cut, 0, "{what}: of {all}");
     assert!(deepest >= 12, "{what}: {deepest} frames at most");

@@ -112,10 +112,10 @@ impl Drop for Running {
 }
 
 /// Repeats a query until it has an answer.
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(what: &str, mut evaluate: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = ask() {
+        if let Some(found) = evaluate() {
             return found;
         }
         assert!(began.elapsed() < Duration::from_secs(300), "{what}: not within 300 s");
@@ -162,11 +162,12 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
         .spawn()
         .expect("plimsoll");
     let mut serve = Running(serve);
-    let mut said = String::new();
+    let mut printed = String::new();
     // Read on: a full pipe would hold up the server.
     let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
-    stderr.read_line(&mut said).expect("a line");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    stderr.read_line(&mut printed).expect("a line");
+    let address =
+        printed.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
 
     let config = folder.join("prometheus.yml");
     let text = format!(
@@ -186,14 +187,14 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
         .expect("prometheus: .ci/setup full installs it");
     let _prometheus = Running(prometheus);
     let server = format!("http://{own}");
-    let ask = |query: &str| {
+    let evaluate = |query: &str| {
         let output = Command::new("promtool").args(["query", "instant", &server, query]).output().expect("promtool");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), output.stderr)
     };
-    wait_for("a scrape", || ask("up{job=\"plimsoll\"}").1.contains("=> 1 @").then_some(()));
+    wait_for("a scrape", || evaluate("up{job=\"plimsoll\"}").1.contains("=> 1 @").then_some(()));
     // Two scrapes have the same sum as the ledger: all series of a target arrive.
     wait_for("the lines", || {
-        ask("sum(plimsoll_resident_bytes{target=\"sh\"}) > 100000").1.contains("=>").then_some(())
+        evaluate("sum(plimsoll_resident_bytes{target=\"sh\"}) > 100000").1.contains("=>").then_some(())
     });
     let queries = queries_of_the_dashboard();
     assert!(queries.len() >= 10, "{queries:?}");
@@ -201,7 +202,7 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
         // A healthy process without a limit has no verdict, no growth and no limit.
         let may_be_empty = ["Verdicts that stand", "Growth in an hour", "Of the limit"].contains(&title.as_str());
         wait_for(&format!("{title}: {query}"), || {
-            let (is_fine, answer, error) = ask(&query);
+            let (is_fine, answer, error) = evaluate(&query);
             // Prometheus has answered queries above, so an error here is this query's own.
             assert!(is_fine, "{title}: {query}: {}", String::from_utf8_lossy(&error));
             (may_be_empty || answer.contains("=>")).then_some(())
@@ -211,7 +212,8 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
     tracked.0.wait().expect("a child");
     // A target that has ended is dropped: its series go stale, and the server's own stay.
     wait_for("the end of the series", || {
-        (ask("plimsoll_target_info").1.trim().is_empty() && ask("plimsoll_targets").1.contains("=> 0 @")).then_some(())
+        (evaluate("plimsoll_target_info").1.trim().is_empty() && evaluate("plimsoll_targets").1.contains("=> 0 @"))
+            .then_some(())
     });
 }
 
@@ -256,9 +258,10 @@ fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {
         .spawn();
     let mut serve = Running(serve.expect("plimsoll"));
     let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
-    let mut said = String::new();
-    stderr.read_line(&mut said).expect("a line");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    let mut printed = String::new();
+    stderr.read_line(&mut printed).expect("a line");
+    let address =
+        printed.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
 
     let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus/rules.yml");
@@ -289,18 +292,19 @@ fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {
         .expect("prometheus: .ci/setup full installs it");
     let _prometheus = Running(prometheus);
     let server = format!("http://{own}");
-    let ask = |query: &str| {
+    let evaluate = |query: &str| {
         let output = Command::new("promtool").args(["query", "instant", &server, query]).output().expect("promtool");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let firing = |target: &str, more: &str| ask(&format!("ALERTS{{alertstate=\"firing\",target=\"{target}\"{more}}}"));
+    let firing =
+        |target: &str, more: &str| evaluate(&format!("ALERTS{{alertstate=\"firing\",target=\"{target}\"{more}}}"));
     let fires = |more: &str| firing("leaking", more).contains("=> 1 @").then_some(());
     wait_for("the limit is near at this growth", || fires(",alertname=\"PlimsollOomSoon\""));
     wait_for("the verdict growth", || fires(",alertname=\"PlimsollVerdict\",id=\"growth\""));
     // plimsoll has read the other process for as long, and its figures are there.
-    let seen = ask("count_over_time(plimsoll_working_set_bytes{target=\"healthy\"}[10m]) > 20");
+    let seen = evaluate("count_over_time(plimsoll_working_set_bytes{target=\"healthy\"}[10m]) > 20");
     assert!(seen.contains("=>"), "{seen}");
-    let never = ask("count_over_time(ALERTS{target=\"healthy\",alertstate=\"firing\"}[10m])");
+    let never = evaluate("count_over_time(ALERTS{target=\"healthy\",alertstate=\"firing\"}[10m])");
     assert!(never.trim().is_empty(), "{never}");
 }
 
@@ -329,9 +333,10 @@ fn two_hundred_targets_cost_little() {
             .expect("plimsoll"),
     );
     let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
-    let mut said = String::new();
-    stderr.read_line(&mut said).expect("a line");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    let mut printed = String::new();
+    stderr.read_line(&mut printed).expect("a line");
+    let address =
+        printed.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     let scrape = || {
         let mut stream = TcpStream::connect(&address).expect("a connection");

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{plimsoll, said};
+use harness::{output_of, plimsoll};
 use jdks::{Jdk, jdks};
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&said(&[arguments, &["--format", "json"]].concat())).expect("JSON")
+    serde_json::from_str(&output_of(&[arguments, &["--format", "json"]].concat())).expect("JSON")
 }
 
 /// Values of one field of one event type, as `jfr print --json` shows them: by `key` if there is one.
@@ -109,7 +109,7 @@ fn the_table_has_the_figures_that_jfr_prints() {
                 compared += 1;
             }
         }
-        let text = said(&["report", &name]);
+        let text = output_of(&["report", &name]);
         assert!(
             text.contains("Java heap committed (GC)") && text.contains("growth needs at least one minute"),
             "{text}"
@@ -168,7 +168,7 @@ fn charts_and_what_they_lack() {
             for (chart, words) in [("rss-gap", ["RSS", "Java heap, committed"]), ("categories", ["Java Heap", "Other"])]
             {
                 let target = folder.join("chart.svg");
-                said(&["report", &name, "--chart", chart, "-o", target.to_str().expect("UTF-8")]);
+                output_of(&["report", &name, "--chart", chart, "-o", target.to_str().expect("UTF-8")]);
                 let svg = fs::read_to_string(&target).expect("written");
                 assert!(well_formed(&svg) > 20 && svg.len() < 100_000, "{} bytes", svg.len());
                 for word in words.iter().chain(&["MiB", "UTC", "Sleeper 22"]) {
@@ -216,7 +216,7 @@ fn two_recordings_are_compared_line_by_line() {
         let other = changes.iter().find(|change| change["section"] == "categories" && change["name"] == "Other");
         let by = other.and_then(|other| other["max_change"].as_i64()).expect("Other");
         assert!(by.abs_diff(18 * (4 << 20)) < 1 << 20, "{by}");
-        let text = said(&["diff", &small, &large]);
+        let text = output_of(&["diff", &small, &large]);
         let row = text.lines().find(|line| line.starts_with("Other ")).expect("a row");
         assert!(row.contains(" +"), "{row}");
     }
@@ -275,7 +275,7 @@ fn the_lines_of_our_own_recording_sum_to_rss() {
     }
     let mean = |series: &Value| series["mean"].as_f64().unwrap_or(0.0) * series["readings"].as_f64().unwrap_or(0.0);
     assert!((lines().map(mean).sum::<f64>() - mean(rss)).abs() < 1.0, "{report}");
-    let svg = said(&["report", &name, "--chart", "lines"]);
+    let svg = output_of(&["report", &name, "--chart", "lines"]);
     assert!(well_formed(&svg) > 20 && svg.contains("libraries"));
     let _ = fs::remove_dir_all(folder);
 }

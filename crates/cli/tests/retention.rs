@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use stage::{Scratch, must, say};
+use stage::{Scratch, log_line, must};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -59,7 +59,7 @@ fn can_contain() -> bool {
     let done = unshare.args(["--pid", "--fork", "--mount-proc", "true"]).stdin(Stdio::null()).output();
     let can = done.is_ok_and(|output| output.status.success());
     if !can {
-        say("retention over PID namespaces: skipped, the machine doesn't allow unshare --pid");
+        log_line("retention over PID namespaces: skipped, the machine doesn't allow unshare --pid");
     }
     can
 }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{PLIMSOLL, compiled, number, only_segment, read_report, said};
+use harness::{PLIMSOLL, compiled, number, only_segment, output_of, read_report};
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::sites;
 use plimsoll_tracked::segment;
@@ -48,7 +48,7 @@ fn stacks_that_are_hard_to_walk() {
                 .expect("plimsoll");
             assert_eq!(String::from_utf8_lossy(&output.stdout), "kept 18\n", "{name}: {output:?}");
             let segment = only_segment(&segments).display().to_string();
-            let report = read_report(&said(&["report", "--by", "site", "--format", "json", &segment]));
+            let report = read_report(&output_of(&["report", "--by", "site", "--format", "json", &segment]));
             let of = |functions: &[&str]| live(&report, functions);
             assert_eq!(of(&["descend"; 12]), (3, 3 * 1001), "{name}: 10,000 frames are cut at their outer end");
             assert_eq!(of(&["in_handler", "handler"]), (2, 2 * 2002), "{name}: on a signal's own stack");

@@ -59,19 +59,19 @@ impl Tracked {
         let mut child = command.spawn().expect("plimsoll starts");
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let mut tracked = Tracked { child, input, output: BufReader::new(output), folder };
-        let said = tracked.until_ready();
-        (tracked, said)
+        let printed = tracked.until_ready();
+        (tracked, printed)
     }
 
     fn until_ready(&mut self) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         loop {
             let mut line = String::new();
             let read = self.output.read_line(&mut line).expect("its output");
-            assert!(read > 0, "it ended before it was ready: {said:?}");
+            assert!(read > 0, "it ended before it was ready: {printed:?}");
             match line.trim() {
-                "ready" => return said,
-                line => said.push(line.to_string()),
+                "ready" => return printed,
+                line => printed.push(line.to_string()),
             }
         }
     }
@@ -133,9 +133,9 @@ fn adds_up(report: &Value) {
 }
 
 /// A line of the fixture, `expect LEAF COUNT REQUESTED`, against the sites whose own frames begin with LEAF.
-fn expected(report: &Value, said: &[String]) -> usize {
+fn expected(report: &Value, printed: &[String]) -> usize {
     let mut compared = 0;
-    for line in said {
+    for line in printed {
         let words: Vec<&str> = line.split(' ').collect();
         let ["expect", leaf, count, bytes] = words[..] else { continue };
         let of = |site: &&Value| is_leaf(site, leaf);
@@ -160,18 +160,18 @@ fn is_leaf(site: &Value, leaf: &str) -> bool {
 }
 
 fn way(name: &str) -> (Value, Vec<String>, PathBuf) {
-    let (tracked, said) = Tracked::start(name, &["--sites", "exact"], Command::new(native()).arg(name));
+    let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], Command::new(native()).arg(name));
     let live = tracked.json();
     adds_up(&live);
-    assert!(expected(&live, &said) > 0, "{name} said {said:?}");
+    assert!(expected(&live, &printed) > 0, "{name} said {printed:?}");
     let pid = tracked.child.id();
     let folder = tracked.end();
     // The same after the end of the process.
     let dead = read_report(&report(&folder.display().to_string(), &["--by", "site", "--format", "json"]));
     adds_up(&dead);
-    expected(&dead, &said);
+    expected(&dead, &printed);
     tidy(pid);
-    (live, said, folder)
+    (live, printed, folder)
 }
 
 fn stack_with<'a>(report: &'a Value, function: &str) -> &'a Value {
@@ -237,17 +237,17 @@ fn generated_code_has_its_name_and_what_took_its_place_has_both() {
 
 #[test]
 fn calls_of_mmap_are_counted_by_stack() {
-    let (tracked, said) = Tracked::start("mappings", &[], Command::new(native()).arg("mappings"));
+    let (tracked, printed) = Tracked::start("mappings", &[], Command::new(native()).arg("mappings"));
     let report = tracked.json();
     adds_up(&report);
     let mut compared = 0;
-    for line in &said {
+    for line in &printed {
         let words: Vec<&str> = line.split(' ').collect();
         let ["mapped", leaf, count, bytes] = words[..] else { continue };
         let site = stack_with(&report, leaf);
         goes_through(site, &[leaf, "mappings", "main"]);
-        let told = (number(site, "mapped_count").to_string(), number(site, "mapped_bytes").to_string());
-        assert_eq!(told, (count.to_string(), bytes.to_string()), "{leaf}");
+        let found = (number(site, "mapped_count").to_string(), number(site, "mapped_bytes").to_string());
+        assert_eq!(found, (count.to_string(), bytes.to_string()), "{leaf}");
         compared += 1;
     }
     assert_eq!(compared, 2);
@@ -269,11 +269,11 @@ fn leak(name: &str, mode: &[&str]) {
     let before = tracked.folder.join("before.json");
     fs::write(&before, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
     tracked.go_on();
-    let said = tracked.until_ready();
+    let printed = tracked.until_ready();
     let report = tracked.json();
     adds_up(&report);
     if mode.contains(&"exact") {
-        assert_eq!(expected(&report, &said), 1);
+        assert_eq!(expected(&report, &printed), 1);
     }
     // Either mode counts the sum; samples only estimate its division among sites.
     let tree = tracked.report(&["--by", "site", "--format", "tree"]);
@@ -398,7 +398,7 @@ fn symbols_given_later_name_a_stripped_program() {
     let folder = folder("stripped");
     let program = folder.join("bare");
     must(Command::new("strip").arg("-s").arg("-o").arg(&program).arg(native()));
-    let (tracked, said) =
+    let (tracked, printed) =
         Tracked::start("stripped-run", &["--sites", "exact"], Command::new(&program).arg("exceptions"));
     let bare = tracked.json();
     adds_up(&bare);
@@ -406,7 +406,7 @@ fn symbols_given_later_name_a_stripped_program() {
     let symbols = native().display().to_string();
     let named = tracked.report(&["--by", "site", "--format", "json", "--symbols", &symbols]);
     let named = read_report(&named);
-    assert_eq!(expected(&named, &said), 2);
+    assert_eq!(expected(&named, &printed), 2);
     let offsets = |r: &Value| -> Vec<u64> {
         let sites = r["sites"].as_array().expect("sites");
         let mut all: Vec<u64> = sites
@@ -448,11 +448,11 @@ fn own_rules_see_deep_frames() {
 }
 
 fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value {
-    let (tracked, said) = Tracked::start(name, &["--sites", "exact"], program);
+    let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], program);
     let report = tracked.json();
     adds_up(&report);
-    assert_eq!(expected(&report, &said), 1, "{name} said {said:?}");
-    let leaf = said[0].split(' ').nth(1).expect("a leaf").to_string();
+    assert_eq!(expected(&report, &printed), 1, "{name} said {printed:?}");
+    let leaf = printed[0].split(' ').nth(1).expect("a leaf").to_string();
     let sites = report["sites"].as_array().expect("sites");
     let biggest = sites.iter().filter(|s| is_leaf(s, &leaf)).max_by_key(|s| number(s, "live_bytes")).expect("a site");
     goes_through(biggest, callers);
@@ -542,7 +542,7 @@ fn buffers_of_node_have_javascript_callers() {
     for (name, options) in ways {
         let mut node = Command::new("node");
         node.args(options).arg(&script);
-        let (tracked, said) = Tracked::start(name, &["--sites", "exact"], &mut node);
+        let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], &mut node);
         let report = tracked.json();
         adds_up(&report);
         let all = report["sites"].as_array().expect("sites");
@@ -553,7 +553,7 @@ fn buffers_of_node_have_javascript_callers() {
             assert_ne!(site["truncated"], true, "{name}: {site}");
             goes_through(site, &["Builtins_JSEntry", "node::Start", "_start"]);
         }
-        for line in &said {
+        for line in &printed {
             let words: Vec<&str> = line.split(' ').collect();
             let ["expect", names, count, bytes] = words[..] else { panic!("{line}") };
             let [count, bytes] = [count, bytes].map(|n| n.parse::<u64>().expect("a number"));
@@ -590,11 +590,11 @@ fn buffers_of_node_have_javascript_callers() {
 
 #[test]
 fn arrays_of_numpy() {
-    let (tracked, said) =
+    let (tracked, printed) =
         Tracked::start("numpy-run", &["--sites", "exact"], Command::new("/usr/bin/python3").arg(fixture("arrays.py")));
     let report = tracked.json();
     adds_up(&report);
-    assert!(said[0].starts_with("expect numpy 80"), "{said:?}");
+    assert!(printed[0].starts_with("expect numpy 80"), "{printed:?}");
     let in_numpy = |s: &&Value| {
         let module = s["frames"][0]["module"].as_str().unwrap_or("");
         module.contains("multiarray") && number(s, "live_count") > 0

@@ -26,7 +26,7 @@ fn equals_malloc_info(arguments: &[&str]) -> Glibc {
 
 fn equals_what_it_says(command: &mut Command) -> Glibc {
     let subject = Subject::start(command);
-    let known = parse_malloc_info(&subject.said).expect("a report");
+    let known = parse_malloc_info(&subject.printed).expect("a report");
     let glibc = walk(&subject);
     assert_eq!(glibc.arenas.len(), known.arenas.len());
     for (arena, known) in glibc.arenas.iter().zip(&known.arenas) {
@@ -45,12 +45,12 @@ fn equals_what_it_says(command: &mut Command) -> Glibc {
         assert!(arena.trimmable <= arena.free_resident);
     }
     let words: Vec<&str> =
-        subject.said.lines().find(|line| line.starts_with("fordblks")).expect("said").split(' ').collect();
-    let said = |index: usize| Bytes(words[index].parse().expect("a number"));
+        subject.printed.lines().find(|line| line.starts_with("fordblks")).expect("said").split(' ').collect();
+    let printed = |index: usize| Bytes(words[index].parse().expect("a number"));
     let sum = |of: fn(&Arena) -> Bytes| glibc.arenas.iter().map(of).sum::<Bytes>();
-    assert_eq!(sum(|arena| arena.bins + arena.fast + arena.top), said(1), "free of all arenas");
-    assert_eq!(sum(|arena| arena.fast), said(3), "fastbins of all arenas");
-    assert_eq!(sum(|arena| arena.live + arena.free() + arena.overhead), said(5), "all arenas");
+    assert_eq!(sum(|arena| arena.bins + arena.fast + arena.top), printed(1), "free of all arenas");
+    assert_eq!(sum(|arena| arena.fast), printed(3), "fastbins of all arenas");
+    assert_eq!(sum(|arena| arena.live + arena.free() + arena.overhead), printed(5), "all arenas");
     assert_eq!((glibc.mmapped_count, glibc.mmapped_bytes), (known.mmapped_count, known.mmapped));
     assert_eq!(glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>(), known.mmapped);
     glibc

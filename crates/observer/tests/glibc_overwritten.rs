@@ -218,7 +218,7 @@ fn overwritten(arguments: &[&str], seed: u64, rounds: usize) {
     let bound = 30 * reads + 4 * pages + 3 * heaps / 32;
 
     let mut random = Random(seed);
-    let (mut gone, mut said, mut differ, mut most) = (0, 0, 0, 0);
+    let (mut gone, mut printed, mut differ, mut most) = (0, 0, 0, 0);
     for round in 0..rounds {
         let mut undo = Vec::new();
         let mut how = format!("seed {seed} round {round}:");
@@ -242,15 +242,15 @@ fn overwritten(arguments: &[&str], seed: u64, rounds: usize) {
             }
             None => gone += 1,
         }
-        said += usize::from(gaps > 0);
+        printed += usize::from(gaps > 0);
         for (at, before) in undo.into_iter().rev() {
             image.put(at, before);
         }
     }
     eprintln!(
-        "{rounds} rounds: {gone} without malloc, {said} with gaps, {differ} with other sums, at most {most} reads of {bound}"
+        "{rounds} rounds: {gone} without malloc, {printed} with gaps, {differ} with other sums, at most {most} reads of {bound}"
     );
-    assert!(said > rounds / 20 && differ > rounds / 20, "{said} {differ}");
+    assert!(printed > rounds / 20 && differ > rounds / 20, "{printed} {differ}");
     let (again, _) = walk(&image, data, &vmas);
     assert_eq!(again.expect("glibc").mmapped, quiet.mmapped, "everything was put back");
 }

@@ -14,7 +14,7 @@ use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
 use support::{Jdk, Subject, jdks, vmas};
 
-fn ask(pid: u32) -> (HotSpot, Vec<Gap>) {
+fn query(pid: u32) -> (HotSpot, Vec<Gap>) {
     let target = Target::open(pid, Deadline::after(LOOK)).expect("runs");
     let (hotspot, gaps) = read(&target, &vmas(pid));
     (hotspot.expect("a HotSpot VM").0, gaps)
@@ -57,7 +57,7 @@ fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
 fn with_nmt_off_the_regions_are_still_found() {
     for jdk in jdks() {
         let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=off"]);
-        let (hotspot, gaps) = ask(subject.pid());
+        let (hotspot, gaps) = query(subject.pid());
         assert_eq!(gaps, []);
         assert_eq!(hotspot.nmt, NmtMode::Off);
         assert_eq!(hotspot.categories, []);
@@ -70,7 +70,7 @@ fn nmt_summary_and_detail_give_sizes_and_regions() {
     for jdk in jdks() {
         for level in ["summary", "detail"] {
             let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
-            let (hotspot, gaps) = ask(subject.pid());
+            let (hotspot, gaps) = query(subject.pid());
             assert_eq!(gaps, [], "{jdk:?} {level}");
             assert!(matches!(hotspot.nmt, NmtMode::Summary | NmtMode::Detail));
             check_what_every_vm_says(&jdk, &hotspot);
@@ -97,7 +97,7 @@ fn a_query_leaves_nothing_behind_in_the_vm() {
     for jdk in jdks() {
         let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=summary"]);
         let malloc = || {
-            let categories = ask(subject.pid()).0.categories;
+            let categories = query(subject.pid()).0.categories;
             categories.iter().find(|category| category.name == "Internal").expect("it counts them").malloc
         };
         let first = malloc();
@@ -119,7 +119,7 @@ fn full_thread_names_cost_no_safepoint_with_any_collector() {
             let logged = format!("-Xlog:safepoint:file={log}");
             let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-Xmx96m", &logged]).collect();
             let subject = Subject::start(&mut jdk.program("Quiet", &flags, &["32", "1048576", "7"]));
-            let (hotspot, gaps) = ask(subject.pid());
+            let (hotspot, gaps) = query(subject.pid());
             assert_eq!(gaps, [], "{jdk:?} {flags:?}");
             let names = hotspot.threads.iter().filter(|thread| thread.name.starts_with(WORKER));
             let kernel = |tid: u32| std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", subject.pid()));
@@ -147,7 +147,7 @@ fn a_stopped_vm_is_a_gap_and_gets_no_signal() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let began = Instant::now();
-    let (hotspot, gaps) = ask(subject.pid());
+    let (hotspot, gaps) = query(subject.pid());
     assert!(began.elapsed() < Duration::from_secs(10), "a hang, not a speed");
     assert!(gaps.len() == 1 && gaps[0].reason.contains("stopped"), "{gaps:?}");
     assert!(
@@ -165,7 +165,7 @@ fn a_vm_that_must_not_be_signalled_lives_on() {
         for (flag, reason) in [("-XX:+DisableAttachMechanism", "DisableAttachMechanism"), ("-Xrs", "")] {
             for perfdata in ["-XX:+UsePerfData", "-XX:-UsePerfData"] {
                 let mut subject = quiet(&jdk, &[flag, perfdata]);
-                let (_, gaps) = ask(subject.pid());
+                let (_, gaps) = query(subject.pid());
                 // With -Xrs the listener runs from the start, so the VM can be queried without a signal.
                 assert!(gaps.iter().all(|gap| !reason.is_empty() && gap.reason.contains(reason)), "{gaps:?}");
                 assert_eq!(gaps.is_empty(), reason.is_empty(), "{jdk:?} {flag}");
@@ -198,7 +198,7 @@ fn a_vm_in_other_pid_and_mount_namespaces_is_asked_through_proc() {
             .args(program.get_args());
         let subject = Subject::start(&mut unshare);
         let java = descendant_named(subject.pid(), "java");
-        let (hotspot, gaps) = ask(java);
+        let (hotspot, gaps) = query(java);
         assert_eq!(gaps, []);
         check_what_every_vm_says(&jdk, &hotspot);
         assert!(hotspot.threads.iter().all(|thread| thread.tid < 1000), "of its own namespace");

@@ -126,8 +126,8 @@ impl<W: Write> Page<'_, W> {
         if (distinct - self.ledger.pss).percent_of(distinct) >= SHARED {
             second += &format!("   PSS {}", self.ledger.pss);
         }
-        if let Some(asked) = self.snapshot.limit_asked {
-            second += &format!("   {:.0} % of {asked} (--limit)", distinct.percent_of(asked));
+        if let Some(limit) = self.snapshot.limit_requested {
+            second += &format!("   {:.0} % of {limit} (--limit)", distinct.percent_of(limit));
         } else if let Some(cgroup) = &self.snapshot.cgroup {
             match cgroup.limit {
                 Some(limit) => {
@@ -512,9 +512,9 @@ impl<W: Write> Page<'_, W> {
             self.below(&text, true)?;
         }
         let symbols_for =
-            snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|asked| !asked.is_empty());
-        if let Some(asked) = symbols_for {
-            let text = format!("this report asked the VM for {asked}: the VM keeps 4 to 5 MiB of symbols for good");
+            snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|commands| !commands.is_empty());
+        if let Some(commands) = symbols_for {
+            let text = format!("this report asked the VM for {commands}: the VM keeps 4 to 5 MiB of symbols for good");
             self.below(&text, true)?;
         }
         Ok(())

@@ -92,10 +92,10 @@ pub fn head(history: &History) -> String {
 
 /// The verdicts worth reading: the most severe first, and among equals the one that ended last. If there is a warning,
 /// `healthy` is omitted: it only says that there was no warning for a while.
-pub(crate) fn told(history: &History) -> Vec<&VerdictSpan> {
+pub(crate) fn shown_spans(history: &History) -> Vec<&VerdictSpan> {
     let has_warning = history.verdicts.iter().any(|span| severity(span) > 0);
-    let is_told = |span: &&VerdictSpan| !(has_warning && span.id == VerdictId::Healthy.id());
-    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().filter(is_told).collect();
+    let is_shown = |span: &&VerdictSpan| !(has_warning && span.id == VerdictId::Healthy.id());
+    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().filter(is_shown).collect();
     spans.sort_by_key(|span| (std::cmp::Reverse(severity(span)), std::cmp::Reverse(span.last_ns)));
     spans
 }

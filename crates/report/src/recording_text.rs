@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Growth, History, Measure, VerdictSpan};
 
-use crate::recording::{Row, Section, head, period, sections, severity, signed, told, what_to_type};
+use crate::recording::{Row, Section, head, period, sections, severity, shown_spans, signed, what_to_type};
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 
 /// Percent of a line's highest reading from which its error is shown.
@@ -189,7 +189,7 @@ fn growth(growth: Option<Growth>) -> String {
 fn verdicts(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io::Result<usize> {
     let last = history.verdicts.iter().map(|span| span.last_ns).max();
     let (shown, over): (Vec<&VerdictSpan>, Vec<&VerdictSpan>) =
-        told(history).into_iter().partition(|span| all || severity(span) > 0 || Some(span.last_ns) == last);
+        shown_spans(history).into_iter().partition(|span| all || severity(span) > 0 || Some(span.last_ns) == last);
     for span in shown {
         let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64)[11..19].to_string());
         let how = if span.is_derived { "derived from the curves" } else { "recorded" };
@@ -290,11 +290,11 @@ mod tests {
 
     #[test]
     fn java_nio_s_count_isn_t_taken_for_all_memory_of_unsafe() {
-        let told = |nio, other| {
+        let names_netty = |nio, other| {
             text_of(&history(&[(Measure::DirectBuffers, "", nio), (Measure::Committed, "Other", other)]))
                 .contains("such as Netty")
         };
-        assert!(told(1, 50 * MIB));
-        assert!(!told(50 * MIB, 50 * MIB));
+        assert!(names_netty(1, 50 * MIB));
+        assert!(!names_netty(50 * MIB, 50 * MIB));
     }
 }

@@ -125,19 +125,19 @@ fn shown(metric: Metric, difference: PairedDifference) -> String {
 
 fn failures(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     for (row, named) in trial.rows.iter().enumerate() {
-        let mut told: Vec<String> = Vec::new();
+        let mut sentences: Vec<String> = Vec::new();
         for run in trial.failed(row) {
             let detail = run.detail.as_deref().map(|detail| format!(": {}", cut(detail, 100))).unwrap_or_default();
             let text = format!("the program {}{detail}", run.end.sentence());
-            if !told.contains(&text) {
-                told.push(text);
+            if !sentences.contains(&text) {
+                sentences.push(text);
             }
         }
         let (all, bad) = (trial.runs.iter().filter(|run| run.row == row).count(), trial.failed(row).count());
         if bad > 0 {
             writeln!(out, "\n{}: {bad} of {} failed", printable(&named.label), plural(all, "run"))?;
         }
-        for text in told {
+        for text in sentences {
             writeln!(out, "  {text}")?;
         }
     }

@@ -242,10 +242,10 @@ fn flame_graph_and_tables_work_by_keyboard() {
     );
     assert!(browser.number("document.querySelectorAll('.flame-boxes .hit').length") > 0.0);
     // The views of growth and of live bytes differ.
-    let told = "document.querySelector('.flame-boxes').firstChild.getAttribute('aria-label')";
-    let growth = browser.value(told);
+    let label = "document.querySelector('.flame-boxes').firstChild.getAttribute('aria-label')";
+    let growth = browser.value(label);
     browser.value("(() => { const s = document.getElementById('flame-view'); s.value = '1'; s.dispatchEvent(new Event('change')) })()");
-    assert_ne!(browser.value(told), growth);
+    assert_ne!(browser.value(label), growth);
     let column = "[...document.querySelectorAll('#of-lines tbody tr')].map((row) => Number(row.cells[5].dataset.v))";
     browser.value("document.getElementById('of-lines').open = true; document.querySelector('#of-lines th:nth-child(6) button').click()");
     let peaks: Vec<f64> = serde_json::from_value(browser.value(column)).expect("numbers");

@@ -166,7 +166,7 @@ fn differences() {
 
 #[test]
 fn what_is_no_report_is_refused_in_one_sentence() {
-    for (bytes, say) in [
+    for (bytes, message) in [
         (&b"{}"[..], "it isn't a report"),
         (b"{\"schema\":\"plimsoll.ledger/1\"}", "it was written by explain; make a report with: plimsoll report PID"),
         (
@@ -177,7 +177,7 @@ fn what_is_no_report_is_refused_in_one_sentence() {
         (b"\xff\xfe", "it isn't a report"),
     ] {
         let error = json::parse(bytes).unwrap_err();
-        assert!(error.starts_with(say) && !error.contains('\n'), "{error}");
+        assert!(error.starts_with(message) && !error.contains('\n'), "{error}");
     }
 }
 

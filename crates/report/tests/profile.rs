@@ -557,10 +557,10 @@ fn an_empty_profile_is_no_failure() {
     }
     assert_eq!(text_of(|out| folded::write(out, &view(&profile))), "");
     text_of(|out| html::write(out, &view(&profile)));
-    let said = View::new(&profile, None, Weight::Calls).err().expect("no calls");
-    assert_eq!(said, "nothing here is counted in calls");
-    let said = View::new(&profile, Some("peak"), Weight::Bytes).err().expect("no peak");
-    assert_eq!(said, "there is no 'peak' in bytes here, only live");
+    let refused = View::new(&profile, None, Weight::Calls).err().expect("no calls");
+    assert_eq!(refused, "nothing here is counted in calls");
+    let refused = View::new(&profile, Some("peak"), Weight::Bytes).err().expect("no peak");
+    assert_eq!(refused, "there is no 'peak' in bytes here, only live");
 }
 
 /// Texts are compared with goldens (BLESS=1 takes new ones). The test leaves all formats in target/tmp/profile, to look at.

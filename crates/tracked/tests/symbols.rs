@@ -64,7 +64,7 @@ fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<Stri
     let books = Books { modules: vec![module.clone()], ..Books::default() };
     let mut symbols = Symbols::new(options, &books, Deadline::after(NAMES));
     let wanted = BTreeMap::from([(0, offsets.iter().copied().collect::<BTreeSet<u64>>())]);
-    symbols.ask(&books.modules, &wanted);
+    symbols.resolve(&books.modules, &wanted);
     let location = |p: &plimsoll_tracked::symbols::SourceLocation| {
         (p.function.to_string(), p.file.as_ref().map(|f| f.to_string()), p.line)
     };

@@ -298,14 +298,14 @@ fn shared_row(exchanges: bool) {
             if s.busy.swap(true, Acquire) {
                 return;
             }
-            let told = if exchanges {
+            let reported = if exchanges {
                 -s.room.swap(0, Relaxed)
             } else {
-                let told = -s.room.load(Relaxed);
+                let reported = -s.room.load(Relaxed);
                 s.room.store(0, Relaxed);
-                told
+                reported
             };
-            s.central.store(s.central.load(Relaxed) + told, Relaxed);
+            s.central.store(s.central.load(Relaxed) + reported, Relaxed);
             s.busy.store(false, Release);
         };
         let other = thread::spawn({

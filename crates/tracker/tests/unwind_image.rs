@@ -56,7 +56,7 @@ fn every_method_is_found_from_anywhere_in_it() {
         name.rsplit('_').next().is_some_and(|hash| hash.len() == 22 && hash.chars().all(|c| c.is_ascii_alphanumeric()))
     };
     let mut random = Random(7);
-    let (mut methods, mut asked) = (0, 0);
+    let (mut methods, mut queried) = (0, 0);
     for symbol in file.symbols().filter(|s| s.kind() == SymbolKind::Text && s.size() > 32) {
         if !symbol.name().is_ok_and(java) {
             continue;
@@ -77,10 +77,10 @@ fn every_method_is_found_from_anywhere_in_it() {
                 symbol.address(),
                 at - start
             );
-            asked += 1;
+            queried += 1;
         }
     }
-    assert!(methods > 13_000 && asked > 100_000, "{methods} methods, {asked} places");
+    assert!(methods > 13_000 && queried > 100_000, "{methods} methods, {queried} places");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn write(random: &mut Random) -> Written {
 #[test]
 fn written_text_is_read_back() {
     let mut random = Random(20_261_121);
-    let (mut asked, mut down) = (0, 0);
+    let (mut queried, mut down) = (0, 0);
     for _ in 0..50 {
         let w = write(&mut random);
         // The queries: the addresses behind calls, less one; and every instruction's start, where a signal may interrupt.
@@ -210,12 +210,12 @@ fn written_text_is_read_back() {
             let ret = w.text[at] == 0xc3 && (w.truth[at] == Some(8));
             if call || first || ret {
                 assert_eq!(cfa(&w.text, at), Some(*truth), "at {at}: {:x?}", &w.text[at.saturating_sub(12)..at + 4]);
-                asked += 1;
+                queried += 1;
                 down += u32::from(ret);
             }
         }
     }
-    assert!(asked > 50_000 && down > 8_000, "{asked} asked, {down} of them behind the frame");
+    assert!(queried > 50_000 && down > 8_000, "{queried} asked, {down} of them behind the frame");
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn damaged_tables_end_in_some_rule() {
     let clean = &module.bytes[start..end];
     let mut bytes = clean.to_vec();
     let text = hdr - module.base;
-    let (mut changed, mut unknown, mut asked) = (0_u64, 0_u64, 0_u64);
+    let (mut changed, mut unknown, mut queried) = (0_u64, 0_u64, 0_u64);
     for _ in 0..100_000 {
         // A pc, the place of its record, and damage in it, in its CIE, in the header or anywhere.
         let pc = module.base + random.below(text);
@@ -302,7 +302,7 @@ fn damaged_tables_end_in_some_rule() {
         }
         let keep = if random.below(50) == 0 { random.below(bytes.len() as u64) as usize } else { bytes.len() };
         let rule = rule_for(Image { base: from, bytes: &bytes[..keep] }, hdr, pc);
-        asked += 1;
+        queried += 1;
         changed += u64::from(rule != before);
         unknown += u64::from(rule == Rule::UNKNOWN);
         assert_eq!(Rule::from_bits(rule.to_bits()), rule);
@@ -310,7 +310,7 @@ fn damaged_tables_end_in_some_rule() {
             bytes[at] = clean[at];
         }
     }
-    println!("{asked} damaged tables: {changed} other rules, {unknown} unknown");
+    println!("{queried} damaged tables: {changed} other rules, {unknown} unknown");
     assert!(changed > 1000 && unknown > 1000);
 
     // Random bytes only.

@@ -6,7 +6,7 @@ pub fn run(bytes: &[u8]) {
     if let Reply::Text(text) | Reply::Failed { text, .. } = reply(bytes) {
         return_code(&text);
         let spoken = version(&text);
-        let asked = request(spoken, &["jcmd", &text, "a"]);
-        assert!(asked.ends_with(&[0]), "a request ends with a zero byte");
+        let request = request(spoken, &["jcmd", &text, "a"]);
+        assert!(request.ends_with(&[0]), "a request ends with a zero byte");
     }
 }

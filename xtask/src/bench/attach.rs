@@ -58,14 +58,14 @@ impl Busy {
         if line.is_empty() { Err("Busy ended".into()) } else { Ok(line.trim().to_string()) }
     }
 
-    fn ask(&mut self, command: &str) -> Result<String> {
+    fn query(&mut self, command: &str) -> Result<String> {
         writeln!(self.input, "{command}")?;
         self.line()
     }
 
     /// Nanoseconds of one malloc+free pair, measured for `milliseconds`.
     pub fn pairs(&mut self, milliseconds: u32) -> Result<f64> {
-        Ok(self.ask(&format!("pairs {milliseconds}"))?.parse()?)
+        Ok(self.query(&format!("pairs {milliseconds}"))?.parse()?)
     }
 
     pub fn pid(&self) -> String {
@@ -73,9 +73,9 @@ impl Busy {
     }
 
     fn window(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<Window> {
-        self.ask("begin")?;
+        self.query("begin")?;
         let done = meanwhile();
-        let answer = self.ask("end")?;
+        let answer = self.query("end")?;
         done?;
         let figures: Vec<f64> = answer.split(' ').map(str::parse).collect::<std::result::Result<_, _>>()?;
         let [milliseconds, largest, gaps, work] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
@@ -90,7 +90,7 @@ impl Drop for Busy {
     }
 }
 
-fn tell(verb: &str, pid: &str) -> Result<()> {
+fn run_verb(verb: &str, pid: &str) -> Result<()> {
     let mut command = Command::new(plimsoll()?);
     command.args([verb, pid]);
     if verb == "attach" {
@@ -134,7 +134,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
                 std::thread::sleep(Duration::from_secs(3));
                 for (number, verb) in ["attach", "detach", "attach"].into_iter().enumerate() {
                     let mut begin = Instant::now();
-                    let mut window = busy.window(|| tell(verb, &pid));
+                    let mut window = busy.window(|| run_verb(verb, &pid));
                     // Until each thread has run since the detach, attach reports that and does nothing: on 2 processors
                     // that takes a while.
                     for _ in 0..20 {
@@ -144,7 +144,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
                         refused += 1;
                         std::thread::sleep(Duration::from_secs(1));
                         begin = Instant::now();
-                        window = busy.window(|| tell(verb, &pid));
+                        window = busy.window(|| run_verb(verb, &pid));
                     }
                     let took = begin.elapsed();
                     windows[2 * number].push(window?);
@@ -198,10 +198,10 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
         let setups = ["plain", "plain again", "detached", "attached, sites sampled"].map(Setup::Plain);
         let start = |setup: &Setup| Busy::start(bench, setup, major, ["0"; 3]);
         let mut busy = setups.iter().map(start).collect::<Result<Vec<Busy>>>()?;
-        tell("attach", &busy[2].pid())?;
+        run_verb("attach", &busy[2].pid())?;
         busy[2].pairs(300)?;
-        tell("detach", &busy[2].pid())?;
-        tell("attach", &busy[3].pid())?;
+        run_verb("detach", &busy[2].pid())?;
+        run_verb("attach", &busy[3].pid())?;
         let mut values = vec![Vec::new(); setups.len()];
         for round in 0..=2 * bench.rounds.max(6) {
             for (busy, values) in busy.iter_mut().zip(&mut values) {

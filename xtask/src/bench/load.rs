@@ -145,7 +145,7 @@ const ATTACHED: [usize; 12] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 /// Requests after an attach, detach or change that are not measured: books, memos and caches are cold.
 const SETTLE: usize = 100;
 
-fn tell(verb: &[&str], pid: u32) -> Result<()> {
+fn run_verb(verb: &[&str], pid: u32) -> Result<()> {
     must(Command::new(plimsoll()?).args(verb).arg(pid.to_string())).map(drop)
 }
 
@@ -158,7 +158,7 @@ fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
         for &setup in schedule {
             if last != Some(setup) {
                 if let Some(sites) = SETUPS[setup].1 {
-                    tell(&["attach", "--yes", "--sites", sites], pid)?;
+                    run_verb(&["attach", "--yes", "--sites", sites], pid)?;
                 }
                 block(server, SETTLE)?;
             }
@@ -166,7 +166,7 @@ fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
             blocks[setup].iter_mut().zip(block(server, BLOCK)?).for_each(|(list, value)| list.push(value));
         }
     }
-    tell(&["detach"], pid)?;
+    run_verb(&["detach"], pid)?;
     Ok(blocks.map(|kinds| kinds.map(|list| median(&list))))
 }
 

@@ -64,7 +64,7 @@ impl Results {
     /// Writes the whole file: figures of different days never share a table.
     pub fn write(&self, quick: bool) -> Result<()> {
         let first = |text: String| text.lines().next().unwrap_or_default().trim().to_string();
-        let ask = |program: &str, arguments: &[&str]| -> String {
+        let output_of = |program: &str, arguments: &[&str]| -> String {
             must(Command::new(program).args(arguments)).map(first).unwrap_or_else(|_| "unknown".into())
         };
         let processor = fs::read_to_string("/proc/cpuinfo")?;
@@ -75,22 +75,22 @@ impl Results {
         writeln!(
             head,
             "- day: {}, commit {}",
-            ask("date", &["-u", "+%F %H:%M UTC"]),
-            ask("git", &["rev-parse", "--short", "HEAD"])
+            output_of("date", &["-u", "+%F %H:%M UTC"]),
+            output_of("git", &["rev-parse", "--short", "HEAD"])
         )?;
         writeln!(
             head,
             "- machine: {} × {}, Linux {}",
             cores,
             model.map_or("unknown", |(_, name)| name),
-            ask("uname", &["-r"])
+            output_of("uname", &["-r"])
         )?;
         writeln!(
             head,
             "- {}; {}; {}",
-            ask("ldd", &["--version"]),
-            ask("rustc", &["--version"]),
-            ask("gcc", &["--version"])
+            output_of("ldd", &["--version"]),
+            output_of("rustc", &["--version"]),
+            output_of("gcc", &["--version"])
         )?;
         writeln!(head, "- load before and after: {}", fs::read_to_string("/proc/loadavg")?.trim())?;
         head += "\nRuns alternate (A, B, C, A, B, C, …) in one session. A ratio is that of two medians, against the first line of its \

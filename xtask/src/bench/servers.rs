@@ -45,9 +45,9 @@ fn report(results: &mut Results, name: &str, program: &Path, arguments: &[String
     let waiting = Waiting::start(Setup::Tracked("sampled").command(program, arguments)?)?;
     std::thread::sleep(Duration::from_secs(1));
     let segment = segment(waiting.pid())?;
-    let ask = |format: &str| must(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));
+    let report_as = |format: &str| must(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));
     let allocated = || -> Result<i64> {
-        let json = ask("json")?;
+        let json = report_as("json")?;
         // The first entry is the total's.
         let at = json.find("\"cumulative_count\":").ok_or("no cumulative_count")? + "\"cumulative_count\":".len();
         let digits: String = json[at..].trim_start().chars().take_while(char::is_ascii_digit).collect();
@@ -57,7 +57,7 @@ fn report(results: &mut Results, name: &str, program: &Path, arguments: &[String
     let mut times = Vec::new();
     for _ in 0..21 {
         let begin = Instant::now();
-        ask("text")?;
+        report_as("text")?;
         times.push(begin.elapsed().as_secs_f64() * 1e3);
     }
     let meanwhile = allocated()? - before;

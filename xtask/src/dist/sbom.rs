@@ -68,6 +68,6 @@ fn component(package: &Value) -> Value {
 
 /// The version of this machine's C library; the static one comes from the same packages.
 fn libc_version() -> Result<String> {
-    let said = must(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
-    Ok(said.trim().trim_start_matches("glibc ").to_owned())
+    let printed = must(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
+    Ok(printed.trim().trim_start_matches("glibc ").to_owned())
 }

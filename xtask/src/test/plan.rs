@@ -110,10 +110,10 @@ pub fn check_programs(programs: &BTreeMap<String, Program>) -> Result<()> {
             faults.push(format!("the test program {program} is in no group: add \"{program}\" to one"));
         }
     }
-    told(faults)
+    result_of(faults)
 }
 
-fn told(faults: Vec<String>) -> Result<()> {
+fn result_of(faults: Vec<String>) -> Result<()> {
     let table = "xtask/src/test/groups.rs";
     if faults.is_empty() { Ok(()) } else { Err(format!("{table}:\n  {}", faults.join("\n  ")).into()) }
 }
@@ -200,7 +200,7 @@ pub fn check_tests(built: &[Built]) -> Result<()> {
             }
         }
     }
-    told(faults)
+    result_of(faults)
 }
 
 #[cfg(test)]

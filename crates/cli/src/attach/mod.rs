@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::exit::Exit;
 use crate::launch::SiteMode;
 use crate::named::Named;
-use crate::output::{is_confirmed, say, tell};
+use crate::output::{is_confirmed, print_done, print_message};
 use crate::target::closed;
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
@@ -99,20 +99,22 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     process.can_load()?;
     let loaded = process.tracker_file();
     let mut vm = process.speak("attached to")?;
-    let asked = Instant::now();
+    let question_began = Instant::now();
     if vm.is_some() && loaded.is_none() && !process.warning_is_accepted(args.yes)? {
-        say(format_args!("nothing was done"));
+        print_message(format_args!("nothing was done"));
         return Ok(Exit::Failed.into());
     }
     // The time that the user takes to answer doesn't count.
-    let deadline = deadline.later(asked.elapsed());
+    let deadline = deadline.later(question_began.elapsed());
     process.target.allow(deadline);
     vm.iter_mut().for_each(|vm| vm.extend(deadline));
     let mut loader = process.loader(vm, loaded.as_deref(), "attach")?;
     if loaded.is_some() {
         // No thread may still write to the old books: see `threads_outside`.
         let announce = |threads| {
-            say(format_args!("waiting for {threads} threads of process {pid} that have not run since the detach"));
+            print_message(format_args!(
+                "waiting for {threads} threads of process {pid} that have not run since the detach"
+            ));
         };
         threads_outside::wait(&process.target, announce).map_err(|threads| {
             format!(
@@ -185,7 +187,7 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
 }
 
 fn done(sentence: String) -> Result<ExitCode, Failure> {
-    tell(sentence);
+    print_done(sentence);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -386,7 +388,7 @@ impl Process {
             return Ok(true);
         }
         let pid = self.pid;
-        say(format_args!(
+        print_message(format_args!(
             "JDK 21 and newer: process {pid} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
         ));
         Ok(is_confirmed("attach?", yes)?)

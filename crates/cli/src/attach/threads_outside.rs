@@ -19,11 +19,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After this time the user gets a message.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Waits, and calls `say` once if it takes long. The error is the number of threads that have not run.
-pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
+/// Waits, and calls `print_message` once if it takes long. The error is the number of threads that have not run.
+pub fn wait(target: &Target, print_message: impl Fn(usize)) -> Result<(), usize> {
     let began = Instant::now();
     let longest = target.deadline().sooner(LONGEST);
-    let mut said = false;
+    let mut is_reported = false;
     let mut waiting: HashMap<u32, u64> =
         threads(target).into_iter().filter_map(|tid| Some((tid, cpu_ns(target, tid)?))).collect();
     loop {
@@ -35,8 +35,8 @@ pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
         if longest.has_passed() {
             return Err(waiting.len());
         }
-        if began.elapsed() > QUIET && !std::mem::replace(&mut said, true) {
-            say(waiting.len());
+        if began.elapsed() > QUIET && !std::mem::replace(&mut is_reported, true) {
+            print_message(waiting.len());
         }
         sleep(Duration::from_millis(2));
     }

@@ -26,7 +26,7 @@ use plimsoll_trial::{End, Run, plan};
 
 use crate::alike::nearest_name;
 use crate::exit::Exit;
-use crate::output::{TicketFormat, require_stdout, say, shown, to_output};
+use crate::output::{TicketFormat, print_message, require_stdout, shown, to_output};
 use crate::sys::Signals;
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};
@@ -321,7 +321,7 @@ impl<'w> Rounds<'w> {
         self.done += 1;
         if run.has_failed() {
             self.meter.clear();
-            say(sentence(SIDES[side], &run));
+            print_message(sentence(SIDES[side], &run));
         }
         let note = note.map(|note| format!("{}: {note}", SIDES[side]));
         self.comparison.notes.extend(note.filter(|note| !self.comparison.notes.contains(note)));

@@ -45,19 +45,19 @@ impl LastResort {
 }
 
 fn wait(pending: &Signals, taken: &OwnedFd) {
-    let told = |timeout: Option<&Timespec>| {
+    let is_readable = |timeout: Option<&Timespec>| {
         let mut fds = [PollFd::new(pending, PollFlags::IN), PollFd::new(taken, PollFlags::IN)];
         poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
     };
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     loop {
-        if !told(None) {
+        if !is_readable(None) {
             continue;
         }
         let since = Instant::now();
         // A signal that is passed on to a child is soon consumed; one that ends the recording keeps its descriptor
         // readable.
-        while told(Some(&now)) {
+        while is_readable(Some(&now)) {
             if since.elapsed() >= GRACE {
                 sys::die_of(libc::SIGTERM);
             }

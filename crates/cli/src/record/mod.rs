@@ -19,7 +19,7 @@ use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::launch::{self, Launch, Prepared};
-use crate::output::say;
+use crate::output::print_message;
 use crate::sampler::{Sampler, Subject};
 use crate::sys::{self, Child, End, Signals};
 use crate::{Failure, explain, named};
@@ -166,7 +166,7 @@ impl RecordingPlan {
         let recorders = match recorder(&self.pattern, child.pid, true, self.pace) {
             Ok(recorder) => vec![recorder],
             Err(Failure(sentence)) => {
-                say(&sentence);
+                print_message(&sentence);
                 Vec::new()
             }
         };
@@ -252,7 +252,7 @@ impl Series {
                 Ok(Life::Ended) => self.close(recorder),
                 Err(Failure(sentence)) => {
                     self.shown.clear();
-                    say(&sentence);
+                    print_message(&sentence);
                     self.failures.push(sentence);
                 }
             }
@@ -263,9 +263,9 @@ impl Series {
     fn close(&mut self, recorder: Recorder) {
         self.shown.clear();
         match recorder.finish() {
-            Ok(sentence) => say(sentence),
+            Ok(sentence) => print_message(sentence),
             Err(Failure(sentence)) => {
-                say(&sentence);
+                print_message(&sentence);
                 self.failures.push(sentence);
             }
         }

@@ -19,7 +19,7 @@ use plimsoll_tracked::segment;
 use plimsoll_tracked::symbols;
 
 use crate::launch::{Launch, Prepared, failed, mirror, prepare};
-use crate::output::{By, Choice, Style, say, shown};
+use crate::output::{By, Choice, Style, print_message, shown};
 use crate::sys::{self, End};
 use crate::{Failure, record, target};
 
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         && tracked
         && let Err(Failure(sentence)) = print(&mut *out, &args, (pid, since), (kills.ending(end), sys::last_name()))
     {
-        say(sentence);
+        print_message(sentence);
     }
     drop(out);
     Ok(mirror(end))
@@ -144,7 +144,7 @@ fn print(
     let ending = family.ending(&books, life, name, ending);
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
-        say(format_args!(
+        print_message(format_args!(
             "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts: plimsoll run --follow -- …"
         ));
     } else {

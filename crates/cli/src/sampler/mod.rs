@@ -39,7 +39,7 @@ mod names;
 /// Interval of sites, peaks and arenas. It suffices for the curve of a night and keeps an hour below 8 MiB.
 const FULL: Duration = Duration::from_secs(20);
 /// A VM stops while it answers, so it is queried at most this often, however cheap the answer is.
-const ASKED: Duration = Duration::from_secs(10);
+const QUERIED: Duration = Duration::from_secs(10);
 /// Instants in which a program that was just started may still load its tracker.
 const BEGINNING: u64 = 5;
 /// A killed process stays visible for a while, so an instant before its end may already have counted its kill.
@@ -54,7 +54,7 @@ const SITES: u32 = 666;
 /// memory grows, a VM may be stopped more often, and the queries may take 2 % of a core.
 const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
-const GROWING_ASKED: Duration = Duration::from_secs(1);
+const GROWING_QUERIED: Duration = Duration::from_secs(1);
 const GROWING_OWNERS: u32 = 50;
 /// Cheap readings save time for an expensive one: at most this much.
 const SAVED: Duration = FULL;
@@ -90,8 +90,8 @@ pub struct Sampler {
     series: Series,
     /// When the owners were last queried, what was resident then, and when they may be queried again if memory has
     /// grown.
-    asked: Instant,
-    asked_rss: Bytes,
+    queried_at: Instant,
+    queried_rss: Bytes,
     growing_at: Instant,
     /// When the current program began in the process; its age bounds the time to the next query.
     began: Option<Instant>,
@@ -185,8 +185,8 @@ impl Sampler {
             pidfd: raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()),
             snapshot: None,
             series: Series::default(),
-            asked: now,
-            asked_rss: Bytes(0),
+            queried_at: now,
+            queried_rss: Bytes(0),
             growing_at: now,
             began: process.uptime.and_then(|age| now.checked_sub(Duration::try_from_secs_f64(age).ok()?)),
             owners_at: now,
@@ -309,7 +309,7 @@ impl Sampler {
             pressure,
             full,
             cost,
-            provenance_age: if self.asked == began { Duration::ZERO } else { began - self.asked },
+            provenance_age: if self.queried_at == began { Duration::ZERO } else { began - self.queried_at },
         }))
     }
 
@@ -333,15 +333,15 @@ impl Sampler {
 
     /// Queries who owns what if that is due. True: the snapshot is of this moment.
     fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>) -> bool {
-        let has_grown = now >= self.growing_at && has_grown(self.asked_rss, rss.total());
+        let has_grown = now >= self.growing_at && has_grown(self.queried_rss, rss.total());
         if now < self.owners_at && !has_grown || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();
         let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
-        self.asked_rss = rss.total();
-        self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_ASKED);
+        self.queried_rss = rss.total();
+        self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);
         let Ok(mut snapshot) = taken else {
             self.owners_at = now + self.budget(spent, OWNERS);
             return false;
@@ -353,7 +353,7 @@ impl Sampler {
                 self.budget(spent, OWNERS),
             );
         self.memory = snapshot.host.memory;
-        self.asked = now;
+        self.queried_at = now;
         // Each instant reads the cgroup itself.
         snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
         let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
@@ -462,16 +462,16 @@ fn has_grown(before: Bytes, now: Bytes) -> bool {
 
 /// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
 /// queried again when its age has doubled: `log2(t)` times by age `t`.
-fn patience(snapshot: &Snapshot, age: Duration, dear: Duration) -> Duration {
+fn patience(snapshot: &Snapshot, age: Duration, rest: Duration) -> Duration {
     let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
     let least = match (&snapshot.hotspot, &snapshot.native_image) {
         // The VM answered, so its part is complete.
-        (Some(_), None) if !mute => return dear.max(ASKED),
-        (_, Some(_)) => ASKED,
-        _ if mute => ASKED,
+        (Some(_), None) if !mute => return rest.max(QUERIED),
+        (_, Some(_)) => QUERIED,
+        _ if mute => QUERIED,
         _ => Duration::ZERO,
     };
-    dear.max(least).min(age)
+    rest.max(least).min(age)
 }
 
 fn processor_time() -> Duration {
@@ -490,7 +490,7 @@ mod tests {
 
     /// The first mapping already shows a native image, but its heap is mapped later.
     #[test]
-    fn what_has_just_begun_is_asked_again() {
+    fn a_process_that_has_just_begun_is_queried_again() {
         let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };
         let vm = Snapshot { hotspot: Some(HotSpot::default()), ..Snapshot::default() };
         let [ms, s] = [Duration::from_millis, Duration::from_secs];
@@ -498,15 +498,15 @@ mod tests {
         assert_eq!([ms(300), s(4), s(3600)].map(|age| after(&image, age)), [ms(300), s(4), s(20)]);
         assert_eq!([ms(300), s(3600)].map(|age| after(&vm, age)), [s(20), s(20)]);
         assert_eq!([s(4), s(3600)].map(|age| after(&Snapshot::default(), age)), [s(4), s(20)]);
-        assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), ASKED);
+        assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), QUERIED);
     }
 
     #[test]
     fn growth_from_64_mib_to_1_gib_is_queried_24_times() {
-        let (mut asked, mut queries) = (Bytes::mib(64), 0);
+        let (mut queried_at, mut queries) = (Bytes::mib(64), 0);
         for now in (64..=1024).map(Bytes::mib) {
-            if has_grown(asked, now) {
-                (asked, queries) = (now, queries + 1);
+            if has_grown(queried_at, now) {
+                (queried_at, queries) = (now, queries + 1);
             }
         }
         assert!((20..=24).contains(&queries), "{queries}");

@@ -22,7 +22,7 @@ type Known = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
 #[derive(Default)]
 pub struct Names {
     known: Known,
-    asked: Option<Receiver<(Known, Duration)>>,
+    pending: Option<Receiver<(Known, Duration)>>,
     /// When the next search may start.
     next: Option<Instant>,
 }
@@ -37,8 +37,8 @@ impl Names {
         self.answer(wait);
         let missing = self.missing(of);
         let due = must || self.next.is_none_or(|next| Instant::now() >= next);
-        if !missing.is_empty() && self.asked.is_none() && due {
-            self.ask(missing, books, options);
+        if !missing.is_empty() && self.pending.is_none() && due {
+            self.start_query(missing, books, options);
             self.answer(wait.saturating_sub(began.elapsed()));
         }
         Site::of(of, |profile, frame| {
@@ -58,7 +58,7 @@ impl Names {
         missing
     }
 
-    fn ask(&mut self, missing: BTreeMap<String, BTreeSet<u64>>, books: &Books, options: Options) {
+    fn start_query(&mut self, missing: BTreeMap<String, BTreeSet<u64>>, books: &Books, options: Options) {
         let books = Books { process: books.process.clone(), modules: books.modules.clone(), ..Books::default() };
         let (answer, answered) = channel();
         let thread = move || {
@@ -75,22 +75,22 @@ impl Names {
             let _ = answer.send((found, spent));
         };
         if thread::Builder::new().name("names".into()).spawn(thread).is_ok() {
-            self.asked = Some(answered);
+            self.pending = Some(answered);
         }
     }
 
     fn answer(&mut self, wait: Duration) {
-        let Some(asked) = &self.asked else { return };
-        match asked.recv_timeout(wait) {
+        let Some(pending) = &self.pending else { return };
+        match pending.recv_timeout(wait) {
             Ok((found, spent)) => {
                 for (module, names) in found {
                     self.known.entry(module).or_default().extend(names);
                 }
                 self.next = Some(Instant::now() + spent * SHARE);
-                self.asked = None;
+                self.pending = None;
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => self.asked = None,
+            Err(RecvTimeoutError::Disconnected) => self.pending = None,
         }
     }
 }
@@ -111,7 +111,7 @@ fn find(
     let index = books.modules.iter().position(|of| of.path == module);
     match index {
         Some(index) => {
-            symbols.ask(&books.modules, &BTreeMap::from([(index, offsets.clone())]));
+            symbols.resolve(&books.modules, &BTreeMap::from([(index, offsets.clone())]));
             let locations =
                 |offset| symbols.at(index, offset).map(|location| location.functions.clone()).unwrap_or_default();
             offsets.into_iter().map(|offset| (offset, locations(offset))).collect()

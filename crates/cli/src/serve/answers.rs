@@ -80,12 +80,12 @@ pub enum End {
 
 /// Reads requests until there are no more.
 pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> {
-    let (figures, figures_asked) = sync_channel(wire::MOST_REQUESTS);
-    let (pages, pages_asked) = sync_channel(wire::MOST_REQUESTS);
+    let (figures, figure_questions) = sync_channel(wire::MOST_REQUESTS);
+    let (pages, page_questions) = sync_channel(wire::MOST_REQUESTS);
     let theirs = answers.clone();
-    thread::Builder::new().name("figures".into()).spawn(move || theirs.figures(&figures_asked))?;
+    thread::Builder::new().name("figures".into()).spawn(move || theirs.figures(&figure_questions))?;
     let theirs = answers.clone();
-    thread::Builder::new().name("pages".into()).spawn(move || theirs.pages(&pages_asked))?;
+    thread::Builder::new().name("pages".into()).spawn(move || theirs.pages(&page_questions))?;
     let mut bytes = [0; wire::REQUEST];
     loop {
         if reader.read_exact(&mut bytes).is_err() {
@@ -111,7 +111,7 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
     }
 }
 
-type Asked = (u32, Question);
+type NumberedQuestion = (u32, Question);
 
 impl Answers {
     /// An answer that can't be written is lost with the listener, whose end ends the program.
@@ -134,8 +134,8 @@ impl Answers {
         }
     }
 
-    fn figures(&self, asked: &Receiver<Asked>) {
-        while let Ok((number, question)) = asked.recv() {
+    fn figures(&self, questions: &Receiver<NumberedQuestion>) {
+        while let Ok((number, question)) = questions.recv() {
             let posted = self.board.fresh();
             let body = match question.kind {
                 QuestionKind::Metrics => {
@@ -175,9 +175,9 @@ impl Answers {
         prometheus::write(out, &all, style)
     }
 
-    fn pages(&self, asked: &Receiver<Asked>) {
+    fn pages(&self, questions: &Receiver<NumberedQuestion>) {
         let mut kept: Vec<(Instant, Question, Answer)> = Vec::new();
-        while let Ok((number, question)) = asked.recv() {
+        while let Ok((number, question)) = questions.recv() {
             kept.retain(|(at, ..)| at.elapsed() < KEPT);
             let answer = match kept.iter().find(|(_, of, _)| *of == question) {
                 Some((.., answer)) => answer.clone(),

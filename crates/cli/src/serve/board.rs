@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_scrapers_share_a_round_and_a_dear_one_lasts_longer() {
+    fn many_scrapers_share_a_round_and_an_expensive_one_lasts_longer() {
         let now = Instant::now();
         let ago = |ms| now.checked_sub(Duration::from_millis(ms));
         let of = |ended, cpu| Posted { ended, cpu: Duration::from_millis(cpu), ..Posted::default() };

@@ -29,7 +29,7 @@ use super::beside::Beside;
 use super::board::Published;
 use super::parcel::{self, Parcel, ParcelKind, Receipt};
 use super::{rounds, sender};
-use crate::output::say;
+use crate::output::print_message;
 use crate::stack_options::Stacks;
 use crate::{Failure, target};
 
@@ -85,7 +85,7 @@ impl Exports {
         });
         let pyroscope = self.options.pyroscope.as_ref().map(|url| format!("{stacks} to {url}"));
         let all: Vec<String> = otlp.into_iter().chain(pyroscope).collect();
-        say(format_args!("sending {} ({})", printable(&all.join("; ")), self.sender.held()));
+        print_message(format_args!("sending {} ({})", printable(&all.join("; ")), self.sender.held()));
     }
 
     /// Starts the threads, which end with the program.
@@ -177,9 +177,11 @@ impl Exports {
         let url = printable(&url.as_ref().map(Url::to_string).unwrap_or_default());
         match (&now, &*problem) {
             (Some(now), before) if before.as_ref() != Some(now) => {
-                say(format_args!("{what} did not arrive at {url}: {now}. The next ones are sent all the same"));
+                print_message(format_args!(
+                    "{what} did not arrive at {url}: {now}. The next ones are sent all the same"
+                ));
             }
-            (None, Some(_)) => say(format_args!("{what} arrive at {url} again")),
+            (None, Some(_)) => print_message(format_args!("{what} arrive at {url} again")),
             _ => {}
         }
         *problem = now;

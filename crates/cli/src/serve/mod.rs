@@ -31,7 +31,7 @@ use plimsoll_process::processes::{self, Known, Seen};
 use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
 
-use crate::output::{say, shown};
+use crate::output::{print_message, shown};
 use crate::sys::Signals;
 use crate::{Failure, explain, record};
 use answers::{Answers, End};
@@ -222,7 +222,7 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
             Err(_) => {
                 let word = word.clone();
                 if !listed.iter().any(|of| crate::named::names(of).contains(&word)) {
-                    say(format_args!(
+                    print_message(format_args!(
                         "no process is named '{}' yet: it is served when it starts",
                         plimsoll_report::words::printable(&word)
                     ));
@@ -248,12 +248,12 @@ fn token(file: &Path) -> Result<[u8; 32], Failure> {
 }
 
 fn introduce(address: SocketAddr, has_token: bool, listener: &Beside) {
-    say(format_args!("listening at http://{address}/ ({})", listener.held()));
+    print_message(format_args!("listening at http://{address}/ ({})", listener.held()));
     if !address.ip().is_loopback() {
-        say(
+        print_message(
             "other machines can ask, with the token. Nothing is encrypted: use a proxy with TLS outside a trusted network",
         );
     } else if !has_token {
-        say("every user of this machine can ask; with --token-file FILE only those who know the token");
+        print_message("every user of this machine can ask; with --token-file FILE only those who know the token");
     }
 }

@@ -25,7 +25,7 @@ use super::history::Store;
 use super::recent::Recent;
 use super::targets::{self, Names, TargetSelection};
 use crate::Failure;
-use crate::output::say;
+use crate::output::print_message;
 use crate::record::Writer;
 use crate::sampler::{Read, Sample, Sampler, Subject};
 
@@ -175,7 +175,7 @@ impl Rounds {
         let subject = Subject { within: READING, ..Subject::of(of.identity.pid, self.interval, "serve") };
         match Sampler::of(subject) {
             Ok(sampler) => {
-                self.say(format_args!("serving process {} as /{name}", of.identity.pid));
+                self.print_message(format_args!("serving process {} as /{name}", of.identity.pid));
                 let command = match (of.command.is_empty(), of.kind.is_jvm) {
                     (true, _) => of.name.clone(),
                     (false, true) => java_first(&of.command),
@@ -195,27 +195,27 @@ impl Rounds {
             }
             Err(Failure(sentence)) => {
                 self.refused.insert(of.identity);
-                self.say(format_args!("cannot serve process {}: {sentence}", of.identity.pid));
+                self.print_message(format_args!("cannot serve process {}: {sentence}", of.identity.pid));
             }
         }
     }
 
     /// Prints a message, except with `--all`: there processes come and go all the time, and the list shows them.
-    fn say(&self, sentence: std::fmt::Arguments<'_>) {
+    fn print_message(&self, sentence: std::fmt::Arguments<'_>) {
         if self.selection != TargetSelection::All {
-            say(sentence);
+            print_message(sentence);
         }
     }
 
     fn drop_target(&mut self, identity: Identity, what: &str) {
         if let Some(SampledTarget { name, mut sampler, recorded, .. }) = self.targets.remove(&identity) {
-            self.say(format_args!("process {} (/{name}) {what}", identity.pid));
+            self.print_message(format_args!("process {} (/{name}) {what}", identity.pid));
             let Some(mut writer) = recorded.writer else { return };
             // Names of a tracked process's last call stacks take long, and no round waits for them.
             let finish = move || {
                 let written = writer.end(&sampler.end(None)).and_then(|()| writer.finish());
                 if let Err(Failure(sentence)) = written {
-                    say(sentence);
+                    print_message(sentence);
                 }
             };
             let _ = thread::Builder::new().name("end".into()).spawn(finish);
@@ -295,7 +295,7 @@ fn record(store: &Store, recorded: &mut Recorded, name: &str, interval: Duration
     match made.and_then(|mut writer| writer.instant(sample).map(|()| writer)) {
         Ok(writer) => *recorded = Recorded { writer: Some(writer), next: now + interval * 2 / 3 },
         Err(Failure(sentence)) => {
-            say(format_args!("/{name} is not recorded for 5 minutes: {sentence}"));
+            print_message(format_args!("/{name} is not recorded for 5 minutes: {sentence}"));
             recorded.next = now + AGAIN;
         }
     }

@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 use super::parcel::{self, Parcel, ParcelKind, Receipt};
 use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
-use crate::output::say;
+use crate::output::print_message;
 use crate::sys;
 
 /// argv[0] of the sender. Its arguments are the name of the machine, and the addresses of OTLP and of Pyroscope, which
@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            say(sentence);
+            print_message(sentence);
             Exit::Failed.into()
         }
     }

@@ -31,7 +31,7 @@ use plimsoll_trial::{End, Remedy, RemedyChange, Row, Run, Trial, plan};
 
 use crate::exit::Exit;
 use crate::named::pid_of;
-use crate::output::{TicketFormat, require_stdout, say, to_output};
+use crate::output::{TicketFormat, print_message, require_stdout, to_output};
 use crate::sys::Signals;
 use crate::{Failure, launch};
 
@@ -180,14 +180,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         limit: limit.map(|limit| limit.0),
     };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
-    let asked = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
-    let asked = asked.map_err(|reason| format!("--with: {reason}. gc and purge need a running process (--pid)"))?;
-    let asked: Vec<Remedy> = asked.into_iter().flatten().collect();
+    let remedies = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
+    let remedies =
+        remedies.map_err(|reason| format!("--with: {reason}. gc and purge need a running process (--pid)"))?;
+    let remedies: Vec<Remedy> = remedies.into_iter().flatten().collect();
     // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let signals = Signals::of(Some(&INTERRUPTS))?;
     let mut table = Table::new(&plain, &conditions, usize::from(rounds));
-    table.fill(&conditions, &signals, &asked);
+    table.fill(&conditions, &signals, &remedies);
     let trial = table.trial;
     to_output(output.as_deref(), |out| match format {
         TicketFormat::Text => trial_text::write(out, &trial),
@@ -248,9 +249,9 @@ impl Table {
     }
 
     /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
-    fn fill(&mut self, conditions: &RunConditions, signals: &Signals, asked: &[Remedy]) {
+    fn fill(&mut self, conditions: &RunConditions, signals: &Signals, remedies: &[Remedy]) {
         let mut meter = Meter::new("runs");
-        for remedy in asked {
+        for remedy in remedies {
             self.add(remedy.clone());
         }
         for round in 0..self.trial.rounds {
@@ -311,7 +312,7 @@ impl Table {
         let Outcome { run, note } = outcome;
         if !run.end.is_good() && run.end != End::Interrupted {
             meter.clear();
-            say(sentence(&self.trial.rows[run.row].label, &run));
+            print_message(sentence(&self.trial.rows[run.row].label, &run));
         }
         let note = note.map(|note| format!("{}: {note}", self.trial.rows[run.row].label));
         self.trial.notes.extend(note.filter(|note| !self.trial.notes.contains(note)));

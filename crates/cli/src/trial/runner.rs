@@ -365,7 +365,7 @@ fn trim_vm(pid: u32) -> Option<Result<(), String>> {
     }
     let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
     Some(match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
-        Ok(mut vm) => vm.ask("System.trim_native_heap").map(drop),
+        Ok(mut vm) => vm.query("System.trim_native_heap").map(drop),
         Err(_) => Err("the VM does not answer".into()),
     })
 }

@@ -140,8 +140,8 @@ impl Facts {
     }
 }
 
-fn the_limit(sample: &Sample<'_>, asked: Option<Bytes>, of_now: Option<(&Snapshot, &Ledger)>) -> Option<Limit> {
-    if let Some(bytes) = asked {
+fn the_limit(sample: &Sample<'_>, requested: Option<Bytes>, of_now: Option<(&Snapshot, &Ledger)>) -> Option<Limit> {
+    if let Some(bytes) = requested {
         let counted = of_now.map(|(snapshot, ledger)| Case { snapshot, ledger }.distinct_rss());
         return Some(Limit { bytes, counted: counted.unwrap_or(sample.rss), source: "--limit" });
     }

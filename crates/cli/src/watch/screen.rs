@@ -13,7 +13,7 @@ use super::state::State;
 use super::terminal::Screen;
 use super::worker::{self, Order, Plan, Report, Worker};
 use crate::Failure;
-use crate::output::say;
+use crate::output::print_message;
 use crate::sys::{self, Signals};
 
 const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP];
@@ -41,9 +41,9 @@ pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
             _ => {}
         }
     }
-    last.into_iter().for_each(say);
+    last.into_iter().for_each(print_message);
     if let Some(one) = state.shown.one.as_ref().filter(|one| one.end.is_some()) {
-        say(format_args!("process {}: {}", one.facts.pid, one.end.as_deref().unwrap_or_default()));
+        print_message(format_args!("process {}: {}", one.facts.pid, one.end.as_deref().unwrap_or_default()));
     }
     ended.map(|()| ExitCode::SUCCESS).map_err(failed)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::kit::{Java, Jdk, PLIMSOLL, jdks, plimsoll};
-use crate::stage::{Scratch, mounting, say};
+use crate::stage::{Scratch, log_line, mounting};
 
 const NOBODY: u32 = 65534;
 
@@ -16,7 +16,7 @@ const NOBODY: u32 = 65534;
 fn can(case: &str, command: &mut Command) -> bool {
     let can = command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
     if !can {
-        say(&format!("attach, {case}: skipped, the machine doesn't allow {command:?}"));
+        log_line(&format!("attach, {case}: skipped, the machine doesn't allow {command:?}"));
     }
     can
 }
@@ -36,21 +36,21 @@ pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
 /// One round on a JVM in any environment: after the attach the books equal the program's log, and after the detach the
 /// program goes on.
 fn goes_through(java: &mut Java, context: &str) -> String {
-    let said = java.done(&["attach", &java.pid(), "--sites", "exact"]);
-    assert!(said.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{said}");
-    assert_eq!(java.tell("turn"), "turned");
+    let stderr = java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert!(stderr.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{stderr}");
+    assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     let report = java.report();
     let inflaters = crate::category(&report, "zlib").0;
     assert_eq!(inflaters, 2 * log.inflaters, "{context}: {log:?}{}", crate::dump(&report));
     assert!(inflaters > 0 && report["state"] == "live", "{context}: {log:?}");
-    assert_eq!(java.tell("go"), "gone");
+    assert_eq!(java.send("go"), "gone");
     java.done(&["detach", &java.pid()]);
     let again = java.done(&["attach", &java.pid(), "--sites", "sampled"]);
     assert!(again.contains("attached to process"), "{context}: {again}");
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     java.done(&["detach", &java.pid()]);
-    said
+    stderr
 }
 
 /// The path of the mapped library as the target sees it.
@@ -75,8 +75,8 @@ fn in_a_container() {
         command.env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
         let mut java = Java::start_as_it_is(command, &format!("container-{}", jdk.major));
         assert_ne!(java.pid(), java.child.id().to_string(), "it runs in namespaces of its own");
-        let said = goes_through(&mut java, &format!("JDK {}", jdk.major));
-        assert!(said.contains("/root/dev/shm/plimsoll-0/1-"), "the segment is process 1's: {said}");
+        let stderr = goes_through(&mut java, &format!("JDK {}", jdk.major));
+        assert!(stderr.contains("/root/dev/shm/plimsoll-0/1-"), "the segment is process 1's: {stderr}");
         assert!(library(&java).starts_with("/tmp/plimsoll-0-cache/"), "{}", library(&java));
     }
 }
@@ -141,7 +141,7 @@ fn where_nothing_can_be_run_from() {
     }
     assert!(last.contains("is mounted noexec") && last.contains("plimsoll run"), "{last}");
     assert!(java.is_untouched(), "nothing was left in it");
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
 }
 
 /// A full directory is skipped, and the partly written file is removed from it.
@@ -195,7 +195,7 @@ fn of_nobody(jdk: &Jdk, scratch: &Scratch, wrap: &[&str], name: &str) -> Java {
 fn is_root(case: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        say(&format!("attach, {case}: skipped, it takes root to become another user"));
+        log_line(&format!("attach, {case}: skipped, it takes root to become another user"));
     }
     root
 }
@@ -218,8 +218,8 @@ fn root_attaches_to_another_user_s() {
         assert_eq!(refused.status.code(), Some(2), "{sentence}");
         assert!(sentence.contains(&format!("{dead}, the name of its attach socket, belongs to user 0")), "{sentence}");
         fs::remove_file(&dead).expect("it was left alone");
-        let said = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
-        assert!(said.contains(&format!("{}/books/", scratch.path().display())), "{said}");
+        let stderr = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
+        assert!(stderr.contains(&format!("{}/books/", scratch.path().display())), "{stderr}");
         use std::os::unix::fs::MetadataExt;
         let entries = |name: &str| fs::read_dir(scratch.path().join(name)).expect("it is there").flatten();
         let files: Vec<_> = entries("cache/plimsoll").chain(entries("books")).map(|e| e.path()).collect();
@@ -261,13 +261,13 @@ fn another_user_is_refused() {
         let mut command = Command::new(&copy);
         command.args([verb, &java.pid()]).uid(NOBODY).gid(NOBODY).env("HOME", "/nowhere").env_remove("PLIMSOLL_DIR");
         let output = command.stdin(Stdio::null()).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.lines().count() == 1 && said.contains("another user"), "{said}");
-        assert!(said.contains(&format!("sudo plimsoll {verb} {}", java.pid())), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.lines().count() == 1 && stderr.contains("another user"), "{stderr}");
+        assert!(stderr.contains(&format!("sudo plimsoll {verb} {}", java.pid())), "{stderr}");
     }
     assert!(java.is_untouched());
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
 }
 
 /// Root without the right to trace others (as in many containers; CAP_PERFMON is enough from Linux 6.16 on) is not
@@ -284,14 +284,14 @@ fn root_that_may_not_is_not_sent_to_sudo() {
     for verb in ["attach", "detach"] {
         let mut command = Command::new("setpriv");
         let output = command.args(without).arg(PLIMSOLL).args([verb, &pid]).stdin(Stdio::null()).output().expect("it");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(
-            said.lines().count() == 1
-                && said.contains("which this root doesn't have")
-                && said.contains("CAP_SYS_PTRACE")
-                && !said.contains("sudo"),
-            "{said}"
+            stderr.lines().count() == 1
+                && stderr.contains("which this root doesn't have")
+                && stderr.contains("CAP_SYS_PTRACE")
+                && !stderr.contains("sudo"),
+            "{stderr}"
         );
     }
     sleep.kill().expect("our child");

@@ -159,23 +159,23 @@ impl Java {
         &mut self.input
     }
 
-    pub fn said(&self) -> String {
+    pub fn stderr(&self) -> String {
         fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
     fn answer(&self) -> String {
         let answer = self.lines.recv_timeout(Duration::from_secs(120));
-        answer.unwrap_or_else(|_| panic!("no answer; it says: {}", self.said()))
+        answer.unwrap_or_else(|_| panic!("no answer; it says: {}", self.stderr()))
     }
 
-    pub fn tell(&mut self, command: &str) -> String {
+    pub fn send(&mut self, command: &str) -> String {
         writeln!(self.input, "{command}").expect("the program reads");
         self.answer()
     }
 
     /// Blocks and bytes of each kind that the program holds, and how many operations it has performed.
     pub fn stop(&mut self) -> Log {
-        let line = self.tell("stop");
+        let line = self.send("stop");
         let numbers: Vec<u64> = line.split(' ').skip(1).map(|n| n.parse().expect("a number")).collect();
         assert_eq!(numbers.len(), 9, "{line}");
         let of = |i: usize| (numbers[2 * i], numbers[2 * i + 1]);
@@ -189,7 +189,7 @@ impl Java {
     pub fn done(&self, arguments: &[&str]) -> String {
         let output = self.plimsoll(arguments);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{arguments:?}: {out}{err}{}", self.said());
+        assert!(output.status.success(), "{arguments:?}: {out}{err}{}", self.stderr());
         out.into_owned()
     }
 

@@ -55,9 +55,9 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     let pid = java.pid();
     java.done(&["attach", &pid, "--sites", sites]);
     if looks_up {
-        java.tell("lookup");
+        java.send("lookup");
     }
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     let report = java.report();
     assert_eq!(unsafe_blocks(java, &report, sites, log.unsafe_), log.unsafe_, "Unsafe: {log:?}{}", dump(&report));
@@ -69,20 +69,20 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     assert_eq!(counter(&report, "unbooked_blocks"), 0);
     assert_eq!(counter(&report, "faults"), 0);
     assert_eq!(counter(&report, "import_words_left"), 0);
-    assert_eq!(java.tell("go"), "gone");
+    assert_eq!(java.send("go"), "gone");
     (log, report)
 }
 
 /// The blocks of Unsafe have their own category if libjvm's symbols name the function. Otherwise they are in the
 /// category of the VM's own blocks, and only whole stacks distinguish them. In sampled mode nothing does: then this
 /// returns the program's own figure, if the category is large enough for it.
-fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> (u64, u64) {
+fn unsafe_blocks(java: &Java, report: &Value, sites: &str, printed: (u64, u64)) -> (u64, u64) {
     let (named, unnamed) = (category(report, "Other"), category(report, "libjvm.so"));
     if named.0 > 0 {
         return (named.0 + unnamed.0, named.1 + unnamed.1);
     }
     if sites == "sampled" {
-        return (said.0.min(unnamed.0), said.1.min(unnamed.1));
+        return (printed.0.min(unnamed.0), printed.1.min(unnamed.1));
     }
     let report = java.done(&["report", &java.pid(), "--by", "site", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).expect("JSON");
@@ -121,12 +121,12 @@ fn slots_serve_again(java: &mut Java) {
     let mut left = gone(java);
     // The second pass is for threads that were still ending.
     for _ in 0..2 {
-        assert_eq!(java.tell(&format!("threads {}", left.len())), "started");
+        assert_eq!(java.send(&format!("threads {}", left.len())), "started");
         println!("exercised: {} slots of threads that are gone", left.len());
         left = gone(java);
     }
     assert!(left.len() <= 6, "slots of threads that are gone, and of no use to new ones: {left:?}");
-    assert_eq!(java.tell("go"), "gone");
+    assert_eq!(java.send("go"), "gone");
 }
 
 /// The targets of the VM's file descriptors. It opens more of them for a moment, for example during an attach.
@@ -166,14 +166,14 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
         began = since;
         if n == 1 {
             let text = java.done(&["report", &java.pid()]);
-            let told = text.contains("   live   tracked ") && !text.contains("   up ");
-            assert!(told && text.contains(&format!(" since {}", began[..19].replace('T', " "))), "{text}");
+            let is_marked = text.contains("   live   tracked ") && !text.contains("   up ");
+            assert!(is_marked && text.contains(&format!(" since {}", began[..19].replace('T', " "))), "{text}");
         }
         assert!(counter(&report, "unknown_frees") > 0, "blocks from before are freed in every round");
         exercised += log.unsafe_.0 + log.pointers.0 + log.inflaters + log.jni.0;
         if n == 2 {
             // From here on a library is loaded while the tracker is attached.
-            assert_eq!(java.tell(&format!("load {}", jdk.native("rounds").display())), "loaded");
+            assert_eq!(java.send(&format!("load {}", jdk.native("rounds").display())), "loaded");
         }
         if n == 30 {
             settled = held(&java, &report);
@@ -213,7 +213,7 @@ fn a_detach_gives_everything_back() {
             let objects = maps.lines().filter(|l| l.contains(".so") && !is_trackers(l));
             objects.map(|l| l.split_whitespace().step_by(1).take(2).collect::<Vec<_>>().join(" ")).collect()
         };
-        java.tell(&format!("load {}", library.display()));
+        java.send(&format!("load {}", library.display()));
         let before = protections(&java);
         let words = hooked_words(&java);
         assert_eq!(words, 0, "before the attach");
@@ -227,7 +227,7 @@ fn a_detach_gives_everything_back() {
         let log = java.stop();
         // On a busy machine no thread of the program may have run yet.
         wait_until("the program to go on", || {
-            assert_eq!(java.tell("go"), "gone");
+            assert_eq!(java.send("go"), "gone");
             std::thread::sleep(Duration::from_millis(50));
             java.stop().operations > log.operations
         });
@@ -320,7 +320,7 @@ fn blocks_from_before_are_one_line() {
         let mut before = java.stop();
         // The machine may be busy: wait until the program holds something.
         while before.operations < 5_000 {
-            assert_eq!(java.tell("go"), "gone");
+            assert_eq!(java.send("go"), "gone");
             std::thread::sleep(Duration::from_millis(200));
             before = java.stop();
         }
@@ -339,8 +339,8 @@ fn blocks_from_before_are_one_line() {
         let held = before.unsafe_.0 + before.pointers.0 + 2 * before.inflaters;
         assert!(blocks > held && bytes > before.unsafe_.1, "{blocks} blocks, {bytes} B; {before:?}");
         // The program frees all its earlier blocks and makes new ones: the line from before shrinks by the freed bytes.
-        assert_eq!(java.tell("go"), "gone");
-        assert_eq!(java.tell("turn"), "turned");
+        assert_eq!(java.send("go"), "gone");
+        assert_eq!(java.send("turn"), "turned");
         let now = java.stop();
         let (later, fewer, error) = line(&java);
         println!(
@@ -359,10 +359,10 @@ fn blocks_from_before_are_one_line() {
 fn what_cannot_be_attached_to_is_refused_in_one_line() {
     let refused = |arguments: &[&str], words: &[&str]| {
         let output = plimsoll(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(words.iter().all(|w| said.contains(w)), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        assert!(words.iter().all(|w| printed.contains(w)), "{arguments:?}: {printed}");
     };
     refused(&["attach", "999999999"], &["no process 999999999"]);
     refused(&["detach", "999999999"], &["no process 999999999"]);
@@ -389,8 +389,8 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     if jdk.warns_of_agents() {
         let java = jdk.start("shut", &["-XX:-EnableDynamicAgentLoading"]);
         let output = plimsoll(&["attach", &java.pid(), "--yes"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains("-XX:-EnableDynamicAgentLoading"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && printed.contains("-XX:-EnableDynamicAgentLoading"), "{printed}");
     }
 }
 
@@ -406,17 +406,17 @@ fn what_is_tracked_from_the_start_keeps_its_books() {
         .spawn()
         .expect("plimsoll");
     let pid = run.id().to_string();
-    let said = |arguments: &[&str]| {
+    let printed = |arguments: &[&str]| {
         let output = Command::new(PLIMSOLL).args(arguments).env("PLIMSOLL_DIR", &dir).output().expect("plimsoll");
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &err)
     };
-    wait_until("its books", || said(&["report", &pid]).0 == Some(0));
-    let (code, text) = said(&["attach", &pid, "--sites", "exact"]);
+    wait_until("its books", || printed(&["report", &pid]).0 == Some(0));
+    let (code, text) = printed(&["attach", &pid, "--sites", "exact"]);
     assert!(code == Some(0) && text.contains("tracked already") && text.contains("exact"), "{text}");
-    let (code, text) = said(&["detach", &pid]);
+    let (code, text) = printed(&["detach", &pid]);
     assert!(code == Some(0) && text.contains("stays"), "{text}");
-    assert_eq!(said(&["report", &pid]).0, Some(0), "its books go on");
+    assert_eq!(printed(&["report", &pid]).0, Some(0), "its books go on");
     run.kill().expect("our child");
     run.wait().expect("our child");
 }

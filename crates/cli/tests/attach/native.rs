@@ -35,9 +35,9 @@ struct Held {
 }
 
 fn stop(program: &mut Program) -> Held {
-    let line = program.tell("stop");
+    let line = program.send("stop");
     let mut numbers = line.split(' ').skip(1).map(|n| n.parse().expect("a number"));
-    let mut next = || numbers.next().unwrap_or_else(|| panic!("{line}; it says: {}", program.said()));
+    let mut next = || numbers.next().unwrap_or_else(|| panic!("{line}; it says: {}", program.stderr()));
     Held { blocks: next(), bytes: next(), operations: next(), interrupted: next() }
 }
 
@@ -63,7 +63,7 @@ fn rounds(rounds: usize) {
     let (mut settled, mut mappings) = ([0; 3], 0);
     for n in 0..rounds {
         program.done(&["attach", &program.pid(), "--sites", ["sampled", "exact"][n % 2]]);
-        assert_eq!(program.tell("turn"), "turned");
+        assert_eq!(program.send("turn"), "turned");
         let log = stop(&mut program);
         let report = program.report();
         assert_eq!(category(&report, &own(&file)), (log.blocks, log.bytes), "round {n}");
@@ -73,7 +73,7 @@ fn rounds(rounds: usize) {
         // The threads that wait in epoll_wait, nanosleep and recv have noticed nothing.
         assert_eq!(log.interrupted, 0, "round {n}");
         assert!(log.operations > 0 && report["process"]["runtime"] != "hotspot");
-        assert_eq!(program.tell("go"), "gone");
+        assert_eq!(program.send("go"), "gone");
         let now = program.mappings().lines().count();
         if n == 2 {
             (settled, mappings) = (held(&program, &report), now);
@@ -85,7 +85,7 @@ fn rounds(rounds: usize) {
         }
         program.done(&["detach", &program.pid()]);
     }
-    assert_eq!(program.said(), "");
+    assert_eq!(program.stderr(), "");
 }
 
 /// strace kills plimsoll before its Nth call of ptrace, for every N (in `make test`, every third). The program must go
@@ -120,7 +120,7 @@ fn plimsoll_is_killed_at_any_step() {
         assert!(log.operations > operations, "step {n}: the workers go on");
         assert_eq!(log.interrupted, 0, "step {n}");
         operations = log.operations;
-        assert_eq!(program.tell("go"), "gone");
+        assert_eq!(program.send("go"), "gone");
         if !is_killed {
             assert!(output.status.success(), "step {n}: {}", String::from_utf8_lossy(&output.stderr));
             break;
@@ -129,14 +129,14 @@ fn plimsoll_is_killed_at_any_step() {
         wait_until("a detach", || {
             let has_helper = threads(&program.pid()) > at_start;
             let detached = plimsoll(&["detach", &program.pid()]);
-            let said = String::from_utf8_lossy(&detached.stderr).into_owned();
-            detached.status.success() || !has_helper && said.contains("not attached")
+            let stderr = String::from_utf8_lossy(&detached.stderr).into_owned();
+            detached.status.success() || !has_helper && stderr.contains("not attached")
         });
         n += every;
     }
     assert!(killed * every > 40, "killed at {killed} steps of {n}");
     println!("exercised: killed at {killed} of {n} calls of ptrace");
-    assert_eq!(program.said(), "");
+    assert_eq!(program.stderr(), "");
 }
 
 /// A service, killed when dropped.
@@ -193,17 +193,17 @@ impl Redis {
         server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
         server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
         let redis = Redis { server: Service::start(&mut server), socket, _folder: folder };
-        wait_until("redis", || redis.ask(&["ping"]) == "PONG\n");
+        wait_until("redis", || redis.command(&["ping"]) == "PONG\n");
         redis
     }
 
-    fn ask(&self, words: &[&str]) -> String {
+    fn command(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().expect("redis-cli");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     fn figure(&self, section: &str, key: &str) -> u64 {
-        let info = self.ask(&["info", section]);
+        let info = self.command(&["info", section]);
         let figure = info.lines().find_map(|line| line.trim_end().strip_prefix(key));
         figure.unwrap_or_else(|| panic!("no {key} in {info}")).parse().expect("a number")
     }
@@ -218,7 +218,7 @@ fn books_of_redis_match_its_own_count() {
     let fill = |from: u32, to: u32| {
         let script =
             format!("for i={from},{to} do redis.call('set', 'key:'..i, string.rep('v', i % 700)) end return 1");
-        assert_eq!(redis.ask(&["eval", &script, "0"]).trim(), "1");
+        assert_eq!(redis.command(&["eval", &script, "0"]).trim(), "1");
     };
     fill(1, 1000);
     let before = used();
@@ -231,7 +231,7 @@ fn books_of_redis_match_its_own_count() {
     // takes memory.
     assert!(ours.abs_diff(own) < own / 50, "redis counts {own} B since the attach, the books {ours} B");
     done(&["detach", &redis.server.pid()]);
-    assert_eq!(redis.ask(&["dbsize"]).trim(), "41000", "it serves on");
+    assert_eq!(redis.command(&["dbsize"]).trim(), "41000", "it serves on");
 }
 
 /// A program that counts its steps in a file.
@@ -364,9 +364,9 @@ fn for_each_program(times: usize) {
             let log = stop(&mut program);
             assert!(log.operations > operations && log.interrupted == 0, "{name}: {} EINTR", log.interrupted);
             operations = log.operations;
-            assert_eq!(program.tell("go"), "gone");
+            assert_eq!(program.send("go"), "gone");
         });
-        assert_eq!(program.said(), "");
+        assert_eq!(program.stderr(), "");
     }
     let alone = compiled(&["-DALONE"]);
     for (name, program, arguments) in [
@@ -386,7 +386,7 @@ fn for_each_program(times: usize) {
         let log = java.stop();
         assert!(log.operations > operations);
         operations = log.operations;
-        assert_eq!(java.tell("go"), "gone");
+        assert_eq!(java.send("go"), "gone");
     });
     let redis = Redis::start("redis-many");
     let mut load = Command::new("redis-benchmark");
@@ -417,13 +417,13 @@ fn a_jvm_whose_attach_is_disabled() {
     let jdk = jdks().last().expect("a JDK");
     let mut java = jdk.start("native-disabled", &["-XX:+DisableAttachMechanism"]);
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     let report = java.report();
     assert_eq!(report["process"]["runtime"], "hotspot");
     assert_eq!(category(&report, "code in no file"), log.pointers);
     assert_eq!(category(&report, "zlib").0, 2 * log.inflaters);
-    assert_eq!(java.tell("go"), "gone");
+    assert_eq!(java.send("go"), "gone");
     java.done(&["detach", &java.pid()]);
 }
 
@@ -431,9 +431,9 @@ fn a_jvm_whose_attach_is_disabled() {
 fn what_cannot_be_entered_is_refused_in_one_line() {
     let refused = |pid: &str, words: &[&str]| {
         let output = plimsoll(&["attach", pid]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+        assert!(words.iter().all(|word| stderr.contains(word)), "{stderr}");
     };
     let file = compiled(&[]);
     let program = start("native-static", &compiled(&["-static"]), &["0"]);
@@ -451,5 +451,5 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     drop(tracer);
     wait_until("its end", || status().contains("TracerPid:\t0"));
     program.done(&["attach", &program.pid()]);
-    assert_eq!(program.tell("turn"), "turned", "it goes on");
+    assert_eq!(program.send("turn"), "turned", "it goes on");
 }

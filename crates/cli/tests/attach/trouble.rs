@@ -22,15 +22,15 @@ const ANNOUNCED: [&str; 2] = ["will warn on its", "waiting for"];
 /// How the command ended: done, or one clear sentence (besides the announcement of the VM's warning).
 #[track_caller]
 fn is_clear(output: &Output, context: &str) -> bool {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let sentences: Vec<&str> = said.lines().filter(|line| !ANNOUNCED.iter().any(|a| line.contains(a))).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let sentences: Vec<&str> = stderr.lines().filter(|line| !ANNOUNCED.iter().any(|a| line.contains(a))).collect();
     match output.status.code() {
-        Some(0) => assert!(sentences.is_empty(), "{context}: {said}"),
+        Some(0) => assert!(sentences.is_empty(), "{context}: {stderr}"),
         Some(2) => {
-            let one = sentences.len() == 1 && sentences[0].starts_with("plimsoll: ") && !said.contains("panicked");
-            assert!(one && !said.contains("os error"), "{context}: {said}");
+            let one = sentences.len() == 1 && sentences[0].starts_with("plimsoll: ") && !stderr.contains("panicked");
+            assert!(one && !stderr.contains("os error"), "{context}: {stderr}");
         }
-        other => panic!("{context}: {other:?} {said}"),
+        other => panic!("{context}: {other:?} {stderr}"),
     }
     output.status.success()
 }
@@ -59,7 +59,7 @@ fn the_target_goes_away_in_the_middle() {
                 // The target that was measured serves for the detach.
                 let mut fresh = (verb == "attach").then(|| jdk.start("gone", &[]));
                 let java = fresh.as_mut().unwrap_or(&mut first);
-                assert_eq!(java.tell(&format!("load {}", library.display())), "loaded");
+                assert_eq!(java.send(&format!("load {}", library.display())), "loaded");
                 if verb == "detach" {
                     java.done(&["attach", &java.pid()]);
                 }
@@ -101,15 +101,15 @@ fn the_command_is_killed_in_the_middle() {
                     java = jdk.start("command", &[]);
                 }
             }
-            assert_eq!(java.tell("turn"), "turned", "JDK {}", jdk.major);
+            assert_eq!(java.send("turn"), "turned", "JDK {}", jdk.major);
             // The VM may still have the killed command's request in its queue, and that request may undo a later
             // attach. A detach goes into the queue behind it first.
             is_clear(&plimsoll(&["detach", &java.pid()]), "after them");
             java.done(&["attach", &java.pid(), "--sites", "exact"]);
-            assert_eq!(java.tell("turn"), "turned");
+            assert_eq!(java.send("turn"), "turned");
             let log = java.stop();
             assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "JDK {}", jdk.major);
-            assert_eq!(java.tell("go"), "gone");
+            assert_eq!(java.send("go"), "gone");
             java.done(&["detach", &java.pid()]);
         }
     }
@@ -130,10 +130,10 @@ fn commands_at_the_same_time() {
         }
         let output = plimsoll(&["attach", &java.pid()]);
         is_clear(&output, "after them");
-        assert_eq!(java.tell("turn"), "turned");
+        assert_eq!(java.send("turn"), "turned");
         let log = java.stop();
         assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "JDK {}: {log:?}", jdk.major);
-        assert_eq!(java.tell("go"), "gone");
+        assert_eq!(java.send("go"), "gone");
         java.done(&["detach", &java.pid()]);
     }
 }
@@ -156,7 +156,7 @@ fn a_stopped_target() {
             is_clear(&command.wait_with_output().expect("plimsoll"), &format!("{verb}, phase {phase}"));
         }
     }
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     is_clear(&plimsoll(&["attach", &pid]), "it goes on");
     java.halt();
     // Reports need nothing from the program and work; attach and detach are refused.
@@ -174,16 +174,16 @@ fn a_stopped_target() {
 fn forks_meanwhile() {
     for jdk in jdks() {
         let mut java = jdk.start("forks", &[]);
-        assert_eq!(java.tell(&format!("load {}", jdk.native("rounds").display())), "loaded");
+        assert_eq!(java.send(&format!("load {}", jdk.native("rounds").display())), "loaded");
         let children = |java: &mut Java| -> [u64; 2] {
-            let said = java.tell("fork");
-            let mut numbers = said.split(' ').skip(1).map(|n| n.parse().expect("a number"));
+            let stderr = java.send("fork");
+            let mut numbers = stderr.split(' ').skip(1).map(|n| n.parse().expect("a number"));
             [numbers.next().expect("born"), numbers.next().expect("failed")]
         };
         let before = children(&mut java);
         for sites in ["sampled", "exact", "sampled", "off", "exact", "sampled"] {
             java.done(&["attach", &java.pid(), "--sites", sites]);
-            assert_eq!(java.tell("turn"), "turned");
+            assert_eq!(java.send("turn"), "turned");
             java.done(&["detach", &java.pid()]);
         }
         let [born, failed] = children(&mut java);
@@ -207,7 +207,7 @@ fn where_the_segment_has_no_room() {
     let refused = plimsoll(&["attach", &java.pid()]);
     let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!is_clear(&refused, "no room") && sentence.contains("full"), "{sentence}");
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     let resize = |size: &str| {
         let mut mount = Command::new("nsenter");
         mount.args(["-t", &java.pid(), "-m", "mount", "-o", &format!("remount,size={size}"), "/tmp/books"]);
@@ -225,7 +225,7 @@ fn where_the_segment_has_no_room() {
     };
     assert!(began, "there is room at {size} KiB");
     for _ in 0..3 {
-        assert_eq!(java.tell("turn"), "turned");
+        assert_eq!(java.send("turn"), "turned");
     }
     let report = java.report();
     assert_eq!(report["state"], "live");
@@ -236,7 +236,7 @@ fn where_the_segment_has_no_room() {
     let mut mount = Command::new("nsenter");
     crate::stage::must(mount.args(["-t", &java.pid(), "-m", "mount", "-o", "remount,size=256m", "/tmp/books"]));
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters);
 }
@@ -250,13 +250,13 @@ fn the_segment_is_deleted_meanwhile() {
     java.done(&["attach", &java.pid()]);
     std::fs::remove_dir_all(&directory).expect("the directory");
     let whole = |java: &mut Java| {
-        assert_eq!(java.tell("turn"), "turned");
+        assert_eq!(java.send("turn"), "turned");
         let report = plimsoll(&["report", &java.pid(), "--format", "json"]);
         if is_clear(&report, "report") {
             let report = serde_json::from_slice(&report.stdout).expect("JSON");
             let log = java.stop();
             assert!(crate::category(&report, "zlib").0 > 0, "{log:?}");
-            assert_eq!(java.tell("go"), "gone");
+            assert_eq!(java.send("go"), "gone");
         }
     };
     whole(&mut java);
@@ -266,7 +266,7 @@ fn the_segment_is_deleted_meanwhile() {
         whole(&mut java);
     }
     java.done(&["detach", &java.pid()]);
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("turn"), "turned");
 }
 
 /// Two hundred threads that never sleep: a second attach waits until each has run, or reports how many have not. Once
@@ -282,13 +282,13 @@ fn a_crowd_that_never_rests() {
     if is_clear(&output, "a second attach") {
         java.done(&["detach", &java.pid()]);
     } else {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("threads") && said.contains("have not run"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains("threads") && stderr.contains("have not run"), "{stderr}");
     }
     java.stop();
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
-    assert_eq!(java.tell("go"), "gone");
-    assert_eq!(java.tell("turn"), "turned");
+    assert_eq!(java.send("go"), "gone");
+    assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "{log:?}");
 }

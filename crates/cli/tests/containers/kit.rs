@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::harness::{PLIMSOLL, compiled};
-use crate::stage::{Scratch, must, say};
+use crate::stage::{Scratch, log_line, must};
 
 /// Before a command: as a user without rights.
 pub const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -66,7 +66,7 @@ impl Container {
         let probe = ["-mpf", "--mount-proc", "mount", "-t", "tmpfs", "none", "/mnt"];
         let can = Command::new("unshare").args(probe).stdin(Stdio::null()).output();
         if !can.is_ok_and(|output| output.status.success()) {
-            say(&format!("{case}: skipped, it needs root and namespaces of its own"));
+            log_line(&format!("{case}: skipped, it needs root and namespaces of its own"));
             return None;
         }
         let container = Container { scratch: Scratch::new("container") };
@@ -121,9 +121,9 @@ impl Container {
              until grep -q ready truth 2>/dev/null; do sleep 0.01; done; \
              {observer} plimsoll explain $! --format json"
         );
-        let said = self.run(&script);
+        let printed = self.run(&script);
         let truth = std::fs::read_to_string(self.folder().join("truth")).expect("the target's words");
         let live = truth.lines().find_map(|line| line.strip_prefix("live ")).expect("what lives");
-        (live.parse().expect("bytes"), said.json())
+        (live.parse().expect("bytes"), printed.json())
     }
 }

@@ -56,8 +56,8 @@ fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> 
          printf 'GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer %s\\r\\n\\r\\n' $(cat volume/token) >&3
          cat <&3"
     );
-    let said = container.run(&script);
-    let (start, metrics) = said.text.split_once("METRICS").unwrap_or_else(|| panic!("{}", said.text));
+    let printed = container.run(&script);
+    let (start, metrics) = printed.text.split_once("METRICS").unwrap_or_else(|| panic!("{}", printed.text));
     let live = start.lines().find_map(|line| line.strip_prefix("live ")).and_then(|live| live.parse().ok());
     (live.expect("what lives"), start.to_owned(), metrics.to_owned())
 }

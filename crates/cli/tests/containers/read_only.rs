@@ -16,9 +16,9 @@ fn the_cache_and_the_segments_lie_on_the_volume() {
          until grep -q ready volume/truth; do sleep 0.01; done
          plimsoll report volume/books --format json && ls volume/cache/plimsoll >&2"
     );
-    let said = container.run(&script);
-    assert_eq!(said.code, Some(0), "{}", said.text);
-    let json = said.text.lines().collect::<Vec<_>>().join("\n");
+    let printed = container.run(&script);
+    assert_eq!(printed.code, Some(0), "{}", printed.text);
+    let json = printed.text.lines().collect::<Vec<_>>().join("\n");
     let end = json.rfind('}').expect("JSON");
     let report: serde_json::Value = serde_json::from_str(&json[..=end]).expect("JSON");
     // 8 MiB in blocks of 1000 bytes.

@@ -273,7 +273,7 @@ impl Redis {
         assert_eq!(reader.join().expect("replies"), number);
     }
 
-    fn asked(&self, words: &[&str]) -> String {
+    fn reply(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().expect("redis-cli");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -291,9 +291,9 @@ fn redis_s_heap_is_split_as_malloc_stats_says_and_a_purge_gives_back_what_was_sa
     redis.send((0..120_000).map(|key| format!("SET k{key} {}\r\n", value(key))));
     redis.send((0..120_000).filter(|key| key % 8 != 0).map(|key| format!("DEL k{key}\r\n")));
     // The first report fills its own caches.
-    redis.asked(&["MEMORY", "MALLOC-STATS"]);
+    redis.reply(&["MEMORY", "MALLOC-STATS"]);
     let explained = explain(redis.child.id(), &[]);
-    let statistics = redis.asked(&["MEMORY", "MALLOC-STATS"]);
+    let statistics = redis.reply(&["MEMORY", "MALLOC-STATS"]);
     let after = |name: &str, number: usize| -> u64 {
         let line = statistics.lines().find(|line| line.trim_start().starts_with(name)).expect(name);
         let numbers = line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
@@ -321,11 +321,11 @@ fn loads_its_values_anew(mut redis: Redis, folder: &Path, purged: &Explained) {
     let verdict = purged.verdict("allocator-retention");
     let reload = verdict["remedies"].as_array().unwrap().last().unwrap();
     assert!(reload["how"].as_str().unwrap().contains("SHUTDOWN SAVE"), "{verdict:#}");
-    let keys = redis.asked(&["DBSIZE"]);
+    let keys = redis.reply(&["DBSIZE"]);
     typed(reload["how"].as_str().unwrap());
     redis.child.wait().expect("it saves and ends");
     let redis = Redis::start(folder);
-    assert_eq!(redis.asked(&["DBSIZE"]), keys);
+    assert_eq!(redis.reply(&["DBSIZE"]), keys);
     let kept = |explained: &Explained| -> u64 {
         ["beside live blocks", "(dirty)"].iter().map(|part| explained.child("other-allocator", part)).sum()
     };

@@ -58,9 +58,9 @@ fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
     let unclear = explained.verdict("unclear");
     assert!(!explained.verdicts().contains(&"healthy"));
     assert!(unclear["summary"].as_str().unwrap().ends_with("is live blocks of glibc's malloc"), "{unclear:#}");
-    let folder = Path::new(PLIMSOLL).parent().unwrap().display();
-    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-    let mut said = String::new();
+    let programs = Path::new(PLIMSOLL).parent().unwrap().display();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let mut printed = String::new();
     let how = unclear["remedies"][0]["how"].as_str().unwrap();
     assert_eq!(how.matches("sleep 600").count(), 1, "{how}");
     for step in how.split(" && ") {
@@ -74,14 +74,14 @@ fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
         let mut shell = Command::new("sh");
         let output = shell.args(["-c", step]).env("PATH", &path).current_dir(&folder).output().unwrap();
         assert!(output.status.success(), "{step}: {}", String::from_utf8_lossy(&output.stderr));
-        said = String::from_utf8(output.stdout).unwrap();
+        printed = String::from_utf8(output.stdout).unwrap();
     }
-    let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with('+'));
+    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with('+'));
     let grown = lines.next().expect("a site grew").trim_start().trim_start_matches('+');
-    let mib: f64 = grown.split(' ').next().unwrap().parse().expect(&said);
+    let mib: f64 = grown.split(' ').next().unwrap().parse().expect(&printed);
     let truth = fixture.truth("growth") as f64 / MIB as f64;
-    assert!(grown.contains(" MiB") && (mib - truth).abs() <= truth * 0.1, "{said}");
-    assert!(lines.next().is_some_and(|frame| frame.trim_start().starts_with("take")), "{said}");
+    assert!(grown.contains(" MiB") && (mib - truth).abs() <= truth * 0.1, "{printed}");
+    assert!(lines.next().is_some_and(|frame| frame.trim_start().starts_with("take")), "{printed}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -254,7 +254,7 @@ pub fn resident(line: &Value) -> u64 {
 
 /// Reports a case that this machine cannot run; the gate counts it.
 pub fn skip(test: &str, reason: &str) {
-    crate::stage::say(&format!("{test}: skipped, {reason}"));
+    crate::stage::log_line(&format!("{test}: skipped, {reason}"));
 }
 
 pub fn is_root() -> bool {

@@ -95,8 +95,8 @@ fn explain_leaves_no_symbols_in_a_tracked_vm_and_maps_says_that_it_does() {
         assert!(after < before + MIB, "{before}, {after}");
 
         let output = run(fixture.pid(), &["--maps", "--format", "json"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("asks JVM") && said.contains("VM.info") && said.contains("for good"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("asks JVM") && stderr.contains("VM.info") && stderr.contains("for good"), "{stderr}");
         let explained = Explained(serde_json::from_slice(&output.stdout).expect("JSON"));
         assert_eq!(kept(&explained), serde_json::json!(["VM.info"]));
         let grown = resident(fixture.pid()) - after;
@@ -187,8 +187,9 @@ fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
         assert!(!explain(first_vm, &[]).gaps().contains(&"hotspot"));
         drop(first);
         // A VM's socket exists until its last thread has ended.
-        let asked = || !explain(second_vm, &[]).gaps().contains(&"hotspot");
-        let comes = (0..600).any(|_| asked() || (std::thread::sleep(std::time::Duration::from_millis(50)), false).1);
+        let is_answered = || !explain(second_vm, &[]).gaps().contains(&"hotspot");
+        let comes =
+            (0..600).any(|_| is_answered() || (std::thread::sleep(std::time::Duration::from_millis(50)), false).1);
         assert!(comes, "a dead VM's socket is no obstacle");
     });
 }

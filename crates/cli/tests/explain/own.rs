@@ -183,7 +183,10 @@ fn the_report_s_own_cost_is_what_is_resident_because_of_it() {
                 // Requests of exactly a size class leave no slack.
                 assert!(sizes != "pages" || number("side_table_blocks") >= blocks, "{case}");
             }
-            crate::stage::say(&format!("own cost, {name}, {sizes}: {difference} B, {} a block", own["bytes_a_block"]));
+            crate::stage::log_line(&format!(
+                "own cost, {name}, {sizes}: {difference} B, {} a block",
+                own["bytes_a_block"]
+            ));
             drop(fixture);
             std::fs::remove_dir_all(folder).unwrap();
         }

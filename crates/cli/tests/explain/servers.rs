@@ -56,9 +56,9 @@ fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> 
     command.stdout(output.try_clone().expect("a descriptor")).stderr(output);
     let mut server = Server(command.spawn().expect("java runs"));
     let pid = server.0.id();
-    let said = || fs::read_to_string(&log).expect("a log");
-    while !said().contains(subject.ready) {
-        assert!(server.0.try_wait().expect("a child").is_none(), "{}: {}", subject.name, said());
+    let printed = || fs::read_to_string(&log).expect("a log");
+    while !printed().contains(subject.ready) {
+        assert!(server.0.try_wait().expect("a child").is_none(), "{}: {}", subject.name, printed());
         std::thread::sleep(Duration::from_millis(50));
     }
     // The compiler goes on for a while: wait until three readings in a row agree.
@@ -102,7 +102,7 @@ fn differs_in_the_tracker_only(name: &str, subject: fn(&Path, &Path) -> Subject,
         let (tracked, growth) = at_rest(&jdk, &subject, Some(mode), &folder);
         let rest = rest_of(&tracked);
         let lines = format!("{} {mode}\n{:#}\nplain\n{:#}", subject.name, tracked.0["lines"], plain[0].0["lines"]);
-        stage::say(&format!(
+        stage::log_line(&format!(
             "{} {mode}: RSS {} KiB, tracker {}, rest {}, trailers up to {}; plain {} and {}",
             subject.name,
             tracked.0["rss_bytes"].as_u64().unwrap() >> 10,

@@ -46,7 +46,7 @@ pub fn plimsoll<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
 }
 
 /// The output of the program; it must succeed.
-pub fn said(arguments: &[&str]) -> String {
+pub fn output_of(arguments: &[&str]) -> String {
     let output = plimsoll(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")

@@ -16,8 +16,11 @@ fn trim_after_a_burst(jdk: &Jdk, cap: Option<&str>, verdict: &str, in_force: &st
     let mut workers = burst(jdk, cap);
     let explained = workers.explained();
     has(&case, &explained, &[verdict]);
-    let said = evidence(&explained, verdict);
-    assert!(said.contains(in_force) && said.contains("a burst has left the rest"), "{case}: {said}");
+    let evidence_text = evidence(&explained, verdict);
+    assert!(
+        evidence_text.contains(in_force) && evidence_text.contains("a burst has left the rest"),
+        "{case}: {evidence_text}"
+    );
     let remedies = explained.verdict(verdict)["remedies"].to_string();
     assert_eq!(
         remedies.contains("MALLOC_ARENA_MAX"),

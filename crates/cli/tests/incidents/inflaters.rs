@@ -18,8 +18,8 @@ fn attach_names_the_line(jdk: &Jdk, nmt: &str) {
     let (grown, bytes) = (open.truth("grown"), explained.verdict("unclear")["bytes"].as_u64().unwrap());
     // The verdict can't judge these blocks; with NMT also what else the VM's own books lack.
     assert!(bytes.abs_diff(grown) <= grown / 10 + (2 << 20), "{case}: {bytes}, {grown} grown");
-    let said = evidence(&explained, "unclear");
-    assert!(said.contains("an Inflater's window"), "{case}: {said}");
+    let evidence_text = evidence(&explained, "unclear");
+    assert!(evidence_text.contains("an Inflater's window"), "{case}: {evidence_text}");
     let report = typed(&mut open, &remedy(&explained, "unclear", 0));
     assert!(report.contains("Inflaters.open"), "{case}: {report}");
     open.serves();

@@ -133,7 +133,7 @@ pub fn typed(fixture: &mut Fixture, remedy: &Value) -> String {
     let folder = |program: &std::path::Path| program.parent().expect("a folder").display().to_string();
     let tools = folder(&installed().first().expect("a JDK (run .ci/setup)").bin("jcmd"));
     let path = format!("{}:{tools}:{}", folder(PLIMSOLL.as_ref()), std::env::var("PATH").expect("a path"));
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for command in how(remedy).split(" && ") {
         if command.starts_with("sleep ") {
             (0..3).for_each(|_| fixture.serves());
@@ -141,9 +141,9 @@ pub fn typed(fixture: &mut Fixture, remedy: &Value) -> String {
         }
         // Without a terminal `attach` doesn't ask.
         let command = command.replace("plimsoll attach", "plimsoll attach --yes");
-        said = must(Command::new("sh").args(["-c", &command]).env("PATH", &path));
+        printed = must(Command::new("sh").args(["-c", &command]).env("PATH", &path));
     }
-    String::from_utf8(said).expect("UTF-8")
+    String::from_utf8(printed).expect("UTF-8")
 }
 
 /// Resident bytes by the kernel's sum.

@@ -57,10 +57,13 @@ fn unsafe_without_books(jdk: &Jdk, which: &str) {
     let explained = kept.explained();
     has(&case, &explained, &["native-leak"]);
     near(&case, "large blocks", explained.child("glibc-live", "large blocks"), kept.truth("used"));
-    let said = evidence(&explained, "native-leak");
+    let evidence_text = evidence(&explained, "native-leak");
     // Netty's own count, of which java.nio knows nothing.
     let counted = format!("it counts {} that it allocated with Unsafe", Bytes(kept.truth("counted")));
-    assert!(kept.truth("counted") >= BUFFERS * BYTES && said.contains(&counted), "{case}: {counted}: {said}");
+    assert!(
+        kept.truth("counted") >= BUFFERS * BYTES && evidence_text.contains(&counted),
+        "{case}: {counted}: {evidence_text}"
+    );
     let end = crate::kit::last(&explained, "native-leak").clone();
     assert_eq!(end["what"], "close the objects that hold native memory: Netty", "{case}");
     let report = typed(&mut kept, &remedy(&explained, "native-leak", 0));
@@ -79,8 +82,8 @@ fn unsafe_with_books(jdk: &Jdk) {
     // Chunks that Unsafe allocates aren't zeroed: what was written is resident, not what the pool counts.
     near(&case, "direct buffers", explained.line("direct-buffers"), BUFFERS * BYTES);
     let counted = format!("Netty counts {} that it allocated with Unsafe", Bytes(kept.truth("counted")));
-    let said = evidence(&explained, "direct-buffer-growth");
-    assert!(said.contains(&counted), "{case}: {counted}: {said}");
+    let evidence_text = evidence(&explained, "direct-buffer-growth");
+    assert!(evidence_text.contains(&counted), "{case}: {counted}: {evidence_text}");
     // java.nio counts none of it, so no limit of java.nio's is proposed.
     let verdict = explained.verdict("direct-buffer-growth");
     assert!(!verdict["remedies"].to_string().contains("MaxDirectMemorySize"), "{case}: {verdict:#}");

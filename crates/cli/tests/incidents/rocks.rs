@@ -27,18 +27,24 @@ fn bounded_cache(jdk: &Jdk, kind: &str, state: &str) {
     // Beside the cache RocksDB holds its own structures: 2 to 3 MiB, seen with an empty base.
     let live = explained.line("glibc-live");
     assert!(live >= cache && live <= cache * 103 / 100 + 4 * MIB, "{case}: {live} live, RocksDB counts {cache}");
-    let said = evidence(&explained, state);
+    let evidence_text = evidence(&explained, state);
     match state {
         "healthy" => {
-            let (_, after) = said.split_once("RocksDB's block cache holds ").expect("its use");
+            let (_, after) = evidence_text.split_once("RocksDB's block cache holds ").expect("its use");
             let (used, after) = after.split_once(" MiB of a capacity of ").expect("its capacity");
-            assert!(after.starts_with("64.0 MiB, which bounds it"), "{case}: {said}");
+            assert!(after.starts_with("64.0 MiB, which bounds it"), "{case}: {evidence_text}");
             let used: f64 = used.parse().expect("a number");
             near(&case, "the use of the cache", (used * MIB as f64) as u64, base.truth("cache"));
         }
         _ => {
-            assert!(said.contains("librocksdbjni") && said.contains("rocksdbjni-9.7.3.jar"), "{case}: {said}");
-            assert!(said.contains("one reading can't tell a cache in use from a leak"), "{case}: {said}");
+            assert!(
+                evidence_text.contains("librocksdbjni") && evidence_text.contains("rocksdbjni-9.7.3.jar"),
+                "{case}: {evidence_text}"
+            );
+            assert!(
+                evidence_text.contains("one reading can't tell a cache in use from a leak"),
+                "{case}: {evidence_text}"
+            );
             assert!(how(last(&explained, state)).contains("--baseline baseline.json"), "{case}");
         }
     }
@@ -54,9 +60,12 @@ fn unclosed_iterators(jdk: &Jdk) {
     let explained = leaks.explained();
     has(&case, &explained, &["native-leak"]);
     let (before, grown) = (explained.0["rss_bytes"].as_u64().unwrap(), leaks.truth("grown"));
-    let said = evidence(&explained, "native-leak");
-    assert!(said.contains("librocksdbjni") && said.contains("blocks of one size"), "{case}: {said}");
-    assert!(said.contains("2,000 of rocksdb::ArenaWrappedDBIter"), "{case}: {said}");
+    let evidence_text = evidence(&explained, "native-leak");
+    assert!(
+        evidence_text.contains("librocksdbjni") && evidence_text.contains("blocks of one size"),
+        "{case}: {evidence_text}"
+    );
+    assert!(evidence_text.contains("2,000 of rocksdb::ArenaWrappedDBIter"), "{case}: {evidence_text}");
     // The block cache is in use, so the verdict is about the iterators alone; RocksDB's own structures are 1 to 2 MiB.
     let blamed = explained.verdict("native-leak")["bytes"].as_u64().expect("bytes");
     near(&case, "the verdict's bytes", blamed, grown);

@@ -44,9 +44,12 @@ fn zstd(jdk: &Jdk) {
     let explained = leaks.explained();
     has(&case, &explained, &["native-leak"]);
     near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
-    let said = evidence(&explained, "native-leak");
-    assert!(said.contains("libzstd-jni") && said.contains("zstd-jni-1.5.6-3.jar"), "{case}: {said}");
-    assert!(!said.contains("snappy") && !said.contains("lz4"), "{case}: {said}");
+    let evidence_text = evidence(&explained, "native-leak");
+    assert!(
+        evidence_text.contains("libzstd-jni") && evidence_text.contains("zstd-jni-1.5.6-3.jar"),
+        "{case}: {evidence_text}"
+    );
+    assert!(!evidence_text.contains("snappy") && !evidence_text.contains("lz4"), "{case}: {evidence_text}");
     let end = how(last(&explained, "native-leak"));
     assert!(end.starts_with("try (var out = new ZstdOutputStream") && !end.contains("GZIP"), "{case}: {end}");
     remedies(&case, jdk, "zstd", 100, &[BOOKS], &mut leaks, &explained);
@@ -59,11 +62,11 @@ fn gzip(jdk: &Jdk) {
     let explained = leaks.explained();
     has(&case, &explained, &["native-leak"]);
     near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
-    let said = evidence(&explained, "native-leak");
+    let evidence_text = evidence(&explained, "native-leak");
     for known in ["the size of an Inflater's window", "the size of a Deflater's window"] {
-        assert!(said.contains(known), "{case}: {known}: {said}");
+        assert!(evidence_text.contains(known), "{case}: {known}: {evidence_text}");
     }
-    assert!(!said.contains("jars") && !said.contains("libz.so"), "{case}: {said}");
+    assert!(!evidence_text.contains("jars") && !evidence_text.contains("libz.so"), "{case}: {evidence_text}");
     let end = last(&explained, "native-leak");
     assert_eq!(end["what"], "close the objects that hold native memory: java.util.zip", "{case}");
     remedies(&case, jdk, "gzip", 500, &[BOOKS], &mut leaks, &explained);
@@ -75,8 +78,8 @@ fn zstd_without_books(jdk: &Jdk) {
     let mut leaks = streams(jdk, "zstd", 60, &[], "open");
     let explained = leaks.explained();
     has(&case, &explained, &["unclear"]);
-    let said = evidence(&explained, "unclear");
-    assert!(said.contains("libzstd-jni") && !said.contains("snappy"), "{case}: {said}");
+    let evidence_text = evidence(&explained, "unclear");
+    assert!(evidence_text.contains("libzstd-jni") && !evidence_text.contains("snappy"), "{case}: {evidence_text}");
     let report = typed(&mut leaks, &remedy(&explained, "unclear", 0));
     assert!(report.contains("Streams.pass"), "{case}: {report}");
     leaks.serves();

@@ -30,9 +30,9 @@ fn options_exist_from_the_version_that_the_pages_name() {
     for (options, since) in CITED {
         for jdk in JDKS {
             let done = started(&root, jdk, options);
-            let said = String::from_utf8_lossy(&done.stderr);
-            assert_eq!(done.status.success(), jdk >= since, "JDK {jdk} {options:?}: {said}");
-            assert!(jdk >= since || said.contains("Unrecognized VM option"), "JDK {jdk} {options:?}: {said}");
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            assert_eq!(done.status.success(), jdk >= since, "JDK {jdk} {options:?}: {stderr}");
+            assert!(jdk >= since || stderr.contains("Unrecognized VM option"), "JDK {jdk} {options:?}: {stderr}");
         }
     }
 }
@@ -61,10 +61,10 @@ fn every_vm_starts_with_the_options_that_are_proposed_for_it() {
                 // A remedy may choose another collector.
                 let options = &options[usize::from(how.contains("-XX:+UseG1GC"))..];
                 let done = started(&root, jdk, options);
-                let said = String::from_utf8_lossy(&done.stderr);
+                let stderr = String::from_utf8_lossy(&done.stderr);
                 assert!(
-                    done.status.success() && !said.to_lowercase().contains("warning"),
-                    "{context} {options:?}: {said}"
+                    done.status.success() && !stderr.to_lowercase().contains("warning"),
+                    "{context} {options:?}: {stderr}"
                 );
                 tried += 1;
             }

@@ -177,9 +177,9 @@ fn collectors(root: &Root, jdk: u32) -> Rows {
             assert!(heap_is_found(&explained) && direct, "{service} {name}: {:#}", explained.0["lines"]);
             Cell::Found
         } else {
-            let said = String::from_utf8_lossy(&starts.stderr).into_owned();
+            let stderr = String::from_utf8_lossy(&starts.stderr).into_owned();
             let reasons = ["Unrecognized VM option", "is experimental", "not supported"];
-            assert!(reasons.iter().any(|reason| said.contains(reason)), "JDK {jdk} {name}: {said}");
+            assert!(reasons.iter().any(|reason| stderr.contains(reason)), "JDK {jdk} {name}: {stderr}");
             Cell::Absent
         };
         (format!("heap and buffers under {name}"), cell)

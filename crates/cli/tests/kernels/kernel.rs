@@ -53,8 +53,8 @@ impl Kernel {
         let mut made = Command::new("flock");
         made.arg(all.join(format!("{suite}.lock"))).args(["sh", "-c", SCRIPT]).arg(&folder).arg(suite);
         let made = made.output().expect("flock");
-        let said = [made.stdout, made.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(made.status.success(), "the kernel of {suite}: {said}");
+        let printed = [made.stdout, made.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(made.status.success(), "the kernel of {suite}: {printed}");
         let ram_disk = folder.join("brd.ko");
         Kernel { image: folder.join("vmlinuz"), ram_disk: ram_disk.exists().then_some(ram_disk) }
     }

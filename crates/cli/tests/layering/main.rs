@@ -593,7 +593,7 @@ fn unpacked_library() -> PathBuf {
     kept
 }
 
-fn said(program: &str, arguments: &[&str], file: &Path) -> String {
+fn printed(program: &str, arguments: &[&str], file: &Path) -> String {
     let output = Command::new(program).args(arguments).arg(file).output().expect(program);
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -603,7 +603,7 @@ fn said(program: &str, arguments: &[&str], file: &Path) -> String {
 fn the_library_asks_little_of_libc() {
     let library = unpacked_library();
     let (mut strong, mut weak) = (vec![], vec![]);
-    for line in said("nm", &["-D", "--undefined-only"], &library).lines() {
+    for line in printed("nm", &["-D", "--undefined-only"], &library).lines() {
         let mut words = line.split_whitespace();
         let (kind, name) = (words.next().expect("kind"), words.next().expect("name"));
         let name = name.split('@').next().expect("a name");
@@ -612,7 +612,7 @@ fn the_library_asks_little_of_libc() {
     assert!(strong.is_empty(), "strong imports {strong:?}: not every program has them; look them up at run time");
     weak.sort();
     assert_eq!(weak, IMPORTED_WEAKLY, "weak imports");
-    for line in said("objdump", &["-T"], &library).lines() {
+    for line in printed("objdump", &["-T"], &library).lines() {
         let Some(version) = line.split_once("GLIBC_").map(|(_, v)| v.split(|c: char| c != '.' && !c.is_ascii_digit()))
         else {
             continue;
@@ -622,9 +622,9 @@ fn the_library_asks_little_of_libc() {
         assert!(version <= NEWEST, "newer than glibc {NEWEST:?}: {line}");
     }
     // No dependency, little thread-local memory, and no writable page from which code can run.
-    let dynamic = said("readelf", &["-dW"], &library);
+    let dynamic = printed("readelf", &["-dW"], &library);
     assert!(!dynamic.contains("(NEEDED)") && !dynamic.contains("TEXTREL"), "{dynamic}");
-    let segments = said("readelf", &["-lW"], &library);
+    let segments = printed("readelf", &["-lW"], &library);
     let tls = segments.lines().find(|l| l.trim_start().starts_with("TLS")).expect("a TLS segment");
     let bytes = tls.split_whitespace().nth(5).and_then(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
     assert!(bytes.is_some_and(|n| n <= 64), "late loading has room for 64 bytes of static TLS: {tls}");

@@ -1,7 +1,7 @@
 //! A JVM that is recorded from its first instruction, before the process has a VM.
 
 use crate::reader::Value;
-use crate::stage::{jdk, must, repository, say};
+use crate::stage::{jdk, log_line, must, repository};
 use crate::values::sums_hold;
 use crate::{Workspace, events};
 
@@ -43,7 +43,7 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
             }
         }
         let (live, error) = packed;
-        say(&format!(
+        log_line(&format!(
             "recorded sites, JDK {major}: {live} ± {error} bytes below Packers.leak of {} live",
             total.long("live")
         ));

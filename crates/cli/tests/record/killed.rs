@@ -67,7 +67,7 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
     // No limit for the time since the last instant: on a busy machine an instant may take any time. The median is
     // reported.
     latest.sort_unstable();
-    stage::say(&format!(
+    stage::log_line(&format!(
         "record: {rounds} recorders killed, {kept} files with {instants} instants; last instant before the kill: median {} ms",
         latest[latest.len() / 2] / 1_000_000
     ));
@@ -157,7 +157,7 @@ fn grown_lines(read: &reader::Read) -> impl Iterator<Item = u64> {
 fn an_oom_kill_is_told_and_what_grew_until_then() {
     let group = match cgroup::Cgroup::make("record-oom") {
         Ok(group) => group,
-        Err(reason) => return stage::say(&format!("record oom: skipped, {reason}")),
+        Err(reason) => return stage::log_line(&format!("record oom: skipped, {reason}")),
     };
     group.limit(64 << 20);
     let workspace = Workspace::new("oom");
@@ -223,7 +223,7 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
 fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {
         Ok(group) => group,
-        Err(reason) => return stage::say(&format!("record oom of a VM: skipped, {reason}")),
+        Err(reason) => return stage::log_line(&format!("record oom of a VM: skipped, {reason}")),
     };
     group.limit(192 << 20);
     let workspace = Workspace::new("oom-vm");

@@ -2,7 +2,7 @@
 //! async-profiler's.
 
 use crate::reader::Value;
-use crate::stage::{Jdk, cached, fetch, fetcher, jdks, must, repository, say};
+use crate::stage::{Jdk, cached, fetch, fetcher, jdks, log_line, must, repository};
 use crate::{Running, Workspace, events, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
@@ -212,6 +212,6 @@ fn the_jdks_tools_take_it() {
                 assert!(shown.lines().count() > 5, "{view}: {shown}");
             }
         }
-        say(&format!("record: JDK {major}'s jfr reads {count} events"));
+        log_line(&format!("record: JDK {major}'s jfr reads {count} events"));
     }
 }

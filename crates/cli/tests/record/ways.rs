@@ -131,8 +131,8 @@ fn full_files_are_turned_over_and_old_ones_go() {
     recorder.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("UTF-8");
     assert!(recorder.0.wait().expect("our child").success(), "{errors}");
     for pid in [first.pid(), second.pid()] {
-        let said = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
-        assert!(said.contains(" files, ") && said.ends_with(" together)"), "{said}");
+        let stderr = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
+        assert!(stderr.contains(" files, ") && stderr.ends_with(" together)"), "{stderr}");
         let prefix = format!("r-{pid}.");
         let kept: Vec<String> = full(&workspace, &prefix);
         assert_eq!(kept.len(), 2, "{kept:?}");
@@ -160,9 +160,9 @@ fn what_is_said_of_the_file_is_true_and_its_start_stands_in_its_name_once() {
     let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
     let record = |name: &str| workspace.plimsoll(&["record", &target.pid(), "--interval", "10ms", "-o", name]);
     let out = record("one.jfr").args(["--duration", "300ms"]).output().expect("plimsoll starts");
-    let said = String::from_utf8_lossy(&out.stderr);
+    let stderr = String::from_utf8_lossy(&out.stderr);
     let length = std::fs::metadata(workspace.path("one.jfr")).expect("a recording").len();
-    assert!(said.trim_end().ends_with(&format!(" in one.jfr ({})", Bytes(length))), "{said}: {length}");
+    assert!(stderr.trim_end().ends_with(&format!(" in one.jfr ({})", Bytes(length))), "{stderr}: {length}");
     let mut recorder = Running(record("of-%t.jfr").stderr(Stdio::null()).spawn().expect("starts"));
     wait_until("the file", || full(&workspace, "of-").len() == 1);
     recorder.signal("HUP");

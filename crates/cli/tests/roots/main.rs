@@ -117,17 +117,17 @@ fn explain_opens_each_glibc() {
 #[test]
 fn the_program_runs_where_nothing_else_is() {
     let Some(root) = Root::bare(target(), &[program(), Path::new("/bin/busybox")]) else { return };
-    let said = |arguments: &[&str]| {
+    let printed = |arguments: &[&str]| {
         let done = output(root.command("/plimsoll").args(arguments));
         (done.status.code(), text(&done.stdout) + &text(&done.stderr))
     };
-    let (code, version) = said(&["--version"]);
+    let (code, version) = printed(&["--version"]);
     assert!(code == Some(0) && version.starts_with("plimsoll "), "{version}");
-    let (code, doctor) = said(&["doctor"]);
+    let (code, doctor) = printed(&["doctor"]);
     assert!(code == Some(0) && doctor.contains("C library  not glibc"), "{doctor}");
-    let (code, explained) = said(&["explain", &std::process::id().to_string()]);
+    let (code, explained) = printed(&["explain", &std::process::id().to_string()]);
     assert!(code == Some(0) && explained.contains("= RSS"), "{explained}");
-    let (code, run) = said(&["run", "--", "/busybox", "echo", "still runs"]);
+    let (code, run) = printed(&["run", "--", "/busybox", "echo", "still runs"]);
     assert!(code == Some(0) && run.contains("static executable") && run.contains("still runs"), "{run}");
     fs::remove_dir_all(&root.0).expect("ours");
 }

@@ -207,14 +207,14 @@ fn a_list_of_segments_has_none_of_other_users() {
     let segment = only_segment(&books);
     fs::set_permissions(&books, PermissionsExt::from_mode(0o1777)).expect("ours");
     let has_row = || {
-        let said = text(&roots(&scratch, &["doctor"]).output().expect("plimsoll"));
-        (said.contains(segment.to_str().expect("UTF-8")), said)
+        let printed = text(&roots(&scratch, &["doctor"]).output().expect("plimsoll"));
+        (printed.contains(segment.to_str().expect("UTF-8")), printed)
     };
-    let (row, said) = has_row();
-    assert!(row, "root's own: {said}");
+    let (row, printed) = has_row();
+    assert!(row, "root's own: {printed}");
     chown(&segment, Some(MALLORY), Some(MALLORY)).expect("root may");
-    let (row, said) = has_row();
-    assert!(!row, "mallory's: {said}");
+    let (row, printed) = has_row();
+    assert!(!row, "mallory's: {printed}");
 }
 
 /// Root in a container is not root here: a file in the container supplies no names for a file of this machine with the
@@ -249,14 +249,14 @@ fn names_from_a_container_are_not_given_to_a_file_that_is_gone() {
         |target: &str| text(&roots(&scratch, &["report", target, "--by", "caller"]).output().expect("plimsoll"));
     let books = scratch.path().join("books-inner");
     let (_contained, _) = start(true, &books);
-    let said = report(only_segment(&books).to_str().expect("UTF-8"));
-    assert!(said.contains("containers_function"), "{said}");
+    let printed = report(only_segment(&books).to_str().expect("UTF-8"));
+    assert!(printed.contains("containers_function"), "{printed}");
     let books = scratch.path().join("books-host");
     let (running, _) = start(false, &books);
     drop(running);
     fs::remove_file(host.join("libtwin.so")).expect("ours");
-    let said = report(only_segment(&books).to_str().expect("UTF-8"));
-    assert!(said.contains("libtwin.so+0x") && !said.contains("containers_function"), "{said}");
+    let printed = report(only_segment(&books).to_str().expect("UTF-8"));
+    assert!(printed.contains("libtwin.so+0x") && !printed.contains("containers_function"), "{printed}");
 }
 
 /// The stated limit: in a user namespace an unmapped user can't be distinguished from root.
@@ -296,8 +296,8 @@ fn a_library_that_was_cleaned_away_is_missing_and_nothing_else() {
     let script = "rm \"$LD_PRELOAD\"; setpriv --no-new-privs sh -c 'echo it runs'";
     let follows = stage.run((LOOKER, ""), &["run", "--follow", "--", "sh", "-c", script]);
     assert!(follows.status.success() && follows.stdout == b"it runs\n", "{}", text(&follows));
-    let said = String::from_utf8_lossy(&follows.stderr);
-    assert!(said.contains("libplimsoll") && said.contains("cannot be preloaded"), "{said}");
+    let printed = String::from_utf8_lossy(&follows.stderr);
+    assert!(printed.contains("libplimsoll") && printed.contains("cannot be preloaded"), "{printed}");
     // The next command puts it back.
     let words = ["run", "--follow", "--", "sh", "-c", "setpriv --no-new-privs sh -c 'echo it runs'"];
     let again = stage.run((LOOKER, ""), &words);

@@ -138,8 +138,8 @@ pub fn ended(command: &mut Command, limit: Duration) -> Ended {
         if let Some(status) = child.0.try_wait().expect("wait") {
             return Ended { status, text: read_back(&output), peak };
         }
-        let said = || read_back(&output);
-        assert!(began.elapsed() < limit, "{command:?} hangs: it was killed after {limit:?}; it said: {}", said());
+        let printed = || read_back(&output);
+        assert!(began.elapsed() < limit, "{command:?} hangs: it was killed after {limit:?}; it said: {}", printed());
         thread::sleep(Duration::from_millis(2));
     }
 }

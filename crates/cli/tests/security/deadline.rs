@@ -8,11 +8,11 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_process::foreign::{Ask, Deadline, FileKind, open};
+use plimsoll_process::foreign::{Deadline, FileKind, Requirements, open};
 
 use crate::commands::{LIMIT, Running, libc_file};
 use crate::kit::{MALLORY, can, of_mallory, roots};
-use crate::stage::{Scratch, say};
+use crate::stage::{Scratch, log_line};
 use crate::writing::{fake_with, java};
 
 /// Limit of the command.
@@ -65,7 +65,7 @@ fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, Buf
     output.read_line(&mut line).expect("a line");
     let line = line.trim().to_owned();
     if line.parse::<u32>().is_err() {
-        say(&format!("security, a slow file system: skipped, {line}"));
+        log_line(&format!("security, a slow file system: skipped, {line}"));
         return None;
     }
     Some((target, line, output))
@@ -123,8 +123,8 @@ fn a_file_that_a_user_s_program_serves_has_no_name_in_a_cache() {
     let served = scratch.path().join("served/libjvm.so");
     let inside = Path::new("/proc").join(pid).join("root").join(served.strip_prefix("/").expect("absolute"));
     let soon = Deadline::after(LIMIT);
-    let served = open(&inside, Ask::of(FileKind::Object), soon).expect("root may");
+    let served = open(&inside, Requirements::of(FileKind::Object), soon).expect("root may");
     assert_eq!(served.identity(), None);
-    let own = open(&libc_file(), Ask::of(FileKind::Object), soon).expect("readable");
+    let own = open(&libc_file(), Requirements::of(FileKind::Object), soon).expect("readable");
     assert!(own.identity().is_some());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::stage::{Scratch, say};
+use crate::stage::{Scratch, log_line};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// An ordinary user. The number suffices: nothing in the system needs its name.
@@ -19,7 +19,7 @@ pub fn can(case: &str) -> bool {
     probe.args(["-Urm", "true"]).uid(MALLORY).gid(MALLORY).stdin(Stdio::null());
     let can = rustix::process::geteuid().is_root() && probe.output().is_ok_and(|output| output.status.success());
     if !can {
-        say(&format!("security, {case}: skipped, it takes root and user namespaces"));
+        log_line(&format!("security, {case}: skipped, it takes root and user namespaces"));
     }
     can
 }

@@ -101,13 +101,16 @@ fn a_segment_that_may_not_be_read_is_not_taken_for_none() {
     let (_target, pid, segment) = tracked(&stage);
     hand_over(&segment, 0);
     let report = stage.run((MALLORY, ""), &["report", &pid]);
-    let said = text(&report);
-    assert_eq!(report.status.code(), Some(2), "{said}");
-    assert!(said.contains(&format!("process {pid} is tracked, but")) && said.contains("ermission denied"), "{said}");
-    assert!(said.contains(&format!("sudo plimsoll report {pid}")), "{said}");
-    let said = gaps(&stage, (MALLORY, ""), &pid);
+    let stderr = text(&report);
+    assert_eq!(report.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains(&format!("process {pid} is tracked, but")) && stderr.contains("ermission denied"),
+        "{stderr}"
+    );
+    assert!(stderr.contains(&format!("sudo plimsoll report {pid}")), "{stderr}");
+    let stderr = gaps(&stage, (MALLORY, ""), &pid);
     let segment = segment.file_name().and_then(|name| name.to_str()).expect("UTF-8");
-    assert!(said.iter().any(|(reason, _)| reason.contains(segment)), "{said:#?}");
+    assert!(stderr.iter().any(|(reason, _)| reason.contains(segment)), "{stderr:#?}");
     assert!(stage.run((0, ""), &["report", &pid]).status.success(), "root may");
 }
 
@@ -124,15 +127,15 @@ fn what_keeps_names_and_an_ending_from_a_user_is_said() {
     hand_over(&copy, LOOKER);
     let words = ["report", copy.to_str().expect("UTF-8"), "--by", "caller"];
     let report = stage.run((LOOKER, ""), &words);
-    let said = text(&report);
-    assert!(report.status.success(), "{said}");
+    let stderr = text(&report);
+    assert!(report.status.success(), "{stderr}");
     let program = stage.scratch.path().join("mapper");
-    assert!(said.contains(&format!("{} can't be read", program.display())), "{said}");
+    assert!(stderr.contains(&format!("{} can't be read", program.display())), "{stderr}");
     let mut log = Command::new("setpriv");
     log.args(["--reuid", &LOOKER.to_string(), "--clear-groups", "head", "-c1", "/dev/kmsg"]);
     let log = text(&log.output().expect("setpriv"));
     let may_not = log.contains("ermission denied") || log.contains("not permitted");
-    assert_eq!(said.contains("the kernel's log can't be read"), may_not, "{log}\n{said}");
+    assert_eq!(stderr.contains("the kernel's log can't be read"), may_not, "{log}\n{stderr}");
     let roots = text(&stage.run((0, ""), &words));
     assert!(!roots.contains("can't be read: Permission denied"), "{roots}");
 }
@@ -185,8 +188,8 @@ fn a_follower_that_became_another_user_runs_without_the_library() {
     let words = ["run", "--follow", "--", "setpriv", "--reuid", &user, "--clear-groups", "sh", "-c", "echo it runs"];
     let follows = stage.run((0, ""), &words);
     assert!(follows.status.success() && follows.stdout == b"it runs\n", "{}", text(&follows));
-    let said = String::from_utf8_lossy(&follows.stderr);
-    assert!(said.contains("libplimsoll") && said.contains("cannot be preloaded"), "{said}");
+    let stderr = String::from_utf8_lossy(&follows.stderr);
+    assert!(stderr.contains("libplimsoll") && stderr.contains("cannot be preloaded"), "{stderr}");
     let alone = [&words[..1], &words[2..]].concat();
     let alone = stage.run((0, ""), &alone);
     assert!(alone.status.success() && alone.stderr.is_empty(), "{}", text(&alone));

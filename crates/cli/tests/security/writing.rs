@@ -556,8 +556,8 @@ fn nobody_keeps_root_from_tracking() {
     command.env_remove("PLIMSOLL_DIR").env_remove("XDG_CACHE_HOME");
     let output = command.output().expect("unshare");
     assert!(output.status.success(), "{}", text(&output));
-    let said = text(&output);
-    assert_eq!(said.matches(".seg").count(), 1, "{said}");
-    let squatted = said.split_once("/tmp/plimsoll-0:").expect("a listing").1;
-    assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {said}");
+    let printed = text(&output);
+    assert_eq!(printed.matches(".seg").count(), 1, "{printed}");
+    let squatted = printed.split_once("/tmp/plimsoll-0:").expect("a listing").1;
+    assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {printed}");
 }

@@ -41,9 +41,9 @@ fn what_can_not_be_served_is_one_sentence() {
         (&[&own, "--keep", "1h"], "--history"),
         (&[&own, "--history", "/proc/x"], "--history /proc/x"),
     ] {
-        let (code, said) = refused(arguments);
-        assert_eq!(code, Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(expected) && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
+        let (code, stderr) = refused(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.trim_end().lines().count() == 1, "{arguments:?}: {stderr}");
     }
 }
 
@@ -54,8 +54,8 @@ fn a_signal_ends_both_processes_and_leaves_nothing() {
         let server = Server::of(&subject, &[]);
         let (port, listener) = (server.port, server.listener);
         server.kill(server.child.id(), signal);
-        let (status, said) = server.ended();
-        assert_eq!(status.code(), Some(0), "{signal}: {said}");
+        let (status, stderr) = server.ended();
+        assert_eq!(status.code(), Some(0), "{signal}: {stderr}");
         assert!(is_gone(listener));
         TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
     }
@@ -67,16 +67,16 @@ fn the_end_of_one_process_is_the_end_of_the_other() {
     let server = Server::of(&subject, &[]);
     let (reader, listener) = (server.child.id(), server.listener);
     server.kill(listener, "-KILL");
-    let (status, said) = server.ended();
-    assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("the listening process was killed by signal 9: plimsoll serve ends"), "{said}");
+    let (status, stderr) = server.ended();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("the listening process was killed by signal 9: plimsoll serve ends"), "{stderr}");
     assert!(is_gone(reader) && is_gone(listener));
 
     let server = Server::of(&subject, &[]);
     let listener = server.listener;
     server.kill(server.child.id(), "-KILL");
-    let (_, said) = server.ended();
-    assert!(said.contains("the reading process has ended: plimsoll serve ends"), "{said}");
+    let (_, stderr) = server.ended();
+    assert!(stderr.contains("the reading process has ended: plimsoll serve ends"), "{stderr}");
     // Its parent is gone, so the first process of the machine reaps it.
     wait_for("the end of the listener", || {
         let state = std::fs::read_to_string(format!("/proc/{listener}/stat")).unwrap_or_default();
@@ -88,9 +88,13 @@ fn the_end_of_one_process_is_the_end_of_the_other() {
 fn the_first_lines_say_who_may_ask() {
     let subject = Subject::named("shop");
     let server = Server::of(&subject, &[]);
-    assert!(server.said.contains("user nobody, Landlock, seccomp") || server.said.contains("here"), "{}", server.said);
+    assert!(
+        server.printed.contains("user nobody, Landlock, seccomp") || server.printed.contains("here"),
+        "{}",
+        server.printed
+    );
     server.kill(server.child.id(), "-TERM");
-    let (_, said) = server.ended();
-    assert!(said.contains("every user of this machine can ask"), "{said}");
-    assert!(said.contains(&format!("serving process {} as /shop", subject.pid())), "{said}");
+    let (_, stderr) = server.ended();
+    assert!(stderr.contains("every user of this machine can ask"), "{stderr}");
+    assert!(stderr.contains(&format!("serving process {} as /shop", subject.pid())), "{stderr}");
 }

@@ -206,10 +206,10 @@ fn a_receiver_that_is_away_is_one_sentence_and_one_that_is_back_another() {
             return line;
         }
     };
-    let said = next(&mut server, "did not arrive");
+    let stderr = next(&mut server, "did not arrive");
     assert!(
-        said.contains(&format!("metrics did not arrive at {}: ", refusing.url())) && said.contains("503"),
-        "{said}"
+        stderr.contains(&format!("metrics did not arrive at {}: ", refusing.url())) && stderr.contains("503"),
+        "{stderr}"
     );
     wait_for("more failures", || {
         let body = server.get("/metrics").body;
@@ -227,9 +227,9 @@ fn a_receiver_that_is_away_is_one_sentence_and_one_that_is_back_another() {
     back.wait_for("/v1/metrics");
     assert_eq!(lines.iter().filter(|line| line.contains("did not arrive")).count(), 2, "{lines:?}");
     server.kill(sender(&server), "-KILL");
-    let (status, said) = server.ended();
-    assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("the sending process was killed by signal 9: plimsoll serve ends"), "{said}");
+    let (status, stderr) = server.ended();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("the sending process was killed by signal 9: plimsoll serve ends"), "{stderr}");
 }
 
 /// Ends a child with its test.
@@ -281,7 +281,7 @@ fn the_collector_takes_metrics_and_profiles() {
     }
     wait_for("profiles", || logged("ResourceProfiles #0").and(logged("hold_on")));
     server.kill(server.child.id(), "-TERM");
-    let mut said = String::new();
-    server.stderr.read_to_string(&mut said).expect("text");
-    assert!(!said.contains("did not arrive"), "{said}");
+    let mut stderr = String::new();
+    server.stderr.read_to_string(&mut stderr).expect("text");
+    assert!(!stderr.contains("did not arrive"), "{stderr}");
 }

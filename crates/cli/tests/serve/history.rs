@@ -26,8 +26,8 @@ fn recordings_are_whole_after_a_kill_and_go_on() {
         assert_eq!(history["schema"], "plimsoll.recording/1");
         let pid = subject.pid();
         let second = Command::new(PLIMSOLL).args(["serve", &pid, "--listen", "127.0.0.1:0"]).args(more).output();
-        let said = String::from_utf8_lossy(&second.expect("plimsoll").stderr).into_owned();
-        assert!(said.contains("another plimsoll serve writes there"), "{said}");
+        let stderr = String::from_utf8_lossy(&second.expect("plimsoll").stderr).into_owned();
+        assert!(stderr.contains("another plimsoll serve writes there"), "{stderr}");
         server.kill(server.child.id(), "-KILL");
         server.ended();
         let history = report(&directory.join("shop"));

@@ -11,10 +11,10 @@ pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Repeats a query until it has an answer.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut found_by: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = ask() {
+        if let Some(found) = found_by() {
             return found;
         }
         assert!(began.elapsed() < LONG, "{what}: not within {LONG:?}");
@@ -71,7 +71,7 @@ pub struct Server {
     pub listener: u32,
     pub stderr: BufReader<ChildStderr>,
     /// What it printed up to its first address.
-    pub said: String,
+    pub printed: String,
 }
 
 impl Server {
@@ -84,11 +84,11 @@ impl Server {
             .spawn()
             .expect("plimsoll");
         let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        let mut said = String::new();
+        let mut printed = String::new();
         let (port, listener) = loop {
             let mut line = String::new();
-            assert!(stderr.read_line(&mut line).expect("a line") > 0, "it ended: {said}");
-            said.push_str(&line);
+            assert!(stderr.read_line(&mut line).expect("a line") > 0, "it ended: {printed}");
+            printed.push_str(&line);
             // plimsoll: listening at http://127.0.0.1:PORT/ (process PID: …
             if let Some((_, rest)) = line.split_once("listening at http://127.0.0.1:") {
                 let (port, rest) = rest.split_once("/ (process ").expect("the sentence");
@@ -96,7 +96,7 @@ impl Server {
                 break (port.parse().expect("a port"), pid.parse().expect("a PID"));
             }
         };
-        Server { child, port, listener, stderr, said }
+        Server { child, port, listener, stderr, printed }
     }
 
     /// With a target, after its first reading.
@@ -141,9 +141,9 @@ impl Server {
     /// Waits for the end; how it ended, and what it printed after its start. Standard error ends when both processes
     /// have.
     pub fn ended(mut self) -> (ExitStatus, String) {
-        let mut said = String::new();
-        self.stderr.read_to_string(&mut said).expect("text");
-        (self.child.wait().expect("a child"), said)
+        let mut printed = String::new();
+        self.stderr.read_to_string(&mut printed).expect("text");
+        (self.child.wait().expect("a child"), printed)
     }
 }
 

@@ -130,9 +130,9 @@ fn killed_while_forking() {
         for file in fs::read_dir(&dir).expect("segments").flatten().filter(|f| f.path().extension().is_some()) {
             match Figures::of_segment(&file.path()) {
                 Ok(_) => whole += 1,
-                Err(said) if said.contains("killed while starting") => begun += 1,
-                Err(said) => {
-                    let _ = writeln!(faults, "  {round}: {:?}: {said}", file.file_name());
+                Err(printed) if printed.contains("killed while starting") => begun += 1,
+                Err(printed) => {
+                    let _ = writeln!(faults, "  {round}: {:?}: {printed}", file.file_name());
                 }
             }
         }
@@ -197,10 +197,10 @@ fn killed_while_starting() {
             break;
         };
         let report = Command::new(PLIMSOLL).arg("report").arg(&segment).output().expect("plimsoll");
-        let (said, errors) = (String::from_utf8_lossy(&report.stdout), String::from_utf8_lossy(&report.stderr));
+        let (printed, errors) = (String::from_utf8_lossy(&report.stdout), String::from_utf8_lossy(&report.stderr));
         match report.status.code() {
             Some(2) if errors.contains("killed while starting") && errors.lines().count() == 1 => starting += 1,
-            Some(0) if said.contains("killed while starting") => booting += 1,
+            Some(0) if printed.contains("killed while starting") => booting += 1,
             Some(0) if errors.is_empty() => booked += 1,
             _ => {
                 let _ = writeln!(faults, "  after {stops} stops: {:?} {errors}", report.status);
@@ -315,8 +315,8 @@ fn signals_are_forwarded() {
     let mut child = reported("signals", &situation("stops").args(&["signals"]), &scratch("reports").join("signals"));
     let (finished, late) = watchdog(&child);
     let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
-    let told = lines.next().unwrap_or_default();
-    if told.strip_prefix("pid ") == Some(&child.id().to_string()) {
+    let first_line = lines.next().unwrap_or_default();
+    if first_line.strip_prefix("pid ") == Some(&child.id().to_string()) {
         let _ = writeln!(faults, "  with a report to print, run must be the parent");
     }
     for signal in

@@ -173,9 +173,9 @@ fn what_fits_into_an_address_space_fits_with_the_tracker() {
             assert_eq!((plain.end, more.end), (End::Exit(0), End::Exit(0)), "{mib} MiB: {}", plain.output);
             let tracked = Observed::watch(row(mib, threads, blocks).command(&program, Some("sampled"), &dir), None);
             let segments = fs::read_dir(&dir).expect("a folder").count();
-            let said = tracked.errors.lines().count();
+            let printed = tracked.errors.lines().count();
             if (tracked.end, &tracked.output) != (plain.end, &plain.output)
-                || (said, segments) != if is_aside { (1, 0) } else { (0, 1) }
+                || (printed, segments) != if is_aside { (1, 0) } else { (0, 1) }
             {
                 let _ = writeln!(
                     faults,
@@ -250,13 +250,13 @@ impl Tmpfs {
     fn mount(name: &str, size: &str) -> Result<Tmpfs, String> {
         let at = scratch("mounts").join(name);
         let _ = fs::create_dir_all(&at);
-        let said = Command::new("mount")
+        let printed = Command::new("mount")
             .args(["-t", "tmpfs", "-o"])
             .arg(format!("size={size},mode=0700"))
             .args(["plimsoll-test"])
             .arg(&at)
             .output();
-        match said {
+        match printed {
             Ok(o) if o.status.success() => Ok(Tmpfs(at)),
             Ok(o) => Err(String::from_utf8_lossy(&o.stderr).trim().to_string()),
             Err(e) => Err(e.to_string()),

@@ -191,21 +191,25 @@ impl Situation {
 }
 
 /// Prints one line for a situation, past the test runner's capture, so that a skipped one is never silent.
-pub fn tell(line: &str) {
+pub fn log_line(line: &str) {
     let _ = std::io::stderr().write_all(format!("situation {line}\n").as_bytes());
 }
 
 pub fn skipped(name: &str, reason: &str) {
-    tell(&format!("{name}: skipped, {reason}"));
+    log_line(&format!("{name}: skipped, {reason}"));
 }
 
 pub fn verdict(name: &str, faults: &str, compared: usize) {
     let faults: Vec<&str> = faults.lines().filter(|l| !l.trim().is_empty()).collect();
     if faults.is_empty() {
-        return tell(&format!("{name}: ok, {compared} moments"));
+        return log_line(&format!("{name}: ok, {compared} moments"));
     }
     let first = faults[0].trim();
-    tell(&format!("{name}: FAILED, {} faults, first: {}", faults.len(), first.chars().take(160).collect::<String>()));
+    log_line(&format!(
+        "{name}: FAILED, {} faults, first: {}",
+        faults.len(),
+        first.chars().take(160).collect::<String>()
+    ));
     let shown = faults.iter().take(16).map(|f| f.chars().take(400).collect()).collect::<Vec<String>>();
     panic!("{name}\n{}", shown.join("\n"));
 }
@@ -280,9 +284,9 @@ impl Figures {
             .stdin(Stdio::null())
             .output()
             .map_err(|e| format!("plimsoll report: {e}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            return Err(format!("plimsoll report: {} {}", output.status, said.trim()));
+            return Err(format!("plimsoll report: {} {}", output.status, stderr.trim()));
         }
         let json: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("report is no JSON: {e}"))?;
         if json["schema"] != "plimsoll.report/1" {

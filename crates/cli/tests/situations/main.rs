@@ -27,7 +27,7 @@ macro_rules! situations {
 /// difference that exists.
 mod self_check {
     use crate::build::{Program, compiled, library_dir};
-    use crate::harness::{Figures, Moment, Observed, Situation, scratch, situation, tell};
+    use crate::harness::{Figures, Moment, Observed, Situation, log_line, scratch, situation};
     use std::collections::HashMap;
     use std::path::Path;
 
@@ -142,7 +142,7 @@ mod self_check {
             }
             compared += moments;
         }
-        tell(&format!("the_naive_twin_agrees: {compared} moments"));
+        log_line(&format!("the_naive_twin_agrees: {compared} moments"));
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
 

@@ -5,7 +5,7 @@
 use crate::books::Books;
 use crate::cgroup::Cgroup;
 use crate::door::{Door, Running, plimsoll, wait_end, wait_for};
-use crate::stage::{Scratch, c_program, say};
+use crate::stage::{Scratch, c_program, log_line};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
@@ -70,7 +70,7 @@ fn hold_beside(whose: &str, before: &Books, dead: &Books, logged: &Logged, threa
             "{whose}: {figure} is {difference} above the program's own log\n{dead}"
         );
     }
-    say(&format!(
+    log_line(&format!(
         "subject {whose}: after {} operations of {threads} thread(s) {} B in {} blocks by its own log; the dead segment says {:+} B, {:+} blocks",
         logged.operations, logged.usable, logged.blocks, differences[1].1, differences[2].1
     ));
@@ -102,7 +102,7 @@ fn the_books_survive_kill_9() {
 fn cgroup(name: &str, skipped: &str) -> Option<Cgroup> {
     let made = Cgroup::make(name);
     if let Err(reason) = &made {
-        say(&format!("subject {skipped}: skipped, {reason}"));
+        log_line(&format!("subject {skipped}: skipped, {reason}"));
     }
     made.ok()
 }
@@ -225,7 +225,7 @@ fn what_a_segment_charges_to_the_cgroup() {
         assert!(blocks < 4 << 20, "the segment of an idle program is small\n{lines}");
         fs::remove_dir_all(&folder).expect("it was ours");
     }
-    say(lines.trim_end());
+    log_line(lines.trim_end());
 }
 
 fn child_id(door: &Door) -> u32 {

@@ -1,7 +1,7 @@
 //! Starts a subject plain or under the tracker (the two doors), and compares the two.
 
 use crate::books::Books;
-use crate::stage::{Scratch, say};
+use crate::stage::{Scratch, log_line};
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -250,7 +250,7 @@ pub fn compare(
     }
     let books = door.balanced_books(name);
     assert!(!books.is_empty(), "{name}: no segment was left");
-    say(&line(name, &plain, &tracked, &books));
+    log_line(&line(name, &plain, &tracked, &books));
     if let Some(segments) = &door.segments {
         let files = door.segment_files();
         let blocks: u64 = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|m| m.blocks() * 512).sum();

@@ -4,7 +4,7 @@ use crate::door::{Door, Running, wait_end, wait_for};
 use crate::http::Connection;
 use crate::postgres;
 use crate::redis;
-use crate::stage::{Jdk, Scratch, jdk, kiosk, must, say, shop};
+use crate::stage::{Jdk, Scratch, jdk, kiosk, log_line, must, shop};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -40,7 +40,10 @@ impl Watch {
             });
             assert!(self.seen > 0, "{}: nothing was seen", self.name);
         }
-        say(&format!("healthy {}: {} snapshots, no warning, {} of them unclear", self.name, self.seen, self.unclear));
+        log_line(&format!(
+            "healthy {}: {} snapshots, no warning, {} of them unclear",
+            self.name, self.seen, self.unclear
+        ));
     }
 
     fn look(&mut self, pid: u32) {
@@ -134,33 +137,33 @@ fn postgres_is_never_warned_of() {
 #[test]
 fn nginx_is_never_warned_of() {
     let scratch = Scratch::new("healthy-nginx");
-    let path = |name: &str| scratch.path().join(name);
-    fs::create_dir(path("pages")).expect("scratch can be written");
+    let file = |name: &str| scratch.path().join(name);
+    fs::create_dir(file("pages")).expect("scratch can be written");
     for (name, size) in [("small", 4096), ("large", 1 << 20)] {
-        fs::write(path("pages").join(name), "a line of a page\n".repeat(size / 17)).expect("scratch can be written");
+        fs::write(file("pages").join(name), "a line of a page\n".repeat(size / 17)).expect("scratch can be written");
     }
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
-        .map(|kind| format!("{kind}_temp_path {};\n", path(kind).display()))
+        .map(|kind| format!("{kind}_temp_path {};\n", file(kind).display()))
         .collect();
     let configuration = format!(
         "daemon off; worker_processes 2; error_log stderr; pid {};\nevents {{}}\nhttp {{\naccess_log off;\n\
          {temporary}server {{ listen unix:{}; root {}; keepalive_requests 1000000; }}\n}}\n",
-        path("pid").display(),
-        path("socket").display(),
-        path("pages").display()
+        file("pid").display(),
+        file("socket").display(),
+        file("pages").display()
     );
-    fs::write(path("nginx.conf"), configuration).expect("scratch can be written");
+    fs::write(file("nginx.conf"), configuration).expect("scratch can be written");
     let mut command = Command::new("/usr/sbin/nginx");
-    command.arg("-p").arg(scratch.path()).arg("-c").arg(path("nginx.conf"));
+    command.arg("-p").arg(scratch.path()).arg("-c").arg(file("nginx.conf"));
     let mut child = Running::start(&mut command, Stdio::null());
-    wait_for("nginx listens", &mut child, || Connection::local(&path("socket")).is_ok());
+    wait_for("nginx listens", &mut child, || Connection::local(&file("socket")).is_ok());
     let pid = child.id();
     let path = |number: u64| if number.is_multiple_of(16) { "/large".to_owned() } else { "/small".to_owned() };
     Watch::new("nginx").under(
         SNAPSHOTS,
         || with_children(pid),
-        || on_connections(|| Connection::local(&path("socket")), path),
+        || on_connections(|| Connection::local(&file("socket")), path),
     );
     must(Command::new("kill").args(["-QUIT", &pid.to_string()]));
     wait_end("nginx", &mut child);
@@ -219,7 +222,7 @@ fn node_is_never_warned_of() {
 /// A server on a VM without any flag of ours.
 fn on_a_jvm(name: &'static str, start: impl Fn(&Jdk, &Path) -> (Running, u16)) {
     let Some(jdk) = jdk(25).or_else(|| jdk(17)) else {
-        return say(&format!("subject healthy {name}: skipped, no JDK in JAVA_HOME or /usr/lib/jvm"));
+        return log_line(&format!("subject healthy {name}: skipped, no JDK in JAVA_HOME or /usr/lib/jvm"));
     };
     let scratch = Scratch::new("healthy-jvm");
     let (child, port) = start(&jdk, scratch.path());

@@ -4,7 +4,7 @@ use crate::books::Books;
 use crate::door::{Door, Evidence, Running, compare, plimsoll, wait_end, wait_for};
 use crate::http::Connection;
 use crate::nmt;
-use crate::stage::{Jdk, Scratch, jdk, must, say, shop};
+use crate::stage::{Jdk, Scratch, jdk, log_line, must, shop};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -61,7 +61,7 @@ fn stop(mut server: Server, folder: &Path, start: Instant, answers: Vec<u8>) -> 
 
 fn server(major: u32) {
     let Some(jdk) = jdk(major) else {
-        say(&format!("subject jdk{major}: skipped, no JDK {major} in JAVA_HOME or /usr/lib/jvm"));
+        log_line(&format!("subject jdk{major}: skipped, no JDK {major} in JAVA_HOME or /usr/lib/jvm"));
         return;
     };
     let subject = |door: &Door, folder: &Path| {
@@ -164,7 +164,10 @@ fn beside_nmt(major: u32) {
     let (thread, page) = (&theirs["Thread"], 4096);
     let (least, most) = (stacks_before.min(stacks_after), stacks_before.max(stacks_after));
     let slack = page * thread.threads;
-    say(&format!("JDK {major}, stacks of {} threads: NMT {}, ours {least} to {most}", thread.threads, thread.stacks));
+    log_line(&format!(
+        "JDK {major}, stacks of {} threads: NMT {}, ours {least} to {most}",
+        thread.threads, thread.stacks
+    ));
     assert!(thread.threads > 10 && thread.stacks > 0, "NMT has stacks");
     assert!((least.saturating_sub(slack)..=most + slack).contains(&thread.stacks), "NMT's stacks: {}", thread.stacks);
 
@@ -185,7 +188,7 @@ fn beside_nmt(major: u32) {
             table += &format!("  {name:26} {blocks:>12} {malloc:>12} {mappings:>12} {mapped:>12}\n");
         }
     }
-    say(&table);
+    log_line(&table);
     hold_beside([&ours, &after], &theirs, blocks);
 }
 

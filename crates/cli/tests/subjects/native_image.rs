@@ -3,7 +3,7 @@
 
 use crate::door::{Door, Evidence, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;
-use crate::stage::{jdk, must, native_image, npm, say};
+use crate::stage::{jdk, log_line, must, native_image, npm};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -59,7 +59,7 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
             let (bytes, count) = our.map_or((0, 0), |our| (our.get("requested_bytes") >> 10, our.get("live_count")));
             table += &format!("  {name:30} {:>8} {:>8} {bytes:>12} {count:>8}\n", their.malloc >> 10, their.count);
         }
-        say(&table);
+        log_line(&table);
         let total = theirs.get("Total").expect("a total");
         assert!(total.malloc > 30 << 20, "32 MiB of direct buffers and Unsafe are in its books");
         // NMT rounds down to KiB, so our exact figure of the same memory is never less.
@@ -85,9 +85,9 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
     let status = wait_end("the image", &mut child);
     // The image's report at its end proves that it works. Its figures depend on timing and are not compared.
     let text = text();
-    let (said, statistics) = text.split_once("Native memory tracking").expect("-XX:+PrintNMTStatistics prints");
+    let (stderr, statistics) = text.split_once("Native memory tracking").expect("-XX:+PrintNMTStatistics prints");
     assert!(nmt::native_image(statistics).contains_key("Total"), "{statistics}");
-    Evidence { output: without_pid(said.as_bytes().to_vec()), status, wall: begin.elapsed() }
+    Evidence { output: without_pid(stderr.as_bytes().to_vec()), status, wall: begin.elapsed() }
 }
 
 /// The length of a section as readelf(1) prints it: [NR] NAME TYPE ADDRESS OFFSET SIZE …
@@ -143,12 +143,12 @@ fn closure_compiler_static() {
     let plain = run(&mut Command::new(&compiler));
     let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
     assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
-    let said = String::from_utf8_lossy(&tracked.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&tracked.stderr).into_owned();
     let own =
-        said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
+        stderr.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
     assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
     assert!(own.contains("static"), "which says why: {own}");
-    say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
+    log_line(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
 }
 
 /// How many clock ticks the process's threads have used, and whether all of them sleep. None if it has ended.
@@ -204,7 +204,7 @@ fn explained(name: &str, image: &Path, arguments: &[&str]) -> serde_json::Value 
     let left =
         explained["remainder_bytes"].as_u64().expect("bytes") + bytes("other-anonymous") + bytes("glibc-unknown");
     let percent = left as f64 * 100.0 / resident(&explained) as f64;
-    say(&format!("explain {name}: {percent:.3} % of {} MiB unexplained", resident(&explained) >> 20));
+    log_line(&format!("explain {name}: {percent:.3} % of {} MiB unexplained", resident(&explained) >> 20));
     assert!(percent <= 2.0, "{name}: {explained:#}");
     explained
 }

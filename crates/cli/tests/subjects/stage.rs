@@ -30,7 +30,7 @@ pub fn cache() -> PathBuf {
 
 /// Prints a line about a subject that ran. Writes to the descriptor itself: libtest drops the `println!` of passed
 /// tests.
-pub fn say(line: &str) {
+pub fn log_line(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -62,7 +62,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            say(&format!("kept for a look: {}", self.0.display()));
+            log_line(&format!("kept for a look: {}", self.0.display()));
         } else {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -134,7 +134,7 @@ pub fn fetch(command: &mut Command, part: &Path) {
         if output.status.success() {
             return;
         }
-        say(&format!(
+        log_line(&format!(
             "{command:?}: {}, again in {pause} s\n{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
@@ -168,7 +168,7 @@ pub fn native_image(name: &str) -> Option<PathBuf> {
     // In a worktree the folder may lie a level higher.
     let kit = |up: &str| repository().join(up).join(format!("shared/subjects/native-image/{name}.xz"));
     let Some(packed) = ["..", "../.."].map(kit).into_iter().find(|path| path.exists()) else {
-        say(&format!(
+        log_line(&format!(
             "subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"
         ));
         return None;

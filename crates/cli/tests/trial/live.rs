@@ -38,8 +38,8 @@ impl Program {
             if line == "ready" {
                 return program;
             }
-            let said = line.split_once(' ').and_then(|(word, figure)| Some((word.to_owned(), figure.parse().ok()?)));
-            program.truth.extend(said);
+            let printed = line.split_once(' ').and_then(|(word, figure)| Some((word.to_owned(), figure.parse().ok()?)));
+            program.truth.extend(printed);
         }
         panic!("the program ended before it was ready");
     }

@@ -88,7 +88,7 @@ pub struct Snapshot {
     /// Jars that a JVM has open, by the names of its descriptors.
     pub jars: Vec<String>,
     /// The limit from `--limit`, used instead of the cgroup's.
-    pub limit_asked: Option<Bytes>,
+    pub limit_requested: Option<Bytes>,
     /// Result of an earlier reading (`--baseline`).
     pub baseline: Option<Baseline>,
     pub gaps: Vec<Gap>,

@@ -74,10 +74,10 @@ fn hostile_files() {
         let mut command = std::process::Command::new(test);
         command.args(["--exact", "hostile::hostile_files", "--nocapture"]).env(ALONE, "1");
         let output = command.output().expect("this program again");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}{}",
+            output.status.success() && printed.contains("1 passed"),
+            "{printed}{}",
             String::from_utf8_lossy(&output.stderr)
         );
         return;

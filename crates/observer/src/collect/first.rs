@@ -139,8 +139,8 @@ impl Reader<'_> {
             let began = self.since.elapsed();
             snapshot.gaps.extend(hotspot::locate(self.target, maps, vm));
             let took = self.since.elapsed() - began;
-            if let Some(asked) = self.readings.iter_mut().find(|reading| reading.source == Source::HotSpot) {
-                asked.took += took;
+            if let Some(hotspot) = self.readings.iter_mut().find(|reading| reading.source == Source::HotSpot) {
+                hotspot.took += took;
             }
         }
     }

@@ -56,7 +56,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::HotSpot);
     take(books, LineId::GlibcUnknown, |_| true, moved_unread, Source::HotSpot);
     wanted.retain(|wanted| wanted.bytes > Bytes(0));
-    let asked: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
+    let requested: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
     let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
         .into_iter()
         .find(|line| books.resident(*line) > Bytes(0))
@@ -75,10 +75,10 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
                 + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>()
         }
         // Not walked: all of it may be live.
-        _ => resident.max(asked),
+        _ => resident.max(requested),
     };
     // The walk found fewer live bytes than NMT reports, so the two sources contradict each other.
-    books.overclaimed += asked - live.max(resident);
+    books.overclaimed += requested - live.max(resident);
     let untouched = live - resident;
     wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
     let (mut moved_in_all, mut moved_direct, mut left, mut unsure) = (Bytes(0), Bytes(0), live, Bytes(0));

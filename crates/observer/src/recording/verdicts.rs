@@ -161,8 +161,8 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     }
     lines.sort_by(|one, other| other.1.per_hour.total_cmp(&one.1.per_hour));
     let (_, _, _, series) = *lines.first()?;
-    let said = lines.iter().take(NAMED).map(|(line, growth, _, _)| format!("{} {}", line.name(), by(*growth)));
-    let mut summary = said.collect::<Vec<_>>().join("; ");
+    let named_lines = lines.iter().take(NAMED).map(|(line, growth, _, _)| format!("{} {}", line.name(), by(*growth)));
+    let mut summary = named_lines.collect::<Vec<_>>().join("; ");
     if let Some(hours) = hours_to_the_limit(history) {
         summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
     }

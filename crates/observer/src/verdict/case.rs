@@ -63,8 +63,8 @@ impl<'c> Case<'c> {
     /// The limit, and the figure that counts against it. For `--limit`: RSS with each page counted once. For the
     /// cgroup's limit: its working set.
     pub fn limit(self) -> Option<(Bytes, Bytes)> {
-        if let Some(asked) = self.snapshot.limit_asked {
-            return Some((asked, self.distinct_rss()));
+        if let Some(limit) = self.snapshot.limit_requested {
+            return Some((limit, self.distinct_rss()));
         }
         let cgroup = self.snapshot.cgroup.as_ref()?;
         Some((cgroup.limit?, cgroup.working_set()))

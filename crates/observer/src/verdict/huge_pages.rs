@@ -15,9 +15,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         .map(|piece| case.snapshot.vmas[piece.vma].anon_huge.min(piece.resident))
         .sum();
     let in_all: Bytes = case.snapshot.vmas.iter().map(|vma| vma.anon_huge).sum();
-    let heap_asked = case.flag("UseTransparentHugePages") == Some("true");
+    let heap_option = case.flag("UseTransparentHugePages") == Some("true");
     let stacks = in_stacks >= Bytes::mib(8);
-    if !stacks && (heap_asked || !case.matters(in_all, 25.0, Bytes::mib(64))) {
+    if !stacks && (heap_option || !case.matters(in_all, 25.0, Bytes::mib(64))) {
         return None;
     }
     let mode = match case.snapshot.host.thp {

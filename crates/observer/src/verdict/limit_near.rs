@@ -37,7 +37,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));
         }
         let others: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
-        if others > Bytes(0) && case.snapshot.limit_asked.is_none() {
+        if others > Bytes(0) && case.snapshot.limit_requested.is_none() {
             evidence.push(format!("{} other processes of the group hold {others}", cgroup.others.len()));
         }
     }

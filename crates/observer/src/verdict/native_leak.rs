@@ -17,9 +17,9 @@ const PERCENT: f64 = 20.0;
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     case.vm()?;
     let (line, live) = case.live_blocks();
-    let told = case.has_vm_books();
+    let has_vm_books = case.has_vm_books();
     // With NMT, the line excludes the VM's own blocks. Without NMT, it includes them, up to a bound.
-    let own = if told { Bytes(0) } else { case.vm_malloc_at_most() };
+    let own = if has_vm_books { Bytes(0) } else { case.vm_malloc_at_most() };
     let alike = large_blocks_alike(case);
     let large = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.resident);
     let others = (live - own - suspects::bounded(case)).max(large.unwrap_or_default());
@@ -33,7 +33,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
         format!("; {} in the arenas in all", counted(blocks, "block"))
     };
-    let mut evidence = vec![match told {
+    let mut evidence = vec![match has_vm_books {
         true => format!(
             "{live} of live malloc blocks are not in the VM's books (NMT){}",
             case.glibc().map(in_arenas).unwrap_or_default()
@@ -51,7 +51,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: others,
         summary: format!(
             "{}{others} of live malloc blocks are {}: {:.0} % of RSS",
-            if told { "" } else { "at least " },
+            if has_vm_books { "" } else { "at least " },
             match suspects::bounded(case) {
                 Bytes(0) => "not the VM's own",
                 _ => "neither the VM's own nor in a RocksDB block cache",

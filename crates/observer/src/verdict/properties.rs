@@ -84,7 +84,7 @@ fn snapshot(random: &mut Random) -> Snapshot {
     }
     let rss = snapshot.rss();
     if random.one_in(3) {
-        snapshot.limit_asked = Some(rss.scaled(1, 2) + random.part(rss.scaled(2, 1)) + Bytes(1));
+        snapshot.limit_requested = Some(rss.scaled(1, 2) + random.part(rss.scaled(2, 1)) + Bytes(1));
     } else if random.one_in(2) {
         let charged = rss + random.part(rss);
         snapshot.cgroup = Some(Cgroup { limit: Some(charged + random.part(rss)), charged, ..Cgroup::default() });

@@ -234,7 +234,7 @@ fn many_live_blocks_are_unclear_until_a_second_reading() {
     // A small program fills a small container.
     let mut small = live(mib(20), mib(4));
     assert_eq!(ids(&small), ["healthy"]);
-    small.limit_asked = Some(mib(64));
+    small.limit_requested = Some(mib(64));
     assert_eq!(ids(&small), ["unclear"]);
 
     let lines = [(LineId::GlibcLive, mib(100)), (LineId::SharedMemory, mib(399))];
@@ -324,8 +324,8 @@ fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
         snapshot.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
         let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::GlibcLive, mib(100))]);
         let verdict = verdict_of(&snapshot, VerdictId::Growth);
-        let said = format!("V8: 150 array buffers (Node's Buffer) take {bytes} of malloc's memory now");
-        assert!(verdict.evidence.contains(&said), "{verdict:?}");
+        let expected = format!("V8: 150 array buffers (Node's Buffer) take {bytes} of malloc's memory now");
+        assert!(verdict.evidence.contains(&expected), "{verdict:?}");
         verdict.remedies.iter().map(|remedy| remedy.how.clone()).collect::<Vec<_>>().join("; ")
     };
     let (most, few) = (remedy(mib(150)), remedy(mib(50)));
@@ -377,7 +377,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
     };
     for (then, now) in [(7, 29), (447, 600)] {
         let mut snapshot = grown(mib(now), mib(then), 3600.0);
-        snapshot.limit_asked = Some(mib(now * 2));
+        snapshot.limit_requested = Some(mib(now * 2));
         let verdict = verdict_of(&snapshot, VerdictId::Growth);
         assert_eq!((verdict.bytes, verdict.severity), (mib(now - then), Severity::Warning));
         let rate = format!("{} an hour", mib(now - then));
@@ -460,8 +460,8 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.host.page = Bytes(4096);
     let direct = DirectBuffers { count: Some(170), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
     snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
-    let said = format!("{:?}", judge(&snapshot, &Ledger::of(&snapshot)));
-    assert!(!said.contains("blocks of 4.00 MiB"), "{said}");
+    let expected = format!("{:?}", judge(&snapshot, &Ledger::of(&snapshot)));
+    assert!(!expected.contains("blocks of 4.00 MiB"), "{expected}");
 }
 
 /// 120 MiB that a library holds, beside 10 MiB of others. The VM has books, so none of them are its own.
@@ -576,7 +576,7 @@ fn a_little_retention_is_a_note() {
     assert_eq!(verdict.severity, Severity::Note);
     assert!(ids(&snapshot).contains(&"healthy"));
     // The same bytes are a warning if a limit is near.
-    let tight = Snapshot { limit_asked: Some(mib(280)), ..snapshot };
+    let tight = Snapshot { limit_requested: Some(mib(280)), ..snapshot };
     assert_eq!(verdict_of(&tight, VerdictId::AllocatorRetention).severity, Severity::Warning);
 }
 
@@ -758,7 +758,7 @@ fn a_heap_cap_is_never_below_what_the_heap_needed() {
     let mib = Bytes::mib;
     let cap = |committed: Bytes, occupied: Bytes, native: Bytes| {
         let mut snapshot = with_mappings(&[native]);
-        snapshot.limit_asked = Some(mib(400));
+        snapshot.limit_requested = Some(mib(400));
         let heap = JavaHeap { max: Some(mib(395)), occupied, committed, ..JavaHeap::default() };
         snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
         let verdict = verdict_of(&snapshot, VerdictId::LimitNear);
@@ -837,7 +837,8 @@ fn a_heap_gets_only_options_that_its_version_has() {
 
 #[test]
 fn madvise_is_not_proposed_if_the_host_uses_it() {
-    for (thp, told) in [(plimsoll_facts::snapshot::Thp::Always, true), (plimsoll_facts::snapshot::Thp::Madvise, false)]
+    for (thp, is_proposed) in
+        [(plimsoll_facts::snapshot::Thp::Always, true), (plimsoll_facts::snapshot::Thp::Madvise, false)]
     {
         let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
         snapshot.host.thp = thp;
@@ -845,7 +846,7 @@ fn madvise_is_not_proposed_if_the_host_uses_it() {
             vma.anon_huge = Bytes::mib(2);
         }
         let verdict = verdict_of(&snapshot, VerdictId::HugePages);
-        assert_eq!(verdict.remedies.iter().any(|remedy| remedy.how.contains("echo madvise")), told);
+        assert_eq!(verdict.remedies.iter().any(|remedy| remedy.how.contains("echo madvise")), is_proposed);
     }
 }
 

@@ -20,7 +20,7 @@ pub fn record(jdk: &Jdk, file: &Path, options: &str, flags: &[&str], arguments: 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn said(name: &str, chunks: usize, compared: &Compared) {
+fn printed(name: &str, chunks: usize, compared: &Compared) {
     let (types, events) = (compared.events.len(), compared.events.values().sum::<u64>());
     let Compared { fields, frames, .. } = compared;
     eprintln!(
@@ -35,7 +35,7 @@ fn is_as_its_own_jfr_prints_it(jdk: &Jdk) {
     record(jdk, &file, options, &["-XX:TLABSize=64k"], &["1500", "200", "1"]);
     let (compared, summary) = compare(jdk, &file);
     let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
-    said(&format!("JDK {}", jdk.major), summary.chunks.len(), &compared);
+    printed(&format!("JDK {}", jdk.major), summary.chunks.len(), &compared);
     assert_eq!((summary.flaws, summary.chunks.len()), (vec![], 5));
     assert!(seen("test.Everything") > 200 && compared.frames > 5000, "{compared:?}");
     assert!(seen("jdk.ObjectAllocationInNewTLAB") > 100 && seen("jdk.ObjectAllocationSample") > 50, "{compared:?}");
@@ -75,7 +75,7 @@ fn every_event_of_a_native_image_is_as_jfr_prints_it() {
     jdks.sort_by_key(|jdk| jdk.major);
     for jdk in jdks {
         let (compared, summary) = compare(&jdk, &file);
-        said(&format!("native image by JDK {}", jdk.major), summary.chunks.len(), &compared);
+        printed(&format!("native image by JDK {}", jdk.major), summary.chunks.len(), &compared);
         assert_eq!(summary.flaws, []);
         let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
         assert!(seen("jdk.NativeMemoryUsage") > 10 && seen("jdk.NativeMemoryUsagePeak") > 10, "{compared:?}");

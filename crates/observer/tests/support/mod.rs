@@ -18,7 +18,7 @@ pub use jdks::{Jdk, is_full, jdk, jdks};
 /// A child process that is killed after the test, and what it printed until it was ready.
 pub struct Subject {
     pub child: Child,
-    pub said: String,
+    pub printed: String,
 }
 
 impl Subject {
@@ -26,19 +26,19 @@ impl Subject {
     pub fn start(command: &mut Command) -> Subject {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = String::new();
+        let mut printed = String::new();
         loop {
-            let before = said.len();
-            if lines.read_line(&mut said).expect("readable") == 0 {
-                panic!("ended before READY: {said}");
+            let before = printed.len();
+            if lines.read_line(&mut printed).expect("readable") == 0 {
+                panic!("ended before READY: {printed}");
             }
-            if said[before..].trim_end().ends_with("READY") {
+            if printed[before..].trim_end().ends_with("READY") {
                 break;
             }
         }
         // Keep the pipe open: a subject that continues to print must not die of SIGPIPE.
         child.stdout = Some(lines.into_inner());
-        Subject { child, said }
+        Subject { child, printed }
     }
 
     pub fn pid(&self) -> u32 {

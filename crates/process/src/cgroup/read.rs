@@ -9,7 +9,7 @@ use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
     parse_paths, parse_pressure, quota,
 };
-use crate::foreign::{self, Ask, Deadline, FileKind, Why};
+use crate::foreign::{self, Deadline, FileKind, Requirements, Why};
 use crate::proc::Target;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
@@ -220,7 +220,7 @@ impl Reader {
     /// count. Our own view was mounted by whoever set up this machine or container.
     fn read(&self, group: &Path, name: &str) -> Option<Vec<u8>> {
         let path = group.join(name);
-        let why = match foreign::open(&path, Ask::of(FileKind::Text), self.deadline) {
+        let why = match foreign::open(&path, Requirements::of(FileKind::Text), self.deadline) {
             // A file of the kernel may have no contents (memory.pressure: EOPNOTSUPP).
             Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => match file.read() {
                 Ok(text) => return Some(text),

@@ -11,12 +11,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, makedev};
 
 use super::regular::{self, Why};
-use super::{Ask, Deadline, FileKind, open, resolve};
+use super::{Deadline, FileKind, Requirements, open, resolve};
 
 /// Reads its bytes. A named FIFO or a device isn't opened, because that might wait for ever.
 pub fn given(path: &Path, kind: FileKind, deadline: Deadline) -> Result<Vec<u8>, Why> {
     if open::inside_of(path).is_some() {
-        return open::open(path, Ask::of(kind), deadline)?.read();
+        return open::open(path, Requirements::of(kind), deadline)?.read();
     }
     let found = File::from(rustix::fs::openat(CWD, path, resolve::FOUND, Mode::empty())?);
     let meta = found.metadata()?;
@@ -28,7 +28,7 @@ pub fn given(path: &Path, kind: FileKind, deadline: Deadline) -> Result<Vec<u8>,
     if meta.file_type().is_char_device() && meta.rdev() == makedev(1, 3) {
         return Ok(Vec::new());
     }
-    open::regular(found.into(), path, Ask::of(kind), deadline)?.read()
+    open::regular(found.into(), path, Requirements::of(kind), deadline)?.read()
 }
 
 /// Whether it is a pipe(2), which has no name: the shell or the parent that started us has its other end.

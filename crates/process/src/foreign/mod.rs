@@ -30,7 +30,7 @@ pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
 pub use folder::Folder;
 pub use given::given;
 pub use kind::FileKind;
-pub use open::{Ask, Root, linked, open};
+pub use open::{Requirements, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};
 pub use target::{Absent, Target};

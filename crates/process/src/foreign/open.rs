@@ -20,7 +20,7 @@ pub struct Root {
 
 /// What a file must be, besides a regular file.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct Requirements<'a> {
     pub kind: FileKind,
     /// Whether the last component may be a symbolic link; earlier ones always may. No link leads out of a process's
     /// root.
@@ -32,18 +32,18 @@ pub struct Ask<'a> {
     pub inode: Option<u64>,
 }
 
-impl Ask<'_> {
-    pub fn of(kind: FileKind) -> Ask<'static> {
-        Ask { kind, links: true, owners: None, inode: None }
+impl Requirements<'_> {
+    pub fn of(kind: FileKind) -> Requirements<'static> {
+        Requirements { kind, links: true, owners: None, inode: None }
     }
 }
 
 /// Opens a path as the observer names it. A path below `/proc/PID/root` is resolved inside that root, any other in
 /// ours.
-pub fn open(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+pub fn open(path: &Path, requirements: Requirements<'_>, deadline: Deadline) -> Result<Regular, Why> {
     match inside_of(path) {
-        Some((root, inside)) => Root::at(&root, deadline)?.open(&inside, ask),
-        None => Root::own(deadline).open(path, ask),
+        Some((root, inside)) => Root::at(&root, deadline)?.open(&inside, requirements),
+        None => Root::own(deadline).open(path, requirements),
     }
 }
 
@@ -77,16 +77,16 @@ impl Root {
         Ok(Root { directory: Some(rustix::fs::openat(process, "root", ROOT, Mode::empty())?), deadline })
     }
 
-    pub fn open(&self, path: &Path, ask: Ask<'_>) -> Result<Regular, Why> {
+    pub fn open(&self, path: &Path, requirements: Requirements<'_>) -> Result<Regular, Why> {
         self.in_time()?;
         let found = match &self.directory {
-            Some(root) => resolve::below(root, path, ask.links)?,
+            Some(root) => resolve::below(root, path, requirements.links)?,
             None => {
-                let last = if ask.links { OFlags::empty() } else { OFlags::NOFOLLOW };
+                let last = if requirements.links { OFlags::empty() } else { OFlags::NOFOLLOW };
                 rustix::fs::openat(CWD, path, resolve::FOUND | last, Mode::empty())?
             }
         };
-        regular(found, path, ask, self.deadline)
+        regular(found, path, requirements, self.deadline)
     }
 
     fn in_time(&self) -> Result<(), Why> {
@@ -97,9 +97,14 @@ impl Root {
 /// Opens the target of a kernel link in a process's directory in /proc: `exe`, or `map_files/START-END` (needs
 /// CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN). It leads to the inode itself, whatever mount it lies in and whatever its
 /// current name is.
-pub fn linked(process: &OwnedFd, link: &str, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+pub fn linked(
+    process: &OwnedFd,
+    link: &str,
+    requirements: Requirements<'_>,
+    deadline: Deadline,
+) -> Result<Regular, Why> {
     let found = rustix::fs::openat(process, link, resolve::FOUND, Mode::empty())?;
-    regular(found, Path::new(link), ask, deadline)
+    regular(found, Path::new(link), requirements, deadline)
 }
 
 pub(super) fn directory(path: &Path) -> Result<OwnedFd, Why> {
@@ -109,22 +114,27 @@ pub(super) fn directory(path: &Path) -> Result<OwnedFd, Why> {
 const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Checks the inode and opens it. O_PATH had no side effect; a FIFO, a device or a directory is refused here.
-pub(super) fn regular(found: OwnedFd, path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+pub(super) fn regular(
+    found: OwnedFd,
+    path: &Path,
+    requirements: Requirements<'_>,
+    deadline: Deadline,
+) -> Result<Regular, Why> {
     let found = File::from(found);
     let meta = found.metadata().map_err(Why::Io)?;
     if !meta.is_file() {
         return Err(Why::NotAFile);
     }
-    if ask.owners.is_some_and(|owners| !owners.contains(&meta.uid())) {
+    if requirements.owners.is_some_and(|owners| !owners.contains(&meta.uid())) {
         return Err(Why::Owner(meta.uid()));
     }
-    if ask.inode.is_some_and(|inode| !is_inode(meta.ino(), inode)) {
+    if requirements.inode.is_some_and(|inode| !is_inode(meta.ino(), inode)) {
         return Err(Why::Replaced);
     }
     // Non-blocking: the holder of a lease could delay a plain open by 45 s (fcntl(2), F_SETLEASE).
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(again(&found, flags)?);
-    Ok(Regular::new(file, path.to_path_buf(), meta, ask.kind, deadline))
+    Ok(Regular::new(file, path.to_path_buf(), meta, requirements.kind, deadline))
 }
 
 /// overlayfs with `xino` puts the layer's number into the upper bits of an inode number, and kernels before 6.8 omit it

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Ask, Deadline, FileKind, Regular, Root, Why, linked};
+use super::{Deadline, FileKind, Regular, Requirements, Root, Why, linked};
 use plimsoll_facts::snapshot::Vma;
 
 /// No /proc file is longer than this on a normal system; a read stops there. 65,530 mappings give about 60 MiB of
@@ -63,30 +63,30 @@ impl Target {
     }
 
     /// Opens a file of the target. The path is as the target sees it, or as in its maps.
-    pub(crate) fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
-        Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), ask)
+    pub(crate) fn open_inside(&self, path: &str, requirements: Requirements<'_>) -> Result<Regular, Why> {
+        Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), requirements)
     }
 
     /// Opens the mapped file. The name is only a hint: another file that replaced it isn't opened.
     pub fn mapped(&self, vma: &Vma, kind: FileKind) -> Result<Regular, Why> {
-        let ask = Ask { inode: Some(vma.inode), ..Ask::of(kind) };
+        let requirements = Requirements { inode: Some(vma.inode), ..Requirements::of(kind) };
         let named = match vma.deleted {
             true => Err(Why::Replaced),
-            false => self.open_inside(&vma.name, ask),
+            false => self.open_inside(&vma.name, requirements),
         };
         let Err(why) = named else { return named };
         let range = format!("{:x}-{:x}", vma.range.start.0, vma.range.end.0);
-        linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
+        linked(&self.directory, &format!("map_files/{range}"), requirements, self.deadline()).map_err(|_| why)
     }
 
     /// Opens what is mapped at `start-end` (hexadecimal, as in maps), even if its name changed or was deleted.
     pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
-        linked(&self.directory, &format!("map_files/{range}"), Ask::of(FileKind::Object), self.deadline())
+        linked(&self.directory, &format!("map_files/{range}"), Requirements::of(FileKind::Object), self.deadline())
     }
 
     /// Opens the file of the program that the process runs.
     pub fn program(&self) -> Result<Regular, Why> {
-        linked(&self.directory, "exe", Ask::of(FileKind::Object), self.deadline())
+        linked(&self.directory, "exe", Requirements::of(FileKind::Object), self.deadline())
     }
 
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.

@@ -90,12 +90,12 @@ fn only_a_regular_file_is_opened_and_without_waiting() {
     symlink("fifo", folder.0.join("link")).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
     for name in ["fifo", "link", "."] {
-        let refused = root.open(Path::new(name), Ask::of(FileKind::Object));
+        let refused = root.open(Path::new(name), Requirements::of(FileKind::Object));
         assert!(matches!(refused, Err(Why::NotAFile)), "{name}: {refused:?}");
     }
-    let refused = Root::own(soon()).open(Path::new("/dev/zero"), Ask::of(FileKind::Text));
+    let refused = Root::own(soon()).open(Path::new("/dev/zero"), Requirements::of(FileKind::Text));
     assert!(matches!(refused, Err(Why::NotAFile)), "{refused:?}");
-    assert_eq!(root.open(Path::new("file"), Ask::of(FileKind::Text)).unwrap().text().unwrap(), "text");
+    assert_eq!(root.open(Path::new("file"), Requirements::of(FileKind::Text)).unwrap().text().unwrap(), "text");
 }
 
 #[test]
@@ -106,13 +106,13 @@ fn owner_inode_and_links_must_be_as_expected() {
     symlink("file", folder.0.join("link")).unwrap();
     let meta = fs::metadata(&path).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let of = Ask::of(FileKind::Text);
-    let ask = |name: &str, ask: Ask<'_>| root.open(Path::new(name), ask).map(drop);
-    assert!(ask("file", Ask { owners: Some(&[meta.uid()]), inode: Some(meta.ino()), ..of }).is_ok());
-    assert!(matches!(ask("file", Ask { owners: Some(&[meta.uid() + 1]), ..of }), Err(Why::Owner(_))));
-    assert!(matches!(ask("file", Ask { inode: Some(meta.ino() + 1), ..of }), Err(Why::Replaced)));
-    assert!(ask("link", of).is_ok());
-    assert!(ask("link", Ask { links: false, ..of }).is_err());
+    let of = Requirements::of(FileKind::Text);
+    let requirements = |name: &str, requirements: Requirements<'_>| root.open(Path::new(name), requirements).map(drop);
+    assert!(requirements("file", Requirements { owners: Some(&[meta.uid()]), inode: Some(meta.ino()), ..of }).is_ok());
+    assert!(matches!(requirements("file", Requirements { owners: Some(&[meta.uid() + 1]), ..of }), Err(Why::Owner(_))));
+    assert!(matches!(requirements("file", Requirements { inode: Some(meta.ino() + 1), ..of }), Err(Why::Replaced)));
+    assert!(requirements("link", of).is_ok());
+    assert!(requirements("link", Requirements { links: false, ..of }).is_err());
     let late = Root::at(&folder.0, Deadline::after(Duration::ZERO)).unwrap();
     assert!(matches!(late.open(Path::new("file"), of), Err(Why::Late)));
 }
@@ -125,7 +125,7 @@ fn a_path_through_proc_stays_in_that_root() {
     symlink(folder.0.join("file"), folder.0.join("link")).unwrap();
     for pid in ["self".to_string(), std::process::id().to_string()] {
         let path = PathBuf::from(format!("/proc/{pid}/root{}", folder.0.join("link").display()));
-        assert_eq!(open(&path, Ask::of(FileKind::Text), soon()).unwrap().text().unwrap(), "text");
+        assert_eq!(open(&path, Requirements::of(FileKind::Text), soon()).unwrap().text().unwrap(), "text");
     }
 }
 
@@ -138,9 +138,9 @@ fn reads_are_limited_by_kind_and_not_by_length() {
     file.set_len(1 << 40).unwrap();
     let began = Instant::now();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let large = root.open(Path::new("sparse"), Ask::of(FileKind::Text)).unwrap();
+    let large = root.open(Path::new("sparse"), Requirements::of(FileKind::Text)).unwrap();
     assert!(matches!(large.read(), Err(Why::TooLarge(_))));
-    let object = root.open(Path::new("sparse"), Ask::of(FileKind::Object)).unwrap();
+    let object = root.open(Path::new("sparse"), Requirements::of(FileKind::Object)).unwrap();
     let pieces = object.pieces();
     assert_eq!((&pieces).read_bytes_at(0, 4), Ok(&b"head"[..]));
     assert_eq!((&pieces).read_bytes_at_until(0..1 << 40, 0), Ok(&b"head"[..]));
@@ -151,7 +151,7 @@ fn reads_are_limited_by_kind_and_not_by_length() {
     }
     // Below the size limit, but one large hole.
     file.set_len(HOLES + (8 << 20)).unwrap();
-    let holes = root.open(Path::new("sparse"), Ask::of(FileKind::JitMap)).unwrap();
+    let holes = root.open(Path::new("sparse"), Requirements::of(FileKind::JitMap)).unwrap();
     assert!(matches!(holes.read(), Err(Why::Sparse)), "{:?}", holes.read());
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
 }
@@ -165,7 +165,7 @@ fn pieces_are_the_files_bytes() {
     file.write_all(&bytes).unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let opened = root.open(Path::new("file"), Ask::of(FileKind::Object)).unwrap();
+    let opened = root.open(Path::new("file"), Requirements::of(FileKind::Object)).unwrap();
     let pieces = opened.pieces();
     let whole = bytes.as_slice();
     for at in (0..bytes.len() as u64).step_by(997).chain(bytes.len() as u64 - 300..bytes.len() as u64 + 5) {
@@ -208,8 +208,11 @@ fn without_openat2_no_path_leads_out_either() {
             );
             assert_eq!(direct.map(drop).unwrap_err().raw_os_error(), errno);
             let root = Root::at(&inside, soon()).unwrap();
-            assert_eq!(root.open(Path::new("/lib/a.so"), Ask::of(FileKind::Text)).unwrap().text().unwrap(), "inside");
-            assert!(root.open(Path::new("/up"), Ask::of(FileKind::Text)).is_err());
+            assert_eq!(
+                root.open(Path::new("/lib/a.so"), Requirements::of(FileKind::Text)).unwrap().text().unwrap(),
+                "inside"
+            );
+            assert!(root.open(Path::new("/up"), Requirements::of(FileKind::Text)).is_err());
         });
         thread.join().unwrap();
     }
@@ -292,9 +295,9 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     symlink("closed", top.0.join("link")).unwrap();
     symlink("closed", top.0.join("their-link")).unwrap();
     lchown(top.0.join("their-link"), OTHER, OTHER).unwrap();
-    let ask = |name: &str| own_files::Directory::open(&top.0.join(name)).map(|directory| directory.path);
+    let requirements = |name: &str| own_files::Directory::open(&top.0.join(name)).map(|directory| directory.path);
     for name in ["closed/new", "private-group/new", "sticky/new", "link/other"] {
-        assert_eq!(ask(name), Ok(top.0.join(name)));
+        assert_eq!(requirements(name), Ok(top.0.join(name)));
         assert_eq!(fs::metadata(top.0.join(name)).unwrap().permissions().mode() & 0o7777, 0o700, "{name}");
     }
     for (name, why) in [
@@ -305,12 +308,12 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
         ("their-link/third", "symbolic link of user 65534"),
         ("link", "is a symbolic link"),
     ] {
-        let refused = ask(name);
+        let refused = requirements(name);
         assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
         assert!(!name.contains('/') || !top.0.join(name).exists(), "{name} was made");
     }
     // An existing directory that is open to others is closed.
     fs::set_permissions(top.0.join("closed/new"), PermissionsExt::from_mode(0o755)).unwrap();
-    assert!(ask("closed/new").is_ok());
+    assert!(requirements("closed/new").is_ok());
     assert_eq!(fs::metadata(top.0.join("closed/new")).unwrap().permissions().mode() & 0o7777, 0o700);
 }

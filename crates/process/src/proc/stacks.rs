@@ -152,18 +152,18 @@ mod tests {
     #[test]
     fn stacks_of_own_threads_are_the_ones_that_pthread_states() {
         use std::sync::mpsc::channel;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let (release, wait) = channel::<()>();
         let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
         for _ in 0..4 {
-            let (tell, wait) = (tell.clone(), wait.clone());
+            let (sender, wait) = (sender.clone(), wait.clone());
             std::thread::spawn(move || {
                 let local = 0u8;
-                tell.send((rustix::thread::gettid().as_raw_nonzero().get() as u32, &raw const local as u64)).unwrap();
+                sender.send((rustix::thread::gettid().as_raw_nonzero().get() as u32, &raw const local as u64)).unwrap();
                 let _ = wait.lock().map(|wait| wait.recv());
             });
         }
-        let on_stack: Vec<(u32, u64)> = told.iter().take(4).collect();
+        let on_stack: Vec<(u32, u64)> = receiver.iter().take(4).collect();
         let target = Target::open(std::process::id(), Deadline::after(LOOK)).unwrap();
         let mut gaps = Vec::new();
         // Wait until all four sleep. A stack directly below an arena's heap is merged with it into one mapping and

@@ -233,8 +233,8 @@ fn focus_keeps_what_lies_below_and_counts_the_rest() {
 #[test]
 fn invalid_patterns_give_one_sentence() {
     for bad in ["(", "a{99999999}", "[z-a]", "(a{1000}){1000}"] {
-        let said = Focus::new(bad).expect_err(bad);
-        assert!(!said.contains('\n') && said.len() > 10, "{said}");
+        let refused = Focus::new(bad).expect_err(bad);
+        assert!(!refused.contains('\n') && refused.len() > 10, "{refused}");
     }
 }
 

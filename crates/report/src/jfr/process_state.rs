@@ -117,7 +117,7 @@ impl Instant<'_> {
         let is = |of: &DescribedTarget| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
         if batch.opens_chunk || is(&written.target) != is(target) {
             written.target = target.clone();
-            written.categories.values_mut().for_each(|said| said.0 = Figures::default());
+            written.categories.values_mut().for_each(|last| last.0 = Figures::default());
             self.target(batch, target);
         }
         if let Some((snapshot, ledger)) = self.ledger {
@@ -305,7 +305,7 @@ impl Instant<'_> {
         // a recording of a year.
         let moved = || {
             let both = verdicts.iter().zip(&written.verdicts);
-            self.full && both.into_iter().any(|(now, said)| now.2.abs_diff(said.2) > Bytes(said.2.0 / 16))
+            self.full && both.into_iter().any(|(now, last)| now.2.abs_diff(last.2) > Bytes(last.2.0 / 16))
         };
         if self.ledger.is_some() && (is_other() || moved()) {
             written.verdicts = verdicts;

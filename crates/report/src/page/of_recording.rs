@@ -6,7 +6,7 @@ use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime
 
 use super::curves::{line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
-use crate::recording::{period, sections, signed, told, what_to_type};
+use crate::recording::{period, sections, shown_spans, signed, what_to_type};
 use crate::words::{counted, moment_text};
 
 /// The page may be read where the recording has another name.
@@ -37,7 +37,7 @@ pub fn of_recording(history: &History) -> Page {
         title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
         facts,
         ending,
-        verdicts: told(history).into_iter().map(|span| verdict(history, span)).collect(),
+        verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),
         bars: bars(history),
         curves: curves(history),
         tables: tables(history),

@@ -3,7 +3,7 @@
 use super::compile::{self, Table};
 use super::modules::{self, Needs};
 use super::{RuleSet, parse};
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Regular};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Regular, Requirements};
 use plimsoll_segment::rules::{Rules, glob_matches, padded};
 use std::collections::BTreeSet;
 use std::fs;
@@ -135,7 +135,7 @@ impl Search {
 
 /// Any of them may be another user's file. A FIFO isn't an object, and a sparse file costs only its data.
 fn opened(path: &Path, deadline: Deadline) -> Option<Regular> {
-    foreign::open(path, Ask::of(FileKind::Object), deadline).ok()
+    foreign::open(path, Requirements::of(FileKind::Object), deadline).ok()
 }
 
 fn needs(path: &Path, deadline: Deadline) -> Option<Needs> {
@@ -165,7 +165,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 /// Directories named in ld.so.conf and in the files that it includes.
 fn configured(path: &Path, depth: usize, deadline: Deadline) -> Vec<PathBuf> {
-    let file = foreign::open(path, Ask::of(FileKind::Text), deadline);
+    let file = foreign::open(path, Requirements::of(FileKind::Text), deadline);
     let Some(text) = file.ok().and_then(|file| file.text().ok()) else { return Vec::new() };
     let (directories, includes) = modules::loader_directories(&text);
     let mut out: Vec<PathBuf> = directories.into_iter().map(PathBuf::from).collect();
@@ -219,7 +219,7 @@ pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadl
 /// A build id is only a claim: another user's file may have that of a system library. So a cached table is valid only
 /// for the file from which it was made, not for all files with the same build id.
 fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline) -> Result<(Table, bool), String> {
-    let file = foreign::open(path, Ask::of(FileKind::Object), deadline).map_err(|why| why.to_string())?;
+    let file = foreign::open(path, Requirements::of(FileKind::Object), deadline).map_err(|why| why.to_string())?;
     let pieces = file.pieces();
     let id = modules::build_id(&pieces).ok_or("it has no build id")?;
     let key = padded(&id).ok_or("it has no build id")?;
@@ -239,7 +239,7 @@ fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline)
     }
     let debug = (hex.len() > 2)
         .then(|| format!("/usr/lib/debug/.build-id/{}/{}.debug", &hex[..2], &hex[2..]))
-        .and_then(|path| foreign::open(Path::new(&path), Ask::of(FileKind::Object), deadline).ok());
+        .and_then(|path| foreign::open(Path::new(&path), Requirements::of(FileKind::Object), deadline).ok());
     let of_debug = debug.as_ref().map(Regular::pieces);
     let table = compile::table(rules, &name, &pieces, of_debug.as_ref())?;
     if let Some(why) = pieces.refused() {
@@ -255,8 +255,8 @@ fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline)
 /// Reads only files that this user owns.
 fn kept_bytes(path: &Path, deadline: Deadline) -> Option<Vec<u8>> {
     let own = [rustix::process::geteuid().as_raw()];
-    let ask = Ask { links: false, owners: Some(&own), ..Ask::of(FileKind::Cache) };
-    foreign::open(path, ask, deadline).ok()?.read().ok()
+    let requirements = Requirements { links: false, owners: Some(&own), ..Requirements::of(FileKind::Cache) };
+    foreign::open(path, requirements, deadline).ok()?.read().ok()
 }
 
 /// A file name has at most 255 bytes (NAME_MAX), and another user's file name may use all of them.

@@ -18,7 +18,7 @@ use super::parse::{self, Head};
 use super::read::{Cause, ReadError, head_of, refused};
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::snapshot::Vma;
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Why};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Target};
 
 const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
@@ -31,8 +31,8 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
     let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };
     // The kernel's own links to a process's mapped files are safe to follow; no others are followed.
     let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
-    let ask = Ask { links: is_mapping, ..Ask::of(FileKind::Segment) };
-    let file = foreign::open(path, ask, deadline).map_err(|why| refused(path, why))?;
+    let requirements = Requirements { links: is_mapping, ..Requirements::of(FileKind::Segment) };
+    let file = foreign::open(path, requirements, deadline).map_err(|why| refused(path, why))?;
     let head = head_of(&file, path)?;
     if !is_of(&head, pid) {
         return Err(not_its_own(format!("it isn't the segment of process {pid}")));
@@ -50,7 +50,7 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
 
 /// Writes how a process ended into its segment. Only into a file of our own, because the process was our child.
 pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), ReadError> {
-    let file = foreign::open(path, Ask { links: false, ..Ask::of(FileKind::Segment) }, deadline);
+    let file = foreign::open(path, Requirements { links: false, ..Requirements::of(FileKind::Segment) }, deadline);
     let file = file.map_err(|why| refused(path, why))?;
     head_of(&file, path)?;
     let meta = file.meta();

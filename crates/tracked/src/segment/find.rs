@@ -23,7 +23,7 @@ use super::parse::{Head, Segment};
 use super::read::{self, ReadError};
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Folder};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Folder, Requirements};
 use plimsoll_process::kernel_log;
 use plimsoll_process::proc::Target;
 
@@ -124,19 +124,23 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
 
 /// The segments of a directory with a readable header, oldest first: of a directory that the caller has named.
 pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
-    list_asked(directory, Ask::of(FileKind::Segment), deadline)
+    list_heads(directory, Requirements::of(FileKind::Segment), deadline)
 }
 
 /// The same of a directory that was found: only root's and our own. Other users may be able to write to it.
 pub fn list_own(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let owners = [0, own_user()];
-    list_asked(directory, Ask { links: false, owners: Some(&owners), ..Ask::of(FileKind::Segment) }, deadline)
+    list_heads(
+        directory,
+        Requirements { links: false, owners: Some(&owners), ..Requirements::of(FileKind::Segment) },
+        deadline,
+    )
 }
 
-fn list_asked(directory: &Path, ask: Ask<'_>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+fn list_heads(directory: &Path, requirements: Requirements<'_>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
     let mut found: Vec<(PathBuf, Head)> =
-        paths.filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, _)| (path, head))).collect();
+        paths.filter_map(|path| read::read_head(&path, requirements, deadline).map(|(head, _)| (path, head))).collect();
     found.sort_by_key(|(_, head)| head.start_boottime_ns);
     found
 }
@@ -151,11 +155,11 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
     // have its number.
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
-    let ask = Ask { links: false, ..Ask::of(FileKind::Segment) };
+    let requirements = Requirements { links: false, ..Requirements::of(FileKind::Segment) };
     for directory in search_directories(Some(pid), deadline) {
         let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
         let mut heads: Vec<(PathBuf, Head)> = paths
-            .filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, meta)| (path, head, meta)))
+            .filter_map(|path| read::read_head(&path, requirements, deadline).map(|(head, meta)| (path, head, meta)))
             .filter(|(path, head, meta)| {
                 head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path, deadline))
             })
@@ -345,8 +349,8 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
 /// (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid, deadline).ok()?;
-    mapped_files(&target)?.find_map(|(paths, ask)| {
-        let read = paths.into_iter().find_map(|p| Some((p.clone(), read::head_asked(&p, ask, deadline)?.0)));
+    mapped_files(&target)?.find_map(|(paths, requirements)| {
+        let read = paths.into_iter().find_map(|p| Some((p.clone(), read::read_head(&p, requirements, deadline)?.0)));
         read.filter(|(_, head)| has_begun(head))
     })
 }
@@ -355,10 +359,10 @@ fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
 /// no such segment, or if it can be read.
 pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
     let target = Target::open(pid, deadline).ok()?;
-    mapped_files(&target)?.find_map(|(paths, ask)| {
+    mapped_files(&target)?.find_map(|(paths, requirements)| {
         let mut errors = Vec::new();
         for path in paths {
-            match foreign::open(&path, ask, deadline) {
+            match foreign::open(&path, requirements, deadline) {
                 Ok(_) => return None,
                 Err(why) => errors.push(read::refused(&path, why)),
             }
@@ -368,7 +372,7 @@ pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
 }
 
 /// The segments in the maps of a process: the paths to try for each, and what the file must be.
-fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Ask<'static>)>> {
+fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Requirements<'static>)>> {
     let pid = target.pid();
     let maps = target.file("maps").ok()?;
     Some(BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).filter_map(move |line| {
@@ -383,8 +387,8 @@ fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, A
         let named = [target.path(path), PathBuf::from(path)];
         let named = named.into_iter().filter(|_| kept.len() == name.len());
         let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
-        let ask = Ask { inode: Some(inode), ..Ask::of(FileKind::Segment) };
-        Some((named.chain([mapping]).collect(), ask))
+        let requirements = Requirements { inode: Some(inode), ..Requirements::of(FileKind::Segment) };
+        Some((named.chain([mapping]).collect(), requirements))
     }))
 }
 

@@ -12,7 +12,7 @@ use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, SUFFIX, Section, Th
 use plimsoll_facts::snapshot::OwnMapping;
 
 use super::parse::{self, Head, Raw, Segment};
-use plimsoll_process::foreign::{self, Ask, Deadline, FileKind, Regular, Why};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Regular, Requirements, Why};
 
 /// Why a file can't be used as a segment. Displays as one sentence that names the file.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl std::error::Error for ReadError {}
 
 /// Reads and parses the first page of a file.
 pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
-    let file = foreign::open(path, Ask::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))?;
+    let file = foreign::open(path, Requirements::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))?;
     head_of(&file, path)
 }
 
@@ -76,8 +76,8 @@ pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
 }
 
 /// The first page of the file with this inode, and its owner.
-pub(super) fn head_asked(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Option<(Head, Metadata)> {
-    let file = foreign::open(path, ask, deadline).ok()?;
+pub(super) fn read_head(path: &Path, requirements: Requirements<'_>, deadline: Deadline) -> Option<(Head, Metadata)> {
+    let file = foreign::open(path, requirements, deadline).ok()?;
     Some((head_of(&file, path).ok()?, file.meta().clone()))
 }
 
@@ -227,7 +227,7 @@ const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 
 pub(super) fn open(path: &Path, deadline: Deadline) -> Result<Regular, ReadError> {
-    foreign::open(path, Ask::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))
+    foreign::open(path, Requirements::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))
 }
 
 pub(super) fn refused(path: &Path, why: Why) -> ReadError {

@@ -73,7 +73,7 @@ impl<'a> Frames<'a> {
 
     /// Resolves the names of all registered frames.
     pub(crate) fn name(&mut self, symbols: &mut Symbols) {
-        symbols.ask(&self.books.modules, &self.wanted);
+        symbols.resolve(&self.books.modules, &self.wanted);
     }
 
     /// The frames of a stack, innermost first.

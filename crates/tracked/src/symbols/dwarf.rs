@@ -72,7 +72,7 @@ struct Scope<'a> {
 impl<'a> Walk<'_, 'a> {
     fn all(&mut self) -> Result<(), String> {
         let mut todo: BTreeSet<usize> = (0..self.calls.len()).collect();
-        let (named, told) = self.by_aranges();
+        let (named, covered_units) = self.by_aranges();
         for (unit, calls) in named {
             for call in &calls {
                 todo.remove(call);
@@ -84,7 +84,7 @@ impl<'a> Walk<'_, 'a> {
         }
         // Units that are missing in the index (Clang and Rust write none) have their own ranges.
         for index in 0..self.units.headers.len() {
-            if told.contains(&index) {
+            if covered_units.contains(&index) {
                 continue;
             }
             let Some(unit) = self.units.get(self.dwarf, index) else { continue };
@@ -123,7 +123,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Calls by unit, and all units in the index.
     fn by_aranges(&mut self) -> (BTreeMap<usize, BTreeSet<usize>>, BTreeSet<usize>) {
-        let (mut named, mut told) = (BTreeMap::<usize, BTreeSet<usize>>::new(), BTreeSet::new());
+        let (mut named, mut covered_units) = (BTreeMap::<usize, BTreeSet<usize>>::new(), BTreeSet::new());
         let mut headers = self.dwarf.debug_aranges.headers();
         while let Ok(Some(header)) = headers.next() {
             let Some(unit) = self.units.at(header.debug_info_offset().0) else { continue };
@@ -132,16 +132,16 @@ impl<'a> Walk<'_, 'a> {
             while let Ok(Some(entry)) = entries.next() {
                 any = true;
                 let Some(end) = entry.address().checked_add(entry.length()) else { continue };
-                let Ok(calls) = self.covered(entry.address(), end) else { return (named, told) };
+                let Ok(calls) = self.covered(entry.address(), end) else { return (named, covered_units) };
                 if !calls.is_empty() {
                     named.entry(unit).or_default().extend(calls);
                 }
             }
             if any {
-                told.insert(unit);
+                covered_units.insert(unit);
             }
         }
-        (named, told)
+        (named, covered_units)
     }
 
     fn root_ranges(&mut self, unit: &Unit<'a>) -> Result<Vec<(u64, u64)>, String> {

@@ -92,7 +92,7 @@ impl Symbols {
     }
 
     /// Resolves these return addresses (as linked), by module.
-    pub fn ask(&mut self, modules: &[Module], wanted: &BTreeMap<usize, BTreeSet<u64>>) {
+    pub fn resolve(&mut self, modules: &[Module], wanted: &BTreeMap<usize, BTreeSet<u64>>) {
         if self.without {
             return;
         }
@@ -166,7 +166,7 @@ impl Symbols {
         self.gaps.push(Gap::new(Source::Symbols, reason, "its frames lack names or lines"));
     }
 
-    /// The result of `ask` for a return address.
+    /// The result of `resolve` for a return address.
     pub fn at(&self, module: usize, offset: u64) -> Option<&Symbolized> {
         self.known.get(&module)?.get(&offset)?.as_ref()
     }
@@ -194,7 +194,7 @@ pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
         }
     }
     let mut symbols = Symbols::new(options, books, deadline);
-    symbols.ask(&books.modules, &wanted);
+    symbols.resolve(&books.modules, &wanted);
     for frame in books.callers.iter_mut().flat_map(|c| &mut c.frames).filter(|f| f.function.is_none()) {
         match frame.module {
             // A caller has one line per frame: the function that contains the code, with the innermost source position.

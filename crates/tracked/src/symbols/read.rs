@@ -20,7 +20,7 @@ use object::Object;
 use super::perf_map::Map;
 use super::{jitdump, perf_map};
 use crate::books::Module;
-use plimsoll_process::foreign::{Ask, Deadline, FileKind, Regular, Root, Why};
+use plimsoll_process::foreign::{Deadline, FileKind, Regular, Requirements, Root, Why};
 use plimsoll_process::proc::Target;
 
 /// The kernel stamps files with the time of its last tick, which at 100 Hz is up to this long ago.
@@ -95,12 +95,12 @@ impl Finder {
 
     /// Opens a path as the process sees it: absolute links are resolved below its root, not ours (openat2(2)).
     fn open(&self, path: &Path) -> Option<Opened> {
-        path.is_absolute().then(|| self.root.open(path, Ask::of(FileKind::Object)).ok())?
+        path.is_absolute().then(|| self.root.open(path, Requirements::of(FileKind::Object)).ok())?
     }
 
     /// Why an existing file can't be read.
     fn refusal(&self, path: &Path) -> Option<String> {
-        match self.root.open(path, Ask::of(FileKind::Object)) {
+        match self.root.open(path, Requirements::of(FileKind::Object)) {
             Ok(_) => None,
             Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
             Err(why) => Some(why.to_string()),
@@ -233,8 +233,8 @@ impl Finder {
         let mut reason = None;
         for path in dump.into_iter().chain([PathBuf::from(format!("/tmp/perf-{inner}.map"))]) {
             // Everybody may write to /tmp, so no link there is followed.
-            let ask = Ask { links: false, ..Ask::of(FileKind::JitMap) };
-            let opened = match self.root.open(&path, ask) {
+            let requirements = Requirements { links: false, ..Requirements::of(FileKind::JitMap) };
+            let opened = match self.root.open(&path, requirements) {
                 Ok(opened) => opened,
                 Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(why) => {
@@ -308,7 +308,7 @@ impl Links {
 }
 
 fn own(path: &Path, deadline: Deadline) -> Option<Opened> {
-    Root::own(deadline).open(path, Ask::of(FileKind::Object)).ok()
+    Root::own(deadline).open(path, Requirements::of(FileKind::Object)).ok()
 }
 
 fn build_id(file: &Opened) -> Option<Vec<u8>> {
@@ -437,6 +437,6 @@ pub(crate) fn store(path: &Path, text: &str) {
 /// A cache file, if it belongs to us and its size is plausible.
 pub(crate) fn cached(path: &Path, deadline: Deadline) -> Option<String> {
     let own = [rustix::process::geteuid().as_raw()];
-    let ask = Ask { links: false, owners: Some(&own), ..Ask::of(FileKind::Cache) };
-    Root::own(deadline).open(path, ask).ok()?.text().ok()
+    let requirements = Requirements { links: false, owners: Some(&own), ..Requirements::of(FileKind::Cache) };
+    Root::own(deadline).open(path, requirements).ok()?.text().ok()
 }

@@ -46,22 +46,22 @@ pub fn start(segment: Segment, options: &Options) {
 #[inline]
 pub fn now(segment: Segment) -> (u32, u64) {
     let h = segment.header();
-    let (asked, known) = (h.control.load(Relaxed), h.in_force.load(Relaxed));
-    if asked != known {
-        change(segment, asked, known);
+    let (requested, known) = (h.control.load(Relaxed), h.in_force.load(Relaxed));
+    if requested != known {
+        change(segment, requested, known);
     }
-    of_control(asked)
+    of_control(requested)
 }
 
 #[cold]
-fn change(segment: Segment, asked: u64, known: u64) {
+fn change(segment: Segment, requested: u64, known: u64) {
     let h = segment.header();
-    if h.in_force.compare_exchange(known, asked, AcqRel, Relaxed).is_err() {
+    if h.in_force.compare_exchange(known, requested, AcqRel, Relaxed).is_err() {
         return;
     }
     // With a second request meanwhile, another thread may be here too. The last word wins, whichever thread writes it.
     h.in_force_ns.fetch_max(crate::sys::clock::now_ns(), Relaxed);
-    let mut word = asked;
+    let mut word = requested;
     loop {
         let (mode, _) = of_control(word);
         if h.mode.swap(mode, AcqRel) != mode {

@@ -75,6 +75,6 @@ pub fn store(books: Books<'_>) {
 /// Reports the counters' blocks to the central figures.
 pub fn seed(segment: Segment) {
     let live = |i: usize| EARLY[i].load(Relaxed).wrapping_sub(EARLY[i + 3].load(Relaxed)) as i64;
-    rows::told(CALLER_EARLY, live(0));
+    rows::note_reported(CALLER_EARLY, live(0));
     peaks::seed(segment, CALLER_EARLY, live(1), live(0));
 }

@@ -196,7 +196,7 @@ pub fn alloc(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amou
     row.alloc_count.fetch_add(1, Release);
     row.alloc_bytes.fetch_add(a.usable, Release);
     row.alloc_requested.fetch_add(a.requested, Release);
-    tell_shared(books, row, a.usable as i64);
+    report_shared(books, row, a.usable as i64);
 }
 
 /// Books a release by this thread by caller number.
@@ -214,12 +214,12 @@ pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amoun
     row.free_count.fetch_add(1, Release);
     row.free_bytes.fetch_add(a.usable, Release);
     row.free_requested.fetch_add(a.requested, Release);
-    tell_shared(books, row, -(a.usable as i64));
+    report_shared(books, row, -(a.usable as i64));
 }
 
 /// A shared row has no drift bound: it reports every block to the central figures, or several together when it next gets the
 /// lock.
-fn tell_shared(books: Books<'_>, row: &Row, bytes: i64) {
+fn report_shared(books: Books<'_>, row: &Row, bytes: i64) {
     row.room.fetch_sub(bytes, Relaxed);
     if let Some(e) = shared_entry(row.caller.load(Relaxed)) {
         peaks::flush_shared(books, row, &e.flushed);
@@ -239,12 +239,12 @@ pub unsafe fn reset_books(books: Books<'_>) {
         r.room.store(0, Relaxed);
     }
     for i in 0..books.used(Section::Callers) as u32 {
-        told(i, 0);
+        note_reported(i, 0);
     }
 }
 
 /// Notes how many live blocks of a caller's shared row were reported to the central figures.
-pub fn told(caller: u32, count: i64) {
+pub fn note_reported(caller: u32, count: i64) {
     if let Some(e) = shared_entry(caller) {
         e.flushed.store(count as u32, Relaxed);
     }

@@ -18,11 +18,11 @@ const MOST: usize = 4096;
 /// memory is left. If it can't be copied, the tracker makes no more calls.
 pub fn filter_at(given: usize) -> Option<Filter> {
     let readable = |from: usize, bytes: usize| {
-        // Programs pass a null pointer to probe the kernel. `os::ask` can't check it: to rt_sigprocmask it means "no new mask".
+        // Programs pass a null pointer to probe the kernel. `os::probe` can't check it: to rt_sigprocmask it means "no new mask".
         let end = if from == 0 { None } else { from.checked_add(bytes) };
         let Some(end) = end else { return false };
         let pages = (from & !4095..end).step_by(4096).map(|page| page.max(from).min(end - 8));
-        match pages.chain([end - 8]).map(os::ask).find(|answer| *answer != Err(errno::EINVAL)) {
+        match pages.chain([end - 8]).map(os::probe).find(|answer| *answer != Err(errno::EINVAL)) {
             None => true,
             Some(Err(errno::EFAULT)) => false,
             Some(_) => {

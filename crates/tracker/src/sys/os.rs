@@ -434,7 +434,7 @@ pub fn back(p: usize, bytes: usize) -> bool {
     // A word across the border of two pages reads both with one call.
     for page in (p..p + bytes).step_by(2 * 4096) {
         let is_pair = page + 4096 < p + bytes;
-        match ask(if is_pair { page + 4096 - 4 } else { page }) {
+        match probe(if is_pair { page + 4096 - 4 } else { page }) {
             Err(errno::EINVAL) => {}
             Err(errno::EFAULT) => return false,
             _ => return populate(p, bytes),
@@ -445,13 +445,13 @@ pub fn back(p: usize, bytes: usize) -> bool {
 
 /// Whether [`back`] could get pages with this filter in force too.
 pub fn grows_under(filter: Filter) -> bool {
-    let (asked, populated) = (question(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
+    let (probe_arguments, populate_arguments) = (question(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
     let populates = if WITHOUT_POPULATE.load(Relaxed) {
         filter.permits(nr::FUTEX, &unchanged(0))
     } else {
-        filter.permits(nr::MADVISE, &populated)
+        filter.permits(nr::MADVISE, &populate_arguments)
     };
-    (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &asked)) || populates
+    (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &probe_arguments)) || populates
 }
 
 /// Whether the kernel is older than 5.14 and refused `MADV_POPULATE_WRITE` as unknown.
@@ -509,11 +509,11 @@ pub unsafe fn wipe_on_fork(p: usize, bytes: usize) -> bool {
 /// Whether eight bytes at `p` can be read. The kernel answers: rt_sigprocmask copies the new mask in before it checks
 /// `how`. With an invalid `how` it fails with EINVAL if the memory is readable and with EFAULT if not, and changes nothing.
 pub fn readable(p: usize) -> bool {
-    ask(p) == Err(errno::EINVAL)
+    probe(p) == Err(errno::EINVAL)
 }
 
 /// The kernel's answer to the call that [`readable`] makes. Anything but EINVAL and EFAULT comes from a filter.
-pub fn ask(p: usize) -> Result<usize, i32> {
+pub fn probe(p: usize) -> Result<usize, i32> {
     // SAFETY: `how` is invalid on purpose: the mask stays as it is.
     unsafe { syscall(nr::RT_SIGPROCMASK, question(p)) }
 }

@@ -17,7 +17,7 @@ pub fn alone(body: impl FnOnce()) {
         .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")
         .output()
         .expect("own program");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{name} alone: {}\n{said}", output.status);
-    said.lines().filter(|l| l.contains("exercised")).for_each(|l| println!("{l}"));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains("1 passed"), "{name} alone: {}\n{printed}", output.status);
+    printed.lines().filter(|l| l.contains("exercised")).for_each(|l| println!("{l}"));
 }

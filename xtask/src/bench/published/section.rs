@@ -37,18 +37,18 @@ pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Resul
 /// The day, the commit, the machine and its load.
 fn machine() -> Result<String> {
     let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
-    let ask = |program: &str, arguments: &[&str]| {
+    let output_of = |program: &str, arguments: &[&str]| {
         must(Command::new(program).args(arguments)).map(first).unwrap_or_else(|_| "unknown".into())
     };
     let processor = fs::read_to_string("/proc/cpuinfo")?;
     let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     Ok(format!(
         "{}, commit {}; {} × {}, Linux {}; load average {}.\n",
-        ask("date", &["-u", "+%F %H:%M UTC"]),
-        ask("git", &["-C", &repository().display().to_string(), "rev-parse", "--short", "HEAD"]),
+        output_of("date", &["-u", "+%F %H:%M UTC"]),
+        output_of("git", &["-C", &repository().display().to_string(), "rev-parse", "--short", "HEAD"]),
         std::thread::available_parallelism()?.get(),
         model.map_or("unknown", |(_, name)| name),
-        ask("uname", &["-r"]),
+        output_of("uname", &["-r"]),
         fs::read_to_string("/proc/loadavg")?.split(' ').take(3).collect::<Vec<_>>().join(" ")
     ))
 }

@@ -21,7 +21,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use super::wire::{self, Head, Hello, MOST_BODY, Question, QuestionKind};
 use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
-use crate::output::say;
+use crate::output::print_message;
 use crate::sys;
 use connection::{Body, Connection, Outcome};
 use http::Refusal;
@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
         Ok(never) => match never {},
         Err(sentence) => {
             if !sentence.is_empty() {
-                say(sentence);
+                print_message(sentence);
             }
             Exit::Failed.into()
         }
@@ -73,7 +73,7 @@ fn serve() -> Result<std::convert::Infallible, String> {
     let confined = confine::confine(Purpose::Listen, &limits)
         .map_err(|e| format!("cannot give up the rights of the listener: {e}"))?;
     let mut desk = Desk { reader, rules, pending: Vec::new(), number: 0, input: Vec::new(), head: None };
-    desk.ask(Question { style: confined.bits(), ..Question::of(QuestionKind::Ready) }).map_err(|_| GONE)?;
+    desk.submit(Question { style: confined.bits(), ..Question::of(QuestionKind::Ready) }).map_err(|_| GONE)?;
     // The reader gives no answer to this one.
     desk.pending.clear();
     let mut connections: Vec<Connection> = Vec::new();
@@ -147,7 +147,7 @@ fn settle(connections: &mut Vec<Connection>, at: usize, outcome: Outcome, desk: 
         Outcome::Closed => drop(connections.swap_remove(at)),
         Outcome::Asks => {
             let Some(question) = connections[at].question().cloned() else { return };
-            if !desk.ask(question).unwrap_or(false) {
+            if !desk.submit(question).unwrap_or(false) {
                 let outcome = connections[at].refuse(&BUSY, &desk.rules, now);
                 settle(connections, at, outcome, desk, now);
             }
@@ -176,7 +176,7 @@ fn deliver(connections: &mut Vec<Connection>, head: &Head, body: &Body, desk: &m
 /// Takes the connections that wait. False: the process can't have one more now.
 fn accept(listening: BorrowedFd<'_>, connections: &mut Vec<Connection>, now: Instant) -> bool {
     for _ in 0..MOST {
-        if connections.len() >= MOST && !make_way(connections) {
+        if connections.len() >= MOST && !close_idlest(connections) {
             return false;
         }
         match accept_with(listening, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -190,9 +190,9 @@ fn accept(listening: BorrowedFd<'_>, connections: &mut Vec<Connection>, now: Ins
 }
 
 /// Closes the connection that is nearest to its end among those that ask nothing: the idle ones first.
-fn make_way(connections: &mut Vec<Connection>) -> bool {
-    let of = |is_asked: fn(&Connection) -> bool, all: &[Connection]| {
-        let found = all.iter().enumerate().filter(|(_, one)| is_asked(one));
+fn close_idlest(connections: &mut Vec<Connection>) -> bool {
+    let of = |may_close: fn(&Connection) -> bool, all: &[Connection]| {
+        let found = all.iter().enumerate().filter(|(_, one)| may_close(one));
         found.min_by_key(|(_, one)| one.deadline()).map(|(at, _)| at)
     };
     let at = of(Connection::is_idle, connections).or_else(|| of(Connection::is_incomplete, connections));
@@ -213,7 +213,7 @@ struct Desk<'fd> {
 impl Desk<'_> {
     /// False: too much is asked already. An equal question is not asked again. An error: the reader is gone, which the
     /// next `receive` reports.
-    fn ask(&mut self, question: Question) -> Result<bool, Errno> {
+    fn submit(&mut self, question: Question) -> Result<bool, Errno> {
         if self.pending.iter().any(|(_, pending)| *pending == question) {
             return Ok(true);
         }

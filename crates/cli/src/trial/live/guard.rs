@@ -21,7 +21,7 @@ use plimsoll_trial::live::Setting;
 
 use super::vm;
 use crate::exit::Exit;
-use crate::output::say;
+use crate::output::print_message;
 use crate::sys;
 
 /// argv[0] of the guard.
@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(_) => ExitCode::SUCCESS,
         Err(reason) => {
-            say(left(pid, &held, &reason));
+            print_message(left(pid, &held, &reason));
             Exit::Failed.into()
         }
     }

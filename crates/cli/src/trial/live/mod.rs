@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::INTERRUPTS;
 use super::meter::Meter;
 use crate::Failure;
-use crate::output::{is_confirmed, say};
+use crate::output::{is_confirmed, print_message};
 use crate::sys::Signals;
 use crate::target::closed;
 
@@ -61,7 +61,7 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     }
     announce(pid, &live, &steps);
     if !is_confirmed("go ahead?", options.yes)? {
-        say("nothing was done");
+        print_message("nothing was done");
         return Ok(None);
     }
     live.steps(steps)?;
@@ -86,7 +86,7 @@ fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
         };
         text += &format!("\n  {}: {what}", tried.commands.join(" && "));
     }
-    say(text);
+    print_message(text);
 }
 
 struct Live {
@@ -154,8 +154,8 @@ impl Live {
                 Some(Advised { step: Step::from_advice(&remedy.how)?, how: remedy.how.clone(), bounds })
             })
             .collect();
-        let asked = !steps.is_empty();
-        if !asked {
+        let is_explicit = !steps.is_empty();
+        if !is_explicit {
             if vm.is_some() && self.snapshot.glibc.is_some() {
                 steps.push(Step::Trim);
             }
@@ -194,7 +194,7 @@ impl Live {
             (step.clone(), Tried { label: step.label(), commands, predicted, missing, ..Tried::default() })
         };
         let mut rows: Vec<(Step, Tried)> = std::iter::once(Step::Nothing).chain(steps).map(row).collect();
-        if !asked {
+        if !is_explicit {
             rows.extend(self.other_tools());
         }
         // `Step::Nothing` is only a comparison: it never runs alone.

@@ -32,10 +32,10 @@ fn status(bytes: &[u8]) -> Option<Result<(), Refused>> {
 
 /// Sends the command to each address until one answers as Redis does. `None`: none does.
 pub fn purge(addresses: &[SocketAddr]) -> Option<Result<(), Refused>> {
-    addresses.iter().find_map(|address| status(&asked(*address).ok()?))
+    addresses.iter().find_map(|address| status(&query(*address).ok()?))
 }
 
-fn asked(address: SocketAddr) -> io::Result<Vec<u8>> {
+fn query(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&reachable(address), CONNECT)?;
     stream.set_write_timeout(Some(CONNECT))?;
     stream.write_all(PURGE)?;
@@ -89,10 +89,10 @@ mod tests {
         let closes = thread::spawn(move || drop(deaf.accept()));
         let answers = thread::spawn(move || {
             let (mut stream, _) = redis.accept().expect("a connection");
-            let mut asked = vec![0; PURGE.len()];
-            stream.read_exact(&mut asked).expect("a command");
+            let mut received = vec![0; PURGE.len()];
+            stream.read_exact(&mut received).expect("a command");
             stream.write_all(b"+OK\r\n").expect("sent");
-            asked
+            received
         });
         assert_eq!(purge(&addresses), Some(Ok(())));
         assert_eq!(answers.join().expect("joined"), PURGE);

@@ -31,12 +31,12 @@ pub fn open(target: &mut Target) -> Option<Result<Vm, Mute>> {
 }
 
 pub fn trim(vm: &mut Vm) -> Result<(), String> {
-    vm.ask("System.trim_native_heap").map(drop)
+    vm.query("System.trim_native_heap").map(drop)
 }
 
 /// The answer is empty, unless -XX:+DisableExplicitGC forbids the collection.
 pub fn collect(vm: &mut Vm) -> Result<(), String> {
-    match vm.ask("GC.run")?.trim() {
+    match vm.query("GC.run")?.trim() {
         "" => Ok(()),
         refusal => Err(format!("the VM answers: {}", first_line(refusal))),
     }
@@ -44,7 +44,7 @@ pub fn collect(vm: &mut Vm) -> Result<(), String> {
 
 /// The present values of these flags. Fails if the VM can't change one of them while it runs, or set it back.
 pub fn present(vm: &mut Vm, settings: &[Setting]) -> Result<Vec<Setting>, String> {
-    let manageable = parse_manageable(&vm.ask(ALL_FLAGS)?);
+    let manageable = parse_manageable(&vm.query(ALL_FLAGS)?);
     let one = |setting: &Setting| match manageable.iter().find(|(name, _)| *name == setting.name) {
         Some((name, value)) => Setting::checked(name, value)
             .ok_or_else(|| format!("no command could set {name} back to what it is now ('{}')", printable(value))),
@@ -62,7 +62,7 @@ pub fn present(vm: &mut Vm, settings: &[Setting]) -> Result<Vec<Setting>, String
 /// Sets them in this order: the VM checks each value against the others.
 pub fn set(vm: &mut Vm, settings: &[Setting]) -> Result<(), String> {
     for setting in settings {
-        let answer = vm.ask(&format!("VM.set_flag {} {}", setting.name, setting.value))?;
+        let answer = vm.query(&format!("VM.set_flag {} {}", setting.name, setting.value))?;
         if !answer.trim().is_empty() {
             return Err(format!("the VM refuses {}={}: {}", setting.name, setting.value, first_line(&answer)));
         }
@@ -74,7 +74,7 @@ pub fn set(vm: &mut Vm, settings: &[Setting]) -> Result<(), String> {
 pub fn set_back(vm: &mut Vm, old: &[Setting]) -> Result<Vec<Setting>, String> {
     let reversed: Vec<Setting> = old.iter().rev().cloned().collect();
     let refused = set(vm, &reversed).err();
-    let now = parse_manageable(&vm.ask(ALL_FLAGS)?);
+    let now = parse_manageable(&vm.query(ALL_FLAGS)?);
     let is_back = |setting: &&Setting| now.contains(&(setting.name.clone(), setting.value.clone()));
     let back: Vec<Setting> = old.iter().filter(is_back).cloned().collect();
     match refused {

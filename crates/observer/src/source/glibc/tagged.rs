@@ -26,14 +26,14 @@ pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Optio
     let size = word_at(first_bytes, 0)?;
     let second = word_at(first_bytes, 8)?;
     let canary = second >> 48 == CANARY;
-    let asked = size.checked_add(HEADER + if canary { FOOTER } else { 0 })?;
+    let requested = size.checked_add(HEADER + if canary { FOOTER } else { 0 })?;
     // A chunk's last word belongs to it while it is in use, except in a chunk with its own mapping (malloc.c,
     // `request2size`).
     let fits = if mmapped {
-        let spare = asked.checked_add(CHUNK_HEADER).and_then(|needed| chunk.checked_sub(needed));
+        let spare = requested.checked_add(CHUNK_HEADER).and_then(|needed| chunk.checked_sub(needed));
         spare.is_some_and(|spare| spare < 4096)
     } else {
-        let needed = asked.checked_add(8)?.checked_next_multiple_of(ALIGN)?.max(SMALLEST_CHUNK);
+        let needed = requested.checked_add(8)?.checked_next_multiple_of(ALIGN)?.max(SMALLEST_CHUNK);
         // malloc returns a chunk that is 16 bytes too large if the rest would be too small for a chunk.
         chunk.checked_sub(needed).is_some_and(|spare| spare == 0 || spare == ALIGN)
     };

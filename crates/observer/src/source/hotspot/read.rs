@@ -315,7 +315,7 @@ impl Vm {
     }
 
     /// Sends one diagnostic command. Returns the answer's text, or why there is none.
-    pub fn ask(&mut self, command: &str) -> Result<String, String> {
+    pub fn query(&mut self, command: &str) -> Result<String, String> {
         self.command(&["jcmd", command], command)
     }
 

@@ -96,7 +96,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)>
         Ok(mut vm) => {
             let unnamed = threads.is_none().then(|| count_threads(target));
             let has_code = regions.iter().any(|region| region.tag == VmTag::Code);
-            ask(&mut hotspot, &mut vm, Unknown { unnamed, code: !has_code }, &mut gaps);
+            query(&mut hotspot, &mut vm, Unknown { unnamed, code: !has_code }, &mut gaps);
         }
         Err(mute) => gaps.push(gap_of(mute, target)),
     }
@@ -132,7 +132,7 @@ pub(crate) fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -
     // `read` already reported what refused it.
     let perfdata = read::perfdata(target, vmas).unwrap_or_default();
     let mut vm = Vm::open(target, perfdata.as_ref(), Patience::default()).map_err(|mute| mute.to_string())?;
-    let later = parse_nmt(&vm.ask(nmt_summary(hotspot.jdk()))?).categories;
+    let later = parse_nmt(&vm.query(nmt_summary(hotspot.jdk()))?).categories;
     for category in hotspot.categories.iter_mut().filter(|category| category.malloc_resident.is_none()) {
         let then = category.malloc + category.arena;
         let now = later.iter().find(|later| later.name == category.name);
@@ -205,13 +205,13 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
         Witness::Detail => |text| parse_nmt(text).regions,
     };
     hotspot.symbols_for.extend(with_symbols);
-    match vm.ask(witness.command(hotspot.jdk())) {
+    match vm.query(witness.command(hotspot.jdk())) {
         Ok(text) => {
-            let mut said = regions_in(&text);
+            let mut regions = regions_in(&text);
             if witness != Witness::Info {
-                std::mem::swap(&mut hotspot.regions, &mut said);
+                std::mem::swap(&mut hotspot.regions, &mut regions);
             }
-            join_regions(&mut hotspot.regions, said);
+            join_regions(&mut hotspot.regions, regions);
             hotspot.regions.sort_by_key(|region| region.range.start);
             Vec::new()
         }
@@ -252,7 +252,7 @@ struct Unknown {
     code: bool,
 }
 
-fn ask(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, gaps: &mut Vec<Gap>) {
+fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, gaps: &mut Vec<Gap>) {
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
         let why = format!(
@@ -260,7 +260,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, g
         );
         gaps.push(Gap::new(Source::HotSpot, why, NAMES).remedy(format!("jcmd {} Thread.print", vm.pid())));
     }
-    let mut answer = |command: &str, effect: &str| match vm.ask(command) {
+    let mut answer = |command: &str, effect: &str| match vm.query(command) {
         Ok(text) => text,
         Err(reason) => {
             gaps.push(Gap::new(Source::HotSpot, reason, effect));
@@ -311,8 +311,8 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, g
 /// Mappings identified by their file: ZGC's heap, however often it is mapped, and class archives.
 fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_string();
-    let told = flags.iter().filter(|(flag, _)| ARCHIVES.contains(&&**flag)).flat_map(|(_, paths)| paths.split(':'));
-    let archives: Vec<String> = told.map(file_name).collect();
+    let stated = flags.iter().filter(|(flag, _)| ARCHIVES.contains(&&**flag)).flat_map(|(_, paths)| paths.split(':'));
+    let archives: Vec<String> = stated.map(file_name).collect();
     let tag = |name: &str| match name {
         name if name.starts_with("/memfd:java_heap") => Some(VmTag::JavaHeap),
         name if name.ends_with(".jsa") || archives.contains(&file_name(name)) => Some(VmTag::SharedClassSpace),

@@ -51,7 +51,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
     if answers {
         // Only an image that was built to answer contains the socket's name; any other would print or end at SIGQUIT.
         let report = match Vm::open(target, None, Patience::default()) {
-            Ok(mut vm) => vm.ask("VM.native_memory"),
+            Ok(mut vm) => vm.query("VM.native_memory"),
             // Its libraries contain the name too (in the attach client), but it has no listener: no fact is missing.
             Err(Mute::SignalNotCaught) => return (Some(image), gaps),
             Err(mute) => Err(mute.to_string()),

@@ -598,8 +598,8 @@ fn a_full_region_loses_operations_and_nothing_else() {
 fn grow_is_asked_before_the_first_store() {
     use std::rc::Rc;
     let mut region = region(1 << 20);
-    let (safe, asked) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
-    let (grown, calls) = (safe.clone(), asked.clone());
+    let (safe, grow_calls) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
+    let (grown, calls) = (safe.clone(), grow_calls.clone());
     let grow = move |upto: usize| {
         assert!(upto > *grown.borrow());
         *grown.borrow_mut() = upto;
@@ -620,7 +620,7 @@ fn grow_is_asked_before_the_first_store() {
         book.map(address(page), 4096, Attributes::new(1, 0, MappingKind::File, 1, 0), Placement::Chosen, |_| ());
     }
     WATCH.set(None);
-    assert!(*asked.borrow() > 5 && book.lost_ops() == 0);
+    assert!(*grow_calls.borrow() > 5 && book.lost_ops() == 0);
 }
 
 #[test]

@@ -39,12 +39,12 @@ fn mark(page: u64) -> u64 {
 #[inline]
 fn page(number: u64) -> bool {
     let mark = mark(number);
-    cells(number).iter().any(|cell| cell.load(Relaxed) == mark) || ask(number, mark)
+    cells(number).iter().any(|cell| cell.load(Relaxed) == mark) || probe(number, mark)
 }
 
 #[cold]
 #[inline(never)]
-fn ask(number: u64, mark: u64) -> bool {
+fn probe(number: u64, mark: u64) -> bool {
     let before = UNMAPPINGS.load(SeqCst);
     if number == 0 || number >> PAGE_BITS != 0 || !(is_trusted(number) || os::readable((number << 12) as usize)) {
         return false;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, given};
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     progress::begin(format_args!("reading process {pid}"));
     // Read the baseline first: reading a pipe may take long, and must not use up the time for the target.
     let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
-    let mut snapshot = take(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
+    let mut snapshot = take_snapshot(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_requested = args.limit;
     if let Some((file, earlier)) = earlier {
         snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);

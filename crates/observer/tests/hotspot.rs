@@ -232,8 +232,9 @@ fn direct_buffers_are_found_by_their_own_headers() {
     for jdk in jdks() {
         for level in ["summary", "detail"] {
             let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
-            let snapshot = plimsoll_observer::collect::take(subject.pid(), Regions::AsNeeded, Deadline::after(LOOK))
-                .expect("runs");
+            let snapshot =
+                plimsoll_observer::collect::take_snapshot(subject.pid(), Regions::AsNeeded, Deadline::after(LOOK))
+                    .expect("runs");
             let vm = snapshot.hotspot.expect("a VM");
             let other = vm.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
             // 32 buffers of 1 MiB. Java zeroes them, so they are resident. Page-aligned ends and the cleaner's rest

@@ -50,17 +50,17 @@ impl Drop for Sleeper {
 }
 
 /// A directory that any user may traverse, with one directory of the user and one of ours.
-struct Rooms(PathBuf);
+struct Tmpfs(PathBuf);
 
-impl Rooms {
-    fn new(name: &str, uid: u32) -> Rooms {
+impl Tmpfs {
+    fn new(name: &str, uid: u32) -> Tmpfs {
         let top = std::env::temp_dir().join(format!("plimsoll-as-target-{name}-{}", std::process::id()));
         fs::create_dir_all(top.join("theirs")).expect("a directory");
         fs::create_dir_all(top.join("ours")).expect("a directory");
         fs::set_permissions(&top, PermissionsExt::from_mode(0o755)).expect("ours");
         fs::set_permissions(top.join("ours"), PermissionsExt::from_mode(0o755)).expect("ours");
         std::os::unix::fs::chown(top.join("theirs"), Some(uid), Some(uid)).expect("root may");
-        Rooms(top)
+        Tmpfs(top)
     }
 
     fn theirs(&self) -> PathBuf {
@@ -72,7 +72,7 @@ impl Rooms {
     }
 }
 
-impl Drop for Rooms {
+impl Drop for Tmpfs {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -111,37 +111,37 @@ fn the_kernel_checks_what_the_target_may_do() {
         return;
     }
     let _alone = alone();
-    let rooms = Rooms::new("rights", NOBODY);
-    let sleeper = Sleeper::of(NOBODY, &rooms.ours());
+    let tmpfs = Tmpfs::new("rights", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.ours());
     let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
     assert_eq!(child.user().uid, NOBODY);
 
     // Where the user may write, the file belongs to the user from the start and is closed to others, whatever our umask
     // is.
-    child.enter(&rooms.theirs()).expect("its directory");
+    child.enter(&tmpfs.theirs()).expect("its directory");
     child.write_whole(".aside", "made", b"bytes").expect("it may");
-    let made = fs::metadata(rooms.theirs().join("made")).expect("the file");
+    let made = fs::metadata(tmpfs.theirs().join("made")).expect("the file");
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (NOBODY, NOBODY, 0o500));
-    assert_eq!(fs::read(rooms.theirs().join("made")).expect("root may"), b"bytes");
+    assert_eq!(fs::read(tmpfs.theirs().join("made")).expect("root may"), b"bytes");
     assert!(child.holds("made", b"bytes", |_| false).expect("it may read"));
     assert!(!child.holds("made", b"bytez", |_| false).expect("it may read"));
     let entered = child.make("inner".as_ref()).expect("it may");
     assert_eq!((entered.uid, entered.mode & 0o7777), (u64::from(NOBODY), 0o700));
 
     // Where the user may not write, root's rights don't help.
-    for directory in [rooms.ours(), PathBuf::from("/etc")] {
+    for directory in [tmpfs.ours(), PathBuf::from("/etc")] {
         child.enter(&directory).expect("all may enter");
         assert!(refused(child.create("new")) && refused(child.make("new".as_ref())) && refused(child.stamp("new")));
         assert!(!directory.join("new").exists());
     }
-    fs::write(rooms.ours().join("canary"), "kept").expect("ours");
-    child.enter(&rooms.ours()).expect("all may enter");
+    fs::write(tmpfs.ours().join("canary"), "kept").expect("ours");
+    child.enter(&tmpfs.ours()).expect("all may enter");
     assert!(refused(child.unlink("canary")) && refused(child.rename("canary", "gone")));
     // The user may not write to the target's working directory either.
     child.enter_cwd().expect("its own");
     assert!(refused(child.create("new")));
-    fs::set_permissions(rooms.ours(), PermissionsExt::from_mode(0o700)).expect("ours");
-    assert!(refused(child.enter(&rooms.ours().join("below"))));
+    fs::set_permissions(tmpfs.ours(), PermissionsExt::from_mode(0o700)).expect("ours");
+    assert!(refused(child.enter(&tmpfs.ours().join("below"))));
 }
 
 #[test]
@@ -150,23 +150,23 @@ fn no_name_in_the_target_leads_out_of_it() {
         return;
     }
     let _alone = alone();
-    let rooms = Rooms::new("links", NOBODY);
-    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let tmpfs = Tmpfs::new("links", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.theirs());
     let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
-    let canary = rooms.ours().join("canary");
+    let canary = tmpfs.ours().join("canary");
     fs::write(&canary, "kept").expect("ours");
     fs::set_permissions(&canary, PermissionsExt::from_mode(0o600)).expect("ours");
-    symlink(&canary, rooms.theirs().join("link")).expect("a link");
-    child.enter(&rooms.theirs()).expect("its directory");
+    symlink(&canary, tmpfs.theirs().join("link")).expect("a link");
+    child.enter(&tmpfs.theirs()).expect("its directory");
     let exists = |e: io::Error| e.kind() == io::ErrorKind::AlreadyExists;
     assert!(child.create("link").is_err_and(exists));
     assert!(child.stamp("link").is_err() && child.holds("link", b"kept", |_| true).is_err());
     assert_eq!(fs::read(&canary).expect("ours"), b"kept");
     // Links in /proc lead to what the child holds, which is ours.
     for link in ["/proc/self/root", "/proc/self/cwd", "/proc/self/fd/3"] {
-        symlink(link, rooms.theirs().join("magic")).expect("a link");
-        assert!(child.enter(&rooms.theirs().join("magic")).is_err(), "{link}");
-        fs::remove_file(rooms.theirs().join("magic")).expect("ours");
+        symlink(link, tmpfs.theirs().join("magic")).expect("a link");
+        assert!(child.enter(&tmpfs.theirs().join("magic")).is_err(), "{link}");
+        fs::remove_file(tmpfs.theirs().join("magic")).expect("ours");
     }
 }
 
@@ -177,8 +177,8 @@ fn the_child_holds_nothing_of_ours() {
         return;
     }
     let _alone = alone();
-    let rooms = Rooms::new("holds", NOBODY);
-    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let tmpfs = Tmpfs::new("holds", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.theirs());
     let ours = fs::File::open("/etc/shadow").or_else(|_| fs::File::open("/etc/passwd")).expect("a file of root's");
     let child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
     let mut seen = 0;
@@ -235,8 +235,8 @@ fn nobody_looks_into_the_child_between_its_change_of_user_and_the_next_call() {
         eprintln!("as_target, {CASE}: skipped, {SUID_DUMPABLE}: {e}");
         return;
     }
-    let rooms = Rooms::new("dumpable", NOBODY);
-    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let tmpfs = Tmpfs::new("dumpable", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.theirs());
     let target = sleeper.target();
     let (to_us, from_child) = std::sync::mpsc::channel();
     // A filter applies to its thread, and to the children of that thread.
@@ -379,11 +379,11 @@ fn a_child_that_its_user_kills_or_stops_is_an_error() {
     }
     // The children of other tests have another user.
     const OTHER: u32 = 65_001;
-    let rooms = Rooms::new("signals", OTHER);
+    let tmpfs = Tmpfs::new("signals", OTHER);
     for (signal, limit) in [("-KILL", LIMIT), ("-STOP", Duration::from_secs(1))] {
-        let sleeper = Sleeper::of(OTHER, &rooms.theirs());
+        let sleeper = Sleeper::of(OTHER, &tmpfs.theirs());
         let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
-        child.enter(&rooms.theirs()).expect("its directory");
+        child.enter(&tmpfs.theirs()).expect("its directory");
         let found = helpers(OTHER);
         let [helper] = found[..] else { panic!("one child: {found:?}") };
         let mut kill = Command::new("kill");

@@ -103,10 +103,10 @@ impl<W: Write> Page<'_, W> {
             facts.push("stopped".to_owned());
         }
         let facts = facts.join("   ");
-        let room = self.style.width.saturating_sub(facts.chars().count() + 3);
+        let columns = self.style.width.saturating_sub(facts.chars().count() + 3);
         // The end of a command says what it does: if little of it would fit, the facts get a row of their own.
-        if room >= COMMAND || command.chars().count() <= room {
-            writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, room)))?;
+        if columns >= COMMAND || command.chars().count() <= columns {
+            writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, columns)))?;
         } else {
             writeln!(
                 self.out,
@@ -247,9 +247,9 @@ impl<W: Write> Page<'_, W> {
     fn line(&mut self, line: &Line, widest: Bytes) -> io::Result<()> {
         let bar = self.bar(line, widest);
         let column = 4 + NAME + 12 + self.bar_width() + 2;
-        let room = self.style.width.saturating_sub(column);
-        let (column, room) = if room < NOTE { (8, self.style.width - 8) } else { (column, room) };
-        let mut notes = wrapped(&self.note(line), room).into_iter();
+        let columns = self.style.width.saturating_sub(column);
+        let (column, columns) = if columns < NOTE { (8, self.style.width - 8) } else { (column, columns) };
+        let mut notes = wrapped(&self.note(line), columns).into_iter();
         let beside = if column == 8 { String::new() } else { notes.next().unwrap_or_default() };
         let pad = if beside.is_empty() { 0 } else { self.bar_width() - bar.chars().count() + 2 };
         let text = format!("    {:<w$}{:>10}  ", line.name, line.resident.to_string(), w = NAME);

@@ -16,7 +16,7 @@ use plimsoll_facts::ending;
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::collect::{MappingDetail, Regions, Series, take};
+use plimsoll_observer::collect::{MappingDetail, Regions, Series, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::source::hotspot;
 use plimsoll_observer::verdict::{Verdict, judge};
@@ -338,7 +338,7 @@ impl Sampler {
             return false;
         }
         let before = processor_time();
-        let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
+        let taken = take_snapshot(self.pid, Regions::AsNeeded, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
         self.queried_rss = rss.total();
         self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);
@@ -369,7 +369,7 @@ impl Sampler {
         snapshot.booked = snapshot.booked.zip(booked).map(|(since, now)| BookedSince { now, ..since });
         let before = processor_time();
         let figures = if full { MappingDetail::Whole } else { MappingDetail::Pages };
-        let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
+        let read = self.series.update(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
         let spent = processor_time().saturating_sub(before);
         let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));
         self.lines_at = saved + spent * LINES * self.share;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, LOOK};
@@ -242,7 +242,8 @@ fn made(content: Content, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) ->
 
 /// The process as it is now, compared with the baseline of the rounds.
 fn explanation(of: &Published, deadline: Deadline) -> Result<Explanation, Failure> {
-    let mut snapshot = take(of.identity.pid, Regions::AsNeeded, deadline).map_err(|refusal| Failure(refusal.0))?;
+    let mut snapshot =
+        take_snapshot(of.identity.pid, Regions::AsNeeded, deadline).map_err(|refusal| Failure(refusal.0))?;
     snapshot.baseline.clone_from(&of.baseline);
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::snapshot::{HeapPart, Snapshot};
-use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::{Ledger, LineId};
 use plimsoll_observer::source::hotspot;
 use plimsoll_process::foreign::{Deadline, LOOK};
@@ -214,7 +214,7 @@ impl Runner<'_> {
             running.figures.insert(Metric::Cpu, seconds);
         }
         let Some(pid) = moment.largest else { return };
-        let Ok(snapshot) = take(pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return };
+        let Ok(snapshot) = take_snapshot(pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return };
         let ledger = Ledger::of(&snapshot);
         let kept_free = [HeapPart::Cached, HeapPart::Dirty, HeapPart::Muzzy];
         let opened = snapshot.opened.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));

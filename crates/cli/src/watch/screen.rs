@@ -26,7 +26,7 @@ pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     let worker = Worker::start(plan)?;
     let mut screen = Screen::enter().map_err(failed)?;
     let mut state = State { has_list: plan.pid.is_none(), ..State::default() };
-    let ended = go_on(&mut screen, &mut state, &worker, &signals, draw::Ink::new(has_colours));
+    let ended = event_loop(&mut screen, &mut state, &worker, &signals, draw::Ink::new(has_colours));
     screen.leave();
     // If a recording was running, its last message appears on the normal screen.
     let was_recording = state.is_recording;
@@ -48,7 +48,13 @@ pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     ended.map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
-fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Signals, ink: draw::Ink) -> io::Result<()> {
+fn event_loop(
+    screen: &mut Screen,
+    state: &mut State,
+    worker: &Worker,
+    signals: &Signals,
+    ink: draw::Ink,
+) -> io::Result<()> {
     loop {
         screen.terminal.draw(|frame| draw::draw(state, ink, frame.area(), frame.buffer_mut()))?;
         let stdin = io::stdin();
@@ -69,7 +75,7 @@ fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Sign
         // The reports are taken after the event is cleared, so none is missed.
         worker::clear(&worker.reported);
         while let Ok(report) = worker.reports.try_recv() {
-            if take(state, worker, report) {
+            if apply_report(state, worker, report) {
                 return Ok(());
             }
         }
@@ -93,7 +99,7 @@ fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Sign
 }
 
 /// Puts a report into the state. Returns whether the worker is done.
-fn take(state: &mut State, worker: &Worker, report: Report) -> bool {
+fn apply_report(state: &mut State, worker: &Worker, report: Report) -> bool {
     match report {
         Report::Facts(facts) => {
             if let Some(baseline) = state.add(*facts) {
@@ -115,5 +121,5 @@ fn take(state: &mut State, worker: &Worker, report: Report) -> bool {
 fn suspend(screen: &mut Screen) -> io::Result<()> {
     screen.leave();
     sys::stop();
-    screen.again()
+    screen.enter_screen()
 }

@@ -27,12 +27,12 @@ impl Screen {
         }));
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         let mut screen = Screen { terminal };
-        screen.again()?;
+        screen.enter_screen()?;
         Ok(screen)
     }
 
     /// Takes the terminal, at the start and after a stop.
-    pub fn again(&mut self) -> io::Result<()> {
+    pub fn enter_screen(&mut self) -> io::Result<()> {
         ENTERED.store(true, Ordering::SeqCst);
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK};
 use plimsoll_process::proc::Target;
 use plimsoll_segment::Header;
@@ -79,7 +79,7 @@ fn a_replaced_file_is_read_through_its_mapping() {
     // `explain` reads mapped files by other code. A FIFO may lie at the path, too.
     let number = pid.parse().expect("a PID");
     let mapped = || {
-        let snapshot = take(number, Regions::AsNeeded, Deadline::after(LOOK)).expect("a snapshot");
+        let snapshot = take_snapshot(number, Regions::AsNeeded, Deadline::after(LOOK)).expect("a snapshot");
         let vma = snapshot.vmas.iter().find(|vma| vma.name.ends_with("/libtwin.so")).expect("it is mapped").clone();
         let target = Target::open(number, Deadline::after(LOOK)).expect("it runs");
         target.mapped(&vma, FileKind::Object).expect("root may").read().expect("root may")

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_process::foreign::{Deadline, FileKind, Requirements, open};
 
 use crate::commands::{LIMIT, Running, libc_file};
@@ -32,7 +32,7 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     // Each answer takes two seconds, and a FIFO replaces the library.
     let (_target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
     let began = Instant::now();
-    let taken = take(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
+    let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
     let took = began.elapsed();
     let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
     let snapshot = taken.expect("a snapshot");
@@ -80,7 +80,7 @@ fn a_file_system_that_drips_is_read_until_the_deadline() {
     let scratch = Scratch::new("drip");
     let Some((_target, pid, _)) = on_fuse(&scratch, 500) else { return };
     let began = Instant::now();
-    let taken = take(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
+    let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
     let took = began.elapsed();
     let snapshot = taken.expect("a snapshot");
     assert!(took < DEADLINE + MARGIN, "{took:?}");

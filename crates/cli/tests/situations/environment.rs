@@ -165,8 +165,10 @@ fn what_fits_into_an_address_space_fits_with_the_tracker() {
         let is_aside = mib << 20 < 60_000_000;
         let alone = if is_aside { mib } else { mib - TAKEN };
         // Without the tracker, code, stack and libc of the program are below 4 MiB, a thread's stack and guard above 8.
-        let room = alone - 4;
-        for (threads, blocks) in [(room * 10 / 86, 0), (0, blocks(room)), (room * 5 / 86, blocks(room / 2))] {
+        let free_kib = alone - 4;
+        for (threads, blocks) in
+            [(free_kib * 10 / 86, 0), (0, blocks(free_kib)), (free_kib * 5 / 86, blocks(free_kib / 2))]
+        {
             let dir = fresh_dir(name);
             let plain = Observed::watch(row(alone, threads, blocks).command(&program, None, &dir), None);
             let more = Observed::watch(row(mib, threads, blocks).command(&program, None, &dir), None);

@@ -40,7 +40,7 @@ pub enum Regions<'n> {
 const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
 /// `deadline` is the command's limit for all sources together.
-pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
+pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(Seen::now().absent(pid)),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),

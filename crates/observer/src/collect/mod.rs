@@ -18,5 +18,5 @@ mod new_memory;
 mod second;
 mod series;
 
-pub use first::{Refusal, Regions, take};
+pub use first::{Refusal, Regions, take_snapshot};
 pub use series::{MappingDetail, Series};

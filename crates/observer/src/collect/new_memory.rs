@@ -23,7 +23,13 @@ const HEAP: u64 = 64 << 20;
 const IS_MMAPPED: u64 = 2;
 
 /// `threads` is the current number of threads.
-pub(super) fn follow(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma], threads: u64) {
+pub(super) fn update_owners(
+    target: &Target,
+    memory: &impl Memory,
+    snapshot: &mut Snapshot,
+    before: &[Vma],
+    threads: u64,
+) {
     let moved = before.len() != snapshot.vmas.len()
         || before.iter().zip(&snapshot.vmas).any(|(old, new)| old.range != new.range || old.writable != new.writable);
     if threads != snapshot.threads.len() as u64 {
@@ -122,11 +128,11 @@ fn present<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma) -> Op
 }
 
 fn block<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma, end: Avma) -> Option<AddressRange> {
-    let room = end.0.checked_sub(at.0).filter(|room| *room >= PAGE)?;
+    let length = end.0.checked_sub(at.0).filter(|length| *length >= PAGE)?;
     let head = present(pages, memory, at)?;
     let (before, field) = (word_at(&head, 0)?, word_at(&head, 8)?);
     let size = field & !7;
-    let fits = before == 0 && field & 7 == IS_MMAPPED && size >= PAGE && size.is_multiple_of(PAGE) && size <= room;
+    let fits = before == 0 && field & 7 == IS_MMAPPED && size >= PAGE && size.is_multiple_of(PAGE) && size <= length;
     fits.then(|| AddressRange::sized(at, Bytes(size)))
 }
 

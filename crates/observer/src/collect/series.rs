@@ -71,7 +71,7 @@ impl Series {
 
     /// Updates the mappings and the process of `snapshot`; its cgroup is a separate reading. On an error, the process
     /// is gone and the snapshot isn't valid for any moment.
-    pub fn again(
+    pub fn update(
         &mut self,
         target: &Target,
         snapshot: &mut Snapshot,
@@ -97,7 +97,7 @@ impl Series {
             None => self.whole(target, snapshot, &mut gaps)?,
         };
         if let Ok(memory) = Live::open(target) {
-            new_memory::follow(target, &memory, snapshot, &before, threads);
+            new_memory::update_owners(target, &memory, snapshot, &before, threads);
             self.direct_buffers(target, snapshot, &memory);
         }
         if snapshot.residency.is_none() {

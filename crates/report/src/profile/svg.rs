@@ -152,15 +152,15 @@ impl Picture<'_> {
     }
 
     fn head(&self, out: &mut dyn Write, height: f64, left_out: usize) -> io::Result<()> {
-        let room = ((WIDTH - 2.0 * MARGIN) / CHARACTER) as usize;
+        let characters = ((WIDTH - 2.0 * MARGIN) / CHARACTER) as usize;
         let title = if self.title.is_empty() { "Flame graph" } else { self.title };
         // The font of the title is a fifth larger, and the search field is beside the title.
         writeln!(
             out,
             r#"<text class="title" x="{MARGIN}" y="22">{}</text>"#,
-            escaped(&shortened(title, room * 5 / 9))
+            escaped(&shortened(title, characters * 5 / 9))
         )?;
-        writeln!(out, r#"<text x="{MARGIN}" y="41">{}</text>"#, escaped(&words::cut(&self.subtitle, room)))?;
+        writeln!(out, r#"<text x="{MARGIN}" y="41">{}</text>"#, escaped(&words::cut(&self.subtitle, characters)))?;
         let mut x = MARGIN;
         for (class, words) in self.legend.iter().filter(|(class, _)| self.has(class)) {
             writeln!(out, r#"<rect class="{class}" x="{x:.1}" y="50" width="14" height="11" rx="2"/>"#)?;
@@ -282,15 +282,15 @@ impl Picture<'_> {
 }
 
 /// A title that is too long for the picture keeps its end, which names the process.
-fn shortened(title: &str, room: usize) -> String {
+fn shortened(title: &str, characters: usize) -> String {
     let (long, end) = title.rfind(", pid ").map_or((title, ""), |at| title.split_at(at));
-    let end = words::cut(end, room / 2);
-    words::cut(long, room - end.chars().count()) + &end
+    let end = words::cut(end, characters / 2);
+    words::cut(long, characters - end.chars().count()) + &end
 }
 
 /// The name in a narrow box: a Java name loses its package first. The script does the same.
-fn fitted(name: &str, room: usize) -> String {
-    if name.chars().count() <= room {
+fn fitted(name: &str, characters: usize) -> String {
+    if name.chars().count() <= characters {
         return name.to_string();
     }
     let mut rest = name;
@@ -303,7 +303,7 @@ fn fitted(name: &str, room: usize) -> String {
         rest = after;
     }
     // Only a prefix that ends at a class is a package: `libc.so.6` has none.
-    words::cut(if rest.starts_with(|c: char| c.is_ascii_uppercase()) { rest } else { name }, room)
+    words::cut(if rest.starts_with(|c: char| c.is_ascii_uppercase()) { rest } else { name }, characters)
 }
 
 /// Escapes text for text nodes and attributes of XML. `words::printable` has already removed most characters that XML

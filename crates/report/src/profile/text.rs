@@ -251,8 +251,8 @@ fn entry(
 ) -> io::Result<()> {
     // Limits the indentation, so that deep branching leaves columns for names.
     let level = (2 * level).min(WIDTH / 3);
-    let room = WIDTH.saturating_sub(indent + level).max(20);
-    for (i, line) in wrap(names, room).iter().enumerate() {
+    let columns = WIDTH.saturating_sub(indent + level).max(20);
+    for (i, line) in wrap(names, columns).iter().enumerate() {
         match i {
             0 => writeln!(out, "{}{:level$}{line}", figures.line(value), "")?,
             _ => writeln!(out, "{:indent$}{:level$}{line}", "", "")?,
@@ -262,13 +262,13 @@ fn entry(
 }
 
 /// Joins names by › and breaks lines between names; a name wider than a line is cut.
-fn wrap(names: &[String], room: usize) -> Vec<String> {
+fn wrap(names: &[String], columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for (i, name) in names.iter().enumerate() {
-        let name = words::cut(name, room.saturating_sub(2));
+        let name = words::cut(name, columns.saturating_sub(2));
         let (wide, joint) = (name.chars().count(), if i == 0 { "" } else { " › " });
-        if i > 0 && used + 3 + wide > room {
+        if i > 0 && used + 3 + wide > columns {
             lines.push(format!("› {name}"));
             used = 2 + wide;
         } else {
@@ -300,9 +300,9 @@ fn lines(out: &mut dyn Write, view: &View, by: GroupBy, all: bool) -> io::Result
             others.iter().zip(&widths).map(|(c, width)| format!("{:>width$}", amount(&bare(*c), values[*c].amount)));
         figures.line(values[view.column]) + &others.collect::<String>()
     };
-    let room = WIDTH.saturating_sub(figures.head().chars().count() + widths.iter().sum::<usize>() + 2).max(20);
+    let columns = WIDTH.saturating_sub(figures.head().chars().count() + widths.iter().sum::<usize>() + 2).max(20);
     for group in &groups[..shown] {
-        writeln!(out, "{}  {}", figures_of(&group.values), words::cut(&group.name, room))?;
+        writeln!(out, "{}  {}", figures_of(&group.values), words::cut(&group.name, columns))?;
     }
     if shown < groups.len() {
         let mut rest = vec![Value::default(); profile.columns.len()];

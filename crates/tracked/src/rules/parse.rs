@@ -167,21 +167,21 @@ fn split(text: &str, separator: char) -> Vec<String> {
 
 fn lines(file: usize, source: &str, text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    let mut goes_on = false;
+    let mut continues = false;
     for (i, raw) in text.lines().enumerate() {
         let comment = raw.match_indices('#').find(|(at, _)| raw[..*at].chars().last().is_none_or(char::is_whitespace));
         let text = comment.map_or(raw, |(at, _)| &raw[..at]).trim();
         if text.is_empty() {
             continue;
         }
-        match lines.last_mut().filter(|_| goes_on) {
+        match lines.last_mut().filter(|_| continues) {
             Some(line) => {
                 line.text.push(' ');
                 line.text.push_str(text);
             }
             None => lines.push(Line { file, source: source.into(), number: i + 1, text: text.into() }),
         }
-        goes_on = text.ends_with(['|', ',']);
+        continues = text.ends_with(['|', ',']);
     }
     lines
 }

@@ -134,8 +134,8 @@ impl Connection {
 
     fn read(&mut self, rules: &Hello, now: Instant) -> Outcome {
         let mut buffer = [0; http::MOST_HEAD];
-        let room = http::MOST_HEAD - self.input.len();
-        match recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
+        let most = http::MOST_HEAD - self.input.len();
+        match recv(&self.socket, &mut buffer[..most], RecvFlags::DONTWAIT) {
             Ok((0, _)) if self.input.is_empty() => Outcome::Closed,
             Ok((0, _)) => {
                 self.has_finished = true;

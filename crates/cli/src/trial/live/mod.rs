@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::snapshot::Snapshot;
-use plimsoll_observer::collect::{Refusal, Regions, take};
+use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Effort, Verdict, judge};
 use plimsoll_process::foreign::{Deadline, LOOK};
@@ -115,7 +115,7 @@ struct Advised {
 impl Live {
     fn open(pid: u32, idle: Duration) -> Result<Live, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| Seen::now().absent(pid))?;
-        let snapshot = take(pid, Regions::AsNeeded, target.deadline()).map_err(|Refusal(reason)| reason)?;
+        let snapshot = take_snapshot(pid, Regions::AsNeeded, target.deadline()).map_err(|Refusal(reason)| reason)?;
         let ledger = Ledger::of(&snapshot);
         let verdicts = judge(&snapshot, &ledger);
         let trial = LiveTrial {

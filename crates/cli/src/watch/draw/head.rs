@@ -54,8 +54,8 @@ fn title(canvas: &mut Canvas<'_>, one: &Watched) {
         parts.remove(if parts.len() > 2 { 2 } else { 1 });
         right = parts.join("  ");
     }
-    let room = canvas.width().saturating_sub(right.chars().count() + 2);
-    canvas.put(0, 0, room, &without_folder(&facts.title), canvas.ink.bold());
+    let columns = canvas.width().saturating_sub(right.chars().count() + 2);
+    canvas.put(0, 0, columns, &without_folder(&facts.title), canvas.ink.bold());
     let end = canvas.width();
     canvas.put_right(0, end, &right, PLAIN);
 }

@@ -104,8 +104,8 @@ impl<M: Memory> Headers<'_, M> {
             return None;
         }
         if at < self.start || at + 8 > self.start + self.filled as u64 {
-            let goes_on = at < self.start + self.filled as u64 + PAGE;
-            self.ahead = if goes_on { (2 * self.ahead).min(WINDOW) } else { PAGE as usize };
+            let is_next = at < self.start + self.filled as u64 + PAGE;
+            self.ahead = if is_next { (2 * self.ahead).min(WINDOW) } else { PAGE as usize };
             let mut end = at / PAGE * PAGE;
             while end < self.limit
                 && end - at / PAGE * PAGE < self.ahead as u64

@@ -223,11 +223,11 @@ fn serve(plan: &mut Plan<'_>) {
         let mut passed = None;
         let done = {
             let Some((op, rest)) = plan.request.get(..length).and_then(|packet| packet.split_first()) else { break };
-            let room = plan.answer.get_mut(HEAD..).unwrap_or_default();
+            let answer = plan.answer.get_mut(HEAD..).unwrap_or_default();
             let mut call = Call {
                 plan: (plan.root, plan.cwd),
                 state: &mut state,
-                room,
+                answer,
                 payload: &mut payload,
                 passed: &mut passed,
             };
@@ -284,7 +284,7 @@ fn reply(
 struct Call<'c, 'p> {
     plan: (BorrowedFd<'p>, Option<BorrowedFd<'p>>),
     state: &'c mut ChildState,
-    room: &'c mut [u8],
+    answer: &'c mut [u8],
     payload: &'c mut usize,
     passed: &'c mut Option<OwnedFd>,
 }
@@ -362,9 +362,9 @@ impl Call<'_, '_> {
                 Ok(Facts::of(&stat))
             }
             Op::Read => {
-                let room = self.room.get_mut(..CHUNK).ok_or(Errno::INVAL)?;
+                let chunk = self.answer.get_mut(..CHUNK).ok_or(Errno::INVAL)?;
                 let file = self.state.file.as_ref().ok_or(Errno::BADF)?;
-                *self.payload = rustix::io::read(file, room)?;
+                *self.payload = rustix::io::read(file, chunk)?;
                 Ok(Facts::default())
             }
             Op::Touch => {
@@ -427,8 +427,8 @@ impl Call<'_, '_> {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes_with_nul();
-            let room = self.room.get_mut(*self.payload..*self.payload + name.len()).ok_or(Errno::OVERFLOW)?;
-            room.copy_from_slice(name);
+            let entry = self.answer.get_mut(*self.payload..*self.payload + name.len()).ok_or(Errno::OVERFLOW)?;
+            entry.copy_from_slice(name);
             *self.payload += name.len();
             if entries.is_buffer_empty() {
                 break;

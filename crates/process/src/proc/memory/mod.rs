@@ -109,9 +109,9 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         let word = match self.words.get(index) {
             Some(word) => *word,
             None => {
-                let goes_on = page == self.first.wrapping_add(self.words.len() as u64);
+                let is_next = page == self.first.wrapping_add(self.words.len() as u64);
                 let length =
-                    if goes_on { (self.words.len() * 2).clamp(FIRST_WINDOW, LAST_WINDOW) } else { FIRST_WINDOW };
+                    if is_next { (self.words.len() * 2).clamp(FIRST_WINDOW, LAST_WINDOW) } else { FIRST_WINDOW };
                 self.words.resize(length, 0);
                 self.first = page;
                 if !self.memory.pagemap(page, &mut self.words) {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_right_too_many_and_the_environment_s_pager_is_not_run() {
+    fn one_right_too_many_and_the_environments_pager_is_not_run() {
         assert!(ordinary().are_ordinary());
         for (what, rights) in [
             ("root", Rights { users: [0, 0], ..ordinary() }),

@@ -38,7 +38,7 @@ fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
 }
 
 #[test]
-fn a_recording_is_shown_by_what_the_user_asks_for() {
+fn a_recording_is_shown_by_what_the_user_requests() {
     let (before, after) =
         (recorded("before", true, ["100000", "10", "0"]), recorded("after", true, ["100000", "10", "7"]));
     let start = "^Allocates\\.doStart$";

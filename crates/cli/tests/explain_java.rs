@@ -251,7 +251,7 @@ fn a_heap_that_grew_for_a_peak() {
 
 /// G1 with settings that keep all memory; the remedy is typed as it is printed.
 #[test]
-fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
+fn what_g1_gives_back_is_within_the_remedys_bounds() {
     for jdk in jdks() {
         let fixture = start(jdk, "HeapUnused", &["-XX:+UseG1GC", "-Xmx512m", "-XX:MaxHeapFreeRatio=100"], &["300"]);
         let before = fixture.explained();
@@ -272,7 +272,7 @@ fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
 
 /// Other JVMs are not tested here: the books of an attach do not depend on them, and each costs seconds.
 #[test]
-fn blocks_from_before_an_attach_are_told_from_those_since() {
+fn blocks_from_before_an_attach_are_separate_from_those_since() {
     let jdks: Vec<&Jdk> = jdks().iter().filter(|jdk| jdk.major != 21).collect();
     for jdk in jdks {
         let folder = fresh(&format!("attached-{}", jdk.major));

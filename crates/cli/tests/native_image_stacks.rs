@@ -145,12 +145,12 @@ fn one_program_stripped_symbolised_and_with_frame_pointers() {
     // grows.
     let of_app = |sites: &[Site]| -> BTreeSet<Vec<(String, u64)>> {
         let methods = |s: &Site| s.frames.iter().filter(|(f, _)| f == "app").map(|(_, at)| names.method(*at)).collect();
-        let is_told = |s: &&Site| {
+        let is_repeatable = |s: &&Site| {
             let methods: Vec<String> = methods(s);
             let of_the_moment = |m: &String| m.ends_with(".park") || m.starts_with("HeapChunkProvider.");
             methods.iter().any(|m| m.starts_with("App.")) && !methods.iter().any(of_the_moment)
         };
-        sites.iter().filter(is_told).map(|s| s.frames.clone()).collect()
+        sites.iter().filter(is_repeatable).map(|s| s.frames.clone()).collect()
     };
     let (a, b) = (of_app(&with), of_app(&without));
     assert!(a.len() >= 8, "{} stacks through App", a.len());

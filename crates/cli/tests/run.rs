@@ -200,7 +200,7 @@ fn the_report_is_of_this_run_and_goes_where_it_is_sent() {
 }
 
 #[test]
-fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
+fn what_cannot_be_started_or_tracked_is_reported_in_one_line() {
     let workspace = Workspace::new("refused");
     let one_line = |out: &Output| {
         let stderr = text(&out.stderr);
@@ -461,7 +461,7 @@ fn doctor_finds_the_tracker_working() {
 
 /// A script reads the checks from JSON: each has an id, and what does not work a remedy.
 #[test]
-fn doctor_s_json_says_what_works() {
+fn doctors_json_says_what_works() {
     let workspace = Workspace::new("doctor-json");
     let doctor = |before: &[&str]| {
         let plimsoll = workspace.plimsoll(&["doctor", "--format", "json"]);
@@ -589,7 +589,7 @@ fn the_report_is_of_the_last_program_under_the_pid() {
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one from the
 /// way out, of sizes that name the level.
 #[test]
-fn a_program_s_own_categories_nest() {
+fn a_programs_own_categories_nest() {
     const SOURCE: &str = r#"
 #include <plimsoll.h>
 #include <stdio.h>

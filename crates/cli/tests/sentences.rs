@@ -108,7 +108,7 @@ fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
 /// A recording is written to a temporary file and renamed: without a check, root would replace /dev/null by a regular
 /// file.
 #[test]
-fn a_recording_takes_the_place_of_nothing_but_a_file() {
+fn a_recording_replaces_nothing_but_a_file() {
     let workspace = Workspace::new("odd-files");
     let path = |name: &str| workspace.0.join(name).to_str().unwrap().to_owned();
     std::fs::create_dir(path("folder")).unwrap();

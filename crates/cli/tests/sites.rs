@@ -181,7 +181,7 @@ fn stack_with<'a>(report: &'a Value, function: &str) -> &'a Value {
 }
 
 /// The stack has these functions in this order, from the innermost outwards, perhaps with others in between.
-fn goes_through(site: &Value, order: &[&str]) {
+fn has_in_order(site: &Value, order: &[&str]) {
     let all = functions(site);
     let mut rest = all.iter();
     for name in order {
@@ -192,11 +192,11 @@ fn goes_through(site: &Value, order: &[&str]) {
 #[test]
 fn exceptions_thrown_through_tracked_frames() {
     let (report, ..) = way("exceptions");
-    goes_through(stack_with(&report, "thrower"), &["thrower", "between", "catcher", "exceptions", "main"]);
+    has_in_order(stack_with(&report, "thrower"), &["thrower", "between", "catcher", "exceptions", "main"]);
     // The exceptions themselves were allocated and freed again.
     let sites = report["sites"].as_array().expect("sites");
     let thrown = sites.iter().find(|s| functions(s).iter().any(|f| f == "__cxa_allocate_exception")).expect("a throw");
-    goes_through(thrown, &["__cxa_allocate_exception", "thrower", "between"]);
+    has_in_order(thrown, &["__cxa_allocate_exception", "thrower", "between"]);
     assert_eq!((number(thrown, "live_count"), number(thrown, "cumulative_count")), (0, 100));
 }
 
@@ -213,26 +213,26 @@ fn a_recursion_of_ten_thousand_frames_is_cut_and_says_so() {
 fn a_handler_on_a_stack_of_its_own_shows_what_it_interrupted() {
     let (report, ..) = way("alternate");
     let site = stack_with(&report, "in_handler");
-    goes_through(site, &["in_handler", "__restore_rt", "interrupted", "alternate", "main"]);
+    has_in_order(site, &["in_handler", "__restore_rt", "interrupted", "alternate", "main"]);
 }
 
 #[test]
 fn coroutines_keep_their_own_stacks_apart() {
     let (report, ..) = way("coroutines");
-    goes_through(stack_with(&report, "first_leaf"), &["first_leaf", "first_body"]);
-    goes_through(stack_with(&report, "second_leaf"), &["second_leaf", "second_body"]);
+    has_in_order(stack_with(&report, "first_leaf"), &["first_leaf", "first_body"]);
+    has_in_order(stack_with(&report, "second_leaf"), &["second_leaf", "second_body"]);
     for (leaf, other) in [("first_leaf", "second_body"), ("second_leaf", "first_body")] {
         assert!(!functions(stack_with(&report, leaf)).iter().any(|f| f == other), "{leaf} below {other}");
     }
 }
 
 #[test]
-fn generated_code_has_its_name_and_what_took_its_place_has_both() {
+fn generated_code_has_its_name_and_code_at_a_reused_address_has_both() {
     let (report, ..) = way("jit");
-    goes_through(stack_with(&report, "jit_stays"), &["jit_stays", "call_jitted", "jit", "main"]);
+    has_in_order(stack_with(&report, "jit_stays"), &["jit_stays", "call_jitted", "jit", "main"]);
     let frame = |s: &Value| s["frames"][0]["kind"].as_str().map(String::from);
     assert_eq!(frame(stack_with(&report, "jit_stays")).as_deref(), Some("jit"));
-    goes_through(stack_with(&report, "one of: jit_round_1 | jit_round_0"), &["call_jitted", "main"]);
+    has_in_order(stack_with(&report, "one of: jit_round_1 | jit_round_0"), &["call_jitted", "main"]);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn calls_of_mmap_are_counted_by_stack() {
         let words: Vec<&str> = line.split(' ').collect();
         let ["mapped", leaf, count, bytes] = words[..] else { continue };
         let site = stack_with(&report, leaf);
-        goes_through(site, &[leaf, "mappings", "main"]);
+        has_in_order(site, &[leaf, "mappings", "main"]);
         let found = (number(site, "mapped_count").to_string(), number(site, "mapped_bytes").to_string());
         assert_eq!(found, (count.to_string(), bytes.to_string()), "{leaf}");
         compared += 1;
@@ -455,7 +455,7 @@ fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value 
     let leaf = printed[0].split(' ').nth(1).expect("a leaf").to_string();
     let sites = report["sites"].as_array().expect("sites");
     let biggest = sites.iter().filter(|s| is_leaf(s, &leaf)).max_by_key(|s| number(s, "live_bytes")).expect("a site");
-    goes_through(biggest, callers);
+    has_in_order(biggest, callers);
     let pid = tracked.child.id();
     tracked.end();
     tidy(pid);
@@ -493,8 +493,8 @@ fn go_with_cgo() {
     let report = other_language("go-run", &mut Command::new(&program), &callers);
     let mut ends = Vec::new();
     for site in report["sites"].as_array().expect("sites").iter().filter(|s| is_leaf(s, "c_leaf")) {
-        goes_through(site, &callers);
-        goes_through(site, &["main.outer", "runtime.goexit"]);
+        has_in_order(site, &callers);
+        has_in_order(site, &["main.outer", "runtime.goexit"]);
         assert_ne!(site["truncated"], true, "{site}");
         let main = functions(site).iter().any(|f| f == "main.main");
         ends.push((main, number(site, "live_count")));
@@ -551,7 +551,7 @@ fn buffers_of_node_have_javascript_callers() {
         assert!(all.iter().filter(big).count() >= 2, "{name}");
         for site in all.iter().filter(big) {
             assert_ne!(site["truncated"], true, "{name}: {site}");
-            goes_through(site, &["Builtins_JSEntry", "node::Start", "_start"]);
+            has_in_order(site, &["Builtins_JSEntry", "node::Start", "_start"]);
         }
         for line in &printed {
             let words: Vec<&str> = line.split(' ').collect();
@@ -568,7 +568,7 @@ fn buffers_of_node_have_javascript_callers() {
             assert_eq!((sum("live_count"), sum("requested_bytes")), (count, bytes), "{name}: {line}");
             for site in own {
                 assert_ne!(site["truncated"], true, "{name}: {site}");
-                goes_through(site, &["Builtins_JSEntry", "node::Start", "_start"]);
+                has_in_order(site, &["Builtins_JSEntry", "node::Start", "_start"]);
                 assert!(
                     names != "priceList,countDown" || named(site, "countDown") == 11,
                     "{name}: {:?}",

@@ -169,7 +169,7 @@ fn an_interrupt_does_not_end_plimsoll_below_its_pager() {
 }
 
 #[test]
-fn root_s_pager_is_less_without_its_commands_whatever_the_environment_says() {
+fn the_pager_of_root_is_less_without_its_commands_whatever_the_environment_says() {
     if !is_root() {
         // An ordinary user can't become root; `the_pager_of_an_ordinary_user_is_run` is for that user.
         return;

@@ -140,7 +140,7 @@ fn amounts(values: &[Value]) -> [i64; 3] {
 }
 
 #[test]
-fn every_jdk_s_recording_names_the_allocators() {
+fn every_jdks_recording_names_the_allocators() {
     for jdk in jdks() {
         let path = recorded(&jdk, "tlab", &TLAB_EVENTS, &["400000", "10", "3"]);
         let of = read(&path);
@@ -249,7 +249,7 @@ fn new_stacks_come_first_in_a_comparison() {
 }
 
 #[test]
-fn a_native_image_s_slow_paths_and_chunks_are_counted() {
+fn a_native_images_slow_paths_and_chunks_are_counted() {
     let jdks = jdks();
     let jdk = jdks.iter().max_by_key(|jdk| jdk.major).expect("a JDK");
     // A native image of GraalVM 25.

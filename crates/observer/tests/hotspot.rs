@@ -177,7 +177,7 @@ fn a_vm_that_must_not_be_signalled_lives_on() {
 }
 
 #[test]
-fn a_vm_in_other_pid_and_mount_namespaces_is_asked_through_proc() {
+fn a_vm_in_other_pid_and_mount_namespaces_is_queried_through_proc() {
     for jdk in jdks() {
         let program = jdk.program(
             "Quiet",

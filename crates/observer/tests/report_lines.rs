@@ -29,7 +29,7 @@ fn page(text: &str) -> String {
 }
 
 #[test]
-fn the_page_s_tables_are_current() {
+fn the_pages_tables_are_current() {
     let text = fs::read_to_string(PATH).expect("docs/report-lines.md");
     let made = page(&text);
     if std::env::var_os("BLESS").is_some() {

@@ -171,9 +171,9 @@ impl<W: Write> Page<'_, W> {
         let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
         let warnings: Vec<&Verdict> = warnings.collect();
         let state = verdicts.iter().filter(|verdict| warnings.is_empty() && verdict.id.is_state());
-        let mut is_said = false;
+        let mut has_headlines = false;
         for verdict in warnings.iter().copied().chain(state) {
-            is_said = true;
+            has_headlines = true;
             let (mark, ink) = mark(verdict);
             let width = self.style.width.max(60) - 2;
             for (index, row) in wrapped(&printable(&verdict.summary), width).iter().enumerate() {
@@ -192,7 +192,7 @@ impl<W: Write> Page<'_, W> {
                 writeln!(self.out, "{}", row.trim_end())?;
             }
         }
-        if is_said { writeln!(self.out) } else { Ok(()) }
+        if has_headlines { writeln!(self.out) } else { Ok(()) }
     }
 
     fn lines(&mut self) -> io::Result<()> {

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn java_nio_s_count_isn_t_taken_for_all_memory_of_unsafe() {
+    fn the_count_of_java_nio_is_not_taken_for_all_memory_of_unsafe() {
         let names_netty = |nio, other| {
             text_of(&history(&[(Measure::DirectBuffers, "", nio), (Measure::Committed, "Other", other)]))
                 .contains("such as Netty")

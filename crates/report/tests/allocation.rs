@@ -81,7 +81,7 @@ fn golden(name: &str, text: &str) {
 }
 
 #[test]
-fn slow_paths_are_told_by_thread_and_in_heap_chunks() {
+fn slow_paths_are_reported_by_thread_and_in_heap_chunks() {
     let of = quarkus();
     let by_calls = View::new(&of.profile, Some("slow_path"), Weight::Calls).expect("calls");
     golden("allocations.txt", &text(|out| allocation::write(out, &of, &by_calls, GroupBy::Site, false)));

@@ -214,7 +214,7 @@ fn a_mapping_that_is_cut_shares_out_its_dirty_and_its_proportional_bytes() {
 }
 
 #[test]
-fn a_terminal_gets_our_colours_and_none_of_the_target_s() {
+fn a_terminal_gets_our_colours_and_none_of_the_targets() {
     let mut out = Vec::new();
     ledger_text::write(&mut out, &shop(), Style { colour: true, width: 100 }).unwrap();
     let text = String::from_utf8(out).expect("UTF-8");

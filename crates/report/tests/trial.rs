@@ -149,7 +149,7 @@ fn the_page_is_whole_and_escapes_names() {
 }
 
 #[test]
-fn failed_requests_are_told() {
+fn failed_requests_are_reported() {
     let mut trial = trial();
     trial.runs[1].load_errors = Some(1234);
     assert!(text(&trial).contains("\nfailed requests, all rounds: arenas=2 1,234\n"), "{}", text(&trial));

@@ -118,7 +118,7 @@ fn every_pattern_for_the_vm_matches_a_function() {
 }
 
 #[test]
-fn a_launcher_s_vm_and_a_script_s_interpreter_are_found() {
+fn a_launchers_vm_and_a_scripts_interpreter_are_found() {
     let java = homes()[1].join("bin/java");
     let modules = read::modules_for_command(&java, Deadline::after(NAMES));
     let has = |end: &str| modules.iter().any(|m| m.to_string_lossy().ends_with(end));

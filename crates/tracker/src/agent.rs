@@ -173,7 +173,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     }
     existing::take_in(segment);
     // A thread that was loading an object while the tables were searched has usually finished by now.
-    patch::look_again();
+    patch::patch_new_objects();
     answer
 }
 

@@ -167,7 +167,7 @@ pub fn book(segment: Segment) -> bool {
     segment.header().end_boottime_ns.store(0, Relaxed);
     segment.header().state.store(State::Running as u32, Release);
     blocks::write_trailers(true);
-    slots::ask_for_trailers(segment, blocks::short_way_below());
+    slots::set_trailer_bound(segment, blocks::short_way_below());
     if !blocks::publish(segment) {
         return false;
     }
@@ -184,7 +184,7 @@ pub fn pass(segment: Segment) {
     Segment::withdraw();
     hook::malloc::FREE.store(libc::real(libc::Call::free) as *mut (), Release);
     blocks::write_trailers(false);
-    slots::ask_for_trailers(segment, 0);
+    slots::set_trailer_bound(segment, 0);
     segment.header().end_boottime_ns.store(os::clock_ns(Clock::Boottime), Relaxed);
     segment.header().state.store(State::Detached as u32, Release);
 }

@@ -170,7 +170,7 @@ impl Drop for Output {
 }
 
 /// Whether two processes get two names.
-pub fn tells_apart(pattern: &Path) -> bool {
+pub fn makes_distinct_names(pattern: &Path) -> bool {
     pattern.to_string_lossy().contains("%p")
 }
 

@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Failure> {
-    if pids.len() > 1 && !file::tells_apart(pattern) {
+    if pids.len() > 1 && !file::makes_distinct_names(pattern) {
         let name = words::printable(&pattern.display().to_string());
         return Err(
             format!("cannot record {} processes into one file: put %p into the name '{name}'", pids.len()).into()

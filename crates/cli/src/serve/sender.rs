@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_a_machine_can_not_leave_its_place() {
+    fn a_machine_name_cannot_change_the_requests_other_fields() {
         let parcel = Parcel { kind: ParcelKind::Pprof, target: "shop".into(), from: 1, until: 2, length: 0 };
         let path = path(&parcel, "a b&name=x\r\nHost: y");
         assert_eq!(

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_body_is_found_in_each_way() {
+    fn the_end_of_a_body_is_found_in_each_encoding() {
         let of = |text: &str| head(format!("HTTP/1.1 {text}\r\n\r\n").as_bytes());
         let found = |status, body, closes| Some(Head { status, body, closes });
         assert_eq!(of("200 OK\r\nContent-Length: 5"), found(200, Body::Length(5), false));

@@ -257,7 +257,7 @@ fn a_pause_freezes_the_picture_and_not_the_history() {
 }
 
 #[test]
-fn keys_ask_for_what_they_say() {
+fn keys_do_what_their_help_says() {
     let mut state = State { has_list: true, ..after(3) };
     assert_eq!(press(&mut state, key(KeyCode::Char('r'))), Some(Effect::Record));
     state.is_recording = true;

@@ -35,7 +35,7 @@ pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
 
 /// One round on a JVM in any environment: after the attach the books equal the program's log, and after the detach the
 /// program goes on.
-fn goes_through(java: &mut Java, context: &str) -> String {
+fn attach_and_detach(java: &mut Java, context: &str) -> String {
     let stderr = java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert!(stderr.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{stderr}");
     assert_eq!(java.send("turn"), "turned");
@@ -75,7 +75,7 @@ fn in_a_container() {
         command.env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
         let mut java = Java::start_as_it_is(command, &format!("container-{}", jdk.major));
         assert_ne!(java.pid(), java.child.id().to_string(), "it runs in namespaces of its own");
-        let stderr = goes_through(&mut java, &format!("JDK {}", jdk.major));
+        let stderr = attach_and_detach(&mut java, &format!("JDK {}", jdk.major));
         assert!(stderr.contains("/root/dev/shm/plimsoll-0/1-"), "the segment is process 1's: {stderr}");
         assert!(library(&java).starts_with("/tmp/plimsoll-0-cache/"), "{}", library(&java));
     }
@@ -107,7 +107,7 @@ fn in_a_root_of_its_own() {
     let mut java = Java::start_as_it_is(command, "root");
     let link = fs::read_link(format!("/proc/{}/root", java.pid())).expect("its root");
     assert_eq!(link, root.path());
-    goes_through(&mut java, "chroot");
+    attach_and_detach(&mut java, "chroot");
     assert!(library(&java).contains("/tmp/plimsoll-0-cache/"), "{}", library(&java));
     assert!(!Path::new("/home/.cache/plimsoll").exists(), "nothing was written outside");
 }
@@ -128,7 +128,7 @@ fn where_nothing_can_be_run_from() {
         Java::start_as_it_is(command, name)
     };
     let mut java = start("noexec", &["/tmp", "/var/tmp"]);
-    goes_through(&mut java, "noexec");
+    attach_and_detach(&mut java, "noexec");
     assert!(library(&java).starts_with("/dev/shm/plimsoll-0-cache/"), "{}", library(&java));
 
     let mut java = start("noexec-everywhere", &["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"]);
@@ -155,7 +155,7 @@ fn where_the_cache_is_full() {
     let mut command = contained(&[], mounts, &jdk.java(&[], &["Rounds"]));
     command.env("XDG_CACHE_HOME", "/tmp/small").env("HOME", "/nowhere").env_remove("PLIMSOLL_DIR");
     let mut java = Java::start_as_it_is(command, "full-cache");
-    goes_through(&mut java, "full cache");
+    attach_and_detach(&mut java, "full cache");
     assert!(library(&java).starts_with("/tmp/plimsoll-0-cache/"), "{}", library(&java));
     let left = fs::read_dir(format!("/proc/{}/root/tmp/small/plimsoll", java.pid())).expect("it was tried");
     assert_eq!(left.count(), 0, "half a library was left");
@@ -201,7 +201,7 @@ fn is_root(case: &str) -> bool {
 }
 
 #[test]
-fn root_attaches_to_another_user_s() {
+fn root_attaches_to_another_users_process() {
     if !is_root("another user's") {
         return;
     }
@@ -218,7 +218,7 @@ fn root_attaches_to_another_user_s() {
         assert_eq!(refused.status.code(), Some(2), "{sentence}");
         assert!(sentence.contains(&format!("{dead}, the name of its attach socket, belongs to user 0")), "{sentence}");
         fs::remove_file(&dead).expect("it was left alone");
-        let stderr = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
+        let stderr = attach_and_detach(&mut java, &format!("JDK {}, nobody's", jdk.major));
         assert!(stderr.contains(&format!("{}/books/", scratch.path().display())), "{stderr}");
         use std::os::unix::fs::MetadataExt;
         let entries = |name: &str| fs::read_dir(scratch.path().join(name)).expect("it is there").flatten();
@@ -244,7 +244,7 @@ fn root_attaches_into_a_user_namespace() {
     let scratch = Scratch::new("namespace");
     let wrap = ["unshare", "-Umpf", "--map-root-user", "--mount-proc", "--kill-child"];
     let mut java = of_nobody(jdk, &scratch, &wrap, "namespace");
-    goes_through(&mut java, "a user namespace");
+    attach_and_detach(&mut java, "a user namespace");
 }
 
 /// A user without the right gets one sentence with what to type, and nothing happens.

@@ -105,7 +105,7 @@ fn held(java: &Java, report: &Value) -> [u64; 3] {
 /// The slots of ended threads are reused: as many threads, started at once, take them. The number of slots alone proves
 /// nothing: on a busy machine several threads end at the same time, each in its own slot. If each round, or every
 /// tenth, left a slot behind, the sum would exceed the VM's few short-lived threads.
-fn slots_serve_again(java: &mut Java) {
+fn slots_are_reused(java: &mut Java) {
     // No other threads start meanwhile.
     java.stop();
     let gone = |java: &Java| -> Vec<u64> {
@@ -188,7 +188,7 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
             wait_until(&format!("the descriptors of round 30 at most: {open:?}"), || {
                 descriptors(&java).len() <= open.len()
             });
-            slots_serve_again(&mut java);
+            slots_are_reused(&mut java);
             // A thread's memo doubles after many misses, up to a bound; a leak in each round would be 69 times that.
             assert!(private <= 2 * then[1], "private bytes: {private}, {} in round 30", then[1]);
             assert!(log.jni.0 > 0 && (!jdk.has_foreign_functions() || log.pointers.0 > 0), "{log:?}");

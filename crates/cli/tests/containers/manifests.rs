@@ -85,7 +85,7 @@ fn the_unit_and_the_daemonset_have_the_same_capabilities() {
 }
 
 #[test]
-fn the_daemonset_s_rights_suffice_for_any_user_s_process() {
+fn the_daemonsets_rights_suffice_for_any_users_process() {
     let Some(container) = Container::new("DaemonSet").map(Container::with_target) else { return };
     let manifest = contrib("kubernetes/daemonset.yaml");
     assert!(manifest.contains("readOnlyRootFilesystem: true") && manifest.contains("hostPID: true"));

@@ -31,7 +31,7 @@ fn with_the_rights_of_its_target_it_reads_everything() {
 }
 
 #[test]
-fn of_another_user_s_target_it_reads_only_rss_and_names_the_capability() {
+fn of_another_users_target_it_reads_only_rss_and_names_the_capability() {
     let Some(container) = container("another user") else { return };
     let root = format!("setpriv {DEFAULT}");
     // Root of a default container, whose target dropped root; and a target that kept more capabilities than we have.

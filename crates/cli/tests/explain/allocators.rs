@@ -33,7 +33,7 @@ fn is_near(what: &str, found: u64, truth: u64) {
 }
 
 #[test]
-fn jemalloc_s_heap_is_split_as_its_own_statistics_say() {
+fn jemallocs_heap_is_split_as_its_own_statistics_say() {
     let Some(path) = library("libjemalloc.so.2") else { return };
     for (settings, large) in [
         ("dirty_decay_ms:-1", "dirty"),
@@ -61,12 +61,12 @@ fn jemalloc_s_heap_is_split_as_its_own_statistics_say() {
         let found = ["(dirty)", "(muzzy)"].map(|part| explained.child("other-allocator", part));
         is_near("free pages", found.iter().sum(), free);
         assert!(explained.line("other-anonymous") < MIB, "{:#}", explained.0["lines"]);
-        gives_back_what_was_said(&fixture, &explained, free);
+        gives_back_what_was_predicted(&fixture, &explained, free);
     }
 }
 
 /// Applies the first remedy: the fixture calls what gdb would call.
-fn gives_back_what_was_said(fixture: &Fixture, explained: &Explained, free: u64) {
+fn gives_back_what_was_predicted(fixture: &Fixture, explained: &Explained, free: u64) {
     if free == 0 {
         assert!(!explained.verdicts().contains(&"allocator-retention"), "{:#}", explained.0["verdicts"]);
         return;
@@ -85,7 +85,7 @@ fn gives_back_what_was_said(fixture: &Fixture, explained: &Explained, free: u64)
 
 /// tcmalloc's page heap, with free pages kept and returned. Each start fills another part of the thread caches.
 #[test]
-fn tcmalloc_s_heap_is_split_as_its_own_statistics_say() {
+fn tcmallocs_heap_is_split_as_its_own_statistics_say() {
     for (name, large) in
         [("libtcmalloc_minimal.so.4", "dirty"), ("libtcmalloc_minimal.so.4", "released"), ("libtcmalloc.so.4", "dirty")]
     {
@@ -145,7 +145,7 @@ const NOT_YET: [(&str, &str); 3] = [
 
 /// Blocks of four threads, of threads that have ended, and blocks that another thread than their owner freed.
 #[test]
-fn mimalloc_s_heap_is_split_as_the_program_counts_it() {
+fn mimallocs_heap_is_split_as_the_program_counts_it() {
     let Some(path) = library("libmimalloc.so.2") else { return };
     let program = compiled("mi_heap", &[]);
     for with in [None, Some("handed"), Some("gone")] {
@@ -281,7 +281,7 @@ impl Redis {
 
 /// Keys of many sizes, of which seven of eight are deleted: free blocks beside live ones, and dirty pages.
 #[test]
-fn redis_s_heap_is_split_as_malloc_stats_says_and_a_purge_gives_back_what_was_said() {
+fn the_heap_of_redis_is_split_as_malloc_stats_and_a_purge_gives_back_what_was_predicted() {
     if Command::new("redis-server").arg("--version").output().is_err() {
         return skip("redis", "redis-server is not installed");
     }
@@ -342,7 +342,7 @@ fn typed(command: &str) -> String {
 
 /// musl's heap, over Debian's musl and in a static program, where nothing names it. What was freed lies beside live blocks.
 #[test]
-fn musl_s_heap_is_split_as_the_program_counts_it() {
+fn the_heap_of_musl_is_split_as_the_program_counts_it() {
     let musl_gcc = Path::new("/usr/bin/musl-gcc");
     if !musl_gcc.exists() {
         return skip("musl", "musl-gcc is not installed");

@@ -14,7 +14,7 @@ fn saved(fixture: &Fixture, file: &Path) {
 }
 
 #[test]
-fn growth_since_an_earlier_reading_is_told_line_by_line() {
+fn growth_since_an_earlier_reading_is_reported_line_by_line() {
     let folder = fresh("grows");
     let [go, done, before] = ["go", "done", "before.json"].map(|name| folder.join(name));
     let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap()]);

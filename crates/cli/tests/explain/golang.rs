@@ -97,7 +97,7 @@ fn splits(builds: &[Build]) {
 
 /// With and without a C library, static and position-independent, with and without symbols.
 #[test]
-fn go_s_heap_is_split_as_its_runtime_says_however_it_was_built() {
+fn the_heap_of_go_is_split_as_its_runtime_says_however_it_was_built() {
     splits(&[
         PLAIN,
         Build { name: "pie-stripped", arguments: &["-buildmode=pie", "-ldflags=-s -w"], ..PLAIN },

@@ -154,7 +154,7 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
 
 /// Two containers with one /tmp: each VM is process 1 inside, so both have the same socket name there.
 #[test]
-fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
+fn a_vm_is_not_queried_through_another_vms_socket() {
     if !is_root() {
         return skip("two VMs with one /tmp", "needs root");
     }

@@ -45,7 +45,7 @@ fn a_cache_behind_many_blocks_of_its_size_is_found() {
 }
 
 #[test]
-fn a_fragmented_main_arena_is_not_told_to_cap_its_arenas() {
+fn a_fragmented_main_arena_gets_no_cap_of_arenas() {
     let fixture = Fixture::c("main_fragmentation", &[]);
     let explained = fixture.explained();
     explained.line_is("glibc-retained", fixture.truth("retained"));
@@ -70,7 +70,7 @@ fn a_pool_that_was_never_shut_down_is_named() {
 
 /// OpenJ9 isn't taken for HotSpot: it gets no SIGQUIT, which would end the fixture before the second explanation.
 #[test]
-fn openj9_is_told_apart_and_gets_no_signal() {
+fn openj9_is_recognised_and_gets_no_signal() {
     let folder = fresh("openj9");
     let names = ["libjvm.so", "libj9vm29.so"].map(|name| folder.join(name));
     let paths = names.each_ref().map(|path| path.to_str().expect("a path"));
@@ -95,7 +95,7 @@ fn mapped_files_are_reclaimable_and_no_leak() {
 }
 
 #[test]
-fn a_deleted_file_that_is_still_mapped_is_said_to_be_deleted() {
+fn a_deleted_file_that_is_still_mapped_is_marked_as_deleted() {
     let file = scratch().join("deleted.data");
     let fixture = Fixture::c("mapped_file", &[file.to_str().unwrap(), "delete"]);
     let explained = fixture.explained();
@@ -155,7 +155,7 @@ fn a_reservation_costs_nothing() {
 /// The fixture lays its own program out in memory as a packer does, and reads the file into memory beside it. Only the
 /// first copy is a program; the second is the fixture's own data.
 #[test]
-fn a_program_without_a_file_is_told_from_a_file_that_was_read() {
+fn a_program_without_a_file_differs_from_a_file_that_was_read() {
     let fixture = Fixture::c("unpacked", &[]);
     let explained = fixture.explained();
     let truth = fixture.truth("unpacked");
@@ -208,7 +208,7 @@ fn what_no_line_explains_is_at_most_two_percent() {
 }
 
 #[test]
-fn many_mappings_are_counted_against_the_kernel_s_limit() {
+fn many_mappings_are_counted_against_the_kernels_limit() {
     let limit: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 300_000 {
         return skip("map count", "vm.max_map_count is raised so far that the fixture would take minutes");
@@ -239,7 +239,7 @@ fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
 }
 
 #[test]
-fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
+fn other_allocators_are_recognised_and_hold_what_the_program_requested() {
     let directory = std::path::Path::new("/usr/lib/x86_64-linux-gnu");
     for (library, name) in
         [("libjemalloc.so.2", "jemalloc"), ("libtcmalloc_minimal.so.4", "tcmalloc"), ("libmimalloc.so.2", "mimalloc")]
@@ -301,7 +301,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
+fn the_parts_of_a_cgroup_sum_to_its_charge_below_its_limit() {
     let Some(group) = Group::new("limit", 128 * MIB) else {
         return skip("cgroup", "no memory cgroup can be made here");
     };
@@ -382,7 +382,7 @@ fn v8_part(explained: &Explained, part: &str) -> u64 {
 
 /// With each isolate: the main thread's, and those of two workers.
 #[test]
-fn v8_s_heap_is_told_apart_as_v8_counts_it_and_buffers_are_malloc_s() {
+fn the_heap_of_v8_is_split_as_v8_counts_it_and_buffers_belong_to_malloc() {
     for workers in [0, 2] {
         let mut node = Command::new("node");
         // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink the
@@ -416,7 +416,7 @@ fn v8_s_heap_is_told_apart_as_v8_counts_it_and_buffers_are_malloc_s() {
 }
 
 #[test]
-fn invariant_7_own_cost_is_a_line() {
+fn the_trackers_own_memory_is_one_line() {
     let mut command = Command::new(crate::fixture::PLIMSOLL);
     command.args(["run", "--report", "none", "--"]).arg(compiled("healthy", &[]));
     // Without a report at the end, `run` execs the program.
@@ -454,7 +454,7 @@ fn trimmable(arena: &serde_json::Value) -> u64 {
 }
 
 #[test]
-fn a_trim_saves_what_the_verdict_said() {
+fn a_trim_saves_what_the_verdict_predicted() {
     for (name, arguments, verdict) in [
         ("main_fragmentation", &[][..], "allocator-retention"),
         ("arena_threads", &[][..], "arena-retention"),

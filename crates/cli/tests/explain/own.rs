@@ -48,7 +48,7 @@ const LOADER: u64 = 16 << 10;
 const PAGE: u64 = 4 << 10;
 
 #[test]
-fn invariant_7_all_lines_but_the_tracker_s_are_those_of_the_plain_program() {
+fn all_lines_but_the_trackers_are_those_of_the_plain_program() {
     let program = compiled("crowd_of_sites", &[]);
     let plain = Fixture::run(&mut Command::new(&program));
     let plain_lines = plain.explained();
@@ -125,7 +125,7 @@ const ALLOCATORS: [(&str, Option<&str>); 4] = [
 ];
 
 #[test]
-fn the_report_s_own_cost_is_what_is_resident_because_of_it() {
+fn the_reports_own_cost_is_what_is_resident_because_of_it() {
     let program = compiled("blocks_of_sizes", &[]);
     for (name, library) in ALLOCATORS {
         let library = library.map(|file| Path::new("/usr/lib/x86_64-linux-gnu").join(file));

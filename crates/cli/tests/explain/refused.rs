@@ -63,7 +63,7 @@ fn a_limit_is_a_number_of_bytes_with_or_without_a_unit() {
 }
 
 #[test]
-fn a_limit_that_was_asked_for_is_in_the_json() {
+fn a_limit_given_by_option_is_in_the_json() {
     let fixture = Fixture::c("healthy", &["8"]);
     let explained = crate::fixture::explain(fixture.pid(), &["--limit", "512m"]);
     let limit = &explained.0["limit"];
@@ -111,7 +111,7 @@ fn a_thread_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
 }
 
 #[test]
-fn another_user_s_process_has_gaps_and_a_sum() {
+fn another_users_process_has_gaps_and_a_sum() {
     if !is_root() {
         return skip("another user", "needs root to become nobody");
     }

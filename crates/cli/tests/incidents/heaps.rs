@@ -60,7 +60,7 @@ fn a_first_size_above_the_need_goes_first() {
 
 #[test]
 #[ignore = "full: minutes until the collector gives memory back"]
-fn parallel_gives_way_to_g1() {
+fn parallel_is_replaced_by_g1() {
     on(25).iter().for_each(|jdk| {
         restarted(jdk, &["-XX:+UseParallelGC"], 0, "-XX:+UseParallelGC", &["-XX:+UseG1GC", "G1PeriodicGCInterval"]);
     });

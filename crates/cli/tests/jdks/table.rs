@@ -126,9 +126,9 @@ fn explained(root: &Root, jdk: u32) -> Rows {
     .map(|(name, is_found, effect)| (name.to_owned(), cell(&explained, is_found, effect)))
     .into();
     let effect = "how much of the heap the last collection left";
-    let is_told =
+    let is_known =
         explained.0["gaps"].as_array().expect("gaps").iter().all(|gap| gap["effect"] != format!("{effect} is unknown"));
-    rows.push(("what the last collection left".to_owned(), cell(&explained, is_told, effect)));
+    rows.push(("what the last collection left".to_owned(), cell(&explained, is_known, effect)));
     for level in ["summary", "detail"] {
         let service = start(&[&format!("-XX:NativeMemoryTracking={level}")]);
         let explained = service.explained();

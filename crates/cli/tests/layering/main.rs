@@ -498,7 +498,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
 
 /// The owner of a target chooses what is at its paths: a FIFO, a device, a sparse terabyte, a link out of a container.
 #[test]
-fn files_of_others_are_opened_in_one_place() {
+fn files_of_others_are_opened_in_one_module() {
     let calls = |code: &str| OPENERS.iter().map(|call| code.matches(call).count()).sum::<usize>();
     let mut openings = 0;
     for (path, code) in OUTSIDE.into_iter().chain(["report", "cli"]).flat_map(sources) {
@@ -600,7 +600,7 @@ fn printed(program: &str, arguments: &[&str], file: &Path) -> String {
 }
 
 #[test]
-fn the_library_asks_little_of_libc() {
+fn the_library_imports_little_of_libc() {
     let library = unpacked_library();
     let (mut strong, mut weak) = (vec![], vec![]);
     for line in printed("nm", &["-D", "--undefined-only"], &library).lines() {

@@ -154,7 +154,7 @@ fn grown_lines(read: &reader::Read) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn an_oom_kill_is_told_and_what_grew_until_then() {
+fn an_oom_kill_is_reported_with_what_grew_until_then() {
     let group = match cgroup::Cgroup::make("record-oom") {
         Ok(group) => group,
         Err(reason) => return stage::log_line(&format!("record oom: skipped, {reason}")),

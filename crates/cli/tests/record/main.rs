@@ -5,6 +5,7 @@
 mod cgroup;
 mod java;
 mod killed;
+mod output_files;
 #[path = "../../../../fixtures/random.rs"]
 mod random;
 #[allow(dead_code)]
@@ -15,7 +16,6 @@ mod readers;
 #[path = "../subjects/stage.rs"]
 mod stage;
 mod values;
-mod ways;
 
 use reader::Read;
 use std::io::{BufRead, BufReader};

@@ -102,7 +102,7 @@ impl Drop for InTmp {
 /// Names of generated code: who may give them, and when they were written.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_perf_map_or_jitdump_is_its_user_s_and_no_older_than_the_process() {
+fn a_perf_map_or_jitdump_belongs_to_its_user_and_is_no_older_than_the_process() {
     if !can("names of generated code") {
         return;
     }
@@ -157,7 +157,7 @@ fn a_perf_map_or_jitdump_is_its_user_s_and_no_older_than_the_process() {
 
 /// In /dev/shm anybody can make the directory of another user's segments first.
 #[test]
-fn a_directory_of_segments_is_read_if_it_is_its_user_s_or_root_s() {
+fn a_directory_of_segments_is_read_if_it_belongs_to_its_user_or_root() {
     if !can("directories of segments") {
         return;
     }

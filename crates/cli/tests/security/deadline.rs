@@ -114,7 +114,7 @@ fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_li
 
 /// The server invents inodes and times: they cannot identify a file in a cache.
 #[test]
-fn a_file_that_a_user_s_program_serves_has_no_name_in_a_cache() {
+fn a_file_that_a_users_program_serves_has_no_name_in_a_cache() {
     if !can("a served file") {
         return;
     }

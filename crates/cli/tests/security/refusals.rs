@@ -115,7 +115,7 @@ fn a_segment_that_may_not_be_read_is_not_taken_for_none() {
 }
 
 #[test]
-fn what_keeps_names_and_an_ending_from_a_user_is_said() {
+fn what_keeps_names_and_an_ending_from_a_user_is_reported() {
     if !can("refused names") {
         return;
     }

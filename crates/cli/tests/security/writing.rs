@@ -31,7 +31,7 @@ pub fn idle(scratch: &Scratch) -> String {
 /// A bind mount over `.pruned` in the target's mount namespace: O_NOFOLLOW does not prevent that. Giving the opened
 /// file to the target's user would give away root's file.
 #[test]
-fn attach_gives_no_file_of_root_s_away() {
+fn attach_gives_away_no_file_of_root() {
     if !can("a mount over the stamp") {
         return;
     }
@@ -164,7 +164,7 @@ __attribute__((constructor)) static void go(void) { close(open(TRACE, O_CREAT | 
 /// HOME or XDG_CACHE_HOME of root lies in a directory of mallory's, who exchanges the cache for one with another
 /// library.
 #[test]
-fn run_loads_no_library_from_another_user_s_directory() {
+fn run_loads_no_library_from_another_users_directory() {
     if !can("another user's HOME") {
         return;
     }
@@ -217,7 +217,7 @@ fn run_loads_no_library_from_another_user_s_directory() {
 
 /// Links with the names of possible temporary files, in a directory of mallory's.
 #[test]
-fn no_output_is_written_through_another_user_s_link() {
+fn no_output_is_written_through_another_users_link() {
     if !can("links beside an output") {
         return;
     }
@@ -282,7 +282,7 @@ fn no_output_is_written_through_another_user_s_link() {
 /// Where the cache lies if the first directories are unusable: HOME of another user, a home directory that others can
 /// write to, or none.
 #[test]
-fn the_cache_is_the_first_place_that_will_do() {
+fn the_cache_is_the_first_usable_directory() {
     if !can("places of the cache") {
         return;
     }
@@ -475,7 +475,7 @@ fn explain_leaves_no_request_file() {
 
 /// A file of another user in place of a VM's attach socket: the advice is never an rm by root along the target's links.
 #[test]
-fn a_taken_attach_socket_is_its_owner_s_to_remove() {
+fn only_its_owner_can_remove_a_taken_attach_socket() {
     if !can("a taken attach socket") {
         return;
     }

@@ -85,7 +85,7 @@ fn the_end_of_one_process_is_the_end_of_the_other() {
 }
 
 #[test]
-fn the_first_lines_say_who_may_ask() {
+fn the_first_lines_name_who_may_connect() {
     let subject = Subject::named("shop");
     let server = Server::of(&subject, &[]);
     assert!(

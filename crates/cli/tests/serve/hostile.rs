@@ -104,7 +104,7 @@ fn names_and_arguments_of_a_target_stay_text() {
 }
 
 #[test]
-fn a_token_is_asked_for() {
+fn a_token_is_required() {
     let subject = Subject::named("shop");
     let file = folder("token").join("token");
     std::fs::write(&file, "correct-horse-battery\n").expect("a file");

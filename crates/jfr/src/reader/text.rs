@@ -84,7 +84,7 @@ mod tests {
 
     /// ASCII texts take the shortcut of `ascii`, others are decoded unit by unit; both give the text that was encoded.
     #[test]
-    fn ascii_texts_read_the_same_by_both_ways() {
+    fn ascii_texts_read_the_same_by_both_decoders() {
         let texts = ["", "a", "/shop/orders/4711?page=9", "\u{7f}", "\u{80}", "größe", "日本", "a\u{1f600}b"];
         let mut ways = [0; 2];
         for compressed in [true, false] {

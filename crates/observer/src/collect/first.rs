@@ -60,15 +60,15 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
 
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
     snapshot.gaps = reader.around(&mut snapshot, &maps);
-    let could_say_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
+    let may_know_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
     if let Regions::All(announce) = regions {
-        while could_say_more(&snapshot) {
+        while may_know_more(&snapshot) {
             snapshot.hotspot.as_ref().and_then(hotspot::next_with_symbols).into_iter().for_each(announce);
             reader.locate(&mut snapshot, &maps);
         }
     }
     let mut gaps = reader.memory(&mut snapshot);
-    while could_say_more(&snapshot) && is_short(&snapshot) {
+    while may_know_more(&snapshot) && is_short(&snapshot) {
         reader.locate(&mut snapshot, &maps);
         gaps = reader.memory(&mut snapshot);
     }

@@ -60,7 +60,7 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
         }
     }
     // Unmapped since then: other memory may be mapped at that address.
-    let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(is_malloc_s);
+    let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(belongs_to_malloc);
     glibc.mmapped.retain(is_mapped);
     let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
     let mut pages = PageStates::new(memory);
@@ -91,7 +91,7 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
 /// `grow_heap`). The walk and the mappings were read at two moments, so the heap may have grown in between; the earlier
 /// mapping is therefore not consulted. Pieces that the main arena got by mmap have no reservation.
 fn longer(heap: AddressRange, kind: ArenaKind, vmas: &[Vma]) -> AddressRange {
-    let Some(new) = vma_at(vmas, heap.start).filter(|new| is_malloc_s(new)) else { return heap };
+    let Some(new) = vma_at(vmas, heap.start).filter(|new| belongs_to_malloc(new)) else { return heap };
     let end = match (&new.backing, kind) {
         (Backing::Brk, _) => new.range.end,
         (_, ArenaKind::Thread) => new.range.end.min(Avma((heap.start.0 / HEAP * HEAP).saturating_add(HEAP))),
@@ -100,14 +100,15 @@ fn longer(heap: AddressRange, kind: ArenaKind, vmas: &[Vma]) -> AddressRange {
     AddressRange::new(heap.start, end.max(heap.end))
 }
 
-fn is_malloc_s(vma: &Vma) -> bool {
+fn belongs_to_malloc(vma: &Vma) -> bool {
     let is_unnamed = || vma.name.is_empty() || vma.name.starts_with("[anon: glibc: malloc");
     vma.backing == Backing::Brk || vma.backing == Backing::Anonymous && vma.writable && !vma.shared && is_unnamed()
 }
 
 /// Parts of writable anonymous mappings where nothing was mapped before.
 fn fresh<'v>(vmas: &'v [Vma], before: &'v [Vma]) -> impl Iterator<Item = AddressRange> + 'v {
-    let own = vmas.iter().filter(|vma| vma.backing == Backing::Anonymous && is_malloc_s(vma) && vma.rss > Bytes(0));
+    let own =
+        vmas.iter().filter(|vma| vma.backing == Backing::Anonymous && belongs_to_malloc(vma) && vma.rss > Bytes(0));
     own.flat_map(move |vma| {
         let first = before.partition_point(|old| old.range.end <= vma.range.start);
         let mut parts = Vec::new();

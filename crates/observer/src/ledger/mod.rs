@@ -230,8 +230,8 @@ pub(crate) fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator
 /// Whether a reader can classify the memory behind this child (an allocator's heap).
 pub(crate) fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
     let is_part = |heap: &OpenedHeap| {
-        let mut told_apart = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
-        told_apart.any(|part| child == opened::child(heap.kind, part))
+        let mut classified = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
+        classified.any(|part| child == opened::child(heap.kind, part))
     };
     (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened_heaps().any(is_part)
 }

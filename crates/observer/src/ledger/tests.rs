@@ -117,7 +117,7 @@ fn random_snapshot(random: &mut Random) -> Snapshot {
 }
 
 #[test]
-fn invariant_4_conservation_of_lines_and_children() {
+fn lines_and_remainder_sum_to_rss_and_children_to_their_line() {
     let mut random = Random(4);
     let (mut shared, mut arenas, mut moved, mut estimated) = (0, 0, 0, 0);
     for _ in 0..3000 {
@@ -235,7 +235,7 @@ fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
 }
 
 #[test]
-fn without_smaps_the_kernel_s_kinds_are_the_sum() {
+fn without_smaps_the_kernels_kinds_are_the_sum() {
     let snapshot = Snapshot {
         smaps_refused: true,
         rss_by_kind: Rss { anonymous: Bytes(100), file: Bytes(20), shmem: Bytes(3) },
@@ -280,7 +280,7 @@ fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
 }
 
 #[test]
-fn invariant_4_conservation_of_the_cgroup_s_charge() {
+fn the_parts_of_a_cgroup_sum_to_its_charge() {
     let mut random = Random(9);
     for _ in 0..200 {
         let mut cgroup = Cgroup { charged: random.bytes_below(1 << 32), ..Cgroup::default() };

@@ -43,7 +43,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         "a full collection pauses the program",
     )];
     remedies.extend(limit(direct, resident));
-    if !case.has_netty() && may_be_nio_s_own(case, resident) {
+    if !case.has_netty() && may_belong_to_nio(case, resident) {
         remedies.push(remedy(
             Effort::Restart,
             "stop NIO from keeping a direct copy of every large heap buffer for each thread",
@@ -65,7 +65,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
 
 /// Whether the line may contain java.nio's own copies of large heap buffers, about one for each thread. java.nio counts
 /// these copies up to JDK 24.
-fn may_be_nio_s_own(case: Case<'_>, resident: Bytes) -> bool {
+fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
     const UNCOUNTED_FROM: u32 = 25;
     /// From this percentage of the line on, java.nio's count is taken for all of it.
     const ALL: f64 = 80.0;

@@ -116,7 +116,7 @@ fn buffers(case: Case<'_>, line: LineId) -> Option<String> {
 }
 
 /// Whether most of the line is V8's: its heap, or its array buffers.
-fn is_v8_s(case: Case<'_>, line: LineId) -> bool {
+fn belongs_to_v8(case: Case<'_>, line: LineId) -> bool {
     let (of, live) = case.live_blocks();
     let buffers = case.snapshot.array_buffers().is_some_and(|buffers| buffers.bytes.percent_of(live) > 50.0);
     let heap = most_of_its_line(case, case.snapshot.v8.as_ref()).is_some();
@@ -155,7 +155,7 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
                 .to_owned(),
             "only where the program imports net/http/pprof and serves it",
         ),
-        line if is_v8_s(case, line) => remedy(
+        line if belongs_to_v8(case, line) => remedy(
             Effort::Now,
             "see which objects there are, in a heap snapshot",
             format!("node inspect -p {pid}   # then: takeHeapSnapshot()"),

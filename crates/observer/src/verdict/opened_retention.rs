@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn jemalloc_s_existing_settings_are_kept() {
+    fn jemallocs_existing_settings_are_kept() {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(10), mib(0), mib(300));
         let settings = "narenas:2,background_thread:false,dirty_decay_ms:-1";
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn mimalloc_s_delay_is_proposed_unless_it_is_zero() {
+    fn a_delay_of_mimalloc_is_proposed_unless_it_is_zero() {
         let mib = Bytes::mib;
         let mut snapshot = heap_of(AllocatorKind::Mimalloc, [(HeapPart::Live, mib(10)), (HeapPart::Dirty, mib(300))]);
         let how = |snapshot: &Snapshot| -> Vec<(String, Effect)> {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn tcmalloc_s_existing_settings_are_not_proposed_again() {
+    fn tcmallocs_existing_settings_are_not_proposed_again() {
         let mib = Bytes::mib;
         let parts = [(HeapPart::Live, mib(10)), (HeapPart::Cached, mib(20)), (HeapPart::Dirty, mib(300))];
         let mut snapshot = heap_of(AllocatorKind::Tcmalloc, parts);

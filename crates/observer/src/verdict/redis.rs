@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_s_options_follow_from_the_title() {
+    fn the_clients_options_follow_from_the_title() {
         let option = |address| listens(address).unwrap_or_default();
         assert_eq!(option("*:6379"), "");
         assert_eq!(option("127.0.0.1:7391"), " -p 7391");

@@ -107,7 +107,7 @@ pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     lines.extend(equal_blocks(case, of));
     lines.extend(objects(case, of));
     lines.extend(loaded(case));
-    if has_netty_s_blocks(case) {
+    if has_nettys_blocks(case) {
         let counted = by_netty(case);
         lines.push(match counted {
             Bytes(0) => "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks".to_owned(),
@@ -150,7 +150,7 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     found.sort_unstable_by_key(|known| known.name);
     found.dedup_by_key(|known| known.name);
     let mut ends: Vec<(&str, &str)> = found.iter().map(|known| (known.name, known.end)).collect();
-    if has_netty_s_blocks(case) {
+    if has_nettys_blocks(case) {
         ends.push(NETTY);
     }
     if zlib(case).1.percent_of(of) >= WORTH_SAYING {
@@ -178,7 +178,7 @@ pub(crate) fn may_be_a_cache(case: Case<'_>, of: Bytes) -> bool {
     let is_there = holding.peek().is_some();
     is_there
         && holding.all(|name| known(file_name(name)).is_some_and(|known| known.caches))
-        && !has_netty_s_blocks(case)
+        && !has_nettys_blocks(case)
         && in_objects(case).percent_of(of) < OBJECTS_AT_LEAST
         && zlib(case).1.percent_of(of) < WORTH_SAYING
 }
@@ -245,7 +245,7 @@ pub(crate) fn by_netty(case: Case<'_>) -> Bytes {
 }
 
 /// Whether Netty's buffers may be among the blocks: without the VM's books, they look like any other block.
-fn has_netty_s_blocks(case: Case<'_>) -> bool {
+fn has_nettys_blocks(case: Case<'_>) -> bool {
     (case.has_netty() || by_netty(case) > Bytes(0)) && !case.has_vm_books()
 }
 

@@ -150,7 +150,7 @@ fn a_compilation_spike_is_reported_as_a_spike() {
 }
 
 #[test]
-fn mappings_near_the_kernel_s_limit_count_deleted_files() {
+fn mappings_near_the_kernels_limit_count_deleted_files() {
     let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);
     snapshot.host.max_map_count = Some(1000);
     for vma in snapshot.vmas.iter_mut().take(500) {
@@ -288,7 +288,7 @@ fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(Lin
 
 /// Objects are not malloc's: the tracker's books would not name them.
 #[test]
-fn growth_of_v8_s_heap_leads_to_a_heap_snapshot() {
+fn growth_of_the_v8_heap_leads_to_a_heap_snapshot() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(200));
     let mut heap = OpenedHeap::new(AllocatorKind::V8);
@@ -334,7 +334,7 @@ fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
 }
 
 #[test]
-fn growth_of_go_s_heap_leads_to_its_own_profile() {
+fn growth_of_the_go_heap_leads_to_its_own_profile() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(200));
     let mut heap = OpenedHeap::new(AllocatorKind::Go);
@@ -394,7 +394,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
 }
 
 #[test]
-fn a_line_s_error_bounds_its_growth() {
+fn a_lines_error_bounds_its_growth() {
     let mib = Bytes::mib;
     let mut snapshot = with_baseline(with_mappings(&[mib(140)]), 60.0, mib(100), &[(LineId::SharedMemory, mib(100))]);
     let errors = |error| vec![(LineId::SharedMemory, error)];
@@ -715,7 +715,7 @@ fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
 
 /// java.nio keeps about one large buffer for each thread, and counts those up to JDK 24.
 #[test]
-fn nio_s_own_buffers_are_limited_only_where_there_may_be_some() {
+fn buffers_of_nio_are_limited_only_where_there_may_be_some() {
     let mib = Bytes::mib;
     let offered = |version: &str, counted: Bytes, count: u64| {
         let mut snapshot = with_direct(mib(160), counted, mib(512));
@@ -771,7 +771,7 @@ fn a_heap_cap_is_never_below_what_the_heap_needed() {
 }
 
 #[test]
-fn only_a_vm_that_can_trim_is_told_to() {
+fn only_a_vm_that_can_trim_gets_the_command() {
     for (version, can) in [
         ("25.504-b01", false),
         ("11.0.33+8-ea", false),
@@ -881,7 +881,7 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
 }
 
 #[test]
-fn the_headline_tells_commands_from_settings() {
+fn the_headline_separates_commands_from_settings() {
     use super::remedy::remedy;
     let verb = |effort, how: &str| remedy(effort, "", how, "").verb().0;
     assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "type");

@@ -62,7 +62,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
 /// The parts, largest first.
 fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
-    parts.extend(beside_the_vm_s_books(case).filter(|_| !is_blamed));
+    parts.extend(beside_the_vms_books(case).filter(|_| !is_blamed));
     parts.extend(live_blocks(case));
     parts.extend(go_without_collections(case));
     if case.ledger.remainder > Bytes(0) {
@@ -153,7 +153,7 @@ fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
 
 /// Live blocks that aren't the VM's own: those outside its books or, if these are off, those beyond the VM's upper
 /// bound. Open Inflaters aren't the VM's either, however few there are.
-fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
+fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
     if !case.is_jvm() {
         return None;
     }

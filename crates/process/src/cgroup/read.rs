@@ -224,7 +224,7 @@ impl Reader {
             // A file of the kernel may have no contents (memory.pressure: EOPNOTSUPP).
             Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => match file.read() {
                 Ok(text) => return Some(text),
-                Err(Why::Io(error)) if error.raw_os_error() == Some(NOTHING_TO_SAY) => return None,
+                Err(Why::Io(error)) if error.raw_os_error() == Some(OPNOTSUPP) => return None,
                 Err(why) => why.to_string(),
             },
             Ok(_) => "is not a file of the kernel: something is mounted over it".to_owned(),
@@ -248,7 +248,7 @@ impl Reader {
 }
 
 /// The error for a feature that is switched off (EOPNOTSUPP).
-const NOTHING_TO_SAY: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+const OPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
 /// Maximum number of refused files that a gap names.
 const MOST_REFUSED: usize = 4;
 

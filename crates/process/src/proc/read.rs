@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_has_each_mapping_s_rss_as_smaps_has_it() {
+    fn a_scan_has_each_mappings_rss_as_smaps_has_it() {
         let mut command = std::process::Command::new("sleep");
         let child = Still(command.arg("600").spawn().expect("a child"));
         let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("it runs");

@@ -310,7 +310,7 @@ VmFlags: rd wr sh mr mw me ms
     const REDIS_ROLLUP: &[u8] = include_bytes!("../../goldens/smaps-rollup-redis.txt");
 
     #[test]
-    fn a_captured_file_sums_to_the_kernel_s_own_sum() {
+    fn a_captured_file_sums_to_the_kernels_own_sum() {
         let smaps = parse_smaps(REDIS, &[]);
         let rollup = parse_rollup(REDIS_ROLLUP).expect("a sum");
         assert_eq!((smaps.vmas.len(), smaps.bad_lines), (116, 0));

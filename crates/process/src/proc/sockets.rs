@@ -72,7 +72,7 @@ mod tests {
     /// them.
     #[test]
     #[cfg(target_endian = "little")]
-    fn listening_sockets_are_told_from_connections() {
+    fn listening_sockets_differ_from_connections() {
         let rows = "   0: 0100007F:18EB 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0\n\
             \x20  1: 0100007F:18EB 0100007F:8001 01 00000000:00000000 00:00000000 00000000     0        0 78 1 0\n";
         let found = parse_listening(format!("{HEAD}{rows}").as_bytes());

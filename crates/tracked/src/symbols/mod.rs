@@ -71,7 +71,7 @@ pub struct Symbols {
     cache: Option<PathBuf>,
     known: HashMap<usize, CachedNames>,
     jit: Option<Map>,
-    jit_asked: bool,
+    jit_queried: bool,
     without: bool,
     inner_pid: u32,
     pub gaps: Vec<Gap>,
@@ -84,7 +84,7 @@ impl Symbols {
             cache: options.cache.as_ref().map(|dir| dir.join("symbols")),
             known: HashMap::new(),
             jit: None,
-            jit_asked: options.without,
+            jit_queried: options.without,
             without: options.without,
             inner_pid: books.process.pid,
             gaps: Vec::new(),
@@ -173,8 +173,8 @@ impl Symbols {
 
     /// The name of code outside all modules, as its JIT recorded it.
     pub fn jit(&mut self, return_address: Avma) -> Option<String> {
-        if !self.jit_asked {
-            self.jit_asked = true;
+        if !self.jit_queried {
+            self.jit_queried = true;
             let (map, reason) = self.finder.jit(self.inner_pid);
             self.jit = map;
             if let Some(reason) = reason {

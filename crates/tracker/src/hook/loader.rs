@@ -31,7 +31,7 @@ impl Next {
 
 fn next_generation() {
     if patch::is_pending() {
-        patch::look_again();
+        patch::patch_new_objects();
     }
     match Segment::current() {
         Some(s) => {
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn before_dlopen(name: *const c_char) -> Next {
 
 /// After dlopen(3), whatever it returned.
 pub extern "C" fn after_dlopen() {
-    patch::look_again();
+    patch::patch_new_objects();
 }
 
 /// dlmopen(3).
@@ -97,7 +97,7 @@ const RTLD_NEXT: usize = usize::MAX;
 pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
     let dlsym = real(Call::dlsym);
     if patch::is_pending() {
-        patch::look_again();
+        patch::patch_new_objects();
     }
     // SAFETY: the name is null or the program's C string.
     unsafe {

@@ -103,7 +103,7 @@ pub fn expect_more() {
 /// Searches the objects that are new. Called in hooks of the loader's calls, so it never waits: the walking thread may
 /// be waiting for a lock of the loader that this thread holds.
 #[cold]
-pub fn look_again() {
+pub fn patch_new_objects() {
     if !is_wanted() || !take_turn(false) {
         return;
     }
@@ -113,7 +113,7 @@ pub fn look_again() {
     WALKER.store(0, Release);
 }
 
-/// Whether `look_again` has something to look at.
+/// Whether `patch_new_objects` has something to look at.
 #[inline]
 pub fn is_pending() -> bool {
     PENDING.load(Relaxed)

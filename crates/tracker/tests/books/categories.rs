@@ -56,7 +56,7 @@ fn four_threads_agree() {
 }
 
 #[test]
-fn what_has_no_room_is_other_and_counted() {
+fn what_exceeds_the_table_is_other_and_counted() {
     alone(|| {
         let segment = fresh();
         let room = Section::Categories.capacity() - segment.used(Section::Categories);

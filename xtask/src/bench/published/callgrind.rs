@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_told_apart_by_their_caller() {
+    fn calls_are_counted_by_their_caller() {
         let text = "events: Ir\nfn=(1) main\n0 5\ncfn=(2) Books::reserve(char*)\ncalls=100 0\n0 39964\n\
             fn=(3) rounds_of\ncfn=(2)\ncalls=20 12\n+3 20000\n0 7\nfn=(1)\ncfn=(3)\ncalls=1 0\n0 20007\n";
         let calls = Calls::parse(text);

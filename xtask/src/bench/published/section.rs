@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_takes_the_place_of_its_older_self() {
+    fn a_table_replaces_its_older_version() {
         let first = with_block("# Results\n\nall\n", 4, "## Published 4: Books\n\nold");
         let both = with_block(&first, 2, "## Published 2: Arenas\n\nx");
         let again = with_block(&both, 4, "## Published 4: Books\n\nnew");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_named_by_the_program_s_frames() {
+    fn a_site_is_named_by_the_programs_frames() {
         let site = |frames: &[&str]| serde_json::json!({ "frames": frames });
         let mixed = site(&["os::commit  (libjvm.so)", "Shop.load:7", "Shop.main:2"]);
         assert_eq!(frames(&mixed), "Shop.load:7 ← Shop.main:2");

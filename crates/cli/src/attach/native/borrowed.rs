@@ -138,7 +138,7 @@ impl<'t> Borrowed<'t> {
 
     /// Calls a function on the thread's own stack, or below the address `stack`.
     pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<Done> {
-        let again = frame::made_again(&self.original);
+        let again = frame::restarted(&self.original);
         let below = stack.unwrap_or(self.original.rsp);
         let frame = frame::build(below, &again, self.mask, &self.xstate, self.restorer);
         let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
@@ -240,8 +240,8 @@ impl<'t> Borrowed<'t> {
             let status = self.target.read(&format!("task/{}/status", self.tid));
             status.is_ok_and(|status| threads::has_signal(&status, self.mask))
         };
-        let made_again = is_ours && !has_signal();
-        self.thread.set_registers(&if made_again { frame::made_again(&self.original) } else { self.original })
+        let restarted = is_ours && !has_signal();
+        self.thread.set_registers(&if restarted { frame::restarted(&self.original) } else { self.original })
     }
 }
 

@@ -102,7 +102,7 @@ pub fn interrupted(registers: &Registers) -> Interrupted {
 }
 
 /// The registers with which the thread makes the interrupted call again, from its start: a timeout starts anew.
-pub fn made_again(registers: &Registers) -> Registers {
+pub fn restarted(registers: &Registers) -> Registers {
     let mut again = *registers;
     if interrupted(registers) != Interrupted::No {
         again.rax = registers.orig_rax;
@@ -162,10 +162,10 @@ mod tests {
         ] {
             let r = registers(call, result);
             assert_eq!(interrupted(&r), expected, "{call} {result}");
-            let again = made_again(&r);
-            let is_again = expected != Interrupted::No;
-            assert_eq!(again.rip, if is_again { 0x1000 } else { 0x1002 });
-            assert_eq!(again.rax, if is_again { call } else { result } as u64);
+            let again = restarted(&r);
+            let is_restarted = expected != Interrupted::No;
+            assert_eq!(again.rip, if is_restarted { 0x1000 } else { 0x1002 });
+            assert_eq!(again.rax, if is_restarted { call } else { result } as u64);
         }
     }
 

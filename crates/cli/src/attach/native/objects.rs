@@ -231,11 +231,11 @@ fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma) -> Option<Exports> {
         symbol.st_shndx(LE) != elf::SHN_UNDEF && matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC)
     };
     let name = |symbol: &elf::Sym64<LittleEndian>| symbol.name(LE, table.strings()).ok();
-    const TELLING: [&[u8]; 6] =
+    const MARKERS: [&[u8]; 6] =
         [b"malloc", b"gnu_get_libc_version", b"pthread_create", b"dlopen", b"__tls_get_addr", b"_dl_debug_state"];
-    let tells = |symbol: &elf::Sym64<LittleEndian>| name(symbol).is_some_and(|name| TELLING.contains(&name));
+    let is_marker = |symbol: &elf::Sym64<LittleEndian>| name(symbol).is_some_and(|name| MARKERS.contains(&name));
     let functions = || table.iter().filter(is_function).take(MOST_FUNCTIONS);
-    functions().any(tells).then_some(())?;
+    functions().any(is_marker).then_some(())?;
     let function = |symbol: &elf::Sym64<LittleEndian>| {
         Some((bias.wrapping_add(symbol.st_value(LE)), symbol.st_size(LE), name(symbol)?.to_vec()))
     };

@@ -82,7 +82,7 @@ mod tests {
 
     /// The first server closes at once, as a cluster bus does.
     #[test]
-    fn the_first_address_that_speaks_the_protocol_is_asked() {
+    fn the_first_address_that_speaks_the_protocol_is_queried() {
         let listen = || TcpListener::bind("127.0.0.1:0").expect("a port");
         let (deaf, redis) = (listen(), listen());
         let addresses = [&deaf, &redis].map(|one| one.local_addr().expect("an address"));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_s_return_value_is_in_the_text() {
+    fn the_agents_return_value_is_in_the_text() {
         assert_eq!(return_code("return code: 0\n"), Some(0));
         assert_eq!(return_code("return code: -1"), Some(-1));
         assert_eq!(return_code("0\n"), Some(0), "JDK 8");

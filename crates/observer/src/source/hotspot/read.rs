@@ -216,9 +216,9 @@ impl Vm {
     }
 
     fn wake(&mut self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
-        let told_not_to =
+        let is_forbidden =
             perfdata.and_then(PerfData::attachable).map_or_else(|| disabled_by_arguments(target), |yes| !yes);
-        if told_not_to {
+        if is_forbidden {
             return Err(Mute::Disabled);
         }
         let failed = |what: &'static str| move |error: io::Error| Mute::Failed(format!("{what}: {error}"));

@@ -278,8 +278,8 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     let nmt_effect = "the VM's categories are unknown: its malloc is part of glibc-live";
     let nmt = parse_nmt(&answer(nmt_summary(hotspot.jdk()), nmt_effect));
     if nmt.mode != NmtMode::Unknown {
-        let asked_for = hotspot.flags.iter().find(|(flag, _)| flag == "NativeMemoryTracking");
-        let detail = nmt.mode == NmtMode::Summary && asked_for.is_some_and(|(_, level)| level == "detail");
+        let option = hotspot.flags.iter().find(|(flag, _)| flag == "NativeMemoryTracking");
+        let detail = nmt.mode == NmtMode::Summary && option.is_some_and(|(_, level)| level == "detail");
         hotspot.nmt = if detail { NmtMode::Detail } else { nmt.mode };
     }
     let metaspace = answer("VM.metaspace vslist", "metaspace is in other-anonymous");

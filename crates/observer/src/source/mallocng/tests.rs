@@ -123,7 +123,7 @@ fn walked(made: &Made) -> Result<OpenedHeap, Unopened> {
 }
 
 #[test]
-fn sums_equal_the_made_heap_s() {
+fn sums_equal_the_made_heaps() {
     let mut random = Random(1);
     for (groups, distance) in [(1, 7), (20, 8), (90, 7), (300, 8), (1000, 7)] {
         let made = made(&mut random, groups, distance);

@@ -319,7 +319,7 @@ fn segments_with_other_sums_stay_closed() {
 }
 
 #[test]
-fn an_arena_of_unknown_length_is_said() {
+fn an_arena_of_unknown_length_is_reported() {
     let mut random = Random(4);
     let mut made = made(builds()[4], &mut random);
     made.put_data(201, 0);

@@ -294,7 +294,7 @@ fn assert_found(made: &Made, order: Order) {
 }
 
 #[test]
-fn heaps_of_known_versions_are_told_apart_to_the_byte() {
+fn heaps_of_known_versions_are_split_to_the_byte() {
     let mut random = Random(7);
     for order in [V8_10, V8_12, V8_13] {
         for isolates in 1..4 {

@@ -595,7 +595,7 @@ fn a_full_region_loses_operations_and_nothing_else() {
 }
 
 #[test]
-fn grow_is_asked_before_the_first_store() {
+fn grow_is_called_before_the_first_store() {
     use std::rc::Rc;
     let mut region = region(1 << 20);
     let (safe, grow_calls) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));

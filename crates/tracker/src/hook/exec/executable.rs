@@ -21,7 +21,7 @@ pub(super) fn is_dynamic(mut program: Program) -> bool {
         let mut start = [0u8; START];
         let start = program.read_at(0, &mut start);
         let Some(name) = interpreter(&start[..start.len().min(LINE)]) else {
-            return asks_for_glibc(start, |at, buffer| program.read_at(at, buffer).len());
+            return needs_glibc(start, |at, buffer| program.read_at(at, buffer).len());
         };
         let mut path = Path::<LINE>::new();
         path.push(name);
@@ -63,7 +63,7 @@ fn interpreter(line: &[u8]) -> Option<&[u8]> {
 /// header   0 magic, 4 class 2, 5 little endian 1, 18 machine u16, 32 offset of the program headers u64, 54 size of one u16, 56 number u16
 /// each     0 type u32, 8 offset u64, 32 bytes u64
 /// ```
-fn asks_for_glibc(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> bool {
+fn needs_glibc(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> bool {
     const PT_INTERP: u64 = 3;
     /// The low half of the number that seccomp filters see (linux/audit.h).
     const MACHINE: u64 = AUDIT_ARCH as u64 & 0xffff;
@@ -112,7 +112,7 @@ mod tests {
                 buffer[..n].copy_from_slice(&from[..n]);
                 n
             };
-            asks_for_glibc(&file[..file.len().min(START)], read)
+            needs_glibc(&file[..file.len().min(START)], read)
         };
         assert!(asks(&file));
         let headers = (0..64 + 56 * 16).filter(|&i| {

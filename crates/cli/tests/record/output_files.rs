@@ -70,7 +70,7 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
 }
 
 #[test]
-fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
+fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() {
     let workspace = Workspace::new("unwritable");
     // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
     let taken_away = "until [ -e s/k.jfr ]; do sleep 0.01; done; rm -r s";
@@ -155,7 +155,7 @@ fn full_files_are_turned_over_and_old_ones_go() {
 }
 
 #[test]
-fn what_is_said_of_the_file_is_true_and_its_start_stands_in_its_name_once() {
+fn the_size_of_the_file_is_true_and_its_start_is_in_its_name_once() {
     let workspace = Workspace::new("named");
     let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
     let record = |name: &str| workspace.plimsoll(&["record", &target.pid(), "--interval", "10ms", "-o", name]);
@@ -175,7 +175,7 @@ fn what_is_said_of_the_file_is_true_and_its_start_stands_in_its_name_once() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_said_in_one_sentence() {
+fn what_cannot_be_recorded_is_reported_in_one_sentence() {
     let workspace = Workspace::new("refused");
     let own = std::process::id().to_string();
     for (arguments, sentence) in [

@@ -9,7 +9,7 @@ use plimsoll_facts::ending;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::cgroup;
 use plimsoll_process::proc;
-use plimsoll_report::jfr::{ChunkContents, Cost, DescribedTarget, End, How, Instant, Site, TABLE};
+use plimsoll_report::jfr::{ChunkContents, Cost, DescribedTarget, Instant, Site, TABLE, TargetEnd, TargetEndKind};
 use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::Sites;
 
@@ -21,11 +21,11 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
     let status = process.as_ref().and_then(|process| proc::read_process(process).ok());
     let memory = proc::read_host().memory;
     let group = process.as_ref().and_then(|process| cgroup::read_limit(process, memory).0).map(|(group, _)| group);
-    let end = matches!(books.life, Life::Exited | Life::Killed).then(|| End {
+    let end = matches!(books.life, Life::Exited | Life::Killed).then(|| TargetEnd {
         how: match books.ending.map(|ending| ending.how) {
-            Some(ending::How::Code(code)) => How::Code(i32::from(code)),
-            Some(ending::How::Signal(signal)) => How::Signal(i32::from(signal)),
-            _ => End::of(books.life),
+            Some(ending::How::Code(code)) => TargetEndKind::Code(i32::from(code)),
+            Some(ending::How::Signal(signal)) => TargetEndKind::Signal(i32::from(signal)),
+            _ => TargetEnd::of(books.life),
         },
         oom_killed: books.ending.is_some_and(|ending| ending.is_oom_kill()),
         last_sign_ns: Some(books.time_ns),

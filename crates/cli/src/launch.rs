@@ -13,7 +13,7 @@ use plimsoll_tracked::segment;
 use crate::Failure;
 use crate::exit::Exit;
 use crate::output::print_message;
-use crate::sys::{self, End, Image};
+use crate::sys::{self, ChildEnd, Image};
 use crate::tracker::{self, Unpacked};
 use crate::untrackable;
 
@@ -123,10 +123,10 @@ pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
 }
 
 /// Ends with the status or signal of the child.
-pub fn mirror(end: End) -> ExitCode {
+pub fn mirror(end: ChildEnd) -> ExitCode {
     match end {
-        End::Code(code) => ExitCode::from(code),
-        End::Signal(signal) => {
+        ChildEnd::Code(code) => ExitCode::from(code),
+        ChildEnd::Signal(signal) => {
             sys::die_of(signal);
             ExitCode::from(128u8.wrapping_add(signal as u8))
         }

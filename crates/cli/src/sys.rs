@@ -274,7 +274,7 @@ pub fn children_usage() -> (u64, u64) {
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ChildEnd {
     Code(u8),
     Signal(i32),
 }
@@ -349,7 +349,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
 
 impl Child {
     /// Waits for the end. Forwards signals to the child, and stops and continues as the child does.
-    pub fn wait(self) -> io::Result<End> {
+    pub fn wait(self) -> io::Result<ChildEnd> {
         loop {
             // SAFETY: set and info are valid; sigwaitinfo blocks until one of the (blocked) signals is pending.
             let (signal, info) = unsafe {
@@ -373,7 +373,7 @@ impl Child {
     /// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child,
     /// so it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name)
     /// is not the child's either. The kernel queues blocked signals even if they are ignored.
-    pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<End>> {
+    pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<ChildEnd>> {
         if self.is_reaped.get() {
             return Ok(None);
         }
@@ -394,7 +394,7 @@ impl Child {
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
-    fn reap(&self) -> io::Result<Option<End>> {
+    fn reap(&self) -> io::Result<Option<ChildEnd>> {
         // As long as the child is a zombie, the kernel keeps the name of its last program.
         let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         loop {
@@ -411,11 +411,11 @@ impl Child {
                 }
                 _ if libc::WIFEXITED(status) => {
                     self.is_reaped.set(true);
-                    return Ok(Some(ended(name, End::Code(libc::WEXITSTATUS(status) as u8))));
+                    return Ok(Some(ended(name, ChildEnd::Code(libc::WEXITSTATUS(status) as u8))));
                 }
                 _ if libc::WIFSIGNALED(status) => {
                     self.is_reaped.set(true);
-                    return Ok(Some(ended(name, End::Signal(libc::WTERMSIG(status)))));
+                    return Ok(Some(ended(name, ChildEnd::Signal(libc::WTERMSIG(status)))));
                 }
                 _ if libc::WIFSTOPPED(status) => stop_as(libc::WSTOPSIG(status)),
                 _ => {}
@@ -427,7 +427,7 @@ impl Child {
 /// The last name (comm) of the child. There is only one child.
 static LAST_NAME: OnceLock<String> = OnceLock::new();
 
-fn ended(name: Vec<u8>, end: End) -> End {
+fn ended(name: Vec<u8>, end: ChildEnd) -> ChildEnd {
     let _ = LAST_NAME.set(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned());
     end
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text};
 use plimsoll_trial::budget::Budget;
 use plimsoll_trial::comparison::{Category, Comparison, Lines, Part, Site, Tracked};
-use plimsoll_trial::{End, Metric, Run};
+use plimsoll_trial::{Metric, Run, RunEnd};
 
 const MIB: u64 = 1 << 20;
 
@@ -37,7 +37,7 @@ fn comparison() -> Comparison {
             comparison.lines.insert((round, row), Lines::from_iter(lines.into_iter().chain(parts).map(part)));
             let rss = (58 + 3 * more) * MIB + drift;
             let figures = BTreeMap::from([(Metric::Steady, rss as f64), (Metric::Ready, 1.0 + round as f64 / 10.0)]);
-            let (end, detail) = (End::Stopped, None);
+            let (end, detail) = (RunEnd::Stopped, None);
             comparison.runs.push(Run { round, row, end, detail, figures, processes: 1, load_errors: None });
         }
     }

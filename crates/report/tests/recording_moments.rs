@@ -7,7 +7,7 @@ use std::time::Duration;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::recording::{History, Measure, Range, Series};
 use plimsoll_profiles::jfr::RecordingFiles as Recorded;
-use plimsoll_report::jfr::{ChunkContents, DescribedTarget, End, How, Instant, TABLE};
+use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant, TABLE, TargetEnd, TargetEndKind};
 use plimsoll_report::recording_chart::{Chart, write};
 use plimsoll_report::{recording_diff, recording_json, recording_text};
 
@@ -58,7 +58,7 @@ fn every_view_ends_at_the_ends_of_time() {
 #[test]
 fn an_untracked_process_ended_when_it_was_missed() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    let end = End { how: How::Unknown, oom_killed: true, last_sign_ns: None };
+    let end = TargetEnd { how: TargetEndKind::Unknown, oom_killed: true, last_sign_ns: None };
     let instant = Instant { end: Some(&end), ..Instant::default() };
     let missed = 1_700_000_000_250_000_000;
     let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());

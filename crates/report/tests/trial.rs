@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_report::{trial_json, trial_pages, trial_text};
-use plimsoll_trial::{End, Metric, Row, Run, Trial};
+use plimsoll_trial::{Metric, Row, Run, RunEnd, Trial};
 
 const MIB: f64 = 1048576.0;
 
@@ -32,7 +32,7 @@ fn trial() -> Trial {
         for (number, (idle, p99)) in [(500.0, 10.0), (425.0, 10.1), (501.0, 10.1)].into_iter().enumerate() {
             let figures = BTreeMap::from([(Metric::Idle, (idle + drift) * MIB), (Metric::P99, p99 + drift / 10.0)]);
             let (row, is_bad) = (if number == 2 { 3 } else { number }, number == 2 && round == 1);
-            let end = if is_bad { End::Signal(11) } else { End::Stopped };
+            let end = if is_bad { RunEnd::Signal(11) } else { RunEnd::Stopped };
             let detail = is_bad.then(|| "boom \x1b[31m".to_owned());
             trial.runs.push(Run { round, row, end, detail, figures, processes: 1, load_errors: Some(0) });
         }

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;
 
-use plimsoll_tracker::stack::{End, Entry, Image, Memory, Read, Rule, Stack, Walk, Walker, rule_for};
+use plimsoll_tracker::stack::{Entry, Image, Memory, Read, Rule, Stack, Walk, WalkEnd, Walker, rule_for};
 
 unsafe extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
@@ -94,7 +94,7 @@ struct Thread {
     memo: Vec<Remembered>,
     seen: Seen,
     /// How a complete walk ends.
-    last: End,
+    last: WalkEnd,
     /// libgcc can't unwind code without tables: compare with these outer frames instead.
     outer: Option<Vec<u64>>,
 }
@@ -153,7 +153,15 @@ impl Thread {
             pthread_attr_destroy(&raw mut attributes);
         }
         let seen = Seen::default();
-        Self { modules, stack: base..base + size, limit: 64, memo: Vec::new(), seen, last: End::Outermost, outer: None }
+        Self {
+            modules,
+            stack: base..base + size,
+            limit: 64,
+            memo: Vec::new(),
+            seen,
+            last: WalkEnd::Outermost,
+            outer: None,
+        }
     }
 
     fn rule(&self, pc: u64) -> Option<Rule> {
@@ -176,11 +184,11 @@ impl Thread {
                 let from = truth.iter().position(|&ip| ip == entry.ra).expect("the probe's caller");
                 let truth = match walk.end {
                     // libgcc continues at the interrupted instruction.
-                    End::OtherStack => &truth[from..(from + frames.len()).min(truth.len() - 1)],
+                    WalkEnd::OtherStack => &truth[from..(from + frames.len()).min(truth.len() - 1)],
                     _ => &truth[from..],
                 };
                 assert_eq!(frames, &truth[..truth.len().min(self.limit)], "{walk:?}");
-                assert_eq!(walk.end, if truth.len() >= self.limit { End::Limit } else { self.last });
+                assert_eq!(walk.end, if truth.len() >= self.limit { WalkEnd::Limit } else { self.last });
             }
             Some(outer) => assert!(frames.ends_with(outer), "{walk:?} {frames:x?} {outer:x?}"),
         }
@@ -188,8 +196,8 @@ impl Thread {
         let seen = &mut self.seen;
         seen.probes += 1;
         seen.frames += frames.len() as u64;
-        seen.limited += u64::from(walk.end == End::Limit);
-        seen.outermost += u64::from(walk.end == End::Outermost);
+        seen.limited += u64::from(walk.end == WalkEnd::Limit);
+        seen.outermost += u64::from(walk.end == WalkEnd::Outermost);
         seen.interrupted += u64::from(walk.interrupted != 0);
         seen.relative_words += reads.iter().filter(|read| read.relative).count() as u64;
         seen.on_entry_fp += u64::from(walk.depends_on_entry_fp);
@@ -329,10 +337,10 @@ fn coroutines_end_where_their_stack_does() {
             let before = with_thread(|thread| std::mem::replace(&mut thread.stack, base..base + size as u64));
             // glibc has a coroutine's function return to the first instruction of `__start_context`, and before that
             // no table covers the code: libgcc takes this for the end, too.
-            with_thread(|thread| thread.last = End::NoRule);
+            with_thread(|thread| thread.last = WalkEnd::NoRule);
             coroutine(space.as_mut_ptr(), size, n);
             with_thread(|thread| thread.stack = before);
-            with_thread(|thread| thread.last = End::Outermost);
+            with_thread(|thread| thread.last = WalkEnd::Outermost);
         }
     });
     println!("{seen:?}");
@@ -348,7 +356,7 @@ fn a_handler_on_its_own_stack_is_walked_to_the_switch() {
         let base = space.as_mut_ptr() as u64;
         for n in 0..50 {
             let before = with_thread(|thread| std::mem::replace(&mut thread.stack, base..base + (1 << 19)));
-            with_thread(|thread| thread.last = End::OtherStack);
+            with_thread(|thread| thread.last = WalkEnd::OtherStack);
             alternate(space.as_mut_ptr(), space.len(), n);
             with_thread(|thread| thread.stack = before);
         }

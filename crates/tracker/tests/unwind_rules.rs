@@ -49,7 +49,7 @@ enum Fp {
 
 fn by_rule(rule: Rule, state: State) -> Option<Caller> {
     match rule.step() {
-        Step::End => Some(Caller::Outermost),
+        Step::WalkEnd => Some(Caller::Outermost),
         Step::Frame { cfa, fp } => {
             let base = if cfa.base == Base::Sp { state.sp } else { state.fp };
             let at = base.wrapping_add_signed(cfa.offset.into());
@@ -191,7 +191,7 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
                 _ => assert_eq!(ours, theirs, "{path} {pc:#x}: {rule:?} {row:?}"),
             }
             match rule.step() {
-                Step::End => count.ends += 1,
+                Step::WalkEnd => count.ends += 1,
                 Step::Frame { cfa, fp } => {
                     *(if cfa.base == Base::Sp { &mut count.sp } else { &mut count.fp }) += 1;
                     count.deref += u64::from(cfa.deref.is_some());

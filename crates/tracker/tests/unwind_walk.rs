@@ -7,7 +7,7 @@ mod random;
 use std::collections::HashMap;
 
 use plimsoll_tracker::stack::rule::{Base, Cfa, SavedFp};
-use plimsoll_tracker::stack::{End, Entry, Memory, Read, Rule, Walk, Walker, arch::native as arch};
+use plimsoll_tracker::stack::{Entry, Memory, Read, Rule, Walk, WalkEnd, Walker, arch::native as arch};
 use random::Random;
 
 const WORDS: usize = 4096;
@@ -274,7 +274,7 @@ fn built_stacks_are_walked_to_their_end() {
         let walk = outcome.walk;
         let expected: Vec<u64> = truth.iter().map(|&(pc, _)| pc).collect();
         // Code without a rule, below a function that uses the frame pointer for something else: the walk ends and reports it.
-        if matches!(walk.end, End::NoRule | End::Jit) {
+        if matches!(walk.end, WalkEnd::NoRule | WalkEnd::Jit) {
             assert!(expected.starts_with(&outcome.frames), "{outcome:x?} {expected:x?}");
             let last = *outcome.frames.last().expect("a frame");
             let rule = machine.rules.get(&(last - 1)).or(machine.rules.get(&last)).expect("a rule");
@@ -284,7 +284,7 @@ fn built_stacks_are_walked_to_their_end() {
         }
         let expected = &expected[..expected.len().min(limit)];
         assert_eq!(outcome.frames, expected, "{outcome:x?}");
-        assert_eq!(walk.end, if truth.len() >= limit { End::Limit } else { End::Outermost });
+        assert_eq!(walk.end, if truth.len() >= limit { WalkEnd::Limit } else { WalkEnd::Outermost });
         for (i, (_, exact)) in truth.iter().take(limit).enumerate() {
             assert_eq!(walk.interrupted >> i & 1 == 1, *exact);
         }
@@ -387,7 +387,7 @@ fn no_frame_pointer_is_logged_that_no_cfa_needs() {
     }
     let entry = machine.entry();
     let outcome = machine.walk(&walker, &machine.stack, BASE, entry, 64);
-    assert_eq!((outcome.frames.len(), outcome.walk.end), (11, End::Outermost));
+    assert_eq!((outcome.frames.len(), outcome.walk.end), (11, WalkEnd::Outermost));
     assert!(outcome.reads.iter().all(|read| !read.relative) && outcome.reads.len() == 10);
     assert!(!outcome.walk.depends_on_entry_fp);
 }
@@ -435,5 +435,5 @@ fn nothing_outside_the_stack_is_read() {
     let walker = Walker { stack: BASE..BASE + 8192, through_jit: true };
     let entry = Entry { ra: MODULE, sp: BASE + 8192, fp: 0 };
     let walk = walker.walk(&memory, |_| Some(Rule::END), entry, &mut [0; 8], &mut []);
-    assert_eq!((walk.frames, walk.end), (0, End::Truncated));
+    assert_eq!((walk.frames, walk.end), (0, WalkEnd::Truncated));
 }

@@ -27,4 +27,4 @@ pub mod statistics;
 
 pub use metric::{Better, Metric, Unit};
 pub use remedy::{Action, Remedy, RemedyChange};
-pub use rows::{Best, End, PairedDifference, Row, Run, Trial};
+pub use rows::{Best, PairedDifference, Row, Run, RunEnd, Trial};

@@ -7,7 +7,7 @@ use crate::statistics::{Interval, median, range};
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// It ran through its measurement, and was then stopped.
     Stopped,
     /// It ended by itself, successfully, as expected.
@@ -24,38 +24,38 @@ pub enum End {
     Interrupted,
 }
 
-impl End {
+impl RunEnd {
     /// Whether the figures of the run count.
     pub fn is_good(&self) -> bool {
-        matches!(self, End::Stopped | End::Completed)
+        matches!(self, RunEnd::Stopped | RunEnd::Completed)
     }
 
     pub fn id(&self) -> &'static str {
         match self {
-            End::Stopped => "stopped",
-            End::Completed => "completed",
-            End::Exited(_) => "exited",
-            End::Signal(_) => "signal",
-            End::OutOfMemory => "oom-killed",
-            End::NeverReady => "never-ready",
-            End::NeverStarted => "never-started",
-            End::LoadFailed => "load-failed",
-            End::Interrupted => "interrupted",
+            RunEnd::Stopped => "stopped",
+            RunEnd::Completed => "completed",
+            RunEnd::Exited(_) => "exited",
+            RunEnd::Signal(_) => "signal",
+            RunEnd::OutOfMemory => "oom-killed",
+            RunEnd::NeverReady => "never-ready",
+            RunEnd::NeverStarted => "never-started",
+            RunEnd::LoadFailed => "load-failed",
+            RunEnd::Interrupted => "interrupted",
         }
     }
 
     /// What happened, as the end of a sentence about the run.
     pub fn sentence(&self) -> String {
         match self {
-            End::Stopped => "ran through, and was stopped".into(),
-            End::Completed => "ended by itself".into(),
-            End::Exited(code) => format!("ended early with exit status {code}"),
-            End::Signal(signal) => format!("died of signal {signal}"),
-            End::OutOfMemory => "was killed at its memory limit".into(),
-            End::NeverReady => "was not ready in time".into(),
-            End::NeverStarted => "could not be started".into(),
-            End::LoadFailed => "got no load: the load command failed".into(),
-            End::Interrupted => "was interrupted".into(),
+            RunEnd::Stopped => "ran through, and was stopped".into(),
+            RunEnd::Completed => "ended by itself".into(),
+            RunEnd::Exited(code) => format!("ended early with exit status {code}"),
+            RunEnd::Signal(signal) => format!("died of signal {signal}"),
+            RunEnd::OutOfMemory => "was killed at its memory limit".into(),
+            RunEnd::NeverReady => "was not ready in time".into(),
+            RunEnd::NeverStarted => "could not be started".into(),
+            RunEnd::LoadFailed => "got no load: the load command failed".into(),
+            RunEnd::Interrupted => "was interrupted".into(),
         }
     }
 }
@@ -64,7 +64,7 @@ impl End {
 pub struct Run {
     pub round: usize,
     pub row: usize,
-    pub end: End,
+    pub end: RunEnd,
     /// The program's last output, which may name the reason of its end.
     pub detail: Option<String>,
     pub figures: BTreeMap<Metric, f64>,
@@ -77,7 +77,7 @@ pub struct Run {
 impl Run {
     /// An interrupted run hasn't failed.
     pub fn has_failed(&self) -> bool {
-        !self.end.is_good() && self.end != End::Interrupted
+        !self.end.is_good() && self.end != RunEnd::Interrupted
     }
 }
 
@@ -195,7 +195,7 @@ impl Trial {
     }
 
     fn killed(&self, row: usize) -> bool {
-        self.failed(row).any(|run| run.end == End::OutOfMemory)
+        self.failed(row).any(|run| run.end == RunEnd::OutOfMemory)
     }
 
     /// The memory metric that decides: after idling, or steady, or the peak.
@@ -263,7 +263,8 @@ mod tests {
         for (row, runs) in rows.iter().enumerate() {
             for (round, (steady, p99)) in runs.iter().enumerate() {
                 let figures = BTreeMap::from([(Metric::Steady, steady * MIB), (Metric::P99, *p99)]);
-                let run = Run { round, row, end: End::Stopped, detail: None, figures, processes: 1, load_errors: None };
+                let run =
+                    Run { round, row, end: RunEnd::Stopped, detail: None, figures, processes: 1, load_errors: None };
                 trial.runs.push(run);
             }
         }
@@ -329,7 +330,7 @@ mod tests {
         let mut trial = trial(&[PLAIN, &[(400.0, 10.0); 3], &[(300.0, 10.0); 3]]);
         for run in &mut trial.runs {
             if run.row == 0 || (run.row == 2 && run.round == 1) {
-                run.end = End::OutOfMemory;
+                run.end = RunEnd::OutOfMemory;
             }
         }
         assert_eq!(trial.best(), Best::Survives { row: 1, metric: Metric::Steady, median: 400.0 * MIB });

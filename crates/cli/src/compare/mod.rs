@@ -22,7 +22,7 @@ use plimsoll_report::{comparison_json, comparison_pages, comparison_text, words}
 use plimsoll_trial::budget::{Budget, Excess};
 use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
 use plimsoll_trial::remedy::{Start, words as shell_words};
-use plimsoll_trial::{End, Run, plan};
+use plimsoll_trial::{Run, RunEnd, plan};
 
 use crate::alike::nearest_name;
 use crate::exit::Exit;
@@ -294,10 +294,10 @@ impl<'w> Rounds<'w> {
         let mut look = |snapshot: &Snapshot, _: &Ledger| books = Some(folder.read(Some(snapshot.process.pid)));
         let run = self.once(conditions, &Start { environment, ..plain }, at, "tracked, ", signals, &mut look);
         match (&run.end, books) {
-            (End::Interrupted, _) => Ok(None),
-            (End::Stopped, Some(books)) => books.map(Some),
+            (RunEnd::Interrupted, _) => Ok(None),
+            (RunEnd::Stopped, Some(books)) => books.map(Some),
             // The program has ended by itself, and left its segment.
-            (End::Completed, _) => folder.read(None).map(Some),
+            (RunEnd::Completed, _) => folder.read(None).map(Some),
             (end, _) => Err(format!("the program {}", end.sentence()).into()),
         }
     }

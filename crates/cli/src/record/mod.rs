@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::launch::{self, Launch, Prepared};
 use crate::output::print_message;
 use crate::sampler::{Sampler, Subject};
-use crate::sys::{self, Child, End, Signals};
+use crate::sys::{self, Child, ChildEnd, Signals};
 use crate::{Failure, explain, named};
 use last_resort::LastResort;
 
@@ -160,7 +160,7 @@ impl RecordingPlan {
 
     /// Records until the child ends. A failure of the recording is printed, and the child goes on. The child's end is
     /// returned.
-    pub fn of_child(self, child: Child) -> Result<End, Failure> {
+    pub fn of_child(self, child: Child) -> Result<ChildEnd, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
         let last_resort = LastResort::watch();
         let recorders = match recorder(&self.pattern, child.pid, true, self.pace) {
@@ -198,11 +198,11 @@ enum Woken {
     /// A target may have ended.
     End,
     Stop,
-    ChildEnded(End),
+    ChildEnded(ChildEnd),
 }
 
 impl Series {
-    fn run(&mut self) -> Result<Option<End>, Failure> {
+    fn run(&mut self) -> Result<Option<ChildEnd>, Failure> {
         let began = Instant::now();
         let mut next = began;
         let mut missed = 0;

@@ -45,7 +45,7 @@ impl Recorder {
     }
 
     /// Writes the end of the target: its last books, from the segment, and how it ended.
-    pub fn end(&mut self, status: Option<sys::End>) -> Result<Life, Failure> {
+    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> Result<Life, Failure> {
         self.writer.end(&self.sampler.end(status)).map(|()| Life::Ended)
     }
 

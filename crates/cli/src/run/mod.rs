@@ -20,7 +20,7 @@ use plimsoll_tracked::symbols;
 
 use crate::launch::{Launch, Prepared, failed, mirror, prepare};
 use crate::output::{By, Choice, Style, print_message, shown};
-use crate::sys::{self, End};
+use crate::sys::{self, ChildEnd};
 use crate::{Failure, record, target};
 
 mod family;
@@ -115,10 +115,10 @@ impl Kills {
 
     /// How the child ended. The counter belongs to our cgroup; if it did not move, the child may have been killed in
     /// another cgroup.
-    fn ending(&self, end: End) -> Ending {
+    fn ending(&self, end: ChildEnd) -> Ending {
         let mut ending = match end {
-            End::Code(code) => Ending::of(How::Code(code)),
-            End::Signal(signal) => Ending::of(How::Signal(u8::try_from(signal).unwrap_or(0))),
+            ChildEnd::Code(code) => Ending::of(How::Code(code)),
+            ChildEnd::Signal(signal) => Ending::of(How::Signal(u8::try_from(signal).unwrap_or(0))),
         };
         let after = self.group.as_deref().and_then(|group| cgroup::oom_kills(group, Deadline::after(NAMES)));
         if ending.is_sigkill() && self.before.zip(after).is_some_and(|(before, after)| after > before) {

@@ -24,7 +24,7 @@ use plimsoll_process::cgroup;
 use plimsoll_process::foreign::{Deadline, LOOK, NAMES};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::Seen;
-use plimsoll_report::jfr::{Cost, End, How, Site};
+use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
 use plimsoll_tracked::books::{Booked, BookedSince, Books};
 use plimsoll_tracked::segment::{self, Life};
 use plimsoll_tracked::symbols;
@@ -154,7 +154,7 @@ pub struct Sample<'s> {
 
 /// The last state of a target that has ended, from its segment.
 pub struct Ended {
-    pub end: End,
+    pub end: TargetEnd,
     pub books: Option<Books>,
     pub sites: Vec<Site>,
     pub time_ns: u64,
@@ -418,7 +418,7 @@ impl Sampler {
     }
 
     /// The end of the target: its last books, from the segment, and how it ended.
-    pub fn end(&mut self, status: Option<sys::End>) -> Ended {
+    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> Ended {
         // Finding the missing names may take as long as for a report.
         let deadline = Deadline::after(NAMES);
         let kills = self.kills(deadline);
@@ -428,8 +428,8 @@ impl Sampler {
         let read = known.or_else(|| left().filter(|(head, _)| head.start_boottime_ns >= self.started_ns));
         if let (Some(status), Some((_, path))) = (status, &read) {
             let how = match status {
-                sys::End::Code(code) => ending::How::Code(code),
-                sys::End::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
+                sys::ChildEnd::Code(code) => ending::How::Code(code),
+                sys::ChildEnd::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
             };
             let oom = oom_killed.then_some(true);
             // For later reports on the segment. They can do without it, so a failure is ignored.
@@ -445,12 +445,12 @@ impl Sampler {
             .unzip();
         let sites = sites.unwrap_or_default();
         let how = match (status, &last) {
-            (Some(sys::End::Code(code)), _) => How::Code(i32::from(code)),
-            (Some(sys::End::Signal(signal)), _) => How::Signal(signal),
-            (None, Some(books)) if books.life != Life::Live => End::of(books.life),
-            _ => How::Unknown,
+            (Some(sys::ChildEnd::Code(code)), _) => TargetEndKind::Code(i32::from(code)),
+            (Some(sys::ChildEnd::Signal(signal)), _) => TargetEndKind::Signal(signal),
+            (None, Some(books)) if books.life != Life::Live => TargetEnd::of(books.life),
+            _ => TargetEndKind::Unknown,
         };
-        let end = End { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
+        let end = TargetEnd { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
         Ended { end, books: last, sites, time_ns: now_ns(), cost: Cost { cpu: processor_time(), ..Cost::default() } }
     }
 }

@@ -71,7 +71,7 @@ impl Answer {
 }
 
 /// What ends the requests.
-pub enum End {
+pub enum RequestsEnd {
     /// The listener has ended.
     Closed,
     /// The listener sent an invalid request.
@@ -79,7 +79,7 @@ pub enum End {
 }
 
 /// Reads requests until there are no more.
-pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> {
+pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<RequestsEnd> {
     let (figures, figure_questions) = sync_channel(wire::MOST_REQUESTS);
     let (pages, page_questions) = sync_channel(wire::MOST_REQUESTS);
     let theirs = answers.clone();
@@ -89,12 +89,12 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
     let mut bytes = [0; wire::REQUEST];
     loop {
         if reader.read_exact(&mut bytes).is_err() {
-            return Ok(End::Closed);
+            return Ok(RequestsEnd::Closed);
         }
-        let Some((number, question)) = Question::decode(&bytes) else { return Ok(End::Broken) };
+        let Some((number, question)) = Question::decode(&bytes) else { return Ok(RequestsEnd::Broken) };
         let to: &SyncSender<_> = match question.kind {
             // The listener sends it once, before the first request.
-            QuestionKind::Ready => return Ok(End::Broken),
+            QuestionKind::Ready => return Ok(RequestsEnd::Broken),
             QuestionKind::Health => {
                 answers.write(number, &answers.health());
                 continue;
@@ -105,8 +105,8 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> 
         match to.try_send((number, question)) {
             Ok(()) => {}
             // The listener has sent more requests than it may.
-            Err(TrySendError::Full(_)) => return Ok(End::Broken),
-            Err(TrySendError::Disconnected(_)) => return Ok(End::Closed),
+            Err(TrySendError::Full(_)) => return Ok(RequestsEnd::Broken),
+            Err(TrySendError::Disconnected(_)) => return Ok(RequestsEnd::Closed),
         }
     }
 }

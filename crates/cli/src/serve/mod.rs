@@ -34,7 +34,7 @@ use sha2::{Digest, Sha256};
 use crate::output::{print_message, shown};
 use crate::sys::Signals;
 use crate::{Failure, explain, record};
-use answers::{Answers, End};
+use answers::{Answers, RequestsEnd};
 use beside::Beside;
 use board::Board;
 use exports::Exports;
@@ -169,7 +169,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let is_broken = Arc::new(AtomicBool::new(false));
     let theirs = is_broken.clone();
     let answer = move || {
-        if !matches!(answers::serve(&answers, pipe), Ok(End::Closed)) {
+        if !matches!(answers::serve(&answers, pipe), Ok(RequestsEnd::Closed)) {
             theirs.store(true, Ordering::SeqCst);
         }
         // The listener ends with its pipe, and the program with the listener.

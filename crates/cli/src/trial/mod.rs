@@ -27,7 +27,7 @@ use plimsoll_report::{live_json, live_pages, live_text, trial_json, trial_pages,
 use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
-use plimsoll_trial::{End, Remedy, RemedyChange, Row, Run, Trial, plan};
+use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 
 use crate::exit::Exit;
 use crate::named::pid_of;
@@ -276,7 +276,7 @@ impl Table {
     /// it is the only one. If the plain program is killed at the limit, that is a result: the other rows go on.
     fn gives_up(&self, row: usize) -> bool {
         let runs = || self.trial.runs.iter().filter(|run| run.row == row);
-        let is_result = |run: &Run| run.end.is_good() || (row == 0 && run.end == End::OutOfMemory);
+        let is_result = |run: &Run| run.end.is_good() || (row == 0 && run.end == RunEnd::OutOfMemory);
         let is_alone = row == 0 && self.starts.len() == 1;
         runs().count() >= if is_alone { 1 } else { 2 } && !runs().any(is_result)
     }
@@ -310,7 +310,7 @@ impl Table {
 
     fn take(&mut self, outcome: Outcome, verdicts: &[Verdict], meter: &mut Meter) {
         let Outcome { run, note } = outcome;
-        if !run.end.is_good() && run.end != End::Interrupted {
+        if !run.end.is_good() && run.end != RunEnd::Interrupted {
             meter.clear();
             print_message(sentence(&self.trial.rows[run.row].label, &run));
         }

@@ -18,7 +18,7 @@ use plimsoll_observer::source::hotspot;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc;
 use plimsoll_trial::remedy::Start;
-use plimsoll_trial::{Action, End, Metric, Run, latency};
+use plimsoll_trial::{Action, Metric, Run, RunEnd, latency};
 
 use super::drive::{Drive, Driving};
 use super::group::Group;
@@ -70,7 +70,7 @@ pub struct Runner<'r> {
 }
 
 /// Why a run ended early.
-type Early = (End, Option<String>);
+type EarlyEnd = (RunEnd, Option<String>);
 
 struct Running<'k> {
     kept: &'k mut Kept,
@@ -87,24 +87,24 @@ struct Running<'k> {
 impl Runner<'_> {
     /// `number` is unique among all runs.
     pub fn run(&mut self, start: &Start, (round, row, number): (usize, usize, usize)) -> Outcome {
-        let failed = |end: End, detail: Option<String>| Outcome {
+        let failed = |end: RunEnd, detail: Option<String>| Outcome {
             run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
             note: None,
         };
         if let Some(obstacle) = self.conditions.ready.as_ref().and_then(Ready::obstacle) {
-            return failed(End::NeverStarted, Some(obstacle));
+            return failed(RunEnd::NeverStarted, Some(obstacle));
         }
         let group =
             match self.conditions.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {
                 Ok(group) => group,
-                Err(reason) => return failed(End::NeverStarted, Some(reason)),
+                Err(reason) => return failed(RunEnd::NeverStarted, Some(reason)),
             };
         let output = Output::new(LAST_WORDS, self.conditions.ready.as_ref().and_then(Ready::pattern));
         let mut kept = match Kept::start(start, group.as_ref(), output) {
             Ok(kept) => kept,
             Err(error) => {
                 group.iter().for_each(Group::remove);
-                return failed(End::NeverStarted, Some(error.to_string()));
+                return failed(RunEnd::NeverStarted, Some(error.to_string()));
             }
         };
         let now = Instant::now();
@@ -124,10 +124,10 @@ impl Runner<'_> {
             Err(early) => early,
         };
         let Running { mut figures, peak, processes, load_errors, note, .. } = running;
-        if matches!(end, End::Signal(9) | End::Exited(_) | End::LoadFailed | End::NeverReady)
+        if matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady)
             && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)))
         {
-            end = End::OutOfMemory;
+            end = RunEnd::OutOfMemory;
         }
         (self.progress)("stopping");
         let patience = if self.interrupted { Duration::from_secs(2) } else { PATIENCE };
@@ -141,7 +141,7 @@ impl Runner<'_> {
         // The keeper removes the group, unless somebody has killed the keeper.
         group.iter().for_each(Group::remove);
         if let Some(empty) = kept.empty {
-            if end == End::Completed {
+            if end == RunEnd::Completed {
                 figures.insert(Metric::Cpu, empty.cpu_seconds);
             }
             if processes <= 1 && empty.peak > peak {
@@ -153,12 +153,12 @@ impl Runner<'_> {
             figures.remove(&Metric::Peak);
         }
         let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
-        let detail = if end.is_good() || end == End::Interrupted { None } else { detail.or_else(last_words) };
+        let detail = if end.is_good() || end == RunEnd::Interrupted { None } else { detail.or_else(last_words) };
         let left = kept.left.then(|| "a process of the run could not be killed (it waits for a device)".to_owned());
         Outcome { run: Run { round, row, end, detail, figures, processes, load_errors }, note: note.or(left) }
     }
 
-    fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<End, Early> {
+    fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<RunEnd, EarlyEnd> {
         let conditions = self.conditions;
         let until = running.began + conditions.ready_within;
         if let Some(ready) = &conditions.ready {
@@ -169,7 +169,7 @@ impl Runner<'_> {
                 }
                 if Instant::now() >= until {
                     let what = format!("{ready} was not reached within {} s", conditions.ready_within.as_secs_f64());
-                    return Err((End::NeverReady, Some(what)));
+                    return Err((RunEnd::NeverReady, Some(what)));
                 }
             }
             running.figures.insert(Metric::Ready, running.began.elapsed().as_secs_f64());
@@ -184,7 +184,7 @@ impl Runner<'_> {
                 }
                 running.figures.insert(Metric::Took, running.began.elapsed().as_secs_f64());
                 return match (running.kept.exit, &running.kept.refused) {
-                    (Some(Exit::Code(0)), _) => Ok(End::Completed),
+                    (Some(Exit::Code(0)), _) => Ok(RunEnd::Completed),
                     _ => Err(self.early(running)),
                 };
             }
@@ -199,7 +199,7 @@ impl Runner<'_> {
         let moment = tree::moment(running.kept.pid());
         running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
         running.figures.insert(Metric::Idle, moment.resident as f64);
-        Ok(End::Stopped)
+        Ok(RunEnd::Stopped)
     }
 
     /// Figures at the end of the load. RSS comes first: reading a VM makes it allocate.
@@ -224,15 +224,18 @@ impl Runner<'_> {
         (self.look)(&snapshot, &ledger);
     }
 
-    fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), Early> {
+    fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), EarlyEnd> {
         let (exit, output) = self.helper(running, &["/bin/sh", "-c", load], "under load", None)?;
         let last = output.last_line().unwrap_or_default();
         match exit {
             Some(Exit::Code(0)) => {}
             Some(Exit::Code(code)) => {
-                return Err((End::LoadFailed, Some(format!("the load command ended with exit status {code}: {last}"))));
+                return Err((
+                    RunEnd::LoadFailed,
+                    Some(format!("the load command ended with exit status {code}: {last}")),
+                ));
             }
-            _ => return Err((End::LoadFailed, Some(format!("the load command was killed: {last}")))),
+            _ => return Err((RunEnd::LoadFailed, Some(format!("the load command was killed: {last}")))),
         }
         if let Some(found) = latency::parse(&output.tail()) {
             let all = [
@@ -247,7 +250,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn drive(&mut self, running: &mut Running<'_>, drive: &Drive, time: Duration) -> Result<(), Early> {
+    fn drive(&mut self, running: &mut Running<'_>, drive: &Drive, time: Duration) -> Result<(), EarlyEnd> {
         let conditions = self.conditions;
         let mut driven = |time: Duration, phase: &'static str| {
             let driving = Driving::start(drive, time);
@@ -261,7 +264,10 @@ impl Runner<'_> {
         }
         let (answers, took) = driven(time, "under load")?;
         let Some(found) = answers.figures(took) else {
-            return Err((End::LoadFailed, Some(format!("no request to {} was answered without an error", drive.url))));
+            return Err((
+                RunEnd::LoadFailed,
+                Some(format!("no request to {} was answered without an error", drive.url)),
+            ));
         };
         let all = [
             (Metric::Mean, found.mean),
@@ -283,12 +289,12 @@ impl Runner<'_> {
         command: &[&str],
         phase: &'static str,
         limit: Option<Duration>,
-    ) -> Result<(Option<Exit>, Arc<Output>), Early> {
+    ) -> Result<(Option<Exit>, Arc<Output>), EarlyEnd> {
         let command = command.iter().map(OsString::from).collect();
         let start = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
         let output = Output::new(REPORT, None);
         let mut helper =
-            Kept::start(&start, None, output.clone()).map_err(|error| (End::LoadFailed, Some(error.to_string())))?;
+            Kept::start(&start, None, output.clone()).map_err(|error| (RunEnd::LoadFailed, Some(error.to_string())))?;
         let until = limit.map(|limit| Instant::now() + limit);
         while !helper.has_ended() && until.is_none_or(|until| Instant::now() < until) {
             self.step(running, phase, true)?;
@@ -301,7 +307,7 @@ impl Runner<'_> {
     }
 
     /// Gives free pages of malloc back: a JVM by its own command, other programs by gdb. The inner error says why not.
-    fn trim(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, Early> {
+    fn trim(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, EarlyEnd> {
         let Some(pid) = tree::moment(running.kept.pid()).largest else { return Ok(Err("no process is left".into())) };
         if let Some(done) = trim_vm(pid) {
             return Ok(done);
@@ -316,7 +322,7 @@ impl Runner<'_> {
         })
     }
 
-    fn pass(&mut self, running: &mut Running<'_>, time: Duration, phase: &'static str) -> Result<(), Early> {
+    fn pass(&mut self, running: &mut Running<'_>, time: Duration, phase: &'static str) -> Result<(), EarlyEnd> {
         let until = Instant::now() + time;
         while Instant::now() < until {
             self.step(running, phase, true)?;
@@ -325,12 +331,12 @@ impl Runner<'_> {
     }
 
     /// Waits a tick, and samples. With `must_live`, an end of the program is an error.
-    fn step(&mut self, running: &mut Running<'_>, phase: &'static str, must_live: bool) -> Result<(), Early> {
+    fn step(&mut self, running: &mut Running<'_>, phase: &'static str, must_live: bool) -> Result<(), EarlyEnd> {
         (self.progress)(phase);
         running.kept.step(self.signals.as_fd(), TICK);
         if self.signals.next().is_some() {
             self.interrupted = true;
-            return Err((End::Interrupted, None));
+            return Err((RunEnd::Interrupted, None));
         }
         if running.kept.has_ended() {
             return if must_live { Err(self.early(running)) } else { Ok(()) };
@@ -346,12 +352,12 @@ impl Runner<'_> {
     }
 
     /// The program has ended, but should not have.
-    fn early(&self, running: &Running<'_>) -> Early {
+    fn early(&self, running: &Running<'_>) -> EarlyEnd {
         match (&running.kept.refused, running.kept.exit) {
-            (Some(reason), _) => (End::NeverStarted, Some(reason.clone())),
-            (None, Some(Exit::Code(code))) => (End::Exited(code), None),
-            (None, Some(Exit::Signal(signal))) => (End::Signal(signal), None),
-            (None, None) => (End::NeverStarted, Some("its keeper was killed".into())),
+            (Some(reason), _) => (RunEnd::NeverStarted, Some(reason.clone())),
+            (None, Some(Exit::Code(code))) => (RunEnd::Exited(code), None),
+            (None, Some(Exit::Signal(signal))) => (RunEnd::Signal(signal), None),
+            (None, None) => (RunEnd::NeverStarted, Some("its keeper was killed".into())),
         }
     }
 }

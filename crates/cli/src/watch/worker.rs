@@ -12,7 +12,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::processes::{self, Listed};
-use plimsoll_report::jfr::How;
+use plimsoll_report::jfr::TargetEndKind;
 use plimsoll_tracked::rules::read as rules;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -293,7 +293,7 @@ fn how_it_ended(ended: &Ended) -> String {
     match (&ended.end, known) {
         (end, _) if end.oom_killed => "ended: the kernel killed a process of its cgroup because memory ran out".into(),
         (_, Some(ending)) => ending.sentence(),
-        (end, _) if end.how == How::Exited => "exited".into(),
+        (end, _) if end.how == TargetEndKind::Exited => "exited".into(),
         _ => "ended; the cause is not known, because it was not tracked".into(),
     }
 }

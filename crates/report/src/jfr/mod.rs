@@ -7,5 +7,5 @@ mod process_state;
 mod sites;
 
 pub use events::TABLE;
-pub use process_state::{ChunkContents, Cost, DescribedTarget, End, How, Instant, MOST_SITES, Site};
+pub use process_state::{ChunkContents, Cost, DescribedTarget, Instant, MOST_SITES, Site, TargetEnd, TargetEndKind};
 pub use sites::unnamed;

@@ -37,7 +37,7 @@ pub struct Instant<'a> {
     pub pressure: Option<Pressure>,
     /// Whether to write what is written less often: sites, peaks, arenas.
     pub full: bool,
-    pub end: Option<&'a End>,
+    pub end: Option<&'a TargetEnd>,
     pub cost: Cost,
     pub provenance_age: Duration,
 }
@@ -63,7 +63,7 @@ pub struct Cost {
 
 /// How the target ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum TargetEndKind {
     /// Only the parent of a process knows its status.
     Code(i32),
     Signal(i32),
@@ -76,8 +76,8 @@ pub enum How {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    pub how: How,
+pub struct TargetEnd {
+    pub how: TargetEndKind,
     /// The kernel killed a process of the cgroup for its limit in the last seconds.
     pub oom_killed: bool,
     /// ns since 1970.
@@ -338,24 +338,24 @@ impl Instant<'_> {
     }
 }
 
-impl End {
+impl TargetEnd {
     fn write(&self, batch: &mut Batch<'_>) {
         let killed = |by: i32| match by {
             9 if self.oom_killed => "killed by the kernel: the cgroup's memory limit was reached".to_owned(),
             signal => format!("killed by signal {signal}"),
         };
         let (state, how, exit_code, signal) = match self.how {
-            How::Code(code) => ("exited", format!("exited with status {code}"), code, 0),
-            How::Signal(signal) => ("killed", killed(signal), -1, signal),
-            How::Exited => {
+            TargetEndKind::Code(code) => ("exited", format!("exited with status {code}"), code, 0),
+            TargetEndKind::Signal(signal) => ("killed", killed(signal), -1, signal),
+            TargetEndKind::Exited => {
                 ("exited", "ran its exit handlers; its status is known to its parent only".to_owned(), -1, 0)
             }
-            How::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
-            How::Killed => {
+            TargetEndKind::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
+            TargetEndKind::Killed => {
                 ("killed", "ended without running its exit handlers: by a signal or _exit".to_owned(), -1, -1)
             }
-            How::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
-            How::Unknown => ("ended", "ended; how is known to its parent only".to_owned(), -1, -1),
+            TargetEndKind::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
+            TargetEndKind::Unknown => ("ended", "ended; how is known to its parent only".to_owned(), -1, -1),
         };
         e::TargetEnd {
             state,
@@ -369,10 +369,10 @@ impl End {
     }
 }
 
-impl End {
+impl TargetEnd {
     /// How a process ended, from the segment that it left.
-    pub fn of(life: Life) -> How {
-        if life == Life::Exited { How::Exited } else { How::Killed }
+    pub fn of(life: Life) -> TargetEndKind {
+        if life == Life::Exited { TargetEndKind::Exited } else { TargetEndKind::Killed }
     }
 }
 

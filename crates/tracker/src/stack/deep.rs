@@ -492,7 +492,7 @@ impl<'a> Deep<'a> {
                 }
                 Ok(Some((next?, Guess::None)))
             }
-            Step::End => Ok(None),
+            Step::WalkEnd => Ok(None),
             Step::Signal => Ok(Some((self.signal(r)?, Guess::None))),
             _ => {
                 // Without a rule the frame pointer may have been anything: believe it only if it leads back into code.

@@ -25,7 +25,7 @@ pub mod walk;
 
 pub use read::{Image, Memory, Stack};
 pub use rule::Rule;
-pub use walk::{End, Entry, Read, Walk, Walker};
+pub use walk::{Entry, Read, Walk, WalkEnd, Walker};
 
 /// The rule for `pc`, from the `.eh_frame_hdr` at that address of the module that holds it; `tables` is the segment that
 /// holds this header and the `.eh_frame`.

@@ -81,7 +81,7 @@ pub enum Step {
     /// The tables are damaged, or a rule cannot express them.
     Unknown,
     /// The outermost frame: its return address is undefined (`_start`, a thread's first function).
-    End,
+    WalkEnd,
     /// The trampoline that a signal handler returns to: the registers lie in the `ucontext` at the stack pointer.
     Signal,
     /// No table covers this code: try the chain of frame pointers.
@@ -167,7 +167,7 @@ impl Rule {
     #[inline]
     pub const fn step(self) -> Step {
         match self.kind {
-            END => Step::End,
+            END => Step::WalkEnd,
             SIGNAL => Step::Signal,
             FRAME_POINTER => Step::FramePointer,
             INTERPRETED => Step::Interpreted { bytecode_slot: self.cfa },

@@ -59,7 +59,7 @@ pub struct Read {
 
 /// Why a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum WalkEnd {
     /// The outermost frame was reached.
     Outermost,
     /// `frames` or `reads` is full.
@@ -82,7 +82,7 @@ pub struct Walk {
     /// Return addresses, innermost first, beginning with `entry.ra`.
     pub frames: usize,
     pub reads: usize,
-    pub end: End,
+    pub end: WalkEnd,
     pub depends_on_entry_fp: bool,
     /// Every word read ends at or below this offset.
     pub extent: u32,
@@ -146,7 +146,7 @@ impl Walker {
             walk: Walk {
                 frames: 0,
                 reads: 0,
-                end: End::Truncated,
+                end: WalkEnd::Truncated,
                 depends_on_entry_fp: false,
                 extent: 0,
                 wall: None,
@@ -163,7 +163,7 @@ impl Walker {
         let mut known = None;
         let end = loop {
             if pc == 0 {
-                break End::Outermost;
+                break WalkEnd::Outermost;
             }
             frames[state.walk.frames] = pc;
             if exact {
@@ -171,7 +171,7 @@ impl Walker {
             }
             state.walk.frames += 1;
             if state.walk.frames == room {
-                break End::Limit;
+                break WalkEnd::Limit;
             }
             let at = if exact { pc } else { pc - 1 };
             let here = known.take().unwrap_or_else(|| rule(at));
@@ -215,24 +215,24 @@ impl Walker {
                 Some(Step::Continuation { entry_bytes }) => {
                     state.continuation(entry_bytes, |ra| rule(ra.wrapping_sub(1)).is_some_and(Rule::is_java))
                 }
-                Some(Step::End) => break End::Outermost,
+                Some(Step::WalkEnd) => break WalkEnd::Outermost,
                 Some(Step::Signal) => {
                     exact = true;
                     state.signal()
                 }
                 // Without a rule the frame pointer may have been anything: believe it only if it leads back into code.
-                Some(Step::FramePointer | Step::Unknown) => state.frame_record(End::NoRule).and_then(|ra| {
+                Some(Step::FramePointer | Step::Unknown) => state.frame_record(WalkEnd::NoRule).and_then(|ra| {
                     known = caller(ra, &mut rule);
                     if known == Some(None) {
-                        return Err(End::NoRule);
+                        return Err(WalkEnd::NoRule);
                     }
                     state.walk.guessed += u8::from(known.is_some());
                     Ok(ra)
                 }),
                 None if self.through_jit => {
-                    state.frame_record(End::Jit).inspect(|&ra| state.walk.guessed += u8::from(ra != 0))
+                    state.frame_record(WalkEnd::Jit).inspect(|&ra| state.walk.guessed += u8::from(ra != 0))
                 }
-                None => break End::Jit,
+                None => break WalkEnd::Jit,
             };
             pc = match next {
                 Ok(pc) => pc & arch::CODE_BITS,
@@ -280,13 +280,13 @@ struct State<'a, M> {
 
 impl<M: Memory> State<'_, M> {
     /// The word at `offset`, logged.
-    fn read(&mut self, offset: i64, relative: bool) -> Result<u64, End> {
+    fn read(&mut self, offset: i64, relative: bool) -> Result<u64, WalkEnd> {
         if offset < 0 || offset % 8 != 0 {
-            return Err(End::Broken);
+            return Err(WalkEnd::Broken);
         }
-        self.reach(offset, End::Truncated)?;
-        let slot = self.log.get_mut(self.walk.reads).ok_or(End::Limit)?;
-        let word = self.memory.word(self.origin.wrapping_add(offset as u64)).ok_or(End::Broken)?;
+        self.reach(offset, WalkEnd::Truncated)?;
+        let slot = self.log.get_mut(self.walk.reads).ok_or(WalkEnd::Limit)?;
+        let word = self.memory.word(self.origin.wrapping_add(offset as u64)).ok_or(WalkEnd::Broken)?;
         let value = if relative { word.wrapping_sub(self.origin) } else { word };
         *slot = Read { value, offset: offset as u32, relative };
         self.walk.reads += 1;
@@ -294,17 +294,17 @@ impl<M: Memory> State<'_, M> {
     }
 
     /// Checks that the word at `offset` lies on the stack, and notes the result in `extent` or `wall`.
-    fn reach(&mut self, offset: i64, or: End) -> Result<(), End> {
+    fn reach(&mut self, offset: i64, or: WalkEnd) -> Result<(), WalkEnd> {
         if offset.checked_add(8).is_none_or(|end| end > self.high) {
             self.walk.wall = Some(offset as u64);
             return Err(or);
         }
-        let end = u32::try_from(offset + 8).map_err(|_| End::Limit)?;
+        let end = u32::try_from(offset + 8).map_err(|_| WalkEnd::Limit)?;
         self.walk.extent = self.walk.extent.max(end);
         Ok(())
     }
 
-    fn frame_pointer(&mut self) -> Result<i64, End> {
+    fn frame_pointer(&mut self) -> Result<i64, WalkEnd> {
         let value = match self.fp {
             Fp::Known(value) => value,
             Fp::Entry(value) => {
@@ -312,13 +312,13 @@ impl<M: Memory> State<'_, M> {
                 value
             }
             Fp::Saved(offset) => self.read(offset, true)? as i64,
-            Fp::Lost => return Err(End::NoRule),
+            Fp::Lost => return Err(WalkEnd::NoRule),
         };
         self.fp = Fp::Known(value);
         Ok(value)
     }
 
-    fn frame(&mut self, cfa: super::rule::Cfa, fp: SavedFp) -> Result<u64, End> {
+    fn frame(&mut self, cfa: super::rule::Cfa, fp: SavedFp) -> Result<u64, WalkEnd> {
         let base = match cfa.base {
             Base::Sp => self.sp,
             Base::Fp => self.frame_pointer()?,
@@ -326,12 +326,12 @@ impl<M: Memory> State<'_, M> {
         let mut top = base.wrapping_add(i64::from(cfa.offset));
         if let Some(add) = cfa.deref {
             if top < self.sp {
-                return Err(End::Broken);
+                return Err(WalkEnd::Broken);
             }
             top = (self.read(top, true)? as i64).wrapping_add(i64::from(add));
         }
         if top <= self.sp || top % 8 != 0 {
-            return Err(End::Broken);
+            return Err(WalkEnd::Broken);
         }
         let ra = self.read(top - 8, false)?;
         self.fp = match fp {
@@ -345,27 +345,28 @@ impl<M: Memory> State<'_, M> {
     }
 
     /// A frame record, { caller's frame pointer, return address }, where the frame pointer points.
-    fn frame_record(&mut self, or: End) -> Result<u64, End> {
+    fn frame_record(&mut self, or: WalkEnd) -> Result<u64, WalkEnd> {
         let record = self.frame_pointer().map_err(|_| or)?;
         if record < self.sp || record % 8 != 0 {
             return Err(or);
         }
-        let ra = self.read(record.saturating_add(8), false).map_err(|end| if end == End::Limit { end } else { or })?;
+        let ra =
+            self.read(record.saturating_add(8), false).map_err(|end| if end == WalkEnd::Limit { end } else { or })?;
         self.fp = Fp::Saved(record);
         self.sp = record + 16;
         Ok(ra)
     }
 
-    fn compiled(&mut self, bytes: i32) -> Result<u64, End> {
+    fn compiled(&mut self, bytes: i32) -> Result<u64, WalkEnd> {
         self.frame(super::rule::Cfa { base: Base::Sp, offset: bytes, deref: None }, SavedFp::Cfa(-16))
     }
 
     /// Slots from the frame pointer (hotspot, cpu/x86/frame_x86.hpp; the same in 9 to 27): 0 the caller's, 1 return
     /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer (8: -7).
-    fn interpreted(&mut self, bytecode_slot: i32) -> Result<(u64, [u64; 2]), End> {
+    fn interpreted(&mut self, bytecode_slot: i32) -> Result<(u64, [u64; 2]), WalkEnd> {
         let fp = self.frame_pointer()?;
         if fp < self.sp {
-            return Err(End::Broken);
+            return Err(WalkEnd::Broken);
         }
         let ra = self.read(fp.saturating_add(8), false)?;
         let sp = self.read(fp - 8, true)? as i64;
@@ -373,7 +374,7 @@ impl<M: Memory> State<'_, M> {
         // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller noted;
         // such a caller is interpreted and found by its frame pointer.
         if sp < fp || sp % 8 != 0 {
-            return Err(End::Broken);
+            return Err(WalkEnd::Broken);
         }
         self.fp = Fp::Saved(fp);
         self.sp = sp.max(fp + 16);
@@ -381,7 +382,7 @@ impl<M: Memory> State<'_, M> {
     }
 
     /// The arguments of the frame inside this one lie in between.
-    fn continuation(&mut self, entry_bytes: i32, mut is_java: impl FnMut(u64) -> bool) -> Result<u64, End> {
+    fn continuation(&mut self, entry_bytes: i32, mut is_java: impl FnMut(u64) -> bool) -> Result<u64, WalkEnd> {
         for words in 0..32 {
             let top = self.sp.wrapping_add(words * 8 + i64::from(entry_bytes));
             let ra = self.read(top.wrapping_sub(8), false)?;
@@ -391,18 +392,18 @@ impl<M: Memory> State<'_, M> {
                 return Ok(ra);
             }
         }
-        Err(End::NoRule)
+        Err(WalkEnd::NoRule)
     }
 
-    fn signal(&mut self) -> Result<u64, End> {
+    fn signal(&mut self) -> Result<u64, WalkEnd> {
         let sp = self.read(self.sp + arch::SIGNAL_SP, true)? as i64;
         if sp <= self.sp {
-            return Err(End::OtherStack);
+            return Err(WalkEnd::OtherStack);
         }
         if sp % 8 != 0 {
-            return Err(End::Broken);
+            return Err(WalkEnd::Broken);
         }
-        self.reach(sp, End::OtherStack)?;
+        self.reach(sp, WalkEnd::OtherStack)?;
         let pc = self.read(self.sp + arch::SIGNAL_PC, false)?;
         self.fp = Fp::Saved(self.sp + arch::SIGNAL_FP);
         self.sp = sp;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::random::Random;
-use crate::rows::End;
+use crate::rows::RunEnd;
 
 const MIB: f64 = 1048576.0;
 
@@ -20,7 +20,7 @@ fn made(growth: f64, deviation: f64, noise: &mut Random) -> Comparison {
             let buffers = (10.0 + if side == B { growth } else { 0.0 }) * MIB;
             let figures = BTreeMap::from([(Metric::Steady, heap + buffers)]);
             let run =
-                Run { round, row: side, end: End::Stopped, detail: None, figures, processes: 1, load_errors: None };
+                Run { round, row: side, end: RunEnd::Stopped, detail: None, figures, processes: 1, load_errors: None };
             comparison.runs.push(run);
             let lines = [("java-heap", heap), ("direct-buffers", buffers)];
             let lines = lines.map(|(line, bytes)| (Part::line(line), bytes as u64));
@@ -62,7 +62,7 @@ fn only_complete_pairs_count() {
     let mut comparison = compared(0.0, 0.0);
     for run in &mut comparison.runs {
         if run.row == B && run.round < 8 {
-            run.end = End::Exited(1);
+            run.end = RunEnd::Exited(1);
         }
     }
     comparison.lines.get_mut(&(8, B)).expect("a ledger").insert(Part::line("gc"), 4 << 20);

@@ -370,7 +370,9 @@ impl Live {
 
     /// The `LINES` lines of the ledger that changed most since the last snapshot, by more than half a percent of RSS.
     fn changed_lines(&mut self) -> Vec<(String, String, i64)> {
-        let Ok(snapshot) = take(self.trial.pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return Vec::new() };
+        let Ok(snapshot) = take_snapshot(self.trial.pid, Regions::AsNeeded, Deadline::after(LOOK)) else {
+            return Vec::new();
+        };
         let ledger = Ledger::of(&snapshot);
         let before = |line: &plimsoll_observer::ledger::Line| self.ledger.resident(line.id).0;
         let mut lines: Vec<(String, String, i64)> = ledger

@@ -8,7 +8,7 @@ use super::mmapped;
 use super::objects::Objects;
 use super::sizes::Sizes;
 use super::tagged::Tagged;
-use super::walk::{ChunkSums, End, walk};
+use super::walk::{ArenaEnd, ChunkSums, walk};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -453,10 +453,10 @@ fn walk_piece<M: Memory>(
         }
     });
     match end {
-        End::Top(end) | End::Fence(end) => {
+        ArenaEnd::Top(end) | ArenaEnd::Fence(end) => {
             Piece { range: AddressRange::new(accessible.start, end), sums, sizes, whole: true }
         }
-        End::Broken(_) => Piece { range: accessible, sums, sizes, whole: false },
+        ArenaEnd::Broken(_) => Piece { range: accessible, sums, sizes, whole: false },
     }
 }
 

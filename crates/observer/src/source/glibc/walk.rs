@@ -65,7 +65,7 @@ impl ChunkSums {
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ArenaEnd {
     /// At the arena's top, which ends at this address.
     Top(Avma),
     /// At a fencepost (of an older heap), which ends at this address.
@@ -147,39 +147,39 @@ pub(crate) fn walk<M: Memory>(
     limit: Avma,
     top: Avma,
     mut seen: impl FnMut(InUse<'_>, &mut PageStates<'_, M>),
-) -> (ChunkSums, End) {
+) -> (ChunkSums, ArenaEnd) {
     let mut sums = ChunkSums::default();
     let mut headers = Headers { memory, start: 0, bytes: vec![0; WINDOW], filled: 0, ahead: WINDOW, limit: limit.0 };
     let mut chunk = first.0;
-    let Some(mut field) = headers.size_field(chunk, pages) else { return (sums, End::Broken(first)) };
+    let Some(mut field) = headers.size_field(chunk, pages) else { return (sums, ArenaEnd::Broken(first)) };
     let mut first_bytes = headers.first_bytes(chunk).copied();
     loop {
         let size = field & !FLAGS;
         let end = chunk.saturating_add(size);
         if chunk == top.0 {
             if size < CHUNK_HEADER || end > limit.0 {
-                return (sums, End::Broken(Avma(chunk)));
+                return (sums, ArenaEnd::Broken(Avma(chunk)));
             }
             sums.top += Bytes(size);
             sums.free_resident += pages.resident(AddressRange::new(Avma(chunk), Avma(end)));
             sums.whole_top += whole_pages(pages, chunk, end, CHUNK_HEADER);
-            return (sums, End::Top(Avma(end)));
+            return (sums, ArenaEnd::Top(Avma(end)));
         }
         if size < SMALLEST {
             // sysmalloc closes an older heap with one or two headers that are too small for chunks.
             let fence = if size == CHUNK_HEADER { 2 * CHUNK_HEADER } else { CHUNK_HEADER };
             if field & PREV_INUSE == 0 && size == 0 || chunk + fence > limit.0 {
-                return (sums, End::Broken(Avma(chunk)));
+                return (sums, ArenaEnd::Broken(Avma(chunk)));
             }
             sums.overhead += Bytes(fence);
-            return (sums, End::Fence(Avma(chunk + fence)));
+            return (sums, ArenaEnd::Fence(Avma(chunk + fence)));
         }
         if !size.is_multiple_of(ALIGN) || end > limit.0 || field & IS_MMAPPED != 0 {
-            return (sums, End::Broken(Avma(chunk)));
+            return (sums, ArenaEnd::Broken(Avma(chunk)));
         }
         // Before the window moves on.
         let could_be_tcache = could_be_tcache(size, headers.program(chunk));
-        let Some(next) = headers.size_field(end, pages) else { return (sums, End::Broken(Avma(chunk))) };
+        let Some(next) = headers.size_field(end, pages) else { return (sums, ArenaEnd::Broken(Avma(chunk))) };
         if next & PREV_INUSE != 0 {
             sums.inuse += Bytes(size);
             sums.inuse_count += 1;
@@ -296,7 +296,7 @@ mod tests {
             let mut seen = Bytes(0);
             let mut pages = PageStates::new(&image);
             let (sums, how) = walk(&image, &mut pages, Avma(START), end, top, |chunk, _| seen += Bytes(chunk.size));
-            assert_eq!((sums, how), (expected, End::Top(end)));
+            assert_eq!((sums, how), (expected, ArenaEnd::Top(end)));
             assert_eq!(seen, expected.inuse);
             assert_eq!(sums.inuse + sums.binned + sums.top, Bytes(image.bytes.len() as u64));
             given_back += image.absent.len();
@@ -337,7 +337,7 @@ mod tests {
             let (sums, how) = walk(&image, &mut pages, Avma(START), end, top, |_, _| {});
             let walked = sums.inuse + sums.binned + sums.top + sums.overhead;
             assert!(walked <= Bytes(image.bytes.len() as u64));
-            broken += usize::from(matches!(how, End::Broken(_)));
+            broken += usize::from(matches!(how, ArenaEnd::Broken(_)));
         }
         assert!(broken > 10, "{broken}");
     }

@@ -255,12 +255,15 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     }
     let mut flags = 0;
     if w.wall.is_some()
-        || matches!(w.end, crate::stack::End::NoRule | crate::stack::End::Broken | crate::stack::End::Truncated)
+        || matches!(
+            w.end,
+            crate::stack::WalkEnd::NoRule | crate::stack::WalkEnd::Broken | crate::stack::WalkEnd::Truncated
+        )
     {
         flags |= callers::TRUNCATED;
         segment.count(Counter::stack_truncated, 1);
     }
-    if w.end == crate::stack::End::Jit {
+    if w.end == crate::stack::WalkEnd::Jit {
         flags |= callers::JIT;
     }
     let n = w.frames.max(1);

@@ -192,13 +192,13 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
 unsafe fn begin_anew(segment: Segment) -> Segment {
     blocks::renew_secret();
     existing::forget(segment);
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract. Only `boot::book` publishes the segment, and the caller calls it later.
     unsafe {
         side_table::reset_books();
         samples::reset_books(segment);
-        rows::reset_books(Books::of(segment));
+        rows::reset_books(Books::unpublished(segment));
         peaks::reset_books(segment);
-        thread::reset_books(Books::of(segment));
+        thread::reset_books(Books::unpublished(segment));
     }
     let counted = [
         Counter::unknown_frees,

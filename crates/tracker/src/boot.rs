@@ -91,8 +91,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         phase::enter(Phase::Off);
         return;
     };
-    // SAFETY: no segment is published.
-    early::store(unsafe { Books::of(segment) });
+    // SAFETY: the loader runs this once, and `book` below publishes the first segment.
+    early::store(unsafe { Books::unpublished(segment) });
     side_table::settle(segment);
     early::seed(segment);
     // SAFETY: resolved above. The loader calls this, not the allocator.
@@ -144,8 +144,8 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && callers::init(segment)
         && frames::init()
         && samples::init()
-        // SAFETY: no segment is published.
-        && rows::init(unsafe { Books::of(segment) })
+        // SAFETY: only `book` publishes a segment, and the caller calls it after this function.
+        && rows::init(unsafe { Books::unpublished(segment) })
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && mapping::books::init(segment)
         && own_mappings::init(segment);

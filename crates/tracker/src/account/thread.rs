@@ -191,7 +191,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.end_rounds = 3;
     // A new stack: nothing that was remembered of the last thread's stack is valid.
     shared.memo.store(slots::empty(), Relaxed);
-    // SAFETY: the state is this thread's from here on, and `current` is 0.
+    // SAFETY: `current` is 0 until the caller puts the state there, so no hook of this thread takes one.
     t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
     shared.stack_high.store(stack.high, Relaxed);
@@ -311,7 +311,8 @@ impl ThreadState {
     /// The books, and the state again. `None`: no books exist, after a detach or in a fork child without a segment yet.
     #[inline(always)]
     pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
-        // SAFETY: a caller with this reference has taken the state.
+        // SAFETY: hooks reach the state through `Taken`, so `current` is 0 as long as `self` is borrowed, and the token has
+        // that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call this.
         Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
     }
 

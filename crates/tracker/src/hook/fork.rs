@@ -211,8 +211,9 @@ fn make(mut inherited: Inherited) {
 }
 
 fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
-    // SAFETY: no segment is published.
-    let books_of_child = unsafe { Books::of(child) };
+    // SAFETY: fork wiped the page that names the published segment, and `make` publishes the child's later. A hook that
+    // the fork interrupted has found its rows already.
+    let books_of_child = unsafe { Books::unpublished(child) };
     for row in inherited.unknown_rows() {
         books_of_child.row(row).caller.store(NO_CALLER, Relaxed);
     }

@@ -3,7 +3,8 @@
 //!
 //! | token | shows that | from |
 //! | --- | --- | --- |
-//! | [`Books`] | the calling thread is inside the tracker, or no segment is published | `guard::enter`, a taken state, boot, a fork child |
+//! | [`Books`] | the calling thread is inside the tracker | `guard::enter`, a taken state |
+//! | | no segment is published, so nobody is inside | [`Books::unpublished`]: boot, an attach, a fork child |
 //! | [`OwnRow`] | the row is the calling thread's | the row's slot; the thread's own index or memo |
 //! | `account::mapping::books::Held` | the calling thread holds the lock of the map | the lock |
 //!
@@ -44,6 +45,15 @@ impl Books<'_> {
     /// signal handler interrupted; the thread has none; or no segment is published.
     #[inline(always)]
     pub unsafe fn of(segment: Segment) -> Self {
+        Books { segment, held: PhantomData, thread: PhantomData }
+    }
+
+    /// The right to book in a segment that no hook can find yet.
+    ///
+    /// # Safety
+    /// As long as the token is used, no segment is published, and no hook is inside that entered while one was.
+    pub unsafe fn unpublished(segment: Segment) -> Self {
+        debug_assert!(Segment::published().is_none());
         Books { segment, held: PhantomData, thread: PhantomData }
     }
 

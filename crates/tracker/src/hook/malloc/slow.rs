@@ -575,7 +575,8 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
         }
         Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
         // Detached since `segment` was found: the block is still booked there.
-        // SAFETY: no segment is published.
+        // SAFETY: no segment was published. If an attach publishes one meanwhile, a signal handler may take this
+        // thread's state; `None` books in the shared rows, with locked adds, and leaves the state alone.
         Entered::Outside => rows::free(unsafe { Books::of(segment) }, None, caller, amount),
     }
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-use fixture::{Explained, Fixture, fresh, root, scratch};
+use fixture::{Explained, Fixture, fresh, has, root, scratch};
 use jdks::{Jdk, javac, jcmd, jdks};
 
 const MIB: u64 = 1 << 20;
@@ -71,16 +71,6 @@ fn everywhere(name: &str, flags: &[&str], arguments: &[&str], check: impl Fn(&st
             check(&format!("{name} on {} with NMT {nmt}", jdk.major), &fixture, &explained);
         }
     }
-}
-
-/// These must be found; a verdict on the machine's own cgroup may come on top.
-#[track_caller]
-fn has(case: &str, explained: &Explained, expected: &[&str]) {
-    let mut found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
-    found.sort_unstable();
-    let mut expected = expected.to_vec();
-    expected.sort_unstable();
-    assert_eq!(found, expected, "{case}: {:#}", explained.0["verdicts"]);
 }
 
 #[track_caller]

@@ -5,12 +5,17 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[allow(dead_code, reason = "only the limit is needed here")]
 #[path = "subjects/cgroup.rs"]
 mod cgroup;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
+
+use child::{Running, wait_for};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -99,28 +104,6 @@ fn the_alerts_fire_for_a_leak_and_not_for_a_healthy_process() {
     let named: Vec<&str> = words.filter(|word| word.starts_with("plimsoll_")).collect();
     assert!(named.len() >= 5, "{named:?}");
     assert!(named.iter().all(|name| writer.contains(&format!("\"{name}\""))), "{named:?}");
-}
-
-/// Ends a child with its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Repeats a query until it has an answer.
-fn wait_for<T>(what: &str, mut evaluate: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = evaluate() {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(300), "{what}: not within 300 s");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// A port that was free a moment ago.

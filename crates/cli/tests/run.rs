@@ -5,29 +5,31 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-struct Workspace(PathBuf);
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use child::wait_for;
+use stage::Scratch;
+
+/// The folder of one test.
+struct Workspace(Scratch);
 
 impl Workspace {
     fn new(name: &str) -> Workspace {
-        // Tests run concurrently: two with the same name must not remove each other's folder.
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{number}-{name}", std::process::id()));
-        // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Workspace(path)
+        Workspace(Scratch::new(&format!("run-{name}")))
     }
     fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
     fn static_program(&self, name: &str, source: &str) -> PathBuf {
-        let (source, program) = (self.file(&format!("{name}.c"), source), self.0.join(name));
+        let (source, program) = (self.file(&format!("{name}.c"), source), self.0.path().join(name));
         assert!(Command::new("cc").args(["-static", "-o"]).args([&program, &source]).status().unwrap().success());
         program
     }
@@ -35,8 +37,8 @@ impl Workspace {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         command
             .args(arguments)
-            .env("XDG_CACHE_HOME", self.0.join("cache"))
-            .env("PLIMSOLL_DIR", self.0.join("segments"));
+            .env("XDG_CACHE_HOME", self.0.path().join("cache"))
+            .env("PLIMSOLL_DIR", self.0.path().join("segments"));
         command
     }
     fn sh(&self, options: &[&str], script: &str) -> Output {
@@ -47,25 +49,8 @@ impl Workspace {
     }
 }
 
-impl Drop for Workspace {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Both ways of running: the program replaces this process, or is its child.
@@ -113,7 +98,7 @@ fn without_a_report_the_program_has_our_pid() {
 #[test]
 fn signals_go_on_and_stops_are_mirrored() {
     let workspace = Workspace::new("signals");
-    let ready = workspace.0.join("ready");
+    let ready = workspace.0.path().join("ready");
     let script = format!(
         "trap 'echo got; exit 5' USR1; echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.05; done",
         ready.display()
@@ -142,7 +127,7 @@ fn signals_go_on_and_stops_are_mirrored() {
 #[test]
 fn killing_us_kills_the_program() {
     let workspace = Workspace::new("parent-death");
-    let ready = workspace.0.join("ready");
+    let ready = workspace.0.path().join("ready");
     let script = format!("echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.2; done", ready.display());
     let mut child = workspace
         .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
@@ -169,8 +154,8 @@ fn dispositions_mask_and_preload_are_as_we_found_them() {
                 format!("{ignored}exec \"{}\" run {launch} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
             let out = Command::new("sh")
                 .args(["-c", &run])
-                .env("XDG_CACHE_HOME", &workspace.0)
-                .env("PLIMSOLL_DIR", workspace.0.join("s"))
+                .env("XDG_CACHE_HOME", workspace.0.path())
+                .env("PLIMSOLL_DIR", workspace.0.path().join("s"))
                 .output()
                 .unwrap();
             assert_eq!(text(&out.stdout), text(&plain.stdout), "{ignored} {launch}: {}", text(&out.stderr));
@@ -189,7 +174,7 @@ fn dispositions_mask_and_preload_are_as_we_found_them() {
 #[test]
 fn the_report_is_of_this_run_and_goes_where_it_is_sent() {
     let workspace = Workspace::new("report");
-    let to = workspace.0.join("report.txt");
+    let to = workspace.0.path().join("report.txt");
     let out =
         workspace.sh(&["--report", "detail", "--style", "hotspot", "--report-to", to.to_str().unwrap()], "echo x; :");
     assert_eq!((text(&out.stdout).as_str(), text(&out.stderr).as_str()), ("x\n", ""));
@@ -253,7 +238,7 @@ fn what_cannot_be_started_or_tracked_is_reported_in_one_line() {
 fn a_changed_library_in_the_cache_is_not_used() {
     let workspace = Workspace::new("cache");
     assert!(workspace.sh(&[], ":").status.success());
-    let cache = workspace.0.join("cache/plimsoll");
+    let cache = workspace.0.path().join("cache/plimsoll");
     let library = std::fs::read_dir(&cache)
         .unwrap()
         .flatten()
@@ -268,10 +253,10 @@ fn a_changed_library_in_the_cache_is_not_used() {
     assert!(workspace.sh(&[], ":").status.success());
     assert!(std::fs::read(&library).unwrap() == good, "the file is made anew");
     // A link in place of the directory is not followed: the next candidate is used.
-    let elsewhere = workspace.0.join("elsewhere");
+    let elsewhere = workspace.0.path().join("elsewhere");
     std::fs::rename(&cache, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
-    let home = workspace.0.join("home");
+    let home = workspace.0.path().join("home");
     let mut command = workspace.plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let out = command.env("HOME", &home).output().unwrap();
     assert!(text(&out.stdout).starts_with(home.to_str().unwrap()), "{}", text(&out.stdout));
@@ -290,7 +275,7 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
          for (int i = 0; i < 211; i++) if (!malloc(104729)) return 1;\n\
          puts(\"two\"); read(0, &c, 1); return 0; }\n",
     );
-    let program = workspace.0.join("leak");
+    let program = workspace.0.path().join("leak");
     assert!(Command::new("cc").args(["-O0", "-o"]).arg(&program).arg(&source).status().unwrap().success());
     let mut child = workspace
         .plimsoll(&["run", "--", program.to_str().unwrap()])
@@ -319,7 +304,7 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
             .unwrap()
     };
     expect_line("one");
-    let before = workspace.0.join("before.json");
+    let before = workspace.0.path().join("before.json");
     report(&["report", &pid, "--format", "json", "-o", before.to_str().unwrap()]);
     assert_eq!(json(&pid)["state"], "live");
     assert_eq!(requested(&json(&pid)), 1009 * 7919);
@@ -343,7 +328,7 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
     assert_eq!(grown["requested_bytes_change"], 211 * 104_729);
     assert!(report(&["report", &pid, "--by", "caller"]).contains("main+0x"), "callers have names");
     assert!(
-        report(&["report", workspace.0.join("segments").to_str().unwrap()]).contains("leak"),
+        report(&["report", workspace.0.path().join("segments").to_str().unwrap()]).contains("leak"),
         "a directory's newest"
     );
     assert!(report(&["diff", before.to_str().unwrap(), &pid, "--style", "hotspot"]).contains("+"));
@@ -353,7 +338,7 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
 #[test]
 fn a_process_that_has_become_another_is_not_live() {
     let workspace = Workspace::new("exec");
-    let ready = workspace.0.join("ready");
+    let ready = workspace.0.path().join("ready");
     let program = workspace.static_program(
         "waits",
         "#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char **path) { creat(path[1], 0600); for (;;) pause(); }\n",
@@ -394,7 +379,7 @@ fn the_tracker_catches_each_signal_that_run_accepts() {
 fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     use std::os::unix::fs::PermissionsExt;
     let workspace = Workspace::new("open");
-    let open = workspace.0.join("common");
+    let open = workspace.0.path().join("common");
     std::fs::create_dir(&open).unwrap();
     for (mode, tenant, taken) in [
         (0o1777, "", false),
@@ -418,7 +403,7 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
 #[test]
 fn doctor_lists_processes_of_other_directories() {
     let workspace = Workspace::new("doctor-dir");
-    let (ready, elsewhere) = (workspace.0.join("ready"), workspace.0.join("elsewhere"));
+    let (ready, elsewhere) = (workspace.0.path().join("ready"), workspace.0.path().join("elsewhere"));
     let script = format!("echo > {}; while :; do sleep 0.05; done", ready.display());
     let arguments = ["run", "--dir", elsewhere.to_str().unwrap(), "--", "sh", "-c", &script];
     let mut child = workspace.plimsoll(&arguments).spawn().unwrap();
@@ -493,8 +478,10 @@ fn doctors_json_says_what_works() {
 fn how_it_ended_stands_in_the_first_line() {
     let workspace = Workspace::new("ended");
     let by_start = |workspace: &Workspace| {
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(workspace.0.join("segments")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(workspace.0.path().join("segments"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         // PID-STARTTIME.seg; an exec keeps the process's start, and the segment has its own.
         let start = |path: &PathBuf| -> u64 {
             path.file_stem().unwrap().to_str().unwrap().split_once('-').unwrap().1.parse().unwrap()
@@ -613,12 +600,12 @@ int main(void) {
 }
 "#;
     let workspace = Workspace::new("categories");
-    let (source, program) = (workspace.file("levels.c", SOURCE), workspace.0.join("levels"));
+    let (source, program) = (workspace.file("levels.c", SOURCE), workspace.0.path().join("levels"));
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
     assert!(Command::new("cc").args([include, "-o"]).args([&program, &source]).status().unwrap().success());
     let program = program.to_str().unwrap();
     let options = ["run", "--report", "summary", "--report-to", "/dev/null", "--dir"];
-    let segments = workspace.0.join("levels.segments");
+    let segments = workspace.0.path().join("levels.segments");
     let ran = workspace.plimsoll(&options).arg(&segments).args(["--", program]).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let report = workspace.plimsoll(&["report", "--format", "json"]).arg(&segments).output().unwrap();

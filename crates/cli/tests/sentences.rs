@@ -5,20 +5,19 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-struct Workspace(PathBuf);
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use stage::Scratch;
+
+/// The folder of one test.
+struct Workspace(Scratch);
 
 impl Workspace {
     fn new(name: &str) -> Workspace {
-        // Tests run concurrently: two with the same name must not remove each other's folder.
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("plimsoll-sentences-{}-{number}-{name}", std::process::id()));
-        // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Workspace(path)
+        Workspace(Scratch::new(&format!("sentences-{name}")))
     }
 
     fn plimsoll(&self, arguments: &[&str]) -> Command {
@@ -27,9 +26,9 @@ impl Workspace {
         command
             .args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_plimsoll")])
             .args(arguments)
-            .current_dir(&self.0)
-            .env("XDG_CACHE_HOME", self.0.join("cache"))
-            .env("PLIMSOLL_DIR", self.0.join("segments"))
+            .current_dir(self.0.path())
+            .env("XDG_CACHE_HOME", self.0.path().join("cache"))
+            .env("PLIMSOLL_DIR", self.0.path().join("segments"))
             .stdin(Stdio::null());
         command
     }
@@ -40,7 +39,7 @@ impl Workspace {
     }
 
     fn static_program(&self) -> PathBuf {
-        let program = self.0.join("static");
+        let program = self.0.path().join("static");
         let mut cc = Command::new("cc")
             .args(["-static", "-x", "c", "-o"])
             .arg(&program)
@@ -54,12 +53,6 @@ impl Workspace {
     }
 }
 
-impl Drop for Workspace {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn a_report_whose_standard_output_is_closed_is_refused() {
     let workspace = Workspace::new("closed");
@@ -68,7 +61,7 @@ fn a_report_whose_standard_output_is_closed_is_refused() {
         let plimsoll = workspace.plimsoll(verb);
         let shell = format!("exec {} \"$@\" >&-", plimsoll.get_program().to_str().unwrap());
         let mut closed = Command::new("sh");
-        closed.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&workspace.0);
+        closed.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(workspace.0.path());
         closed.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let Output { status, stderr, .. } = closed.output().unwrap();
         let error = String::from_utf8_lossy(&stderr);
@@ -110,7 +103,7 @@ fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
 #[test]
 fn a_recording_replaces_nothing_but_a_file() {
     let workspace = Workspace::new("odd-files");
-    let path = |name: &str| workspace.0.join(name).to_str().unwrap().to_owned();
+    let path = |name: &str| workspace.0.path().join(name).to_str().unwrap().to_owned();
     std::fs::create_dir(path("folder")).unwrap();
     std::os::unix::fs::symlink("/dev/null", path("link")).unwrap();
     assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
@@ -138,7 +131,11 @@ fn a_file_that_may_not_grow_ends_a_recording_and_not_the_program() {
         let plimsoll = workspace.plimsoll(arguments);
         let shell = format!("ulimit -f 8; exec {} \"$@\"", plimsoll.get_program().to_str().unwrap());
         let mut limited = Command::new("sh");
-        limited.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&workspace.0).stdin(Stdio::null());
+        limited
+            .args(["-c", &shell, "sh"])
+            .args(plimsoll.get_args())
+            .current_dir(workspace.0.path())
+            .stdin(Stdio::null());
         limited.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?)))).stderr(Stdio::piped());
         limited.spawn().unwrap()
     };
@@ -220,7 +217,7 @@ fn a_budget_with_a_mistyped_line_proposes_the_line() {
         ("RSS", "'RSS' isn't a line of the ledger. Did you mean 'rss'?"),
         ("everything", "'everything' isn't a line of the ledger; expected rss, * or one of "),
     ] {
-        std::fs::write(workspace.0.join("budget.txt"), format!("rss 2%\n{name} 1m\n")).unwrap();
+        std::fs::write(workspace.0.path().join("budget.txt"), format!("rss 2%\n{name} 1m\n")).unwrap();
         let (code, text) =
             workspace.status_and_error(&["compare", "--a", "true", "--b", "true", "--budget", "budget.txt"]);
         assert!(code == Some(2) && text.contains(&format!("budget.txt: line 2: {hint}")), "{text}");
@@ -231,9 +228,9 @@ fn a_budget_with_a_mistyped_line_proposes_the_line() {
 #[test]
 fn a_fifo_is_refused_and_not_waited_for() {
     let workspace = Workspace::new("fifo");
-    let folder = workspace.0.join("repository");
+    let folder = workspace.0.path().join("repository");
     std::fs::create_dir(&folder).unwrap();
-    for path in [workspace.0.join("fifo"), folder.join("chunk.jfr")] {
+    for path in [workspace.0.path().join("fifo"), folder.join("chunk.jfr")] {
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     }
     for arguments in [
@@ -255,7 +252,7 @@ fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
     let run = ["run", "--report", "summary", "--report-to"];
     let status = workspace.plimsoll(&run).arg(name).args(["--", "true"]).status().unwrap();
     assert!(status.success());
-    assert!(std::fs::read_to_string(workspace.0.join(name)).unwrap().contains("category"));
+    assert!(std::fs::read_to_string(workspace.0.path().join(name)).unwrap().contains("category"));
     let out = workspace.plimsoll(&["report", "--format", "json", "segments", "-o"]).arg(name).output().unwrap();
     assert!(out.status.success(), "{out:?}");
     let out = workspace.plimsoll(&["report"]).arg(name).output().unwrap();
@@ -267,12 +264,12 @@ fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
 #[test]
 fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
     let workspace = Workspace::new("script");
-    let script = workspace.0.join("script");
+    let script = workspace.0.path().join("script");
     // Copied by cp: while this process writes a file, a child that another test forks has it open for writing, too.
     // Until that child's exec the kernel refuses to run the file (ETXTBSY).
     let install = |bytes: &[u8]| {
-        std::fs::write(workspace.0.join("written"), bytes).unwrap();
-        let status = Command::new("install").arg(workspace.0.join("written")).arg(&script).status().unwrap();
+        std::fs::write(workspace.0.path().join("written"), bytes).unwrap();
+        let status = Command::new("install").arg(workspace.0.path().join("written")).arg(&script).status().unwrap();
         assert!(status.success());
     };
     install(b"echo \"$0 $1\"; exit 7\n");

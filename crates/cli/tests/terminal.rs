@@ -1,14 +1,19 @@
 //! What a person sees on a terminal, drawn by tmux: the choice among several processes, the line of progress, the pager.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 #[path = "harness/executable.rs"]
 mod executable;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use child::Running;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// The screen shows a fact within milliseconds; on a busy machine within this time.
@@ -83,15 +88,6 @@ impl Drop for Terminal {
     }
 }
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn is_root() -> bool {
     fs::metadata("/proc/self").expect("/proc").uid() == 0
 }
@@ -101,7 +97,7 @@ fn one_of_several_processes_is_chosen() {
     let terminal = Terminal::new("choice");
     let program = terminal.path(&format!("c{}", std::process::id()));
     executable::copy("/bin/sleep", &program);
-    let start = || Killed(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
+    let start = || Running(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
     let both = [start(), start()];
     terminal.start(60, &format!("$plimsoll explain '{}'", program.display()));
     let screen = terminal.shows("PID of one of them, Enter for the first:");

@@ -1,27 +1,22 @@
 //! Real native images: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` holds what its arguments say. The images
 //! lie beside the checkout (../shared/subjects/native-image) or were built into target/native-images.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use child::Running;
 use plimsoll_facts::snapshot::NativeImage;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::native_image::read;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
 use support::{native_image, vmas};
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn running(image: &Path, arguments: &[&str]) -> Running {
     let mut child =

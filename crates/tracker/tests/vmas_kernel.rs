@@ -7,19 +7,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd;
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+use random::Random;
+
 const PAGE: usize = 4096;
 const PAGES: usize = 1024;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
-    }
-}
 
 /// Protection, and whether it is shared, of each page of the area; what is not mapped is `None`.
 type Pages = Vec<Option<(u16, bool)>>;
@@ -75,15 +68,15 @@ fn the_map_equals_the_kernels() {
     let mut committed = 0i64;
     let mut log = String::new();
     for round in 0..3_000 {
-        let n = 1 + random.below([3, 12, 48][round % 3]);
-        let at = random.below(PAGES - n + 1);
+        let n = 1 + random.index([3, 12, 48][round % 3]);
+        let at = random.index(PAGES - n + 1);
         let (start, bytes) = (area + at * PAGE, n * PAGE);
         let address = start as *mut libc::c_void;
-        let prot = [libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE][random.below(3)];
+        let prot = [libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE][random.index(3)];
         let mut post = |delta: plimsoll_tracker::account::vmas::Delta| committed += delta.committed;
-        let what = match random.below(10) {
+        let what = match random.index(10) {
             0..=2 => {
-                let (kind, flags, fd) = match random.below(3) {
+                let (kind, flags, fd) = match random.index(3) {
                     0 => (MappingKind::Shared, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
                     1 => (MappingKind::File, libc::MAP_PRIVATE, file.as_raw_fd()),
                     _ => (MappingKind::Anonymous, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
@@ -91,7 +84,7 @@ fn the_map_equals_the_kernels() {
                 // SAFETY: MAP_FIXED inside the area, which holds nothing that anyone uses.
                 let mapped = unsafe { libc::mmap(address, bytes, prot, flags | libc::MAP_FIXED, fd, 0) };
                 assert_eq!(mapped, address);
-                let new = Attributes::new(1 + random.below(3) as u32, 2, kind, prot as u16, time);
+                let new = Attributes::new(1 + random.index(3) as u32, 2, kind, prot as u16, time);
                 book.map(start as u64, bytes as u64, new, Placement::Fixed, &mut post);
                 if prot == 0 { "uncommit" } else { "commit" }
             }
@@ -126,9 +119,9 @@ fn the_map_equals_the_kernels() {
             }
             _ => {
                 let before = kernels(area);
-                let (mut at, mut n, mut new_n) = (at, n, 1 + random.below(16));
+                let (mut at, mut n, mut new_n) = (at, n, 1 + random.index(16));
                 let mut bytes = bytes;
-                if random.below(3) == 0 {
+                if random.index(3) == 0 {
                     new_n = n;
                 }
                 // Every fourth round takes a page with a free one behind it: at random, the page behind is seldom free.
@@ -139,13 +132,13 @@ fn the_map_equals_the_kernels() {
                     (at, n, new_n, bytes) = (page, 1, 2, PAGE);
                 }
                 let (start, address) = (area + at * PAGE, (area + at * PAGE) as *mut libc::c_void);
-                let in_place = round % 4 == 0 || random.below(3) == 0;
-                let to = if in_place { at } else { random.below(PAGES - new_n + 1) };
+                let in_place = round % 4 == 0 || random.index(3) == 0;
+                let to = if in_place { at } else { random.index(PAGES - new_n + 1) };
                 if to + new_n > PAGES || (!in_place && to < at + n && at < to + new_n) {
                     continue;
                 }
                 let new = (area + to * PAGE) as *mut libc::c_void;
-                let keeps = !in_place && n == new_n && random.below(3) == 0;
+                let keeps = !in_place && n == new_n && random.index(3) == 0;
                 let flags = match (in_place, keeps) {
                     (true, _) => 0,
                     (false, false) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,

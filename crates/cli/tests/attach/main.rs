@@ -5,30 +5,29 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 mod environments;
 mod kit;
 mod native;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../harness/redis.rs"]
+mod redis;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;
 mod trouble;
 
+use child::wait_until;
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};
 
 /// Bytes that a leak must reach before the test looks for it; samples can show it then.
 const LEAK: u64 = 8 << 20;
-
-fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Live blocks and requested bytes of a category.
 fn category(report: &Value, name: &str) -> (u64, u64) {

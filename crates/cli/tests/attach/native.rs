@@ -4,8 +4,9 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::child::Running;
 use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, plimsoll, scratch};
 use crate::stage::{Scratch, must};
 use crate::{category, counter, held, wait_until};
@@ -139,27 +140,17 @@ fn plimsoll_is_killed_at_any_step() {
     assert_eq!(program.stderr(), "");
 }
 
-/// A service, killed when dropped.
-struct Service(Child);
-
-impl Service {
-    fn start(command: &mut Command) -> Service {
-        Service::reading(command, Stdio::null())
-    }
-
-    fn reading(command: &mut Command, input: Stdio) -> Service {
-        Service(command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
+fn started(command: &mut Command) -> Running {
+    started_reading(command, Stdio::null())
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+fn started_reading(command: &mut Command, input: Stdio) -> Running {
+    Running(command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+}
+
+impl Running {
+    fn pid(&self) -> String {
+        self.id().to_string()
     }
 }
 
@@ -180,7 +171,7 @@ fn live_bytes(report: &serde_json::Value) -> u64 {
 }
 
 struct Redis {
-    server: Service,
+    server: Running,
     socket: PathBuf,
     _folder: Scratch,
 }
@@ -192,14 +183,13 @@ impl Redis {
         let mut server = Command::new("redis-server");
         server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
         server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
-        let redis = Redis { server: Service::start(&mut server), socket, _folder: folder };
+        let redis = Redis { server: started(&mut server), socket, _folder: folder };
         wait_until("redis", || redis.command(&["ping"]) == "PONG\n");
         redis
     }
 
     fn command(&self, words: &[&str]) -> String {
-        let output = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().expect("redis-cli");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        crate::redis::reply(&self.socket, words)
     }
 
     fn figure(&self, section: &str, key: &str) -> u64 {
@@ -236,7 +226,7 @@ fn books_of_redis_match_its_own_count() {
 
 /// A program that counts its steps in a file.
 struct Beating {
-    service: Service,
+    service: Running,
     heartbeat: PathBuf,
 }
 
@@ -246,7 +236,7 @@ impl Beating {
         let shell = format!("exec {program} \"$@\" 3>'{}'", heartbeat.display());
         let mut command = Command::new("sh");
         command.args(["-c", &shell, "sh"]).args(arguments).env("PLIMSOLL_DIR", scratch("segments-beating"));
-        let beating = Beating { service: Service::start(&mut command), heartbeat };
+        let beating = Beating { service: started(&mut command), heartbeat };
         wait_until("its first steps", || beating.beats() > 10);
         beating
     }
@@ -296,7 +286,7 @@ fn idle_programs_are_entered() {
         ("attach_rounds", &mut waits),
     ] {
         let (reads, input) = std::io::pipe().expect("a pipe");
-        let program = Service::reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
+        let program = started_reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
         let pid = program.pid();
         // read, poll, select, nanosleep, futex, epoll_pwait. Before that, the process may be a shell that will exec.
         let waits = [
@@ -377,7 +367,7 @@ fn for_each_program(times: usize) {
         let program = Beating::start(program.rsplit('/').next().unwrap_or(program), program, arguments);
         entered(times, name, &program.service.pid(), || program.goes_on());
     }
-    let sleep = Service::start(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
+    let sleep = started(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
     entered(times, "sleep", &sleep.pid(), || ());
     let jdk = jdks().last().expect("a JDK");
     let mut java = jdk.start("native-many-java", &["-XX:+DisableAttachMechanism"]);
@@ -403,7 +393,7 @@ fn for_each_program(times: usize) {
         "100000000",
         "-q",
     ]);
-    let _load = Service::start(&mut load);
+    let _load = started(&mut load);
     let commands = || redis.figure("stats", "total_commands_processed:");
     entered(times, "redis", &redis.server.pid(), || {
         let then = commands();
@@ -444,7 +434,7 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     program.halt();
     refused(&program.pid(), &[&program.pid(), "stopped", "kill -CONT"]);
     program.signal("-CONT");
-    let tracer = Service::start(Command::new("strace").args(["-f", "-o", "/dev/null", "-p", &program.pid()]));
+    let tracer = started(Command::new("strace").args(["-f", "-o", "/dev/null", "-p", &program.pid()]));
     let status = || fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("status");
     wait_until("the tracer", || status().contains(&format!("TracerPid:\t{}", tracer.pid())));
     refused(&program.pid(), &["traced by process", &tracer.pid()]);

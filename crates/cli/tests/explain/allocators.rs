@@ -1,12 +1,13 @@
 //! Allocators that replace glibc's, read from outside. The known answer is each allocator's own statistics.
 
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::child::Running;
 use crate::fixture::{Explained, Fixture, compiled, explain, fresh, skip};
+use crate::redis;
 
 const MIB: u64 = 1 << 20;
 
@@ -235,15 +236,8 @@ fn a_background_thread_gives_the_free_pages_back() {
 }
 
 struct Redis {
-    child: Child,
+    child: Running,
     socket: PathBuf,
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Redis {
@@ -252,7 +246,7 @@ impl Redis {
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--jemalloc-bg-thread", "no", "--unixsocket"]);
         command.arg(&socket).arg("--dir").arg(folder).stdout(Stdio::null());
-        let redis = Redis { child: command.spawn().expect("redis-server starts"), socket };
+        let redis = Redis { child: Running(command.spawn().expect("redis-server starts")), socket };
         for _ in 0..6000 {
             if UnixStream::connect(&redis.socket).is_ok() {
                 return redis;
@@ -262,20 +256,12 @@ impl Redis {
         panic!("redis-server doesn't answer");
     }
 
-    /// Sends all commands at once and waits for as many simple replies.
     fn send(&self, commands: impl Iterator<Item = String>) {
-        let mut stream = UnixStream::connect(&self.socket).expect("it listens");
-        let commands: Vec<String> = commands.collect();
-        let number = commands.len();
-        let replies = BufReader::new(stream.try_clone().expect("a socket"));
-        let reader = std::thread::spawn(move || replies.lines().take(number).count());
-        stream.write_all(commands.concat().as_bytes()).expect("it reads");
-        assert_eq!(reader.join().expect("replies"), number);
+        redis::send(&self.socket, commands);
     }
 
     fn reply(&self, words: &[&str]) -> String {
-        let output = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().expect("redis-cli");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        redis::reply(&self.socket, words)
     }
 }
 

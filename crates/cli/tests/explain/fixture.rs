@@ -186,6 +186,16 @@ pub fn explain(pid: u32, arguments: &[&str]) -> Explained {
     explained
 }
 
+/// The verdicts are exactly these. `limit-near` doesn't count: the machine's own cgroup may be near its limit.
+#[track_caller]
+pub fn has(case: &str, explained: &Explained, expected: &[&str]) {
+    let mut found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
+    found.sort_unstable();
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{case}: {:#}", explained.0["verdicts"]);
+}
+
 impl Explained {
     /// Conservation (ARCHITECTURE.md, invariants): Σ lines + remainder = RSS. Children and groups add up, too.
     pub fn adds_up(&self) {

@@ -4,6 +4,9 @@
 mod allocators;
 mod baseline;
 mod cgroup_v2;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 #[path = "../harness/executable.rs"]
 mod executable;
 #[allow(dead_code, reason = "other test programs share it")]
@@ -15,6 +18,9 @@ mod jdks;
 mod moving;
 mod native;
 mod own;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../harness/redis.rs"]
+mod redis;
 mod refused;
 mod servers;
 #[allow(dead_code)]

@@ -5,20 +5,12 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::child::Running;
 use crate::fixture::{Explained, PLIMSOLL, explain, fresh, skip};
 use crate::stage;
-
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A subject: its options and class, and what it prints once it listens.
 struct Subject {
@@ -54,7 +46,7 @@ fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> 
     let log = folder.join("log");
     let output = File::create(&log).expect("a log");
     command.stdout(output.try_clone().expect("a descriptor")).stderr(output);
-    let mut server = Server(command.spawn().expect("java runs"));
+    let mut server = Running(command.spawn().expect("java runs"));
     let pid = server.0.id();
     let printed = || fs::read_to_string(&log).expect("a log");
     while !printed().contains(subject.ready) {

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+pub use crate::fixture::has;
 use crate::fixture::{Explained, Fixture, PLIMSOLL};
 use crate::stage::{Jdk, cache, cached, fetch, fetcher, installed, is_full, jdk, must, repository, vms};
 
@@ -92,16 +93,6 @@ pub fn started(command: &mut Command) -> Fixture {
 /// `options` are the VM's; `environment` is what a remedy sets.
 pub fn start(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Fixture {
     started(command(jdk, options, class, arguments).envs(environment.iter().copied()))
-}
-
-/// The verdicts are exactly these. `limit-near` doesn't count: the machine's own cgroup may be near its limit.
-#[track_caller]
-pub fn has(case: &str, explained: &Explained, expected: &[&str]) {
-    let mut found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
-    found.sort_unstable();
-    let mut expected = expected.to_vec();
-    expected.sort_unstable();
-    assert_eq!(found, expected, "{case}: {:#}", explained.0["verdicts"]);
 }
 
 #[track_caller]

@@ -10,6 +10,9 @@ mod bursts;
 #[path = "../subjects/cgroup.rs"]
 mod cgroup;
 #[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../explain/fixture.rs"]
 mod fixture;
 mod heaps;

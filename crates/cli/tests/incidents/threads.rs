@@ -1,8 +1,9 @@
 //! Threads that exist once for each task or client where one pool would suffice.
 
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::child::Running;
 use crate::fixture::Fixture;
 use crate::kit::{SMALL_HEAP, evidence, has, how, last, near, on, promised, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
@@ -63,7 +64,7 @@ fn one_executor_for_each_task(jdk: &Jdk) {
     has(&case, &one.explained(), &["healthy"]);
 }
 
-struct Redis(Child, u16);
+struct Redis(Running, u16);
 
 impl Redis {
     fn new() -> Redis {
@@ -72,7 +73,7 @@ impl Redis {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
             let mut command = Command::new("redis-server");
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]).stdout(Stdio::null());
-            let mut redis = Redis(command.spawn().expect("redis-server (run .ci/setup)"), port);
+            let mut redis = Redis(Running(command.spawn().expect("redis-server (run .ci/setup)")), port);
             while redis.0.try_wait().expect("a child").is_none() {
                 if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                     return redis;
@@ -81,13 +82,6 @@ impl Redis {
             }
         }
         panic!("Redis finds no port");
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -5,6 +5,8 @@
 #[path = "../explain/fixture.rs"]
 mod fixture;
 mod options;
+#[path = "../harness/page.rs"]
+mod page;
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
 mod services;

@@ -1,9 +1,8 @@
 //! The table of docs/jdks.md: what is found on each JDK, compared with what the service reports of itself. BLESS=1 writes
 //! it. What isn't found needs a gap that gives the reason; without one the test fails.
 
-use std::fs;
-
 use crate::fixture::{Explained, resident};
+use crate::page;
 use crate::roots::{JDKS, Root};
 use crate::services::{Service, java, jdks};
 use crate::stage::repository;
@@ -45,16 +44,7 @@ fn the_page_has_what_is_found_on_each_jdk() {
         .iter()
         .map(|jdk| [explained(&root, *jdk), attached(&root, *jdk), collectors(&root, *jdk)].concat())
         .collect();
-    let table = table(&columns);
-    let path = repository().join("docs/jdks.md");
-    let page = fs::read_to_string(&path).expect("the page");
-    let (before, rest) = page.split_once(BEGIN).expect("where the table begins");
-    let (old, after) = rest.split_once(END).expect("where the table ends");
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(&path, [before, BEGIN, &table, END, after].concat()).expect("own file");
-        return;
-    }
-    assert!(old == table, "docs/jdks.md has another table; read it, then BLESS=1\n{table}");
+    page::check_table("jdks.md", [BEGIN, END], &table(&columns));
 }
 
 fn table(columns: &[Rows]) -> String {

@@ -2,6 +2,8 @@
 //! real OOM kill, Yama, hidepid, huge pages for everybody. What is expected comes from the C programs: their counts, their
 //! sizes. `machine.rs` boots, fixtures/kernels/init has the commands, docs/kernels.md the table.
 
+#[path = "../harness/page.rs"]
+mod docs_page;
 mod kernel;
 mod machine;
 mod page;

@@ -1,9 +1,7 @@
 //! The table of docs/kernels.md: what each kernel has of that which plimsoll uses where it is present. BLESS=1 writes it.
 
-use std::fs;
-
+use crate::docs_page;
 use crate::machine::{Machine, machines};
-use crate::repository;
 
 const BEGIN: &str = "<!-- The test kernels::page writes what follows. -->\n\n";
 const END: &str = "\n<!-- The end of what the test writes. -->\n";
@@ -54,14 +52,5 @@ fn the_page_has_what_each_kernel_lacks() {
     if machines().next().is_none() {
         return;
     }
-    let table = table();
-    let path = repository().join("docs/kernels.md");
-    let page = fs::read_to_string(&path).expect("the page");
-    let (before, rest) = page.split_once(BEGIN).expect("where the table begins");
-    let (old, after) = rest.split_once(END).expect("where the table ends");
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(&path, [before, BEGIN, &table, END, after].concat()).expect("own file");
-        return;
-    }
-    assert!(old == table, "docs/kernels.md has another table; read it, then BLESS=1\n{table}");
+    docs_page::check_table("kernels.md", [BEGIN, END], &table());
 }

@@ -3,6 +3,8 @@
 #[allow(dead_code)]
 #[path = "../subjects/cgroup.rs"]
 mod cgroup;
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 mod java;
 mod killed;
 mod output_files;
@@ -17,11 +19,11 @@ mod readers;
 mod stage;
 mod values;
 
+use child::{Running, wait_until};
 use reader::Read;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 /// The folder of one test, with a cache of the tracker that all tests of this run share.
 struct Workspace {
@@ -55,9 +57,6 @@ impl Workspace {
     }
 }
 
-/// Killed when dropped.
-struct Running(Child);
-
 impl Running {
     /// Starts a program and waits until it prints `ready`.
     fn ready(command: &mut Command) -> Running {
@@ -72,21 +71,6 @@ impl Running {
     }
     fn signal(&self, name: &str) {
         stage::must(Command::new("kill").args([&format!("-{name}"), &self.pid()]));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

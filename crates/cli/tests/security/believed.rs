@@ -12,8 +12,9 @@ use plimsoll_process::foreign::{Deadline, FileKind, LOOK};
 use plimsoll_process::proc::Target;
 use plimsoll_segment::Header;
 
-use crate::commands::{Running, fifo, only_segment};
-use crate::kit::{MALLORY, Process, can, compiled, of_mallory, roots, text};
+use crate::child::Running;
+use crate::commands::{fifo, only_segment};
+use crate::kit::{MALLORY, can, compiled, of_mallory, roots, started, text};
 use crate::rights::{LOOKER, Stage};
 use crate::stage::Scratch;
 
@@ -43,11 +44,11 @@ fn caller(scratch: &Scratch, directory: &Path) -> PathBuf {
 }
 
 /// Mallory's program, tracked.
-fn tracked(stage: &Stage, program: &[&Path]) -> (Process, String) {
+fn tracked(stage: &Stage, program: &[&Path]) -> (Running, String) {
     let home = of_mallory(&stage.scratch, &format!("home-{MALLORY}"));
     let mut command = Command::new(&stage.plimsoll);
     command.args(["run", "--"]).args(program).env("HOME", &home).env("PLIMSOLL_DIR", home.join("books"));
-    Process::start(command.env_remove("XDG_CACHE_HOME"))
+    started(command.env_remove("XDG_CACHE_HOME"))
 }
 
 /// Another file lies where the mapped one was. Root reads the mapped inode; a user who may not is given no names.

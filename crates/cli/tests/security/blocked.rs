@@ -5,7 +5,8 @@ use std::os::unix::fs::chown;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::commands::{LIMIT, MALLORY, Running, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
+use crate::child::Running;
+use crate::commands::{LIMIT, MALLORY, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
 
 /// The file's name decides why plimsoll reads it.
 const NAMES: [&str; 4] = ["libc.so.6", "libjvm.so", "hsperfdata_mallory/1", "program"];

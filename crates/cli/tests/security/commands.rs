@@ -1,9 +1,10 @@
 //! A second user, folders, attackers compiled from C, and commands with a time limit.
 
+use crate::child::Running;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -68,9 +69,6 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that is killed when dropped.
-pub struct Running(pub Child);
-
 impl Running {
     /// Starts it and waits for its first line.
     pub fn start(command: &mut Command) -> (Running, String) {
@@ -89,13 +87,6 @@ fn first_line(stdout: ChildStdout) -> String {
     let mut line = String::new();
     io::BufReader::new(stdout).read_line(&mut line).expect("a line");
     line.trim().to_string()
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A program run as the attacker.

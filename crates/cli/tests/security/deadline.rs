@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_process::foreign::{Deadline, FileKind, Requirements, open};
 
-use crate::commands::{LIMIT, Running, libc_file};
+use crate::child::Running;
+use crate::commands::{LIMIT, libc_file};
 use crate::kit::{MALLORY, can, of_mallory, roots};
 use crate::stage::{Scratch, log_line};
 use crate::writing::{fake_with, java};

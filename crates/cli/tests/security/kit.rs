@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
 
+use crate::child::Running;
 use crate::stage::{Scratch, log_line};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
@@ -84,26 +85,14 @@ pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str])
     program
 }
 
-/// A process of mallory's, killed when dropped.
-pub struct Process(pub Child);
-
-impl Process {
-    /// Starts it and waits for its first line; without that line the attack is not in place.
-    pub fn start(command: &mut Command) -> (Process, String) {
-        let child = command.uid(MALLORY).gid(MALLORY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Process(child.spawn().expect("it starts"));
-        let mut line = String::new();
-        let out = process.0.stdout.as_mut().expect("piped");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
-        (process, line.trim().to_owned())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process of mallory's and waits for its first line; without that line the attack is not in place.
+pub fn started(command: &mut Command) -> (Running, String) {
+    let child = command.uid(MALLORY).gid(MALLORY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = Running(child.spawn().expect("it starts"));
+    let mut line = String::new();
+    let out = process.stdout.as_mut().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+    (process, line.trim().to_owned())
 }
 
 /// A command of root, with its own cache and segments, and a time limit.
@@ -126,14 +115,4 @@ pub fn clear_socket(pid: &str) {
 
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Waits until the fact holds.
-#[track_caller]
-pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !fact() {
-        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 
 use plimsoll_segment::Header;
 
-use crate::commands::{LIMIT, MALLORY, Running, Scratch, as_mallory, ended, fifo, is_skipped, only_segment, plimsoll};
+use crate::child::Running;
+use crate::commands::{LIMIT, MALLORY, Scratch, as_mallory, ended, fifo, is_skipped, only_segment, plimsoll};
 
 /// The segment of a program that has ended.
 fn segment(scratch: &Scratch) -> std::path::PathBuf {

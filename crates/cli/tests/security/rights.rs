@@ -7,9 +7,10 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::child::Running;
 use crate::commands::only_segment;
 use crate::executable;
-use crate::kit::{MALLORY, PLIMSOLL, Process, can, clear_socket, of_mallory, text};
+use crate::kit::{MALLORY, PLIMSOLL, can, clear_socket, of_mallory, started, text};
 use crate::stage::Scratch;
 use crate::writing::idle;
 
@@ -54,11 +55,11 @@ impl Stage {
     }
 
     /// A JVM of mallory's whose attach listener has not started.
-    fn jvm(&self) -> (Process, String) {
+    fn jvm(&self) -> (Running, String) {
         let home = of_mallory(&self.scratch, "target");
         let mut command = Command::new("sh");
         command.args(["-c", &idle(&self.scratch)]).env("HOME", &home).env("PLIMSOLL_DIR", home.join("books"));
-        let (process, pid) = Process::start(command.env_remove("XDG_CACHE_HOME"));
+        let (process, pid) = started(command.env_remove("XDG_CACHE_HOME"));
         clear_socket(&pid);
         (process, pid)
     }

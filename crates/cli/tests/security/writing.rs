@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::child::{Running, wait_until};
 use crate::executable;
-use crate::kit::{Canary, MALLORY, Process, can, clear_socket, compiled, names, of_mallory, roots, text, until};
+use crate::kit::{Canary, MALLORY, can, clear_socket, compiled, names, of_mallory, roots, started, text};
 use crate::stage::{Scratch, installed};
 
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
@@ -46,7 +47,7 @@ fn attach_gives_away_no_file_of_root() {
         idle = idle(&scratch)
     );
     let mut command = Command::new("sh");
-    let (target, line) = Process::start(
+    let (target, line) = started(
         command
             .args(["-c", &script])
             .env("HOME", &home)
@@ -83,7 +84,7 @@ fn attach_makes_no_directory_where_the_target_could_not() {
         .env("XDG_CACHE_HOME", &roots_own)
         .env("HOME", &home)
         .env("PLIMSOLL_DIR", home.join("books"));
-    let (target, pid) = Process::start(&mut command);
+    let (target, pid) = started(&mut command);
     clear_socket(&pid);
     let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
@@ -127,11 +128,11 @@ fn attach_wins_no_race_for_the_cache() {
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("XDG_CACHE_HOME", &home).env("HOME", "/nowhere");
-    let (target, pid) = Process::start(command.env("PLIMSOLL_DIR", home.join("books")));
+    let (target, pid) = started(command.env("PLIMSOLL_DIR", home.join("books")));
     // A process that creates the directory with root's rights and then looks at it sometimes finds root's own.
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", name.display()));
     let own = fs::metadata(&roots_own).expect("a folder").ino();
-    until("a race that is won", || {
+    wait_until("a race that is won", || {
         fs::create_dir(&inside).is_ok() && (0..8).any(|_| fs::metadata(&inside).is_ok_and(|meta| meta.ino() == own))
     });
     clear_socket(&pid);
@@ -204,9 +205,9 @@ fn run_loads_no_library_from_another_users_directory() {
     fs::set_permissions(&other, PermissionsExt::from_mode(0o755)).expect("root may");
     fs::copy(&evil, other.join(&name)).expect("copied");
     let swap = compiled(&scratch, "swap", SWAP, &[]);
-    let (swapping, _) = Process::start(Command::new(&swap).arg(&cache).arg(&other));
-    until("mallory's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == MALLORY));
-    until("root's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == 0));
+    let (swapping, _) = started(Command::new(&swap).arg(&cache).arg(&other));
+    wait_until("mallory's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == MALLORY));
+    wait_until("root's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == 0));
     for _ in 0..30 {
         let mut command = roots(&scratch, &["run", "--", "true"]);
         assert!(command.env("XDG_CACHE_HOME", &home).status().expect("plimsoll").success());
@@ -334,7 +335,7 @@ fn a_verb_writes_only_what_the_page_names() {
     let run = roots(&scratch, &["run", "--", "true"]).env("PLIMSOLL_DIR", &books).output().expect("plimsoll");
     assert!(run.status.success(), "{}", text(&run));
     let segment = crate::commands::only_segment(&books);
-    let (_target, pid) = Process::start(Command::new("sh").args(["-c", "echo $$; exec sleep 600"]));
+    let (_target, pid) = started(Command::new("sh").args(["-c", "echo $$; exec sleep 600"]));
     let script = "set -e
         own=$1; shift
         mount --make-rprivate /
@@ -426,15 +427,15 @@ int main(int c, char **v) {
     }
 }"#;
 
-pub fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String) {
+pub fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Running, String) {
     let libjvm = java().parent().and_then(Path::parent).expect("a JDK").join("lib/server/libjvm.so");
     fake_with(scratch, &libjvm, directory, mode)
 }
 
-pub fn fake_with(scratch: &Scratch, libjvm: &Path, directory: &Path, mode: &str) -> (Process, String) {
+pub fn fake_with(scratch: &Scratch, libjvm: &Path, directory: &Path, mode: &str) -> (Running, String) {
     let program = compiled(scratch, "fake", FAKE, &[]);
     // If a killed JVM of root's had the same PID, its socket is in the way, and the program ends silently.
-    let start = || Process::start(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
+    let start = || started(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
     let started = std::iter::repeat_with(start).take(20).find(|(_, pid)| !pid.is_empty());
     started.expect("one of 20 PIDs has no socket yet")
 }
@@ -461,14 +462,14 @@ fn explain_leaves_no_request_file() {
     // Also when killed halfway.
     let mut explain = roots(&scratch, &["explain", &pid]);
     let mut explain = explain.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("plimsoll");
-    until("a request file", || request.exists() || names(&roots_own).len() > 1);
+    wait_until("a request file", || request.exists() || names(&roots_own).len() > 1);
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert_eq!(fs::metadata(&request).map(|meta| meta.uid()).ok(), Some(MALLORY), "it is the target's user's");
     // timeout and its child.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", explain.id())).expect("our child's");
     let killed = Command::new("kill").arg("-KILL").args(children.split_whitespace()).status().expect("kill");
     assert!(killed.success() && explain.wait().expect("our child").into_raw() != 0);
-    until("the request file gone", || !request.exists());
+    wait_until("the request file gone", || !request.exists());
     assert_eq!(names(&roots_own), ["canary"]);
     canary.sings();
 }
@@ -491,7 +492,7 @@ fn only_its_owner_can_remove_a_taken_attach_socket() {
     ];
     for (script, expected) in places {
         let home = of_mallory(&scratch, "target");
-        let (_target, pid) = Process::start(Command::new("sh").args(["-c", &script]).env("HOME", home));
+        let (_target, pid) = started(Command::new("sh").args(["-c", &script]).env("HOME", home));
         let socket = format!("/tmp/.java_pid{pid}");
         clear_socket(&pid);
         fs::write(&socket, "").expect("root may");

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::kit::{Server, Subject, samples, wait_for};
+use crate::child::wait_for;
+use crate::kit::{Server, Subject, samples};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))

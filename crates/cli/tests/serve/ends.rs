@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::kit::{PLIMSOLL, Server, Subject, folder, wait_for};
+use crate::child::wait_for;
+use crate::kit::{PLIMSOLL, Server, Subject, folder};
 
 /// The exit status and the sentence of a server that does not start.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {

@@ -4,12 +4,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::kit::{LONG, PLIMSOLL, Server, Subject, folder, samples, wait_for};
+use crate::child::{Running, wait_for};
+use crate::kit::{LONG, PLIMSOLL, Server, Subject, folder, samples};
 use crate::rights::{sockets, status};
 
 /// The path with its query, the type of the content, and the body of a request.
@@ -230,16 +231,6 @@ fn a_receiver_that_is_away_is_one_sentence_and_one_that_is_back_another() {
     let (status, stderr) = server.ended();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("the sending process was killed by signal 9: plimsoll serve ends"), "{stderr}");
-}
-
-/// Ends a child with its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The real Collector, built from its own modules.

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::kit::{PLIMSOLL, Server, Subject, folder, wait_for};
+use crate::child::wait_for;
+use crate::kit::{PLIMSOLL, Server, Subject, folder};
 
 fn report(of: &Path) -> Value {
     let output = Command::new(PLIMSOLL).arg("report").arg(of).args(["--format", "json"]).output().expect("plimsoll");

@@ -4,23 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::child::wait_for;
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// Limit for what must happen, on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
-
-/// Repeats a query until it has an answer.
-pub fn wait_for<T>(what: &str, mut found_by: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = found_by() {
-            return found;
-        }
-        assert!(began.elapsed() < LONG, "{what}: not within {LONG:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 pub fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{name}-{}", std::process::id()));

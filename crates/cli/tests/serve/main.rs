@@ -1,6 +1,9 @@
 //! `plimsoll serve`: what it answers, what it refuses, which rights its processes have, what it sends, and how they end.
 
 mod answers;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 mod ends;
 mod exports;
 mod history;

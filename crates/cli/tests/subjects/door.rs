@@ -1,10 +1,10 @@
 //! Starts a subject plain or under the tracker (the two doors), and compares the two.
 
 use crate::books::Books;
+pub use crate::child::Running;
 use crate::stage::{Scratch, log_line};
 use std::ffi::OsStr;
 use std::fs;
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -133,9 +133,6 @@ impl Door {
     }
 }
 
-/// A running subject. Killed when dropped, so that a failed test leaves no server behind.
-pub struct Running(Child);
-
 impl Running {
     /// The subject inherits none of the test's own output, which a forgotten server would keep open.
     pub fn start(command: &mut Command, output: Stdio) -> Running {
@@ -146,26 +143,6 @@ impl Running {
     /// As above, but leaves standard output and error as the command has set them.
     pub fn start_with_errors(command: &mut Command) -> Running {
         Running(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)")))
-    }
-}
-
-impl Deref for Running {
-    type Target = Child;
-    fn deref(&self) -> &Child {
-        &self.0
-    }
-}
-
-impl DerefMut for Running {
-    fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

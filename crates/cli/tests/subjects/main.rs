@@ -6,6 +6,9 @@
 mod books;
 mod build;
 mod cgroup;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 mod death;
 mod door;
 mod healthy;

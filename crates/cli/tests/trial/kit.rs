@@ -4,14 +4,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::child::wait_until;
 use crate::harness;
 
-/// Far above what each step takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(100);
 /// In the environment of everything that a test starts, daemons included.
 const MARK: &str = "PLIMSOLL_TEST_TRIAL";
 
@@ -86,19 +84,11 @@ impl Trial {
     }
 
     pub fn wait_until_nothing_is_left(&self) {
-        self.wait_for("the end of all processes", || self.processes().is_empty());
-    }
-
-    pub fn wait_for(&self, what: &str, mut fact: impl FnMut() -> bool) {
-        let until = Instant::now() + LIMIT;
-        while !fact() {
-            assert!(Instant::now() < until, "{what} never came");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("the end of all processes", || self.processes().is_empty());
     }
 
     pub fn wait_for_file(&self, name: &str) {
-        self.wait_for(name, || self.folder.join(name).exists());
+        wait_until(name, || self.folder.join(name).exists());
     }
 
     /// Sends a signal to plimsoll, and returns what it printed.

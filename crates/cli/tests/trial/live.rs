@@ -1,14 +1,15 @@
 //! `plimsoll try --pid`: what each step does to a running program, and that no change remains afterwards.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::child::{Running, wait_until};
 use crate::harness;
 use crate::jdks::{self, Jdk};
 use crate::kit::{Trial, signal};
@@ -18,21 +19,14 @@ const SHORT: [&str; 2] = ["--idle", "0.2"];
 
 /// A program that has said `ready`; killed at the end.
 struct Program {
-    child: Child,
+    child: Running,
     truth: BTreeMap<String, u64>,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Program {
     fn start(mut command: Command) -> Program {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
-        let mut program = Program { child, truth: BTreeMap::new() };
+        let mut program = Program { child: Running(child), truth: BTreeMap::new() };
         let output = program.child.stdout.take().expect("a pipe");
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             if line == "ready" {
@@ -159,14 +153,14 @@ fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
         let pid = vm.pid();
         let options = [&["--pid", &pid, "--idle", "1"][..], &with].concat();
         let child = trial.verb("try", &options).spawn().expect("plimsoll");
-        trial.wait_for("a new value", || vm.flag(&jdk, "MaxHeapFreeRatio") != old);
+        wait_until("a new value", || vm.flag(&jdk, "MaxHeapFreeRatio") != old);
         signal(trial.find(&format!("{} try", harness::PLIMSOLL)).expect("plimsoll"), how);
         let output = child.wait_with_output().expect("our child");
         if how == "INT" {
             assert_eq!(output.status.code(), Some(130));
             assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted"), "{output:?}");
         }
-        trial.wait_for("the old value", || vm.flag(&jdk, "MaxHeapFreeRatio") == old);
+        wait_until("the old value", || vm.flag(&jdk, "MaxHeapFreeRatio") == old);
         trial.wait_until_nothing_is_left();
     }
 }
@@ -189,8 +183,8 @@ impl Redis {
         command.args(["--port", &port, "--save", "", "--jemalloc-bg-thread", "no", "--daemonize", "no"]);
         command.args(["--requirepass", password, "--unixsocket"]).arg(&socket).arg("--dir").arg(&trial.folder);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server");
-        let redis = Redis { program: Program { child, truth: BTreeMap::new() }, socket };
-        trial.wait_for("redis", || UnixStream::connect(&redis.socket).is_ok());
+        let redis = Redis { program: Program { child: Running(child), truth: BTreeMap::new() }, socket };
+        wait_until("redis", || UnixStream::connect(&redis.socket).is_ok());
         if password.is_empty() {
             redis.send((0..200_000).map(|key| format!("SET k{key} {}\r\n", "x".repeat(100))));
             redis.send((0..200_000).map(|key| format!("DEL k{key}\r\n")));
@@ -199,13 +193,7 @@ impl Redis {
     }
 
     fn send(&self, commands: impl Iterator<Item = String>) {
-        let mut stream = UnixStream::connect(&self.socket).expect("it listens");
-        let commands: Vec<String> = commands.collect();
-        let number = commands.len();
-        let replies = BufReader::new(stream.try_clone().expect("a socket"));
-        let reader = std::thread::spawn(move || replies.lines().take(number).count());
-        stream.write_all(commands.concat().as_bytes()).expect("it reads");
-        assert_eq!(reader.join().expect("replies"), number);
+        crate::redis::send(&self.socket, commands);
     }
 }
 
@@ -238,7 +226,7 @@ fn what_cannot_be_tried_is_a_sentence() {
     let trial = Trial::new("live-refused");
     let mut command = Command::new(trial.burst());
     let burst = command.args(["2", "8"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a program");
-    let burst = Program { child: burst, truth: BTreeMap::new() };
+    let burst = Program { child: Running(burst), truth: BTreeMap::new() };
     let pid = burst.pid();
     let cases: [(&[&str], &str); 6] = [
         (&["--pid", &pid, "--with", "trim"], "it isn't a JVM: only a debugger could call malloc_trim"),

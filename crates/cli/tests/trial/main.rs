@@ -1,5 +1,8 @@
 //! `plimsoll try` and `plimsoll compare`: savings that are known, programs that behave oddly, and nothing left behind.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -7,9 +10,13 @@ mod harness;
 mod jdks;
 mod kit;
 mod live;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../harness/redis.rs"]
+mod redis;
 
 use std::net::TcpListener;
 
+use child::wait_until;
 use kit::{Trial, groups, mib, row, signal};
 
 /// Eight threads keep 8 MiB each in arenas of their own.
@@ -208,7 +215,7 @@ fn an_interrupt_prints_the_table_and_leaves_nothing() {
         let script = format!("setsid {burst} 2 1 & {burst} 2 1");
         let child = trial.start(&options, &["sh", "-c", &script]);
         match file {
-            "" => trial.wait_for("the program", || trial.find(&burst).is_some()),
+            "" => wait_until("the program", || trial.find(&burst).is_some()),
             file => trial.wait_for_file(file),
         }
         let plimsoll = child.id();
@@ -240,7 +247,7 @@ fn a_killed_plimsoll_leaves_nothing() {
     let burst = trial.burst();
     let script = format!("setsid {burst} 2 1 & {burst} 2 1");
     let mut child = trial.start(&[&READY[..], &["--load", "sleep 1000"]].concat(), &["sh", "-c", &script]);
-    trial.wait_for("the load", || trial.find("sleep 1000").is_some() && trial.find(&burst).is_some());
+    wait_until("the load", || trial.find("sleep 1000").is_some() && trial.find(&burst).is_some());
     child.kill().expect("our child");
     child.wait().expect("our child");
     trial.wait_until_nothing_is_left();
@@ -254,7 +261,7 @@ fn a_killed_keeper_leaves_nothing() {
     let burst = trial.burst();
     let options = ["--ready", "log:never", "--ready-within", "1000", "--rounds", "1"];
     let child = trial.start(&options, &[&burst, "2", "1"]);
-    trial.wait_for("the program", || trial.find(&burst).is_some());
+    wait_until("the program", || trial.find(&burst).is_some());
     signal(trial.find("plimsoll-keeper ").expect("the keeper"), "KILL");
     let output = child.wait_with_output().expect("our child");
     trial.assert_nothing_left();

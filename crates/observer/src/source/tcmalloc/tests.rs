@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::walk::{Unopened, Unread, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
-use crate::source::made_image::Image;
+use crate::source::made_image::{Image, assert_bounded};
 use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
@@ -257,11 +257,7 @@ fn overwritten_records_never_panic_and_never_sum_to_more_than_there_is() {
         match walked(&made) {
             Ok((heap, _)) => {
                 opened += 1;
-                let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
-                let lengths: Bytes = heap.parts.values().map(|part| part.length).sum();
-                assert!(resident.0 <= present);
-                assert_eq!(lengths, heap.ranges.iter().map(|range| range.length()).sum());
-                assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+                assert_bounded(&heap, present);
             }
             Err(_) => closed += 1,
         }

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, Requirements, open};
-use plimsoll_process::processes::{Lacking, Seen};
+use plimsoll_process::processes::{Lacking, ProcView};
 use plimsoll_report::doctor::{self as findings, BooksFound, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
 
@@ -118,7 +118,7 @@ fn ptrace() -> Check {
 
 /// Which processes /proc shows.
 fn visible() -> Check {
-    match Seen::now().lacking() {
+    match ProcView::now().lacking() {
         Some(Lacking { what, remedy, within }) => Check::new("processes", !within, what).with_remedy(remedy),
         None => Check::new("processes", true, "every process of this machine is visible"),
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_facts::units::count;
 use plimsoll_process::foreign::{Deadline, LOOK};
-use plimsoll_process::processes::{self, Known, Listed};
+use plimsoll_process::processes::{self, KnownKinds, Listed};
 use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::words::{cut, printable};
 
@@ -82,7 +82,7 @@ fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result
         return Err(format!("no process {shown}").into());
     }
     let deadline = Deadline::after(LOOK);
-    let mut all = processes::list(&mut Known::default(), deadline);
+    let mut all = processes::list(&mut KnownKinds::default(), deadline);
     all.retain(|of| of.identity.pid != std::process::id());
     let mut found = matching(word, &text, &all, deadline);
     if found.iter().any(|of| preferred(of)) {

@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Format::Json if args.stacks.focus.is_none() => {
             let named = choice.wants_symbols() || args.by.lines().is_none() || !args.stacks.rules.is_empty();
-            let names = symbols::Options { without: !named, ..target.symbols(&args.stacks.symbols) };
+            let names = symbols::SymbolOptions { without: !named, ..target.symbols(&args.stacks.symbols) };
             let sites = if named {
                 symbols::resolve(&mut target.books, &names, target.deadline);
                 args.stacks.sites(&mut target, false)?

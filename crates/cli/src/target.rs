@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
-use plimsoll_process::processes::Seen;
+use plimsoll_process::processes::ProcView;
 use plimsoll_report::{json, words};
 use plimsoll_tracked::books::{Books, before};
 use plimsoll_tracked::rules;
@@ -36,12 +36,12 @@ enum Stacks {
 
 impl TrackedTarget {
     /// Where to look for the names of the target's functions.
-    pub fn symbols(&self, given: &[PathBuf]) -> symbols::Options {
+    pub fn symbols(&self, given: &[PathBuf]) -> symbols::SymbolOptions {
         symbols(self.live_pid, given)
     }
 
     /// Its sites; `by_thread`: divided among the threads that allocated.
-    pub fn sites(&self, names: &symbols::Options, by_thread: bool) -> Sites {
+    pub fn sites(&self, names: &symbols::SymbolOptions, by_thread: bool) -> Sites {
         match &self.stacks {
             Stacks::Segment(segment, now) => {
                 let mut symbols = symbols::Symbols::new(names, &self.books, self.deadline);
@@ -52,8 +52,8 @@ impl TrackedTarget {
     }
 }
 
-pub fn symbols(pid: Option<u32>, given: &[PathBuf]) -> symbols::Options {
-    symbols::Options { pid, given: given.to_vec(), cache: rules::read::cache_dir(), without: false }
+pub fn symbols(pid: Option<u32>, given: &[PathBuf]) -> symbols::SymbolOptions {
+    symbols::SymbolOptions { pid, given: given.to_vec(), cache: rules::read::cache_dir(), without: false }
 }
 
 pub fn open(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
@@ -125,7 +125,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         .into()),
         None => Err(format!(
             "{}. There is no segment of one either: if it ran with --dir, name that directory",
-            Seen::now().absent(pid)
+            ProcView::now().absent(pid)
         )
         .into()),
     }

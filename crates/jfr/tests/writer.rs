@@ -15,7 +15,7 @@ use plimsoll_jfr::reader::{self, EventFilter, Limits};
 use plimsoll_jfr::writer::kinds::{
     Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
-use plimsoll_jfr::writer::{self, Body, FieldKind, Frame, FrameKind, Recording, Stack, Store, Table, Type};
+use plimsoll_jfr::writer::{self, Body, FieldKind, Frame, FrameType, Recording, Stack, Store, Table, Type};
 use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
@@ -96,13 +96,13 @@ fn instant<S: Store>(recording: &mut Recording<S>, index: u64, random: &mut Rand
                             class: "libz.so.1".into(),
                             function: format!("inflate{}", random.below(40)),
                             line: 0,
-                            kind: FrameKind::Native,
+                            kind: FrameType::Native,
                         },
                         Frame {
                             class: "java.util.zip.Inflater".into(),
                             function: "inflate".into(),
                             line: 7,
-                            kind: FrameKind::Jit,
+                            kind: FrameType::Jit,
                         },
                     ],
                     truncated: site % 2 == 0,
@@ -188,8 +188,8 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
 fn a_value_of_every_kind_is_read_back_by_both_readers() {
     let stack = Stack {
         frames: vec![
-            Frame { class: "libc.so.6".into(), function: "malloc".into(), line: 0, kind: FrameKind::Native },
-            Frame { class: "a.B".into(), function: "c".into(), line: 9, kind: FrameKind::Interpreted },
+            Frame { class: "libc.so.6".into(), function: "malloc".into(), line: 0, kind: FrameType::Native },
+            Frame { class: "a.B".into(), function: "c".into(), line: 9, kind: FrameType::Interpreted },
         ],
         truncated: true,
     };

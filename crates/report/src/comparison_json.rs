@@ -169,7 +169,7 @@ fn change(of: &MedianChange) -> ChangeDocument {
         high: interval.high,
         percent: of.percent(),
         pairs: interval.pairs,
-        verdict: of.verdict().id(),
+        verdict: of.direction().id(),
     }
 }
 

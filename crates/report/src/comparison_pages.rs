@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
-use plimsoll_trial::comparison::{A, B, Comparison, METRICS, MedianChange, SIDES, Site, Verdict};
+use plimsoll_trial::comparison::{A, B, Comparison, Direction, METRICS, MedianChange, SIDES, Site};
 
 use crate::comparison_text::{certainty, exceeded, facts, failures, interval, name, result, shown_of};
 use crate::page::markup::text;
@@ -29,12 +29,12 @@ fn rows(of: &Comparison) -> Vec<Row> {
     let row = |name: String, metric: Metric, change: MedianChange| {
         let [a, b] = change.medians.map(|median| figure(metric, median));
         let figures = [a, b, signed(metric, change.interval.mean)];
-        Row { name, figures, interval: interval(metric, &change), changed: change.verdict() != Verdict::Same }
+        Row { name, figures, interval: interval(metric, &change), changed: change.direction() != Direction::Same }
     };
     let heading = |metric: Metric| if metric == Metric::Steady { "RSS" } else { metric.heading() };
     let metrics = METRICS.into_iter().filter_map(|metric| Some((metric, of.metric(metric)?)));
     let mut all: Vec<Row> = metrics.map(|(metric, change)| row(heading(metric).to_owned(), metric, change)).collect();
-    let changed = |change: &MedianChange| change.verdict() != Verdict::Same;
+    let changed = |change: &MedianChange| change.direction() != Direction::Same;
     for (part, change) in of.line_changes().into_iter().filter(|(_, change)| changed(change)) {
         all.push(row(name(of, &part.line), Metric::Steady, change));
         let parts = of.part_changes(&part.line).into_iter().filter(|(_, change)| changed(change));

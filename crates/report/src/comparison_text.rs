@@ -6,7 +6,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{
-    A, B, Category, Comparison, METRICS, MedianChange, Part, RSS, SIDES, Site, Tracked, Verdict,
+    A, B, Category, Comparison, Direction, METRICS, MedianChange, Part, RSS, SIDES, Site, Tracked,
 };
 
 use crate::trial_text::{figure, signed};
@@ -74,13 +74,13 @@ fn table(out: &mut dyn Write, of: &Comparison) -> io::Result<()> {
     }
     let mut same = Vec::new();
     for (part, change) in of.line_changes() {
-        if change.verdict() == Verdict::Same {
+        if change.direction() == Direction::Same {
             same.push(name(of, &part.line));
             continue;
         }
         row(out, &format!("  {}", name(of, &part.line)), Metric::Steady, change)?;
         for (part, change) in of.part_changes(&part.line) {
-            if change.verdict() != Verdict::Same {
+            if change.direction() != Direction::Same {
                 row(out, &format!("    {}", part.name), Metric::Steady, change)?;
             }
         }
@@ -101,9 +101,9 @@ fn row(out: &mut dyn Write, name: &str, metric: Metric, change: MedianChange) ->
 pub(crate) fn interval(metric: Metric, change: &MedianChange) -> String {
     let bounds = format!("{} to {}", signed(metric, change.interval.low), signed(metric, change.interval.high));
     let percent = change.percent().map(|percent| format!(" {:.1} %", percent.abs())).unwrap_or_default();
-    match change.verdict() {
-        Verdict::Same => format!("{bounds}: no difference shown"),
-        verdict => format!("{bounds}: {}{percent}", verdict.id()),
+    match change.direction() {
+        Direction::Same => format!("{bounds}: no difference shown"),
+        direction => format!("{bounds}: {}{percent}", direction.id()),
     }
 }
 
@@ -177,26 +177,26 @@ pub fn result(of: &Comparison) -> String {
         return "Nothing was compared: an interval needs two pairs in which both programs ran through".into();
     };
     let lines = of.line_changes();
-    let owners = |verdict: Verdict| {
-        let of_verdict = lines.iter().filter(move |(_, change)| change.verdict() == verdict);
+    let owners = |direction: Direction| {
+        let of_verdict = lines.iter().filter(move |(_, change)| change.direction() == direction);
         of_verdict.map(|(part, change)| owner(of, part, change)).collect::<Vec<_>>().join(", ")
     };
-    match rss.verdict() {
-        Verdict::Same => {
+    match rss.direction() {
+        Direction::Same => {
             let changed: Vec<String> = lines
                 .iter()
-                .filter(|(_, change)| change.verdict() != Verdict::Same)
+                .filter(|(_, change)| change.direction() != Direction::Same)
                 .map(|(part, change)| owner(of, part, change))
                 .collect();
             let but = if changed.is_empty() { String::new() } else { format!(" But: {}", changed.join(", ")) };
             let finest = figure(Metric::Steady, (rss.interval.high - rss.interval.low) / 2.0);
             format!("RSS: no difference that these runs can show (they resolve {finest}).{but}")
         }
-        verdict => {
-            let owners = owners(verdict);
+        direction => {
+            let owners = owners(direction);
             let owners = if owners.is_empty() { String::new() } else { format!(": {owners}") };
             let percent = rss.percent().map(|percent| format!(", {:.1} %", percent.abs())).unwrap_or_default();
-            let more = if verdict == Verdict::Grew { "more" } else { "less" };
+            let more = if direction == Direction::Grew { "more" } else { "less" };
             format!("B takes {} {more} than A{percent}{owners}", figure(Metric::Steady, rss.interval.mean.abs()))
         }
     }
@@ -204,7 +204,7 @@ pub fn result(of: &Comparison) -> String {
 
 /// `direct buffers +1.50 MiB (Catalog.touched:53 ← …)`
 fn owner(of: &Comparison, part: &Part, change: &MedianChange) -> String {
-    let site = of.site_of(&part.line).filter(|_| change.verdict() == Verdict::Grew).map(short);
+    let site = of.site_of(&part.line).filter(|_| change.direction() == Direction::Grew).map(short);
     let site = site.map_or(String::new(), |site| format!(" ({site})"));
     format!("{} {}{site}", name(of, &part.line), signed(Metric::Steady, change.interval.mean))
 }

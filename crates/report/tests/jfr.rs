@@ -9,7 +9,7 @@ mod random;
 use decoder::read;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::{Avma, Bytes};
-use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
+use plimsoll_jfr::writer::{Batch, Frame, FrameType, Recording, Stack};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
@@ -116,7 +116,7 @@ fn an_hour_is_smaller_than_8_mib() {
                 class: format!("lib{}.so", (site + depth) % 17),
                 function: format!("a_function_of_some_length_{}", (site * 7 + depth * 13) % 900),
                 line: 0,
-                kind: FrameKind::Native,
+                kind: FrameType::Native,
             };
             Stack { frames: (0..20).map(frame).collect(), truncated: false }
         })

@@ -388,7 +388,7 @@ fn with_sites() -> Synthetic {
 /// The profile of the sites must equal the books, whatever the file holds; figures saturate near the end of i64.
 fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites, bool) {
     let mut symbols =
-        Symbols::new(&symbols::Options { without: true, ..Default::default() }, books, Deadline::after(NAMES));
+        Symbols::new(&symbols::SymbolOptions { without: true, ..Default::default() }, books, Deadline::after(NAMES));
     let of = Sites::new(segment, books, &mut symbols, 1_010_000_000_000, by_thread);
     let total = of.profile.total();
     let expected = [

@@ -12,7 +12,7 @@ use std::process::Command;
 use object::{Object, ObjectSymbol, SymbolKind};
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_tracked::books::{Books, Module};
-use plimsoll_tracked::symbols::{Options, Symbols};
+use plimsoll_tracked::symbols::{SymbolOptions, Symbols};
 
 const PROGRAM: &str = r#"
 #include <cstdio>
@@ -60,7 +60,7 @@ fn module(path: &Path) -> Module {
 /// (function, file, line), innermost first, of each return address.
 type Lines = Vec<Vec<(String, Option<String>, Option<u32>)>>;
 
-fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<String>) {
+fn ours(module: &Module, offsets: &[u64], options: &SymbolOptions) -> (Lines, Vec<String>) {
     let books = Books { modules: vec![module.clone()], ..Books::default() };
     let mut symbols = Symbols::new(options, &books, Deadline::after(NAMES));
     let wanted = BTreeMap::from([(0, offsets.iter().copied().collect::<BTreeSet<u64>>())]);
@@ -112,7 +112,7 @@ fn base(name: &str) -> String {
 }
 
 fn compare(path: &Path, offsets: &[u64], least_inlined: usize) {
-    let (ours, gaps) = ours(&module(path), offsets, &Options::default());
+    let (ours, gaps) = ours(&module(path), offsets, &SymbolOptions::default());
     assert_eq!(gaps, Vec::<String>::new());
     let theirs = theirs(path, offsets);
     assert_eq!(ours.len(), theirs.len());
@@ -163,7 +163,7 @@ fn hidden(path: &Path) -> Vec<u64> {
 }
 
 /// The names of `main` and `plain`, sorted, and the gaps.
-fn found(module: &Module, offsets: &[u64], options: &Options) -> (Vec<String>, Vec<String>) {
+fn found(module: &Module, offsets: &[u64], options: &SymbolOptions) -> (Vec<String>, Vec<String>) {
     let (lines, gaps) = ours(module, offsets, options);
     let mut names: Vec<String> = lines.iter().filter_map(|l| Some(l.last()?.0.clone())).collect();
     names.sort();
@@ -180,14 +180,14 @@ fn names_come_from_separate_files_of_the_same_build_only() {
     fs::rename(directory.join("bare"), &path).expect("renamed");
     let stripped = module(&path);
     let nothing = (Vec::<String>::new(), Vec::<String>::new());
-    assert_eq!(found(&stripped, &calls, &Options::default()), nothing);
+    assert_eq!(found(&stripped, &calls, &SymbolOptions::default()), nothing);
 
     // Given later, as a file or a directory.
     let aside = directory.join("aside");
     fs::create_dir(&aside).expect("a folder");
     fs::rename(directory.join("shop.debug"), aside.join("any.name")).expect("renamed");
     for given in [aside.clone(), aside.join("any.name")] {
-        let options = Options { given: vec![given], ..Options::default() };
+        let options = SymbolOptions { given: vec![given], ..SymbolOptions::default() };
         let (lines, gaps) = ours(&stripped, &calls, &options);
         assert_eq!(found(&stripped, &calls, &options), (HIDDEN.map(String::from).to_vec(), gaps.clone()));
         assert!(lines.iter().all(|l| l.last().is_some_and(|p| p.2.is_some())), "with lines: {lines:?}");
@@ -199,15 +199,15 @@ fn names_come_from_separate_files_of_the_same_build_only() {
     fs::create_dir(directory.join(".debug")).expect("a folder");
     fs::rename(aside.join("any.name"), directory.join(".debug/any.name")).expect("renamed");
     let linked = module(&directory.join("linked"));
-    assert_eq!(found(&linked, &calls, &Options::default()).0, HIDDEN);
+    assert_eq!(found(&linked, &calls, &SymbolOptions::default()).0, HIDDEN);
 
     // A debug file of another build gives no names, nor does an object that was replaced.
     let other = built("separate-other", &["-g", "-O1"]);
     run("objcopy", &["--only-keep-debug", "shop", "any.name"], &other);
-    let options = Options { given: vec![other.join("any.name")], ..Options::default() };
+    let options = SymbolOptions { given: vec![other.join("any.name")], ..SymbolOptions::default() };
     assert_eq!(found(&stripped, &calls, &options), nothing);
     fs::copy(other.join("shop"), &path).expect("copied");
-    let (names, gaps) = found(&stripped, &calls, &Options::default());
+    let (names, gaps) = found(&stripped, &calls, &SymbolOptions::default());
     assert!(names.is_empty() && gaps.len() == 1 && gaps[0].contains("replaced"), "{names:?} {gaps:?}");
 }
 
@@ -224,7 +224,7 @@ fn a_compressed_symbol_table_in_the_object_is_read() {
     run("xz", &["mini"], &directory);
     run("strip", &["--strip-all", "shop"], &directory);
     run("objcopy", &["--add-section=.gnu_debugdata=mini.xz", "shop"], &directory);
-    assert_eq!(found(&module(&path), &calls, &Options::default()).0, HIDDEN);
+    assert_eq!(found(&module(&path), &calls, &SymbolOptions::default()).0, HIDDEN);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn the_cache_answers_until_a_file_changes() {
     let directory = built("cached", &["-g"]);
     let path = directory.join("shop");
     let calls = offsets(&path, 1, |name| HIDDEN.contains(&name));
-    let options = Options { cache: Some(directory.join("cache")), ..Options::default() };
+    let options = SymbolOptions { cache: Some(directory.join("cache")), ..SymbolOptions::default() };
     let of = module(&path);
     let first = ours(&of, &calls, &options);
     let kept: Vec<_> = fs::read_dir(directory.join("cache/symbols")).expect("a cache").flatten().collect();
@@ -286,7 +286,7 @@ fn damaged_objects_give_fewer_names_without_harm() {
             bytes.truncate(random.index(good.len()));
         }
         fs::write(&bad.path, &bytes).expect("written");
-        let (lines, _) = ours(&bad, &calls, &Options::default());
+        let (lines, _) = ours(&bad, &calls, &SymbolOptions::default());
         if lines.iter().any(|l| !l.is_empty()) { named += 1 } else { nameless += 1 }
     }
     assert!(named > 100 && nameless > 50, "{named} with names, {nameless} without");

@@ -9,38 +9,39 @@ use crate::launcher;
 
 /// An allocator that can be preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocator {
+pub enum PreloadedAllocator {
     Jemalloc,
     Tcmalloc,
     Mimalloc,
 }
 
-impl Allocator {
-    const ALL: [Allocator; 3] = [Allocator::Jemalloc, Allocator::Tcmalloc, Allocator::Mimalloc];
+impl PreloadedAllocator {
+    const ALL: [PreloadedAllocator; 3] =
+        [PreloadedAllocator::Jemalloc, PreloadedAllocator::Tcmalloc, PreloadedAllocator::Mimalloc];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Allocator::Jemalloc => "jemalloc",
-            Allocator::Tcmalloc => "tcmalloc",
-            Allocator::Mimalloc => "mimalloc",
+            PreloadedAllocator::Jemalloc => "jemalloc",
+            PreloadedAllocator::Tcmalloc => "tcmalloc",
+            PreloadedAllocator::Mimalloc => "mimalloc",
         }
     }
 
     /// Names of its library, the preferred one first.
     pub const fn libraries(self) -> &'static [&'static str] {
         match self {
-            Allocator::Jemalloc => &["libjemalloc.so.2"],
-            Allocator::Tcmalloc => &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
-            Allocator::Mimalloc => &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
+            PreloadedAllocator::Jemalloc => &["libjemalloc.so.2"],
+            PreloadedAllocator::Tcmalloc => &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
+            PreloadedAllocator::Mimalloc => &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
         }
     }
 
     /// Debian's package.
     pub const fn package(self) -> &'static str {
         match self {
-            Allocator::Jemalloc => "libjemalloc2",
-            Allocator::Tcmalloc => "libtcmalloc-minimal4",
-            Allocator::Mimalloc => "libmimalloc2.0",
+            PreloadedAllocator::Jemalloc => "libjemalloc2",
+            PreloadedAllocator::Tcmalloc => "libtcmalloc-minimal4",
+            PreloadedAllocator::Mimalloc => "libmimalloc2.0",
         }
     }
 }
@@ -55,7 +56,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemedyChange {
     Environment(String, String),
-    Preload(Allocator),
+    Preload(PreloadedAllocator),
     /// Options of a Java VM.
     JavaOptions(Vec<String>),
     /// Another command in place of the plain one.
@@ -124,7 +125,7 @@ impl Remedy {
             "trim" => one(Remedy::one("trim", RemedyChange::Live(Action::Trim))),
             "thp=never" => one(Remedy::one("thp=never", RemedyChange::NoHugePages)),
             "jemalloc,background" => one(jemalloc_in_background()),
-            _ => match Allocator::ALL.iter().find(|allocator| allocator.name() == text) {
+            _ => match PreloadedAllocator::ALL.iter().find(|allocator| allocator.name() == text) {
                 Some(allocator) => one(Remedy::one(text, RemedyChange::Preload(*allocator))),
                 None => Err(format!("expected one of {GRAMMAR}")),
             },
@@ -156,7 +157,7 @@ impl Remedy {
 
     /// The changed start. `find` returns the path of an allocator's library; without it the row can't run, and the
     /// error says what to install.
-    pub fn apply(&self, plain: &Start, find: impl Fn(Allocator) -> Option<OsString>) -> Result<Start, String> {
+    pub fn apply(&self, plain: &Start, find: impl Fn(PreloadedAllocator) -> Option<OsString>) -> Result<Start, String> {
         let mut start = plain.clone();
         for change in &self.changes {
             match change {
@@ -232,7 +233,7 @@ fn java_options(options: Vec<String>) -> Remedy {
 
 fn jemalloc_in_background() -> Remedy {
     let background = RemedyChange::Environment("MALLOC_CONF".into(), "background_thread:true".into());
-    let changes = vec![RemedyChange::Preload(Allocator::Jemalloc), background];
+    let changes = vec![RemedyChange::Preload(PreloadedAllocator::Jemalloc), background];
     Remedy { label: label(&changes), changes }
 }
 
@@ -240,7 +241,7 @@ fn jemalloc_in_background() -> Remedy {
 fn label(changes: &[RemedyChange]) -> String {
     match changes {
         [RemedyChange::Environment(name, cap)] if name == "MALLOC_ARENA_MAX" => format!("arenas={cap}"),
-        [RemedyChange::Preload(Allocator::Jemalloc), RemedyChange::Environment(name, value)]
+        [RemedyChange::Preload(PreloadedAllocator::Jemalloc), RemedyChange::Environment(name, value)]
             if name == "MALLOC_CONF" && value == "background_thread:true" =>
         {
             "jemalloc,background".into()
@@ -274,8 +275,8 @@ fn assignment(line: &str) -> Option<(&str, String)> {
 fn change(name: &str, value: String) -> Option<RemedyChange> {
     match name {
         "LD_PRELOAD" => {
-            let is_its = |allocator: &&Allocator| value.contains(&format!("lib{}", allocator.name()));
-            Allocator::ALL.iter().find(is_its).map(|allocator| RemedyChange::Preload(*allocator))
+            let is_its = |allocator: &&PreloadedAllocator| value.contains(&format!("lib{}", allocator.name()));
+            PreloadedAllocator::ALL.iter().find(is_its).map(|allocator| RemedyChange::Preload(*allocator))
         }
         "JAVA_TOOL_OPTIONS" => words(&value).ok().map(RemedyChange::JavaOptions),
         _ => Some(RemedyChange::Environment(name.into(), value)),

@@ -18,7 +18,7 @@ use plimsoll_tracked::books::Books;
 use plimsoll_tracked::diff::diff;
 use plimsoll_tracked::segment::{Life, Segment, parse, read_parts};
 use plimsoll_tracked::sites::{Sites, comparable};
-use plimsoll_tracked::symbols::{Options, Symbols};
+use plimsoll_tracked::symbols::{SymbolOptions, Symbols};
 
 use crate::views::{self, is_json, is_plain, written};
 
@@ -84,7 +84,8 @@ pub fn run(bytes: &[u8]) {
     let books = Books::new(&segment, Life::Killed, now);
     of_books(&books);
     for by_thread in [false, true] {
-        let mut symbols = Symbols::new(&Options { without: true, ..Options::default() }, &books, Deadline::after(LOOK));
+        let mut symbols =
+            Symbols::new(&SymbolOptions { without: true, ..SymbolOptions::default() }, &books, Deadline::after(LOOK));
         let sites = Sites::new(&segment, &books, &mut symbols, now, by_thread);
         views::all(&sites.profile);
         if !by_thread {

@@ -13,7 +13,7 @@ mod sockets;
 use crate::stage::Result;
 use groups::{GROUPS, Group, Tier, Work};
 use plan::Built;
-use record::{Done, Seconds};
+use record::{PassedTests, Seconds};
 use run::{Job, Outcome};
 use schedule::{Event, Piece};
 use screen::Screen;
@@ -78,7 +78,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let full = options.tier == Tier::Full;
     let (commit, sources) = record::sources()?;
     let mut seconds = Seconds::read(name)?;
-    let mut done = Done::read(sources)?;
+    let mut done = PassedTests::read(sources)?;
     let (mut pieces, mut left) = (Vec::new(), Vec::new());
     for (at, group) in options.groups.iter().enumerate() {
         let of_group = of_group(at, group, &built, full, |what| done.of(what).filter(|_| full && !options.again))?;

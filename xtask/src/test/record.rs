@@ -77,14 +77,14 @@ impl Seconds {
 }
 
 /// Programs of test-full that passed: `GROUP:PROGRAM SOURCES PASSED SECONDS CPU`.
-pub struct Done {
+pub struct PassedTests {
     lines: Lines,
     sources: u64,
 }
 
-impl Done {
-    pub fn read(sources: u64) -> Result<Done> {
-        Ok(Done { lines: Lines::read("passed")?, sources })
+impl PassedTests {
+    pub fn read(sources: u64) -> Result<PassedTests> {
+        Ok(PassedTests { lines: Lines::read("passed")?, sources })
     }
 
     pub fn of(&self, what: &str) -> Option<Outcome> {

@@ -17,7 +17,7 @@ use plimsoll_observer::source::hotspot::{self, Mute, Patience, PerfData, Vm};
 use plimsoll_process::foreign::as_target::AsTarget;
 use plimsoll_process::foreign::{ATTACH, Deadline};
 use plimsoll_process::proc::{self, Target};
-use plimsoll_process::processes::Seen;
+use plimsoll_process::processes::ProcView;
 use plimsoll_report::words::printable;
 use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::segment::{self, Life, agent::Answer};
@@ -292,11 +292,11 @@ struct Process {
 
 impl Process {
     fn open(pid: u32, verb: &str) -> Result<Process, Failure> {
-        let target = Target::open(pid, Deadline::after(ATTACH)).map_err(|_| Seen::now().absent(pid))?;
+        let target = Target::open(pid, Deadline::after(ATTACH)).map_err(|_| ProcView::now().absent(pid))?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
-        target.read("stat").map_err(|_| Seen::now().absent(pid))?;
+        target.read("stat").map_err(|_| ProcView::now().absent(pid))?;
         if segment::start_time_ns(pid).is_none() {
             return Err(format!("process {pid} has ended, and its parent has not reaped it yet").into());
         }

@@ -31,7 +31,7 @@ mod recorder;
 
 pub use file::Output;
 pub use recorder::Writer;
-use recorder::{Life, Recorder};
+use recorder::{Recorder, RecorderLife};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -230,7 +230,9 @@ impl Series {
                     break;
                 }
                 Woken::End => {
-                    self.each(|recorder| if recorder.has_ended() { recorder.end(None) } else { Ok(Life::Live) });
+                    self.each(
+                        |recorder| if recorder.has_ended() { recorder.end(None) } else { Ok(RecorderLife::Live) },
+                    );
                 }
                 Woken::ChildEnded(end) => {
                     self.each(|recorder| recorder.end(Some(end)));
@@ -244,12 +246,12 @@ impl Series {
     }
 
     /// Removes a recorder from the series when its target has ended or its file cannot be written.
-    fn each(&mut self, mut act: impl FnMut(&mut Recorder) -> Result<Life, Failure>) {
+    fn each(&mut self, mut act: impl FnMut(&mut Recorder) -> Result<RecorderLife, Failure>) {
         let mut left = Vec::new();
         for mut recorder in std::mem::take(&mut self.recorders) {
             match act(&mut recorder) {
-                Ok(Life::Live) => left.push(recorder),
-                Ok(Life::Ended) => self.close(recorder),
+                Ok(RecorderLife::Live) => left.push(recorder),
+                Ok(RecorderLife::Ended) => self.close(recorder),
                 Err(Failure(sentence)) => {
                     self.shown.clear();
                     print_message(&sentence);
@@ -282,7 +284,7 @@ impl Series {
             if let Some(signal) = self.signals.next() {
                 match (&self.child, signal.number) {
                     (_, libc::SIGHUP) => {
-                        self.each(|recorder| recorder.rotate().map(|()| Life::Live));
+                        self.each(|recorder| recorder.rotate().map(|()| RecorderLife::Live));
                     }
                     (Some(child), _) => {
                         let end = child.take(signal).map_err(|e| format!("cannot wait for the program: {e}"))?;

@@ -8,11 +8,11 @@ use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
 use plimsoll_report::words;
 
 use super::file::{Output, Written};
-use crate::sampler::{Ended, Read, Sample, Sampler};
+use crate::sampler::{Read, Sample, Sampler, SamplerEnd};
 use crate::{Failure, sys};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum RecorderLife {
     Live,
     Ended,
 }
@@ -36,17 +36,17 @@ impl Recorder {
     }
 
     /// Writes one instant. `last`: no instant follows, so it is a full one.
-    pub fn instant(&mut self, missed: u64, last: bool) -> Result<Life, Failure> {
+    pub fn instant(&mut self, missed: u64, last: bool) -> Result<RecorderLife, Failure> {
         match self.sampler.read(missed, last) {
-            Read::Sample(sample) => self.writer.instant(&sample).map(|()| Life::Live),
-            Read::Nothing => Ok(Life::Live),
+            Read::Sample(sample) => self.writer.instant(&sample).map(|()| RecorderLife::Live),
+            Read::Nothing => Ok(RecorderLife::Live),
             Read::Ended => self.end(None),
         }
     }
 
     /// Writes the end of the target: its last books, from the segment, and how it ended.
-    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> Result<Life, Failure> {
-        self.writer.end(&self.sampler.end(status)).map(|()| Life::Ended)
+    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> Result<RecorderLife, Failure> {
+        self.writer.end(&self.sampler.end(status)).map(|()| RecorderLife::Ended)
     }
 
     pub fn rotate(&mut self) -> Result<(), Failure> {
@@ -118,7 +118,7 @@ impl Writer {
         self.write(sample.time_ns, &moment)
     }
 
-    pub fn end(&mut self, of: &Ended) -> Result<(), Failure> {
+    pub fn end(&mut self, of: &SamplerEnd) -> Result<(), Failure> {
         let (books, sites, end) = (of.books.as_ref(), of.sites.as_slice(), Some(&of.end));
         let moment = Moment { books, sites, full: true, end, cost: of.cost, ..Moment::default() };
         self.write(of.time_ns, &moment)

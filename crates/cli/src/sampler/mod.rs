@@ -23,7 +23,7 @@ use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::{Deadline, LOOK, NAMES};
 use plimsoll_process::proc::{self, Target};
-use plimsoll_process::processes::Seen;
+use plimsoll_process::processes::ProcView;
 use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
 use plimsoll_tracked::books::{Booked, BookedSince, Books};
 use plimsoll_tracked::segment::{self, Life};
@@ -153,7 +153,7 @@ pub struct Sample<'s> {
 }
 
 /// The last state of a target that has ended, from its segment.
-pub struct Ended {
+pub struct SamplerEnd {
     pub end: TargetEnd,
     pub books: Option<Books>,
     pub sites: Vec<Site>,
@@ -164,13 +164,13 @@ pub struct Ended {
 impl Sampler {
     pub fn of(Subject { pid, child, interval, verb, within }: Subject) -> Result<Sampler, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
-            proc::Absent::NoSuchProcess => Failure(Seen::now().absent(pid)),
+            proc::Absent::NoSuchProcess => Failure(ProcView::now().absent(pid)),
             proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
         })?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
-        let (process, _) = proc::read_process(&target).map_err(|_| Seen::now().absent(pid))?;
+        let (process, _) = proc::read_process(&target).map_err(|_| ProcView::now().absent(pid))?;
         // A child that ended at once stays a zombie until we reap it.
         if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
             return Err(reason.into());
@@ -410,7 +410,7 @@ impl Sampler {
             return Vec::new();
         }
         let before = processor_time();
-        let nameless = symbols::Options { without: true, ..symbols::Options::default() };
+        let nameless = symbols::SymbolOptions { without: true, ..symbols::SymbolOptions::default() };
         let sites = read.sites(&nameless, false);
         self.sites_at = now + processor_time().saturating_sub(before) * SITES * self.share;
         let wait = if must { read.deadline.left() } else { self.interval / 4 };
@@ -418,7 +418,7 @@ impl Sampler {
     }
 
     /// The end of the target: its last books, from the segment, and how it ended.
-    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> Ended {
+    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> SamplerEnd {
         // Finding the missing names may take as long as for a report.
         let deadline = Deadline::after(NAMES);
         let kills = self.kills(deadline);
@@ -451,7 +451,13 @@ impl Sampler {
             _ => TargetEndKind::Unknown,
         };
         let end = TargetEnd { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
-        Ended { end, books: last, sites, time_ns: now_ns(), cost: Cost { cpu: processor_time(), ..Cost::default() } }
+        SamplerEnd {
+            end,
+            books: last,
+            sites,
+            time_ns: now_ns(),
+            cost: Cost { cpu: processor_time(), ..Cost::default() },
+        }
     }
 }
 

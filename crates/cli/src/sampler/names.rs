@@ -12,17 +12,17 @@ use plimsoll_profiles::profile::{Frame, Profile};
 use plimsoll_report::jfr::{Site, unnamed};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::sites::Sites;
-use plimsoll_tracked::symbols::{Options, SourceLocation, Symbols};
+use plimsoll_tracked::symbols::{SourceLocation, SymbolOptions, Symbols};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Module path ("" for code outside modules) → offset (there: address) → functions. An empty list: the symbols have no
 /// name for it.
-type Known = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
+type LocationsByModule = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
 
 #[derive(Default)]
 pub struct Names {
-    known: Known,
-    pending: Option<Receiver<(Known, Duration)>>,
+    known: LocationsByModule,
+    pending: Option<Receiver<(LocationsByModule, Duration)>>,
     /// When the next search may start.
     next: Option<Instant>,
 }
@@ -32,7 +32,14 @@ const SHARE: u32 = 1000;
 
 impl Names {
     /// The sites of an instant, with the names that are known after `wait`. `must`: there is no later instant.
-    pub fn sites(&mut self, of: &Sites, books: &Books, options: Options, wait: Duration, must: bool) -> Vec<Site> {
+    pub fn sites(
+        &mut self,
+        of: &Sites,
+        books: &Books,
+        options: SymbolOptions,
+        wait: Duration,
+        must: bool,
+    ) -> Vec<Site> {
         let began = Instant::now();
         self.answer(wait);
         let missing = self.missing(of);
@@ -58,7 +65,7 @@ impl Names {
         missing
     }
 
-    fn start_query(&mut self, missing: BTreeMap<String, BTreeSet<u64>>, books: &Books, options: Options) {
+    fn start_query(&mut self, missing: BTreeMap<String, BTreeSet<u64>>, books: &Books, options: SymbolOptions) {
         let books = Books { process: books.process.clone(), modules: books.modules.clone(), ..Books::default() };
         let (answer, answered) = channel();
         let thread = move || {

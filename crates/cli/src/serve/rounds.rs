@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::processes::{self, Identity, Known, Listed};
+use plimsoll_process::processes::{self, Identity, KnownKinds, Listed};
 use plimsoll_report::ledger_json;
 use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::metrics::Samples;
@@ -77,7 +77,7 @@ pub struct Rounds {
     interval: Duration,
     own: Vec<u32>,
     board: Arc<Board>,
-    known: Known,
+    known: KnownKinds,
     names: Names,
     targets: BTreeMap<Identity, SampledTarget>,
     /// Processes that can't be read, so that each is reported once.
@@ -102,7 +102,7 @@ impl Rounds {
             interval,
             own,
             board,
-            known: Known::default(),
+            known: KnownKinds::default(),
             names: BTreeMap::new(),
             targets: BTreeMap::new(),
             refused: BTreeSet::new(),

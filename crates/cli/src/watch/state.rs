@@ -72,9 +72,9 @@ pub enum Page {
 
 #[derive(Clone, Default)]
 pub struct State {
-    pub shown: Shown,
+    pub shown: ShownData,
     /// What was shown when the user paused. New readings still go into `shown`.
-    pub paused: Option<Box<Shown>>,
+    pub paused: Option<Box<ShownData>>,
     pub page: Page,
     pub panel: Option<Panel>,
     pub sort: Sort,
@@ -89,7 +89,7 @@ pub struct State {
 }
 
 #[derive(Clone, Default)]
-pub struct Shown {
+pub struct ShownData {
     pub list: List,
     /// The process that the screen shows; None: it shows the list.
     pub one: Option<Watched>,
@@ -97,7 +97,7 @@ pub struct Shown {
 
 impl State {
     /// What to draw.
-    pub fn view(&self) -> &Shown {
+    pub fn view(&self) -> &ShownData {
         self.paused.as_deref().unwrap_or(&self.shown)
     }
 

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::facts::Facts;
 use crate::Failure;
 use crate::record::{Output, Pace, Writer};
-use crate::sampler::{Ended, Read, Sampler, Subject, now_ns};
+use crate::sampler::{Read, Sampler, SamplerEnd, Subject, now_ns};
 
 /// What the command line asks for.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ impl Worker {
             wake: wake.clone(),
             reports: report,
             reported: reported.clone(),
-            known: processes::Known::default(),
+            known: processes::KnownKinds::default(),
             one: subject.map(One::new),
         };
         let run = move || job.run();
@@ -123,7 +123,7 @@ struct Job {
     wake: Arc<OwnedFd>,
     reports: Sender<Report>,
     reported: Arc<OwnedFd>,
-    known: processes::Known,
+    known: processes::KnownKinds,
     one: Option<One>,
 }
 
@@ -288,7 +288,7 @@ impl Job {
     }
 }
 
-fn how_it_ended(ended: &Ended) -> String {
+fn how_it_ended(ended: &SamplerEnd) -> String {
     let known = ended.books.as_ref().and_then(|books| books.ending);
     match (&ended.end, known) {
         (end, _) if end.oom_killed => "ended: the kernel killed a process of its cgroup because memory ran out".into(),

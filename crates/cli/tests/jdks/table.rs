@@ -5,7 +5,6 @@ use crate::fixture::{Explained, resident};
 use crate::page;
 use crate::roots::{JDKS, Root};
 use crate::services::{Service, java, jdks};
-use crate::stage::repository;
 
 const BEGIN: &str = "<!-- The test jdks::table writes what follows. -->\n\n";
 const END: &str = "\n<!-- The end of what the test writes. -->\n";

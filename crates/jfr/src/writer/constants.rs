@@ -29,12 +29,12 @@ pub struct Frame {
     /// Line number; 0 if unknown.
     pub line: u32,
     /// How the frame was run.
-    pub kind: FrameKind,
+    pub kind: FrameType,
 }
 
 /// How a frame was run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FrameKind {
+pub enum FrameType {
     /// Native code that doesn't belong to a VM.
     #[default]
     Native,
@@ -48,15 +48,15 @@ pub enum FrameKind {
     Kernel,
 }
 
-impl FrameKind {
+impl FrameType {
     /// The names that HotSpot and async-profiler use.
     const fn description(self) -> &'static str {
         match self {
-            FrameKind::Native => "Native",
-            FrameKind::Interpreted => "Interpreted",
-            FrameKind::Jit => "JIT compiled",
-            FrameKind::Inlined => "Inlined",
-            FrameKind::Kernel => "Kernel",
+            FrameType::Native => "Native",
+            FrameType::Interpreted => "Interpreted",
+            FrameType::Jit => "JIT compiled",
+            FrameType::Inlined => "Inlined",
+            FrameType::Kernel => "Kernel",
         }
     }
 }
@@ -135,13 +135,13 @@ impl Constants {
 
     /// async-profiler's converter colours frames by these numbers. It uses 0 for interpreted frames; for other readers
     /// 0 is null, so interpreted frames get another number.
-    fn frame_type(&mut self, kind: FrameKind) -> u64 {
+    fn frame_type(&mut self, kind: FrameType) -> u64 {
         let number = match kind {
-            FrameKind::Jit => 1,
-            FrameKind::Inlined => 2,
-            FrameKind::Native => 3,
-            FrameKind::Kernel => 5,
-            FrameKind::Interpreted => 8,
+            FrameType::Jit => 1,
+            FrameType::Inlined => 2,
+            FrameType::Native => 3,
+            FrameType::Kernel => 5,
+            FrameType::Interpreted => 8,
         };
         let mut value = Vec::new();
         integers::string(&mut value, Some(kind.description()));
@@ -234,8 +234,8 @@ fn checkpoint<'a>(ticks: u64, delta: i64, pools: impl Iterator<Item = (u64, u64,
     out
 }
 
-impl FrameKind {
+impl FrameType {
     const fn is_java(self) -> bool {
-        matches!(self, FrameKind::Interpreted | FrameKind::Jit | FrameKind::Inlined)
+        matches!(self, FrameType::Interpreted | FrameType::Jit | FrameType::Inlined)
     }
 }

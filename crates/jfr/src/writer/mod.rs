@@ -18,7 +18,7 @@ mod recording;
 mod types;
 
 pub use batch::{Batch, Body};
-pub use constants::{Frame, FrameKind, Stack};
+pub use constants::{Frame, FrameType, Stack};
 pub use event::{Event, Field, FieldKind, Table, Value};
 pub use recording::{Recording, Store};
 pub use types::Type;

@@ -19,7 +19,7 @@ use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target, timed};
-use plimsoll_process::processes::Seen;
+use plimsoll_process::processes::ProcView;
 use plimsoll_tracked::books::{Booked, Books};
 use plimsoll_tracked::segment;
 
@@ -42,7 +42,7 @@ const UNEXPLAINED_AT_MOST: f64 = 2.0;
 /// `deadline` is the command's limit for all sources together.
 pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
-        proc::Absent::NoSuchProcess => Refusal(Seen::now().absent(pid)),
+        proc::Absent::NoSuchProcess => Refusal(ProcView::now().absent(pid)),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
     })?;
     if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
@@ -51,7 +51,7 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
     let vanished = || Refusal(format!("process {pid} ended while it was being read"));
     let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), direct: None };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
-    let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| Refusal(Seen::now().absent(pid)))?;
+    let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| Refusal(ProcView::now().absent(pid)))?;
     if let Some(reason) = proc::refusal(process.state, pid) {
         return Err(Refusal(reason));
     }

@@ -83,7 +83,7 @@ const MOST_SERIES: usize = 512;
 const LONGEST_NAME: usize = 200;
 
 #[derive(Clone, Debug, Default)]
-pub struct ProcessFacts {
+pub struct RecordedProcess {
     pub pid: Option<u64>,
     pub command: String,
     /// Such as `OpenJDK 64-Bit Server VM 25.0.1` or `native`.
@@ -93,7 +93,7 @@ pub struct ProcessFacts {
 
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    pub process: ProcessFacts,
+    pub process: RecordedProcess,
     /// How the process ended, if the recording has it, and when it was last seen alive, ns since 1970.
     pub ending: Option<(Ending, Option<u64>)>,
     /// Times of the whole recording and of the requested part, ns since 1970 UTC.
@@ -109,7 +109,7 @@ pub struct History {
     pub more_gaps: u64,
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
-    vm: vm::VmFacts,
+    vm: vm::RecordedVm,
 }
 
 fn name_in(event: &Event<'_>, field: &str) -> String {
@@ -156,7 +156,7 @@ impl History {
         });
         let mut left_out = 0u64;
         let mut lines = Lines::default();
-        let mut verdicts = verdicts::Recorded::default();
+        let mut verdicts = verdicts::RecordedVerdicts::default();
         let mut before = FiguresBefore::default();
         let (lower, upper) = range.open_ended(from, to);
         let summary = recording.for_each(&wanted, |event| match event.name() {
@@ -240,7 +240,7 @@ impl History {
         if !self.process.runtime.is_empty() {
             return;
         }
-        self.process = ProcessFacts {
+        self.process = RecordedProcess {
             pid: event.u64("pid"),
             command: text("javaArguments"),
             runtime: text("jvmName"),
@@ -256,7 +256,7 @@ impl History {
     fn target(&mut self, event: &Event<'_>) {
         self.is_of(event.u64("pid"));
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
-        self.process = ProcessFacts {
+        self.process = RecordedProcess {
             pid: event.u64("pid"),
             command: text("command"),
             runtime: text("runtime"),

@@ -34,7 +34,7 @@ const MOST_CHANGES: usize = 1 << 16;
 
 /// Collects recorded verdicts.
 #[derive(Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedVerdicts {
     spans: Vec<VerdictSpan>,
     /// When verdicts were recorded, and the indexes of their spans.
     changes: BTreeMap<i64, BTreeSet<usize>>,
@@ -43,7 +43,7 @@ pub(super) struct Recorded {
     before: Vec<VerdictSpan>,
 }
 
-impl Recorded {
+impl RecordedVerdicts {
     pub(crate) fn enter(&mut self, event: &Event<'_>, time: i64) {
         let Some(index) = enter(&mut self.spans, event, time) else { return };
         if self.entered < MOST_CHANGES {
@@ -63,7 +63,7 @@ impl Recorded {
 
     /// A verdict that isn't replaced applies until the end.
     pub(crate) fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
-        let Recorded { mut spans, mut changes, before, .. } = self;
+        let RecordedVerdicts { mut spans, mut changes, before, .. } = self;
         if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
             for before in before {
                 let index = spans.iter().position(|span| span.id == before.id).unwrap_or(spans.len());

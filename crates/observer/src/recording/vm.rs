@@ -8,7 +8,7 @@ use plimsoll_jfr::reader::Event;
 pub(super) const EVENTS: [&str; 2] = ["jdk.GCConfiguration", "jdk.GCHeapConfiguration"];
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct VmFacts {
+pub(super) struct RecordedVm {
     /// The JDK's feature version.
     pub jdk: Option<u32>,
     /// As the VM names it elsewhere: `G1`, `Serial`, `Parallel`, `Z`, `Shenandoah`.
@@ -19,7 +19,7 @@ pub(super) struct VmFacts {
     pub max: Option<Bytes>,
 }
 
-impl VmFacts {
+impl RecordedVm {
     pub(super) fn enter(&mut self, event: &Event<'_>) {
         let size = |name: &str| event.u64(name).filter(|size| *size > 0).map(Bytes);
         match event.name() {

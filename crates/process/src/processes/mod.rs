@@ -8,5 +8,5 @@ mod read;
 pub(crate) mod seen;
 
 pub use parse::{Identity, ProcessKind, is_segment};
-pub use read::{Known, Listed, container_of, executable_of, list};
-pub use seen::{Lacking, Seen};
+pub use read::{KnownKinds, Listed, container_of, executable_of, list};
+pub use seen::{Lacking, ProcView};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::parse::{Identity, ProcessKind, parse_container, parse_kind};
-use super::seen::{Seen, Shown, parse_seen};
+use super::seen::{ProcTexts, ProcView, parse_seen};
 use crate::foreign::{Deadline, Target};
 use crate::proc::status::{parse_command, parse_start_ticks, parse_status};
 use plimsoll_facts::snapshot::ProcessState;
@@ -28,7 +28,7 @@ pub struct Listed {
 
 /// Kinds of processes that were listed before.
 #[derive(Default)]
-pub struct Known(HashMap<Identity, (ProcessKind, Instant)>);
+pub struct KnownKinds(HashMap<Identity, (ProcessKind, Instant)>);
 
 /// A process loads the VM and its tracker soon after its start.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 const AGAIN: usize = 1;
 
 /// Every process that has memory, biggest first. Processes that could not be read before the deadline are missing.
-pub fn list(known: &mut Known, deadline: Deadline) -> Vec<Listed> {
+pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Vec<Listed> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let mut due: Vec<(Instant, Identity)> = known.0.iter().map(|(identity, (_, at))| (*at, *identity)).collect();
@@ -55,7 +55,7 @@ pub fn list(known: &mut Known, deadline: Deadline) -> Vec<Listed> {
     found
 }
 
-fn one(pid: u32, known: &mut Known, due: &[Identity], deadline: Deadline) -> Option<Listed> {
+fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -> Option<Listed> {
     let target = Target::open(pid, deadline).ok()?;
     let status = parse_status(&target.read("status").ok()?);
     if matches!(status.state, ProcessState::Zombie | ProcessState::Kernel) {
@@ -87,15 +87,15 @@ fn age(start_ticks: u64) -> Option<Duration> {
     Duration::try_from_secs_f64(up - start_ticks as f64 / ticks).ok()
 }
 
-impl Seen {
-    pub fn now() -> Seen {
+impl ProcView {
+    pub fn now() -> ProcView {
         let text = |name: &str| {
             let bytes = fs::read(format!("/proc/self/{name}")).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let namespace =
             fs::read_link("/proc/self/ns/pid").map_or(String::new(), |of| of.to_string_lossy().into_owned());
-        parse_seen(Shown {
+        parse_seen(ProcTexts {
             mountinfo: &text("mountinfo"),
             own_status: &text("status"),
             own_user_map: &text("uid_map"),

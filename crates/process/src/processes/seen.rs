@@ -14,7 +14,7 @@ const FIRST: &str = "pid:[4026531836]";
 const CAP_SYS_PTRACE: u32 = 19;
 
 /// What the files of this process show: its mounts, its status, its map of users, and its PID namespace.
-pub struct Shown<'s> {
+pub struct ProcTexts<'s> {
     pub mountinfo: &'s str,
     pub own_status: &'s str,
     pub own_user_map: &'s str,
@@ -23,19 +23,19 @@ pub struct Shown<'s> {
 
 /// How far we see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProcView {
     /// /proc hides processes that are not ours: who would see them.
     hidden: Option<String>,
     /// We are not in the machine's first PID namespace, so probably in a container.
     contained: bool,
 }
 
-impl Seen {
+impl ProcView {
     /// Why nothing can be read of a PID: one sentence without a full stop.
     pub fn absent(&self, pid: u32) -> String {
         match self {
-            Seen { hidden: Some(remedy), .. } => format!("no process {pid}, or /proc hides it (hidepid): {remedy}"),
-            Seen { contained: true, .. } => {
+            ProcView { hidden: Some(remedy), .. } => format!("no process {pid}, or /proc hides it (hidepid): {remedy}"),
+            ProcView { contained: true, .. } => {
                 format!("no process {pid} in this PID namespace (a container's): plimsoll explain lists those in it")
             }
             _ => format!("no process {pid}"),
@@ -45,12 +45,12 @@ impl Seen {
     /// What a list of processes lacks; `None` if it has them all.
     pub fn lacking(&self) -> Option<Lacking> {
         match self {
-            Seen { hidden: Some(remedy), .. } => Some(Lacking {
+            ProcView { hidden: Some(remedy), .. } => Some(Lacking {
                 what: "/proc hides processes of other users (hidepid)",
                 remedy: remedy.clone(),
                 within: true,
             }),
-            Seen { contained: true, .. } => Some(Lacking {
+            ProcView { contained: true, .. } => Some(Lacking {
                 what: "only processes of this PID namespace (a container's) are visible",
                 remedy:
                     "to see others: docker run --pid=host or --pid=container:NAME, kubectl debug --target=CONTAINER, \
@@ -72,9 +72,9 @@ pub struct Lacking {
     pub within: bool,
 }
 
-pub fn parse_seen(shown: Shown<'_>) -> Seen {
+pub fn parse_seen(shown: ProcTexts<'_>) -> ProcView {
     let contained = !shown.namespace.is_empty() && shown.namespace != FIRST;
-    Seen { hidden: options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown)), contained }
+    ProcView { hidden: options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown)), contained }
 }
 
 /// The options of the file system at /proc. Of several mounts there, the last one covers the others.
@@ -88,7 +88,7 @@ fn options_of_proc(mountinfo: &str) -> Option<&str> {
 }
 
 /// Who would see the processes that these options hide from us.
-fn hidden(options: &str, shown: &Shown<'_>) -> Option<String> {
+fn hidden(options: &str, shown: &ProcTexts<'_>) -> Option<String> {
     let value = |key: &str| options.split(',').find_map(|option| option.strip_prefix(key));
     let mode = value("hidepid=").filter(|mode| !matches!(*mode, "0" | "off"))?;
     // The kernel shows the gid only if it isn't 0.
@@ -122,8 +122,8 @@ mod tests {
     const ROOT: &str = "19 1 8:1 / / rw - ext4 /dev/vda rw\n45 43 0:21 / /proc rw,relatime - proc proc rw\n";
     const NOBODY: &str = "Uid:\t9\t9\t9\t9\nGid:\t9\t9\t9\t9\nGroups:\t5 6 \nCapEff:\t0000000000000000\n";
 
-    fn shown<'s>(mountinfo: &'s str, own_status: &'s str) -> Shown<'s> {
-        Shown { mountinfo, own_status, own_user_map: "         0          0 4294967295\n", namespace: FIRST }
+    fn shown<'s>(mountinfo: &'s str, own_status: &'s str) -> ProcTexts<'s> {
+        ProcTexts { mountinfo, own_status, own_user_map: "         0          0 4294967295\n", namespace: FIRST }
     }
 
     fn over(options: &str) -> String {
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_uppermost_mount_decides() {
-        assert_eq!(parse_seen(shown(ROOT, NOBODY)), Seen::default());
-        assert_eq!(parse_seen(shown(&over("hidepid=off"), NOBODY)), Seen::default());
+        assert_eq!(parse_seen(shown(ROOT, NOBODY)), ProcView::default());
+        assert_eq!(parse_seen(shown(&over("hidepid=off"), NOBODY)), ProcView::default());
         for mode in ["noaccess", "invisible", "ptraceable", "1", "2", "4"] {
             let seen = parse_seen(shown(&over(&format!("hidepid={mode}")), NOBODY));
             assert_eq!(seen.absent(7), "no process 7, or /proc hides it (hidepid): run plimsoll as root", "{mode}");
@@ -155,7 +155,7 @@ mod tests {
         let mounts = over("hidepid=ptraceable");
         let root = "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t0\nCapEff:\t000001ffffffffff\n";
         assert_eq!(parse_seen(shown(&mounts, root)).hidden, None);
-        let inner = Shown { own_user_map: "0 1000 1\n", ..shown(&mounts, root) };
+        let inner = ProcTexts { own_user_map: "0 1000 1\n", ..shown(&mounts, root) };
         assert!(parse_seen(inner).hidden.is_some_and(|remedy| remedy.contains("user namespace")));
         let bounded = root.replace("1ffffffffff", "1fffff7ffff");
         assert!(parse_seen(shown(&mounts, &bounded)).hidden.is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn a_container_has_a_pid_namespace_of_its_own() {
-        let seen = parse_seen(Shown { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
+        let seen = parse_seen(ProcTexts { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
         assert!(seen.absent(7).starts_with("no process 7 in this PID namespace"));
         assert!(seen.lacking().is_some_and(|lacking| lacking.remedy.contains("--pid=host") && !lacking.within));
         // Nothing is known, so nothing is claimed.
-        let nothing = Shown { mountinfo: "", own_status: "", own_user_map: "", namespace: "" };
-        assert_eq!(parse_seen(nothing), Seen::default());
+        let nothing = ProcTexts { mountinfo: "", own_status: "", own_user_map: "", namespace: "" };
+        assert_eq!(parse_seen(nothing), ProcView::default());
     }
 }

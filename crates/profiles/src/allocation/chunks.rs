@@ -20,7 +20,7 @@ const LARGE: u64 = 128 << 10;
 
 /// What slow paths took, as far as the rules need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct TakenMemory {
     /// New buffers for small objects: number, sum, smallest, largest.
     buffers: u64,
     buffer_bytes: Bytes,
@@ -32,7 +32,7 @@ pub(super) struct Taken {
     large_bytes: Bytes,
 }
 
-impl Taken {
+impl TakenMemory {
     pub(crate) fn add(&mut self, of: SlowPath) {
         let taken = Bytes(of.taken());
         match of.buffer {
@@ -40,14 +40,18 @@ impl Taken {
                 self.large += 1;
                 self.large_bytes += taken;
             }
-            Some(_) => {
-                self.merge(&Taken { buffers: 1, buffer_bytes: taken, least: taken, most: taken, ..Taken::default() })
-            }
+            Some(_) => self.merge(&TakenMemory {
+                buffers: 1,
+                buffer_bytes: taken,
+                least: taken,
+                most: taken,
+                ..TakenMemory::default()
+            }),
             None => self.past_bytes += taken,
         }
     }
 
-    pub(crate) fn merge(&mut self, other: &Taken) {
+    pub(crate) fn merge(&mut self, other: &TakenMemory) {
         self.least = match (self.buffers, other.buffers) {
             (_, 0) => self.least,
             (0, _) => other.least,
@@ -80,7 +84,7 @@ pub(super) struct Rule {
 
 impl Rule {
     /// Derived from what all threads took. `None` for HotSpot: its buffers are parts of regions or of eden.
-    pub(crate) fn of(vm: &Vm, all: &Taken) -> Option<Rule> {
+    pub(crate) fn of(vm: &Vm, all: &TakenMemory) -> Option<Rule> {
         if !vm.is_native_image() {
             return None;
         }
@@ -129,7 +133,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    pub(super) fn of_thread(rule: &Rule, taken: &Taken) -> Chunks {
+    pub(super) fn of_thread(rule: &Rule, taken: &TakenMemory) -> Chunks {
         let (whole, slices) = match rule.buffers {
             Buffers::Chunks => (taken.buffers, taken.past_bytes),
             Buffers::Slices => (0, taken.buffer_bytes + taken.past_bytes),
@@ -144,7 +148,7 @@ impl Chunks {
         }
     }
 
-    pub(super) fn of_all(rule: &Rule, taken: &Taken) -> Chunks {
+    pub(super) fn of_all(rule: &Rule, taken: &TakenMemory) -> Chunks {
         let of = Chunks::of_thread(rule, taken);
         let filled = of.slices.0.div_ceil(rule.chunk.0.max(1));
         Chunks { aligned: of.aligned + filled, slices: Bytes::ZERO, ..of }

@@ -28,7 +28,7 @@ mod chunks;
 mod tests;
 
 pub use chunks::Chunks;
-use chunks::{Rule, Taken};
+use chunks::{Rule, TakenMemory};
 
 pub const IN_NEW_TLAB: &str = "jdk.ObjectAllocationInNewTLAB";
 pub const OUTSIDE_TLAB: &str = "jdk.ObjectAllocationOutsideTLAB";
@@ -175,7 +175,7 @@ struct Filling<'a> {
     stacks: HashMap<i64, Option<StackId>>,
     classes: HashMap<i64, NameId>,
     threads: HashMap<i64, NameId>,
-    slow_paths: HashMap<NameId, Taken>,
+    slow_paths: HashMap<NameId, TakenMemory>,
     /// Events by name, inside and outside the focus.
     recorded: BTreeMap<&'static str, u64>,
     /// Events that were enabled in some chunk.
@@ -335,7 +335,7 @@ impl<'a> Filling<'a> {
 
     fn finish(self, summary: Summary) -> Allocations {
         let mut allocations = self.allocations;
-        let mut all = Taken::default();
+        let mut all = TakenMemory::default();
         self.slow_paths.values().for_each(|taken| all.merge(taken));
         let rule = Rule::of(&allocations.vm, &all).filter(|_| allocations.slow_paths() > 0);
         allocations.chunks = rule.as_ref().map(|rule| Chunks::of_all(rule, &all));

@@ -5,8 +5,8 @@ fn vm(name: &str, version: &str) -> Vm {
     Vm { name: name.into(), version: version.into(), pid: None }
 }
 
-fn taken(of: &[(u64, Option<u64>)]) -> Taken {
-    let mut taken = Taken::default();
+fn taken(of: &[(u64, Option<u64>)]) -> TakenMemory {
+    let mut taken = TakenMemory::default();
     of.iter().for_each(|(object, buffer)| taken.add(SlowPath { object: *object, buffer: *buffer }));
     taken
 }

@@ -2,7 +2,7 @@
 //! figures only.
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
+use plimsoll_jfr::writer::{Frame, FrameType, Stack};
 use plimsoll_profiles::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
 use plimsoll_tracked::sites::{self, Sites};
 use plimsoll_tracked::symbols::SourceLocation;
@@ -83,15 +83,15 @@ fn frames<'n>(
 /// Interpreted and compiled frames of one method become one kind, so that they are one line of a report.
 fn java(name: &str, line: u32, inlined: bool) -> Frame {
     let (class, function) = name.rsplit_once('.').unwrap_or(("", name));
-    let kind = if inlined { FrameKind::Inlined } else { FrameKind::Jit };
+    let kind = if inlined { FrameType::Inlined } else { FrameType::Jit };
     Frame { class: class.into(), function: function.into(), line, kind }
 }
 
 fn native(module: &str, function: String, line: u32, kind: FrameOrigin) -> Frame {
     let kind = match kind {
-        FrameOrigin::Jit | FrameOrigin::Java => FrameKind::Jit,
-        FrameOrigin::Kernel => FrameKind::Kernel,
-        FrameOrigin::Native | FrameOrigin::Unknown => FrameKind::Native,
+        FrameOrigin::Jit | FrameOrigin::Java => FrameType::Jit,
+        FrameOrigin::Kernel => FrameType::Kernel,
+        FrameOrigin::Native | FrameOrigin::Unknown => FrameType::Native,
     };
     Frame { class: module.into(), function, line, kind }
 }

@@ -16,14 +16,14 @@
 
 /// What the samples of one site say, in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Weight {
+pub(crate) struct SampleWeight {
     /// Σ x(1 − p)/p.
     pub beyond: f64,
     /// Σ x²(1 − p)/p².
     pub variance: f64,
 }
 
-impl Weight {
+impl SampleWeight {
     /// Adds a sample of amount `x` and weight 1/p. An invalid weight counts as 1.
     pub(crate) fn add(&mut self, x: f64, weight: f64) {
         let weight = if weight.is_finite() { weight.clamp(1.0, 1e12) } else { 1.0 };
@@ -53,7 +53,7 @@ pub(crate) enum Times {
 
 /// Divides `whole` by the weights. The second result is the caller's rest; Σ parts + rest = whole. `unseen` is one mean
 /// of the sampling in the unit of `whole`, for sites without samples.
-pub(crate) fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
+pub(crate) fn divide(whole: u64, weights: &[SampleWeight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
     let sum: f64 = weights.iter().map(|w| w.beyond).sum();
     if whole == 0 || sum <= 0.0 || !sum.is_finite() {
         return (vec![Part::default(); weights.len()], whole);
@@ -109,7 +109,7 @@ mod tests {
         let (mut sums, mut held) = ([0.0; 3], [0; 3]);
         let rounds = 400;
         for _ in 0..rounds {
-            let mut weights = [Weight::default(); 3];
+            let mut weights = [SampleWeight::default(); 3];
             let (mut rows, mut all) = ([0.0; 3], 0.0);
             for (s, (n, x)) in blocks.iter().enumerate() {
                 let p = 1.0 - (-x / mean).exp();
@@ -143,9 +143,9 @@ mod tests {
         let mut random = Random(9);
         for round in 0..5000 {
             let n = (random.unit() * 6.0) as usize;
-            let weights: Vec<Weight> = (0..n)
+            let weights: Vec<SampleWeight> = (0..n)
                 .map(|_| {
-                    let mut w = Weight::default();
+                    let mut w = SampleWeight::default();
                     for _ in 0..(random.unit() * 4.0) as usize {
                         w.add((random.unit() * 1e6).floor(), 1.0 / (1.0 - random.unit()));
                     }
@@ -158,9 +158,9 @@ mod tests {
                 assert_eq!(parts.iter().map(|p| p.amount).sum::<u64>() + left, whole, "{weights:?}");
             }
         }
-        let mut odd = Weight::default();
+        let mut odd = SampleWeight::default();
         odd.add(1.0, f64::NAN);
         odd.add(1.0, -5.0);
-        assert_eq!(odd, Weight::default());
+        assert_eq!(odd, SampleWeight::default());
     }
 }

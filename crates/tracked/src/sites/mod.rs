@@ -28,7 +28,7 @@ mod wrappers;
 pub use comparison::{comparable, of_one_run};
 pub use wrappers::Wrappers;
 
-use estimate::{Times, Weight, divide};
+use estimate::{SampleWeight, Times, divide};
 use frames::Frames;
 
 pub const LIVE: usize = 0;
@@ -115,9 +115,9 @@ pub struct Sites {
 /// The samples of one site.
 #[derive(Clone, Default)]
 struct Sampled {
-    bytes: Weight,
-    requested: Weight,
-    count: Weight,
+    bytes: SampleWeight,
+    requested: SampleWeight,
+    count: SampleWeight,
     /// For live samples: (age, blocks), and bytes by thread.
     ages: Vec<(u64, f64)>,
     threads: HashMap<(u32, u64), f64>,
@@ -507,12 +507,12 @@ impl Making<'_> {
     }
 
     /// What samples say about all blocks that a site ever allocated, beyond those in its rows.
-    fn ever(&self, site: usize, column: usize, rows: u64) -> Weight {
+    fn ever(&self, site: usize, column: usize, rows: u64) -> SampleWeight {
         let Some(s) = self.segment.callers[site].samples().and_then(|i| self.segment.site_samples.get(i)) else {
-            return Weight::default();
+            return SampleWeight::default();
         };
         let e = if column == CUMULATIVE { s.cumulative_bytes() } else { s.cumulative_count() };
-        Weight { beyond: (e.value as f64 - rows as f64).max(0.0), variance: e.variance }
+        SampleWeight { beyond: (e.value as f64 - rows as f64).max(0.0), variance: e.variance }
     }
 
     fn mappings(&self, raw: usize, line: &mut SiteLine) {

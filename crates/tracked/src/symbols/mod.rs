@@ -54,7 +54,7 @@ pub struct Symbolized {
 
 /// Sources of names.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SymbolOptions {
     /// The live process, through whose root files are read. For a dead process, paths are taken as ours.
     pub pid: Option<u32>,
     /// Files with symbols, and directories of such files.
@@ -78,7 +78,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    pub fn new(options: &Options, books: &Books, deadline: Deadline) -> Symbols {
+    pub fn new(options: &SymbolOptions, books: &Books, deadline: Deadline) -> Symbols {
         Symbols {
             finder: read::Finder::new(options.pid, books.process.start_ns, &options.given, deadline),
             cache: options.cache.as_ref().map(|dir| dir.join("symbols")),
@@ -186,7 +186,7 @@ impl Symbols {
 }
 
 /// Names the frames of all callers that have no name yet.
-pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
+pub fn resolve(books: &mut Books, options: &SymbolOptions, deadline: Deadline) {
     let mut wanted: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
     for frame in books.callers.iter().flat_map(|c| &c.frames).filter(|f| f.function.is_none()) {
         if let Some(module) = frame.module {

@@ -28,7 +28,7 @@ fn our_own_function_is_found_in_our_own_file() {
     books.modules = vec![module(build_id), module(&[7; 20])];
     let frame = |module| Frame { module: Some(module), offset: me.address() + 5, ..Frame::default() };
     books.callers = vec![Caller { frames: vec![frame(0), frame(1)], ..Caller::default() }];
-    resolve(&mut books, &Options::default(), Deadline::after(NAMES));
+    resolve(&mut books, &SymbolOptions::default(), Deadline::after(NAMES));
     let [good, bad] = &books.callers[0].frames[..] else { panic!() };
     assert!(good.function.as_deref().unwrap().ends_with("symbols::read::cache_file"), "{good:?}");
     assert_eq!(good.function_offset, 5);

@@ -33,7 +33,7 @@ enum Replacement {
 
 /// The result of a walk.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct PatchResult {
     /// Words written.
     pub written: u64,
     /// Words that could not be written.
@@ -69,7 +69,7 @@ fn take_turn(wait: bool) -> bool {
 
 /// Puts the hooks into the import tables of all objects. `None`: another thread is walking and does not finish, or libc
 /// has no dl_iterate_phdr.
-pub fn put_hooks() -> Option<Done> {
+pub fn put_hooks() -> Option<PatchResult> {
     if !take_turn(true) {
         return None;
     }
@@ -82,7 +82,7 @@ pub fn put_hooks() -> Option<Done> {
 }
 
 /// Puts the real functions back into all import tables.
-pub fn take_hooks() -> Option<Done> {
+pub fn take_hooks() -> Option<PatchResult> {
     if !take_turn(true) {
         return None;
     }
@@ -127,8 +127,8 @@ pub fn reset_after_fork() {
     }
 }
 
-fn walk(replacement: Replacement) -> Option<Done> {
-    let mut done = Done::default();
+fn walk(replacement: Replacement) -> Option<PatchResult> {
+    let mut done = PatchResult::default();
     libc::each_loaded(&mut |o| {
         if !o.is_self() && is_complete(o) {
             object(o, replacement, &mut done);
@@ -143,7 +143,7 @@ fn is_complete(o: &elf::Loaded) -> bool {
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
 }
 
-fn object(o: &elf::Loaded, replacement: Replacement, done: &mut Done) {
+fn object(o: &elf::Loaded, replacement: Replacement, done: &mut PatchResult) {
     let tables = Tables::find(o.dynamic(), o.bias as u64, |at, bytes| o.memory(at as usize, bytes.map(|n| n as usize)));
     let mut opened = None;
     for slot in tables.slots() {

@@ -52,19 +52,19 @@ pub type Lines = BTreeMap<Part, u64>;
 pub type At = (usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Direction {
     Grew,
     Shrank,
     /// The runs show no difference.
     Same,
 }
 
-impl Verdict {
+impl Direction {
     pub const fn id(self) -> &'static str {
         match self {
-            Verdict::Grew => "grew",
-            Verdict::Shrank => "shrank",
-            Verdict::Same => "same",
+            Direction::Grew => "grew",
+            Direction::Shrank => "shrank",
+            Direction::Same => "same",
         }
     }
 }
@@ -78,11 +78,11 @@ pub struct MedianChange {
 }
 
 impl MedianChange {
-    pub fn verdict(&self) -> Verdict {
+    pub fn direction(&self) -> Direction {
         match self.interval {
-            Interval { low, .. } if low > 0.0 => Verdict::Grew,
-            Interval { high, .. } if high < 0.0 => Verdict::Shrank,
-            _ => Verdict::Same,
+            Interval { low, .. } if low > 0.0 => Direction::Grew,
+            Interval { high, .. } if high < 0.0 => Direction::Shrank,
+            _ => Direction::Same,
         }
     }
 
@@ -216,7 +216,7 @@ impl Comparison {
             Some(((*part).clone(), self.change(figure, RESOLUTION, comparisons)?))
         };
         let mut changes: Vec<(Part, MedianChange)> = parts.iter().filter_map(change).collect();
-        let rank = |change: &MedianChange| (change.verdict() == Verdict::Same, -change.interval.mean.abs());
+        let rank = |change: &MedianChange| (change.direction() == Direction::Same, -change.interval.mean.abs());
         changes.sort_by(|(a_part, a), (b_part, b)| {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a_part.cmp(b_part))
@@ -248,7 +248,7 @@ impl Comparison {
             return self.site_of(line);
         }
         let lines = self.line_changes();
-        let (part, _) = lines.iter().find(|(_, change)| change.verdict() == Verdict::Grew)?;
+        let (part, _) = lines.iter().find(|(_, change)| change.direction() == Direction::Grew)?;
         self.site_of(&part.line)
     }
 }

@@ -37,9 +37,9 @@ fn a_growth_of_three_percent_is_always_found_with_its_line() {
     for _ in 0..200 {
         let comparison = made(1.5, 0.3, &mut noise);
         let rss = comparison.rss().expect("compared");
-        assert_eq!(rss.verdict(), Verdict::Grew, "{rss:?}");
+        assert_eq!(rss.direction(), Direction::Grew, "{rss:?}");
         let lines = comparison.line_changes();
-        assert_eq!((lines[0].0.line.as_str(), lines[0].1.verdict()), ("direct-buffers", Verdict::Grew));
+        assert_eq!((lines[0].0.line.as_str(), lines[0].1.direction()), ("direct-buffers", Direction::Grew));
         assert!((lines[0].1.interval.mean - 1.5 * MIB).abs() < 1.0);
     }
 }
@@ -50,7 +50,7 @@ fn of_equal_programs_one_comparison_in_a_hundred_shows_a_change_at_most() {
     let wrong = (0..1000).filter(|_| {
         let comparison = made(0.0, 0.3, &mut noise);
         let lines = comparison.line_changes().into_iter().map(|(_, change)| change);
-        lines.chain(comparison.rss()).any(|change| change.verdict() != Verdict::Same)
+        lines.chain(comparison.rss()).any(|change| change.direction() != Direction::Same)
     });
     let wrong = wrong.count();
     assert!(wrong <= 10, "{wrong} of 1000");

@@ -69,17 +69,17 @@ impl Table {
     }
 }
 
-struct Known {
+struct PublishedTable {
     number: usize,
     title: &'static str,
     make: fn(&Session) -> Result<Table>,
 }
 
-const TABLES: [Known; 4] = [
-    Known { number: 1, title: "A server whose request makes 1,000 native blocks", make: requests::table },
-    Known { number: 2, title: "Arena caps, allocators and one ClientResources", make: arenas::table },
-    Known { number: 3, title: "Start-up of two versions of Quarkus", make: start_up::table },
-    Known { number: 4, title: "Instructions of booking a reserve and a commit", make: books::table },
+const TABLES: [PublishedTable; 4] = [
+    PublishedTable { number: 1, title: "A server whose request makes 1,000 native blocks", make: requests::table },
+    PublishedTable { number: 2, title: "Arena caps, allocators and one ClientResources", make: arenas::table },
+    PublishedTable { number: 3, title: "Start-up of two versions of Quarkus", make: start_up::table },
+    PublishedTable { number: 4, title: "Instructions of booking a reserve and a commit", make: books::table },
 ];
 
 pub fn run(arguments: &[String]) -> Result<()> {

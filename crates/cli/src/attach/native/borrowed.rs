@@ -21,7 +21,7 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::Target;
 
 use super::frame::{self, Interrupted};
-use super::identity::Identity;
+use super::identity::ExecIdentity;
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
 use super::threads;
@@ -58,12 +58,12 @@ pub enum Unfit {
 }
 
 /// What became of a call.
-pub struct Done {
+pub struct CallsDone {
     /// The system calls that were made in it, with their results.
     calls: Vec<(i64, i64)>,
 }
 
-impl Done {
+impl CallsDone {
     /// The result of the last of these system calls.
     pub fn result_of(&self, numbers: &[libc::c_long]) -> Option<i64> {
         self.calls.iter().rev().find(|(number, _)| numbers.contains(number)).map(|(_, result)| *result)
@@ -92,7 +92,7 @@ impl<'t> Borrowed<'t> {
         vmas: &[Vma],
         tables: &Current<'_>,
         objects: &Objects,
-        identity: &Identity,
+        identity: &ExecIdentity,
         tid: u32,
     ) -> Result<Borrowed<'t>, Unfit> {
         let gone = |_| Unfit::Now("has ended");
@@ -137,7 +137,7 @@ impl<'t> Borrowed<'t> {
     }
 
     /// Calls a function on the thread's own stack, or below the address `stack`.
-    pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<Done> {
+    pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<CallsDone> {
         let again = frame::restarted(&self.original);
         let below = stack.unwrap_or(self.original.rsp);
         let frame = frame::build(below, &again, self.mask, &self.xstate, self.restorer);
@@ -167,9 +167,9 @@ impl<'t> Borrowed<'t> {
         self.run_to_its_return(frame.at + 8)
     }
 
-    fn run_to_its_return(&mut self, stack: u64) -> io::Result<Done> {
+    fn run_to_its_return(&mut self, stack: u64) -> io::Result<CallsDone> {
         let deadline = self.target.deadline().sooner(CALLING);
-        let mut done = Done { calls: Vec::new() };
+        let mut done = CallsDone { calls: Vec::new() };
         self.thread.run_to_call(0)?;
         loop {
             let stop = self.thread.wait(deadline)?;

@@ -15,9 +15,9 @@ use plimsoll_process::proc::{self, Target};
 
 use super::fault::Fault;
 use crate::tracker;
-use borrowed::{Borrowed, Done, Unfit};
+use borrowed::{Borrowed, CallsDone, Unfit};
 use helper::{ACKNOWLEDGED, PAGE, REGION_BYTES, State, TALK, Task};
-use identity::Identity;
+use identity::ExecIdentity;
 use objects::Objects;
 
 mod borrowed;
@@ -44,7 +44,7 @@ const GONE: &str = "ended or was replaced by exec";
 pub struct ThreadLoader<'t> {
     target: &'t Target,
     /// The identity of the process that was examined.
-    identity: Identity,
+    identity: ExecIdentity,
     objects: Objects,
     memory: File,
     /// Where the tracker is loaded, if it is.
@@ -62,7 +62,7 @@ impl<'t> ThreadLoader<'t> {
         verb: &str,
     ) -> Result<ThreadLoader<'t>, String> {
         let status = target.read("status").map_err(|_| GONE)?;
-        let identity = Identity::of(target, &status).ok_or(GONE)?;
+        let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
         refusals::check(target, &status, verb)?;
         let memory = target.memory_for_writing().map_err(|_| refusals::closed(target.pid(), verb))?;
         let read_code = |range: std::ops::Range<u64>| {
@@ -187,7 +187,7 @@ impl<'t> ThreadLoader<'t> {
     }
 }
 
-fn succeeded(done: &Done, calls: &[libc::c_long]) -> Result<(), String> {
+fn succeeded(done: &CallsDone, calls: &[libc::c_long]) -> Result<(), String> {
     match done.result_of(calls) {
         Some(result) if result >= 0 => Ok(()),
         result => Err(errno(result)),

@@ -15,7 +15,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
-use super::http::{self, Parsed, Refusal, Request};
+use super::http::{self, BadRequest, Parsed, Request};
 use crate::serve::wire::{Hello, Question};
 
 /// Time for the head of a request, from its first byte or from the start of the connection.
@@ -117,11 +117,11 @@ impl Connection {
     pub fn expire(&mut self, rules: &Hello, now: Instant) -> Outcome {
         match &mut self.state {
             State::Reading { has_begun: true } if !self.input.is_empty() => {
-                self.refuse(&Refusal { code: 408, sentence: "the request took longer than 5 s" }, rules, now)
+                self.refuse(&BadRequest { code: 408, sentence: "the request took longer than 5 s" }, rules, now)
             }
             State::Waiting { .. } => {
                 let sentence = "reading the process takes longer than 25 s: try again";
-                self.refuse(&Refusal { code: 504, sentence }, rules, now)
+                self.refuse(&BadRequest { code: 504, sentence }, rules, now)
             }
             State::Writing { sent, counted, .. } if *sent - *counted >= LEAST => {
                 *counted = *sent;
@@ -139,7 +139,7 @@ impl Connection {
             Ok((0, _)) if self.input.is_empty() => Outcome::Closed,
             Ok((0, _)) => {
                 self.has_finished = true;
-                self.refuse(&Refusal { code: 400, sentence: "the request ends early" }, rules, now)
+                self.refuse(&BadRequest { code: 400, sentence: "the request ends early" }, rules, now)
             }
             Ok((got, _)) => {
                 self.input.extend_from_slice(&buffer[..got]);
@@ -159,7 +159,7 @@ impl Connection {
     fn take(&mut self, rules: &Hello, now: Instant) -> Outcome {
         match http::parse(&self.input, rules) {
             Parsed::Partial => Outcome::Open,
-            Parsed::Refusal(refusal) => self.refuse(&refusal, rules, now),
+            Parsed::BadRequest(refusal) => self.refuse(&refusal, rules, now),
             Parsed::Request(Request { question, is_head, keeps }, length) => {
                 self.input.drain(..length);
                 self.requests += 1;
@@ -181,7 +181,7 @@ impl Connection {
         self.write(rules, now)
     }
 
-    pub fn refuse(&mut self, refusal: &Refusal, rules: &Hello, now: Instant) -> Outcome {
+    pub fn refuse(&mut self, refusal: &BadRequest, rules: &Hello, now: Instant) -> Outcome {
         self.state = State::Writing { head: http::refused(refusal), body: None, sent: 0, counted: 0, keeps: false };
         self.deadline = now + SENDING;
         self.write(rules, now)

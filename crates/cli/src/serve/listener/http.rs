@@ -34,7 +34,7 @@ pub struct Request {
 
 /// An answer without a question to the reader.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct BadRequest {
     pub code: u16,
     pub sentence: &'static str,
 }
@@ -44,11 +44,11 @@ pub enum Parsed {
     Partial,
     /// The request, and the bytes that it takes.
     Request(Request, usize),
-    Refusal(Refusal),
+    BadRequest(BadRequest),
 }
 
 const fn refusal(code: u16, sentence: &'static str) -> Parsed {
-    Parsed::Refusal(Refusal { code, sentence })
+    Parsed::BadRequest(BadRequest { code, sentence })
 }
 
 pub fn parse(input: &[u8], rules: &Hello) -> Parsed {
@@ -196,7 +196,7 @@ fn content_type(content: Content) -> &'static str {
 }
 
 /// The whole of an answer that the listener makes itself.
-pub fn refused(refusal: &Refusal) -> Vec<u8> {
+pub fn refused(refusal: &BadRequest) -> Vec<u8> {
     let body = format!("{}\n", refusal.sentence);
     let mut head = head(refusal.code, content_type(Content::Plain), body.len(), false, false);
     head.push_str(&body);
@@ -245,7 +245,7 @@ mod tests {
         match parse(text.as_bytes(), rules) {
             Parsed::Partial => 100,
             Parsed::Request(..) => 200,
-            Parsed::Refusal(refusal) => refusal.code,
+            Parsed::BadRequest(refusal) => refusal.code,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::exit::Exit;
 use crate::output::print_message;
 use crate::sys;
 use connection::{Body, Connection, Outcome};
-use http::Refusal;
+use http::BadRequest;
 
 mod connection;
 mod http;
@@ -41,7 +41,7 @@ const MEMORY: u64 = 512 << 20;
 /// If the process can't take a connection (no descriptor is left), it tries again after this time.
 const PAUSE: Duration = Duration::from_millis(200);
 
-const BUSY: Refusal = Refusal { code: 503, sentence: "too many requests at a time: try again" };
+const BUSY: BadRequest = BadRequest { code: 503, sentence: "too many requests at a time: try again" };
 
 /// `main` of the listener.
 pub fn main() -> ExitCode {

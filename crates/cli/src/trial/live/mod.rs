@@ -15,7 +15,7 @@ use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Effort, Verdict, judge};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::{self, Target};
-use plimsoll_process::processes::Seen;
+use plimsoll_process::processes::ProcView;
 use plimsoll_report::words::{cut, printable};
 use plimsoll_trial::live::{LiveTrial, Setting, Step, Tried};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -99,7 +99,7 @@ struct Live {
 }
 
 /// Why the trial ended before its last step.
-enum Early {
+enum StepEnd {
     Interrupted,
     Ended,
 }
@@ -114,7 +114,7 @@ struct Advised {
 
 impl Live {
     fn open(pid: u32, idle: Duration) -> Result<Live, Failure> {
-        let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| Seen::now().absent(pid))?;
+        let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| ProcView::now().absent(pid))?;
         let snapshot = take_snapshot(pid, Regions::AsNeeded, target.deadline()).map_err(|Refusal(reason)| reason)?;
         let ledger = Ledger::of(&snapshot);
         let verdicts = judge(&snapshot, &ledger);
@@ -253,8 +253,8 @@ impl Live {
         }
         meter.clear();
         match early {
-            Some(Early::Interrupted) => self.trial.interrupted = true,
-            Some(Early::Ended) => {
+            Some(StepEnd::Interrupted) => self.trial.interrupted = true,
+            Some(StepEnd::Ended) => {
                 let note = format!("process {pid} ended, or was replaced by exec, before the last step");
                 self.trial.notes.push(note);
             }
@@ -269,9 +269,9 @@ impl Live {
         step: &Step,
         tried: &mut Tried,
         mut guard: Option<&mut Guard>,
-        wait: &mut dyn FnMut(&Live) -> Result<(), Early>,
-    ) -> Result<(), Early> {
-        tried.before = Some(self.resident().ok_or(Early::Ended)?);
+        wait: &mut dyn FnMut(&Live) -> Result<(), StepEnd>,
+    ) -> Result<(), StepEnd> {
+        tried.before = Some(self.resident().ok_or(StepEnd::Ended)?);
         let mut old = Vec::new();
         if let Err(reason) = self.act(step, guard.as_deref_mut(), &mut old) {
             tried.missing = Some(reason);
@@ -296,7 +296,7 @@ impl Live {
             }
         }
         waited?;
-        if self.resident().is_none() { Err(Early::Ended) } else { Ok(()) }
+        if self.resident().is_none() { Err(StepEnd::Ended) } else { Ok(()) }
     }
 
     /// `old`: the flags that were changed, with their values before.
@@ -348,19 +348,19 @@ impl Live {
     }
 
     /// Waits for the idle time, or until a signal comes or the program ends.
-    fn pass(&self, signals: &Signals, draw: &mut dyn FnMut()) -> Result<(), Early> {
+    fn pass(&self, signals: &Signals, draw: &mut dyn FnMut()) -> Result<(), StepEnd> {
         let until = Instant::now() + self.idle;
         loop {
             draw();
             if signals.next().is_some() {
-                return Err(Early::Interrupted);
+                return Err(StepEnd::Interrupted);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
             }
             if self.target.read("statm").map_or(true, |text| text.starts_with(b"0 ")) {
-                return Err(Early::Ended);
+                return Err(StepEnd::Ended);
             }
             let time = Timespec::try_from(left.min(TICK)).ok();
             let signal = signals.as_fd();

@@ -28,7 +28,7 @@ static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
 /// What was read of a method, and the result.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct Known {
+pub struct KnownMethod {
     pub method: u64,
     /// When all of it could be read.
     pub unmappings: u64,
@@ -53,9 +53,9 @@ pub struct Known {
     pub unused: u64,
 }
 
-const _: () = assert!(size_of::<Known>() == 8 * WORDS);
+const _: () = assert!(size_of::<KnownMethod>() == 8 * WORDS);
 
-impl Known {
+impl KnownMethod {
     #[inline(always)]
     fn from_words(words: [u64; WORDS]) -> Self {
         // SAFETY: as many bytes, and every pattern is valid.
@@ -71,13 +71,13 @@ impl Known {
 /// Identity and entry of the method at this address, if nothing that was kept of it has changed.
 #[inline(always)]
 pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
-    let k = Known::from_words(KNOWN.kept(method)?);
+    let k = KnownMethod::from_words(KNOWN.kept(method)?);
     is_still(vm, Segment::current()?, &k).then_some((k.identity, k.index))
 }
 
 /// Whether all bytes are unchanged.
 #[inline(always)]
-fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
+fn is_still(vm: &Vm, segment: Segment, k: &KnownMethod) -> bool {
     if k.unmappings != memory::unmappings() {
         return false;
     }
@@ -153,11 +153,11 @@ unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
 
 /// Keeps what was read of a method. Not if another thread is writing its cell, or if the entry, which was found by a hash, has
 /// other names.
-pub fn keep(vm: &Vm, segment: Segment, k: Known) {
+pub fn keep(vm: &Vm, segment: Segment, k: KnownMethod) {
     let m = segment.method(k.index);
     let [class, name, signature] = k.lengths;
     let (class_at, name_at) = (m.class_at.load(Relaxed), m.name_at.load(Relaxed));
-    let k = Known { names_at: class_at, ..k };
+    let k = KnownMethod { names_at: class_at, ..k };
     let is_its = (m.class_bytes.load(Relaxed), m.name_bytes.load(Relaxed), m.signature_bytes.load(Relaxed))
         == (class, name, signature)
         && name_at == class_at.wrapping_add(class as u32)
@@ -168,11 +168,11 @@ pub fn keep(vm: &Vm, segment: Segment, k: Known) {
 }
 
 /// The same method was read again: replaces what was kept of it, if the names are still the same.
-pub fn renew(vm: &Vm, k: Known) {
+pub fn renew(vm: &Vm, k: KnownMethod) {
     if let (Some(old), Some(segment)) = (KNOWN.kept(k.method), Segment::current()) {
-        let old = Known::from_words(old);
+        let old = KnownMethod::from_words(old);
         if old.identity == k.identity {
-            keep(vm, segment, Known { index: old.index, ..k });
+            keep(vm, segment, KnownMethod { index: old.index, ..k });
         }
     }
 }

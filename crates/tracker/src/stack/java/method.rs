@@ -15,7 +15,7 @@ use plimsoll_segment::{Counter, Section};
 
 use super::code_cache::Vm;
 use super::compiled::Stream;
-use super::known::{self, Known};
+use super::known::{self, KnownMethod};
 use super::memory::{self, Bytes, load, slice};
 use super::structs::NONE;
 use crate::segment::Segment;
@@ -41,7 +41,7 @@ struct Texts {
     name: Bytes<'static>,
     signature: Bytes<'static>,
     /// What was read on the way, without the result.
-    way: Known,
+    known_method: KnownMethod,
 }
 
 fn symbol(vm: &Vm, at: u64) -> Option<Bytes<'static>> {
@@ -75,7 +75,7 @@ fn texts(vm: &Vm, method: u64) -> Option<Texts> {
     ];
     let [class, name, signature] = [symbol(vm, symbols[0])?, symbol(vm, symbols[1])?, symbol(vm, symbols[2])?];
     let lengths = [class, name, signature].map(|text| text.len() as u16);
-    let way = Known {
+    let known_method = KnownMethod {
         method,
         unmappings,
         const_method,
@@ -85,9 +85,9 @@ fn texts(vm: &Vm, method: u64) -> Option<Texts> {
         lengths,
         name_index,
         signature_index,
-        ..Known::default()
+        ..KnownMethod::default()
     };
-    Some(Texts { class, name, signature, way })
+    Some(Texts { class, name, signature, known_method })
 }
 
 fn hash(seed: u64, text: Bytes<'_>) -> u64 {
@@ -114,8 +114,8 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     if let Some((identity, _)) = recall(vm, method) {
         return Some(identity);
     }
-    let (identity, way) = of(vm, &texts(vm, method)?);
-    way.into_iter().for_each(|way| known::renew(vm, way));
+    let (identity, known_method) = of(vm, &texts(vm, method)?);
+    known_method.into_iter().for_each(|known_method| known::renew(vm, known_method));
     Some(identity)
 }
 
@@ -137,9 +137,9 @@ pub fn read_identity(vm: &Vm, method: u64) -> Option<u64> {
 }
 
 /// The identity; and all that it was made from, if that can be kept.
-fn of(vm: &Vm, t: &Texts) -> (u64, Option<Known>) {
+fn of(vm: &Vm, t: &Texts) -> (u64, Option<KnownMethod>) {
     let l = &vm.layout;
-    let own = t.way.const_method;
+    let own = t.known_method.const_method;
     let code_size: Option<u16> = load(own.wrapping_add(l.code_size as u64));
     let h = hash(hash(hash(code_size.unwrap_or(0) as u64 + 1, t.class), t.name), t.signature);
     // In another version of the class perhaps only the lines differ. Their table has no length: up to a zero byte is enough.
@@ -147,17 +147,17 @@ fn of(vm: &Vm, t: &Texts) -> (u64, Option<Known>) {
     let mut first = [0; 16];
     let lines = lines_at.and_then(|at| slice(at, 16, 16)).map_or(&[][..], |at| at.copy_to(0, &mut first));
     let identity = hash(h, lines.split(|b| *b == 0).next().unwrap_or_default().into()) | 1;
-    let way = || {
-        let pool_length: i32 = load(t.way.pool.wrapping_add(l.pool_length as u64))?;
+    let known_method = || {
+        let pool_length: i32 = load(t.known_method.pool.wrapping_add(l.pool_length as u64))?;
         let mut words = [0; 2];
         if lines_at.is_some() {
             let (w, _) = lines.as_chunks::<8>();
             words = [u64::from_ne_bytes(*w.first()?), u64::from_ne_bytes(*w.get(1)?)];
         }
         let (has_lines, pool_length) = (u16::from(lines_at.is_some()), u16::try_from(pool_length).ok()?);
-        Some(Known { code_size: code_size?, has_lines, pool_length, lines: words, identity, ..t.way })
+        Some(KnownMethod { code_size: code_size?, has_lines, pool_length, lines: words, identity, ..t.known_method })
     };
-    (identity, way())
+    (identity, known_method())
 }
 
 pub fn is_native(vm: &Vm, method: u64) -> bool {
@@ -210,10 +210,10 @@ pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64
         return Some((Some(index), identity));
     }
     let texts = texts(vm, method)?;
-    let (identity, way) = of(vm, &texts);
+    let (identity, known_method) = of(vm, &texts);
     let index = entry(segment, identity, || insert_method(segment, vm, method, &texts));
-    if let (Some(index), Some(way)) = (index, way) {
-        known::keep(vm, segment, Known { index, ..way });
+    if let (Some(index), Some(known_method)) = (index, known_method) {
+        known::keep(vm, segment, KnownMethod { index, ..known_method });
     }
     Some((index, identity))
 }
@@ -264,15 +264,15 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
 fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u32> {
     let l = &vm.layout;
     let source = match l.class_source_index {
-        NONE => t.way.pool.wrapping_add(l.source_index as u64),
-        index => t.way.holder.wrapping_add(index as u64),
+        NONE => t.known_method.pool.wrapping_add(l.source_index as u64),
+        index => t.known_method.holder.wrapping_add(index as u64),
     };
     let source = load(source)
-        .and_then(|i| pool_entry(vm, t.way.pool, i))
+        .and_then(|i| pool_entry(vm, t.known_method.pool, i))
         .and_then(|at| symbol(vm, at))
         .unwrap_or(Bytes::from(&[][..]));
     let mut lines = [[0u8; 4]; LINES];
-    let lines = lines_of(vm, t.way.const_method, &mut lines).as_flattened();
+    let lines = lines_of(vm, t.known_method.const_method, &mut lines).as_flattened();
     // Hidden classes have an address behind a plus (up to 14: a slash) in their names (JEP 371).
     let is = |i: usize, b: u8| t.class.byte(i) == Some(b);
     let hidden = (0..t.class.len()).any(|i| (is(i, b'+') || is(i, b'/')) && is(i + 1, b'0') && is(i + 2, b'x'));

@@ -18,7 +18,7 @@ static KNOWN: Cells<2048, { 8 << 10 }> = Cells::empty();
 pub const FRAMES: usize = WORDS - 5;
 
 /// A return address, and what is known of it.
-pub struct Known {
+pub struct KnownReturn {
     pub guard: Guard,
     pub rule: Rule,
     frames: [u64; FRAMES],
@@ -27,10 +27,10 @@ pub struct Known {
 
 /// What is known of this return address.
 #[inline]
-pub fn recall(ra: u64) -> Option<Known> {
+pub fn recall(ra: u64) -> Option<KnownReturn> {
     let [_, at, value, rule, used, frames @ ..] = KNOWN.kept(ra)?;
     let still = memory::load(at) == Some(value);
-    still.then(|| Known { guard: Guard { at, value }, rule: Rule::from_bits(rule), frames, used: used as usize })
+    still.then(|| KnownReturn { guard: Guard { at, value }, rule: Rule::from_bits(rule), frames, used: used as usize })
 }
 
 pub fn keep(ra: u64, guard: Guard, rule: Rule, list: &List) {
@@ -41,7 +41,7 @@ pub fn keep(ra: u64, guard: Guard, rule: Rule, list: &List) {
     }
 }
 
-impl Known {
+impl KnownReturn {
     pub fn frames(&self) -> impl Iterator<Item = Frame> {
         self.frames.iter().take(self.used).map(|word| unpacked(*word))
     }

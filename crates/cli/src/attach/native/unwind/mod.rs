@@ -111,9 +111,9 @@ pub fn walk(
     Err("too many frames")
 }
 
-type Known = [Option<u64>; REGISTERS];
+type RegisterValues = [Option<u64>; REGISTERS];
 
-fn dwarf(r: &Registers) -> Known {
+fn dwarf(r: &Registers) -> RegisterValues {
     [r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15]
         .map(Some)
 }
@@ -124,7 +124,7 @@ fn is_after(instruction: &[u8; 2], at: u64, code: impl Fn(u64, &mut [u8]) -> boo
 }
 
 /// The caller's registers and where it goes on.
-fn caller(table: &Table, rules: &Rules<'_>, now: &Known, stack: &Stack<'_>) -> Option<(Known, u64)> {
+fn caller(table: &Table, rules: &Rules<'_>, now: &RegisterValues, stack: &Stack<'_>) -> Option<(RegisterValues, u64)> {
     let section = table.section();
     let get = |register: Register| now.get(usize::from(register.0)).copied().flatten();
     let cfa = match rules.row.cfa() {
@@ -142,7 +142,7 @@ fn caller(table: &Table, rules: &Rules<'_>, now: &Known, stack: &Stack<'_>) -> O
         RegisterRule::ValExpression(expression) => evaluate(expression.get(&section).ok()?, Some(cfa), now, stack),
         _ => None,
     };
-    let mut caller: Known = [None; REGISTERS];
+    let mut caller: RegisterValues = [None; REGISTERS];
     for (number, into) in caller.iter_mut().enumerate() {
         let same = now[number];
         *into = match rules.row.register(Register(number as u16)) {
@@ -155,7 +155,12 @@ fn caller(table: &Table, rules: &Rules<'_>, now: &Known, stack: &Stack<'_>) -> O
 }
 
 /// The value of an expression. It may read the stack and the registers.
-fn evaluate(expression: Expression<Bytes<'_>>, cfa: Option<u64>, now: &Known, stack: &Stack<'_>) -> Option<u64> {
+fn evaluate(
+    expression: Expression<Bytes<'_>>,
+    cfa: Option<u64>,
+    now: &RegisterValues,
+    stack: &Stack<'_>,
+) -> Option<u64> {
     let encoding = Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let mut evaluation = expression.evaluation(encoding);
     evaluation.set_max_iterations(MOST_STEPS);

@@ -60,9 +60,9 @@ impl Image {
         image.vmas.sort_by_key(|vma| vma.range.start);
         let mut end = Avma(0);
         image.vmas.retain(|vma| {
-            let apart = vma.range.start >= end;
-            end = if apart { vma.range.end } else { end };
-            apart
+            let is_separate = vma.range.start >= end;
+            end = if is_separate { vma.range.end } else { end };
+            is_separate
         });
         for vma in &mut image.vmas {
             let pages = image.pages.range(vma.range.start.0 / PAGE..vma.range.end.0 / PAGE).count() as u64;

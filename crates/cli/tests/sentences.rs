@@ -273,8 +273,8 @@ fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
         assert!(status.success());
     };
     install(b"echo \"$0 $1\"; exit 7\n");
-    for way in [&["run"][..], &["run", "--report", "summary"]] {
-        let out = workspace.plimsoll(&[way, &["--", "./script", "one"]].concat()).output().unwrap();
+    for launch in [&["run"][..], &["run", "--report", "summary"]] {
+        let out = workspace.plimsoll(&[launch, &["--", "./script", "one"]].concat()).output().unwrap();
         assert_eq!((out.status.code(), &*out.stdout), (Some(7), &b"./script one\n"[..]), "{out:?}");
     }
     // An ELF file for another machine is not a script.

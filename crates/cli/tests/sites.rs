@@ -159,7 +159,7 @@ fn is_leaf(site: &Value, leaf: &str) -> bool {
     first.is_some_and(|f| f == leaf || f.split("::").last() == Some(leaf) || f.starts_with(&format!("{leaf} ")))
 }
 
-fn way(name: &str) -> (Value, Vec<String>, PathBuf) {
+fn tracked_fixture(name: &str) -> (Value, Vec<String>, PathBuf) {
     let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], Command::new(native()).arg(name));
     let live = tracked.json();
     adds_up(&live);
@@ -191,7 +191,7 @@ fn has_in_order(site: &Value, order: &[&str]) {
 
 #[test]
 fn exceptions_thrown_through_tracked_frames() {
-    let (report, ..) = way("exceptions");
+    let (report, ..) = tracked_fixture("exceptions");
     has_in_order(stack_with(&report, "thrower"), &["thrower", "between", "catcher", "exceptions", "main"]);
     // The exceptions themselves were allocated and freed again.
     let sites = report["sites"].as_array().expect("sites");
@@ -202,7 +202,7 @@ fn exceptions_thrown_through_tracked_frames() {
 
 #[test]
 fn a_recursion_of_ten_thousand_frames_is_cut_and_says_so() {
-    let (report, ..) = way("recursion");
+    let (report, ..) = tracked_fixture("recursion");
     let site = stack_with(&report, "deeper");
     assert_eq!(site["truncated"], true);
     let names = functions(site);
@@ -211,14 +211,14 @@ fn a_recursion_of_ten_thousand_frames_is_cut_and_says_so() {
 
 #[test]
 fn a_handler_on_a_stack_of_its_own_shows_what_it_interrupted() {
-    let (report, ..) = way("alternate");
+    let (report, ..) = tracked_fixture("alternate");
     let site = stack_with(&report, "in_handler");
     has_in_order(site, &["in_handler", "__restore_rt", "interrupted", "alternate", "main"]);
 }
 
 #[test]
 fn coroutines_keep_their_own_stacks_apart() {
-    let (report, ..) = way("coroutines");
+    let (report, ..) = tracked_fixture("coroutines");
     has_in_order(stack_with(&report, "first_leaf"), &["first_leaf", "first_body"]);
     has_in_order(stack_with(&report, "second_leaf"), &["second_leaf", "second_body"]);
     for (leaf, other) in [("first_leaf", "second_body"), ("second_leaf", "first_body")] {
@@ -228,7 +228,7 @@ fn coroutines_keep_their_own_stacks_apart() {
 
 #[test]
 fn generated_code_has_its_name_and_code_at_a_reused_address_has_both() {
-    let (report, ..) = way("jit");
+    let (report, ..) = tracked_fixture("jit");
     has_in_order(stack_with(&report, "jit_stays"), &["jit_stays", "call_jitted", "jit", "main"]);
     let frame = |s: &Value| s["frames"][0]["kind"].as_str().map(String::from);
     assert_eq!(frame(stack_with(&report, "jit_stays")).as_deref(), Some("jit"));
@@ -534,12 +534,12 @@ fn named(site: &Value, function: &str) -> usize {
 #[test]
 fn buffers_of_node_have_javascript_callers() {
     let script = fixture("buffers.js");
-    let ways: [(&str, &[&str]); 3] = [
+    let cases: [(&str, &[&str]); 3] = [
         ("node-basic", &["--perf-basic-prof", "--interpreted-frames-native-stack"]),
         ("node-jitdump", &["--perf-prof", "--interpreted-frames-native-stack"]),
         ("node-plain", &[]),
     ];
-    for (name, options) in ways {
+    for (name, options) in cases {
         let mut node = Command::new("node");
         node.args(options).arg(&script);
         let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], &mut node);

@@ -132,14 +132,14 @@ fn the_map_equals_the_kernels() {
                     (at, n, new_n, bytes) = (page, 1, 2, PAGE);
                 }
                 let (start, address) = (area + at * PAGE, (area + at * PAGE) as *mut libc::c_void);
-                let in_place = round % 4 == 0 || random.index(3) == 0;
-                let to = if in_place { at } else { random.index(PAGES - new_n + 1) };
-                if to + new_n > PAGES || (!in_place && to < at + n && at < to + new_n) {
+                let in_same_position = round % 4 == 0 || random.index(3) == 0;
+                let to = if in_same_position { at } else { random.index(PAGES - new_n + 1) };
+                if to + new_n > PAGES || (!in_same_position && to < at + n && at < to + new_n) {
                     continue;
                 }
                 let new = (area + to * PAGE) as *mut libc::c_void;
-                let keeps = !in_place && n == new_n && random.index(3) == 0;
-                let flags = match (in_place, keeps) {
+                let keeps = !in_same_position && n == new_n && random.index(3) == 0;
+                let flags = match (in_same_position, keeps) {
                     (true, _) => 0,
                     (false, false) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
                     (false, true) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP,
@@ -158,7 +158,7 @@ fn the_map_equals_the_kernels() {
                     let (old, new) = (start as u64, moved as u64);
                     let (old_bytes, new_bytes) = (bytes as u64, (new_n * PAGE) as u64);
                     book.remap(Remap { old, old_bytes, new, new_bytes, keeps_old: keeps }, &mut post);
-                    match (in_place, keeps, new_n > n) {
+                    match (in_same_position, keeps, new_n > n) {
                         (true, _, true) => "mremap grows",
                         (true, _, false) => "mremap shrinks",
                         (_, true, _) => "mremap keeps",

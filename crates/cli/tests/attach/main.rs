@@ -13,6 +13,7 @@ use serde_json::Value;
 #[path = "../../../../fixtures/child.rs"]
 mod child;
 mod environments;
+mod failures;
 mod kit;
 mod native;
 #[allow(dead_code, reason = "shared with other test programs")]
@@ -21,7 +22,6 @@ mod redis;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;
-mod trouble;
 
 use child::wait_until;
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};

@@ -98,8 +98,8 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     for own in data {
         let within = |(start, end, _): &&(u64, u64, String)| *start < own.range.end.0 && own.range.start.0 < *end;
         for (start, end, flags) in mappings.iter().filter(within) {
-            let has_place = start.next_multiple_of(HUGE) + HUGE <= *end;
-            assert!(flags.contains(" nh ") || !has_place, "{start:x}-{end:x}: {flags}");
+            let has_space = start.next_multiple_of(HUGE) + HUGE <= *end;
+            assert!(flags.contains(" nh ") || !has_space, "{start:x}-{end:x}: {flags}");
         }
     }
     drop(fixture);

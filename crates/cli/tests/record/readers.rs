@@ -186,12 +186,12 @@ fn the_jdks_tools_take_it() {
         must(Command::new(home.join("bin/jfr")).arg("assemble").arg(&parts).arg(&both));
         let more = workspace.read("b.jfr").events.len();
         assert_eq!(workspace.read(&format!("both-{major}.jfr")).events.len(), count + more);
-        let apart = workspace.path(&format!("apart-{major}"));
-        fs::create_dir(&apart).expect("new");
+        let split = workspace.path(&format!("apart-{major}"));
+        fs::create_dir(&split).expect("new");
         let arguments = ["disassemble", "--max-chunks", "1", "--output"];
-        must(Command::new(home.join("bin/jfr")).args(arguments).arg(&apart).arg(&both));
+        must(Command::new(home.join("bin/jfr")).args(arguments).arg(&split).arg(&both));
         let mut found = 0;
-        for entry in fs::read_dir(&apart).expect("parts").flatten() {
+        for entry in fs::read_dir(&split).expect("parts").flatten() {
             found += crate::reader::read(&fs::read(entry.path()).expect("a part")).expect("a whole file").events.len();
         }
         assert_eq!(found, count + more, "JDK {major}");

@@ -54,9 +54,9 @@ fn core() -> Vec<Situation> {
 
 /// All core programs over one allocator; each is reported by itself, and all run before the test fails.
 fn over(allocator: Allocator, preloaded: bool) {
-    let way = if preloaded { "preloaded" } else { "linked" };
+    let loading = if preloaded { "preloaded" } else { "linked" };
     let Some(path) = allocator.path() else {
-        panic!("{} {way}: the library is not installed; .ci/setup does that", allocator.name);
+        panic!("{} {loading}: the library is not installed; .ci/setup does that", allocator.name);
     };
     let mut failed = vec![];
     for row in core() {
@@ -64,7 +64,7 @@ fn over(allocator: Allocator, preloaded: bool) {
         if row.program == Program::of("bad_alloc") && allocator.name == "mimalloc" {
             continue;
         }
-        let name = format!("{}_{}_{way}", row.name, allocator.name);
+        let name = format!("{}_{}_{loading}", row.name, allocator.name);
         let row = row.named(&name);
         let row = if preloaded { row.env("LD_PRELOAD", &path) } else { row.links(&[allocator.file]) };
         if std::thread::spawn(move || row.run()).join().is_err() {

@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn ascii_texts_read_the_same_by_both_decoders() {
         let texts = ["", "a", "/shop/orders/4711?page=9", "\u{7f}", "\u{80}", "größe", "日本", "a\u{1f600}b"];
-        let mut ways = [0; 2];
+        let mut by_decoder = [0; 2];
         for compressed in [true, false] {
             for text in texts {
                 let units: Vec<u16> = text.encode_utf16().collect();
@@ -111,7 +111,7 @@ mod tests {
                 bytes.push(0x2a);
                 let mut cursor = Cursor::new(&bytes, compressed);
                 let Ok(Text::Here(read)) = self::read(&mut cursor) else { panic!("{text}") };
-                ways[usize::from(matches!(read, Cow::Borrowed(_)))] += 1;
+                by_decoder[usize::from(matches!(read, Cow::Borrowed(_)))] += 1;
                 assert_eq!((&*read, cursor.at), (text, bytes.len() - 1));
                 let mut skipped = Cursor::new(&bytes, compressed);
                 assert_eq!((skip(&mut skipped), skipped.at), (Ok(()), bytes.len() - 1));
@@ -121,6 +121,6 @@ mod tests {
                 }
             }
         }
-        assert!(ways.iter().all(|count| *count >= 4), "{ways:?}");
+        assert!(by_decoder.iter().all(|count| *count >= 4), "{by_decoder:?}");
     }
 }

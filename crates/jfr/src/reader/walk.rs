@@ -167,8 +167,8 @@ impl Walker {
         self.summary.flaws.push(Flaw { file: self.file.clone(), offset, what: what.to_owned(), effect });
     }
 
-    fn trouble(&mut self, base: u64, trouble: ReadProblem) {
-        match trouble {
+    fn problem(&mut self, base: u64, problem: ReadProblem) {
+        match problem {
             ReadProblem::Io(error) => self.flaw(base, &format!("can't be read: {error}")),
             ReadProblem::Broken(offset, what) => self.flaw(offset, what),
         }
@@ -190,7 +190,7 @@ impl Walker {
                 match self.chunk(window, (base, end), &header, steps, wanted, visit) {
                     Ok(ControlFlow::Break(())) => return ControlFlow::Break(()),
                     Ok(ControlFlow::Continue(())) => {}
-                    Err(trouble) => self.trouble(base, trouble),
+                    Err(problem) => self.problem(base, problem),
                 }
             }
             base = end;
@@ -211,7 +211,7 @@ impl Walker {
             let header = match window.view(*base, HEADER_BYTES) {
                 Ok(bytes) => Header::parse(bytes),
                 Err(error) => {
-                    self.trouble(*base, ReadProblem::Io(error));
+                    self.problem(*base, ReadProblem::Io(error));
                     return None;
                 }
             };
@@ -251,7 +251,7 @@ impl Walker {
         let steps = match step_through(window, base, window.length, header, &self.limits) {
             Ok(steps) => steps,
             Err(error) => {
-                self.trouble(base, ReadProblem::Io(error));
+                self.problem(base, ReadProblem::Io(error));
                 return None;
             }
         };
@@ -281,8 +281,8 @@ impl Walker {
         let schema = match parsed {
             Ok(Some(schema)) => schema,
             failed => {
-                if let Err(trouble) = failed {
-                    self.trouble(base, trouble);
+                if let Err(problem) = failed {
+                    self.problem(base, problem);
                 }
                 // The metadata may exist although the header's offset is wrong.
                 let found = match &steps {
@@ -311,8 +311,8 @@ impl Walker {
                 Some(steps) => std::mem::take(&mut steps.checkpoints),
                 None => match self.chain(window, base, end, header) {
                     Ok(chain) => chain,
-                    Err(trouble) => {
-                        self.trouble(base, trouble);
+                    Err(problem) => {
+                        self.problem(base, problem);
                         step_through(window, base, end, header, &self.limits)?.checkpoints
                     }
                 },
@@ -378,8 +378,8 @@ impl Walker {
         for (number, at) in checkpoints.iter().enumerate() {
             // Never read beyond the next checkpoint: overlapping ones would cost the square of their size.
             let end = checkpoints.get(number + 1).map_or(end, |next| end.min(*next));
-            if let Err(trouble) = self.checkpoint(window, *at, end, header, schema) {
-                let (offset, what) = match trouble {
+            if let Err(problem) = self.checkpoint(window, *at, end, header, schema) {
+                let (offset, what) = match problem {
                     ReadProblem::Io(error) => (*at, format!("can't be read: {error}")),
                     ReadProblem::Broken(offset, what) => (offset, what.to_string()),
                 };

@@ -62,8 +62,8 @@ impl Books {
             self.own_mappings.iter().filter(|own| !is_table(own)).map(|own| own.range).collect();
         // Small levels of the side table lie inside a pool.
         let tables: Vec<AddressRange> = self.own_mappings.iter().filter(is_table).map(|own| own.range).collect();
-        let apart = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
-        let private: Vec<AddressRange> = pools.iter().chain(apart).copied().collect();
+        let others = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
+        let private: Vec<AddressRange> = pools.iter().chain(others).copied().collect();
         let Ok(target) = Target::open(pid, deadline) else { return };
         let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
         let files: Vec<AddressRange> =

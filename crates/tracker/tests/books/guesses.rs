@@ -43,11 +43,11 @@ impl Stack {
         &raw const self.words[word] as u64
     }
 
-    /// Records of these return addresses from word 8 on, `apart` words from each other; the frame pointer at entry.
-    fn chain(&mut self, ras: &[u64], apart: usize) -> u64 {
+    /// Records of these return addresses from word 8 on, `stride` words from each other; the frame pointer at entry.
+    fn chain(&mut self, ras: &[u64], stride: usize) -> u64 {
         for (i, ra) in ras.iter().enumerate() {
-            let at = 8 + i * apart;
-            self.words[at] = if i + 1 < ras.len() { self.at(at + apart) } else { 0 };
+            let at = 8 + i * stride;
+            self.words[at] = if i + 1 < ras.len() { self.at(at + stride) } else { 0 };
             self.words[at + 1] = *ra;
         }
         self.at(8)
@@ -75,10 +75,10 @@ fn what_a_frame_pointer_is_believed() {
         let (native, jit) = (|pc| (FrameKind::Native, pc), |pc| (FrameKind::Jit, pc));
         let cut = |why: Cut| (FrameKind::Cut, why as u64);
         let mut stack = Stack::new();
-        let way = [MADE + 0x105, MADE + 0x205, BARE + 0x55, RULED + 0x66, 0];
+        let returns = [MADE + 0x105, MADE + 0x205, BARE + 0x55, RULED + 0x66, 0];
 
         // Nobody has made that memory executable: the chain ends before it.
-        let fp = stack.chain(&way, 6);
+        let fp = stack.chain(&returns, 6);
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
         assert_eq!((shown(&frames), guards), (vec![native(BARE + 5), cut(Cut::NoRule)], 1));
         // Now the program has.
@@ -91,13 +91,13 @@ fn what_a_frame_pointer_is_believed() {
                 && !generated_code::holds(MADE + 0x1000)
         );
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
-        let whole = [native(BARE + 5), jit(way[0]), jit(way[1]), native(way[2]), native(way[3])];
+        let whole = [native(BARE + 5), jit(returns[0]), jit(returns[1]), native(returns[2]), native(returns[3])];
         assert_eq!((shown(&frames), guards), (whole.to_vec(), 0));
         assert!(frames[1..].iter().all(|f| f.flags == frame_flags::GUESSED), "{frames:?}");
 
         // Onward from run-time code that a rule led to, with any value in the register.
         let (frames, _) = stack.walk(segment, MADE + 5, fp);
-        assert_eq!(shown(&frames)[..3], [jit(MADE + 5), jit(way[0]), jit(way[1])]);
+        assert_eq!(shown(&frames)[..3], [jit(MADE + 5), jit(returns[0]), jit(returns[1])]);
         let anything = [0, 1, HEAP, stack.at(0) - 64, stack.at(511), stack.at(511) + 8, u64::MAX, u64::MAX - 7, fp + 4];
         for fp in anything {
             let (frames, _) = stack.walk(segment, MADE + 5, fp);

@@ -81,7 +81,7 @@ const HOLDERS: [&[u8]; 26] = [
 const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
 
 /// More names for one function aren't looked at.
-const SAME_PLACE: usize = 64;
+const MOST_ALIASES: usize = 64;
 /// More exported functions of one file aren't read. Node has 10⁵.
 const MOST_FUNCTIONS: usize = 1 << 20;
 
@@ -113,7 +113,7 @@ impl Exports {
     fn around(&self, first: u64, last: u64) -> Range<u64> {
         let from = |at: u64| self.functions.partition_point(|(start, ..)| *start < at);
         // Several names of one function may have different sizes.
-        let before = self.functions[..from(first)].iter().rev().take(SAME_PLACE);
+        let before = self.functions[..from(first)].iter().rev().take(MOST_ALIASES);
         let before = before.map(|(start, size, _)| start.saturating_add(*size)).filter(|end| *end <= first).max();
         let after = self.functions.get(from(last.saturating_add(1))).map(|(start, ..)| *start);
         before.unwrap_or(first)..after.unwrap_or(last.saturating_add(PAGE))

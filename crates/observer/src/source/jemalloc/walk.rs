@@ -203,9 +203,9 @@ impl RecordBlocks {
             let Some((start, end, next)) = block else { continue };
             let range = AddressRange::new(Avma(start), Avma(end));
             let after = extents.partition_point(|extent| extent.end <= range.start);
-            let apart = extents.get(after).is_none_or(|extent| extent.start >= range.end);
+            let is_separate = extents.get(after).is_none_or(|extent| extent.start >= range.end);
             let new = found.range(..end).next_back().is_none_or(|(_, before)| *before <= start);
-            if apart && new {
+            if is_separate && new {
                 found.insert(start, end);
                 open.extend((next != 0).then_some(next));
             }

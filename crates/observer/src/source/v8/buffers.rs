@@ -61,8 +61,8 @@ fn of_heap<M: Memory>(memory: &M, heap: u64) -> Option<ArrayBuffers> {
             0 => None,
             job => Some(is_pointer(job).then(|| read_words(&untouched, job))??),
         };
-        let mut ways = NEXT.flat_map(|next| [1, 2].map(|unit| (next, unit)));
-        ways.find_map(|(next, unit)| {
+        let mut layouts = NEXT.flat_map(|next| [1, 2].map(|unit| (next, unit)));
+        layouts.find_map(|(next, unit)| {
             let mut found = Lists::default();
             found.add(&mut pages, &sweeper, next, unit)?;
             let before = found.number;

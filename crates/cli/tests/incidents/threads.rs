@@ -11,7 +11,9 @@ use crate::stage::Jdk;
 const EXECUTORS: usize = 600;
 
 fn executors(jdk: &Jdk, which: &str) -> Fixture {
-    start(jdk, &SMALL_HEAP, "Executors", &[&EXECUTORS.to_string(), "600", which], &[])
+    // Interpreted: what C2 frees stays resident in its arena for seconds, and on a busy machine is a verdict of its own.
+    let options = [&SMALL_HEAP[..], &["-Xint"]].concat();
+    start(jdk, &options, "Executors", &[&EXECUTORS.to_string(), "600", which], &[])
 }
 
 /// Resident bytes of the stacks of the threads whose names begin with `name`, from the kernel: of each, the mapping
@@ -86,7 +88,8 @@ impl Redis {
 }
 
 fn clients(jdk: &Jdk, redis: &Redis, resources: &str) -> Fixture {
-    start(jdk, &SMALL_HEAP, "Lettuce", &[&redis.1.to_string(), resources], &[])
+    let options = [&SMALL_HEAP[..], &["-XX:TieredStopAtLevel=1"]].concat();
+    start(jdk, &options, "Lettuce", &[&redis.1.to_string(), resources], &[])
 }
 
 fn a_client_resources_for_each_client(jdk: &Jdk) {

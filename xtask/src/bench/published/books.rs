@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::callgrind::Calls;
-use super::{Session, Table};
+use super::{Session, Table, threads};
 use crate::bench::{java, words};
 use crate::stage::{Result, folder, jdk, must, repository, target};
 
@@ -64,6 +64,7 @@ pub fn table(session: &Session) -> Result<Table> {
          reader: it checks every block, because the program could have damaged it, and allocates nothing in the program. \
          One figure is probably the counter's: callgrind seems to count each byte of a `rep movsb`, which glibc's memmove uses for the array's release at 10,000.",
     );
+    threads::rows(session, &mut table)?;
     table.summary = summary(&found);
     Ok(table)
 }

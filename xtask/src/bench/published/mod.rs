@@ -10,10 +10,12 @@
 mod arenas;
 mod books;
 mod callgrind;
+mod image;
 mod quarkus;
 mod requests;
 mod section;
 mod start_up;
+mod threads;
 
 pub use section::SECTION;
 

@@ -1,14 +1,15 @@
-//! Table 1: NMT in Native Image's table, on the JVM: a request makes 1,000 blocks of 1 KiB with Unsafe.
+//! Table 1: NMT in Native Image's table: a request makes 1,000 blocks of 1 KiB with Unsafe. On the JVM, by a Quarkus
+//! server, and on native images, by a server of the JDK, beside each VM's own NMT and JFR.
 
 use serde_json::Value;
 
-use super::{Session, Table, figure, free_port, measured, quarkus};
+use super::{Session, Table, figure, free_port, image, measured, quarkus};
 use crate::bench::{java, setup, words};
-use crate::stage::{Result, jdk, plimsoll};
+use crate::stage::{Result, folder, jdk, plimsoll};
 
 /// As in the article: 50 requests a second, at most 25 at once, for 5 s, 10 runs.
 const ROUNDS: u32 = 10;
-const LOAD: [&str; 8] = ["--rate", "50", "--connections", "25", "--warm-up", "10", "--for", "5"];
+const LOAD: [&str; 6] = ["--rate", "50", "--connections", "25", "--for", "5"];
 const VERSION: &str = "3.15.1";
 
 const COLUMNS: [(&str, &str); 6] = [
@@ -20,89 +21,161 @@ const COLUMNS: [(&str, &str); 6] = [
     ("p99_milliseconds", "p99, ms"),
 ];
 
+/// The rows of one server.
+struct Part {
+    introduction: String,
+    plain: Vec<String>,
+    /// What a row is called, and its command.
+    rows: Vec<(String, Vec<String>)>,
+    port: u16,
+    warm_up: &'static str,
+}
+
 pub fn table(session: &Session) -> Result<Table> {
+    let mut table = Table::default();
+    table.line(
+        "50 requests/s over 25 connections, 5 s measured after a warm-up, by `plimsoll try` with its built-in load (latencies count from the moment when a request was due). RSS after the load, of the server's processes; \
+         a recorder is one of them. Start-up until the first answer. In brackets the ratio to plain, where the rounds show a difference.",
+    );
+    let jvm = on_the_jvm()?.measure(session, &mut table)?;
+    let native = match on_native_images() {
+        Ok(part) => part.measure(session, &mut table)?,
+        Err(error) => {
+            table.line(&format!("\nNot run: native images ({error})."));
+            "not run".into()
+        }
+    };
+    table.summary = format!("mean / p99 against plain: JVM {jvm}; native image {native}");
+    Ok(table)
+}
+
+fn on_the_jvm() -> Result<Part> {
     let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
-    let jar = quarkus::server(VERSION)?;
+    let jar = quarkus::server(VERSION)?.display().to_string();
     let port = free_port()?;
-    let profiler = setup::async_profiler()?;
     let program = java(&home).display().to_string();
     let server = |flags: &[&str]| {
-        let port = format!("-Dquarkus.http.port={port}");
-        let own = ["-Xmx256m", &port, "-jar"].map(str::to_owned);
-        [vec![program.clone()], words(flags), own.to_vec(), vec![jar.display().to_string()]].concat()
+        let own = words(&["-Xmx256m", &format!("-Dquarkus.http.port={port}"), "-jar", &jar]);
+        [vec![program.clone()], words(flags), own].concat()
     };
-    let tracked = |sites: &str| {
-        let run = ["run", "--report", "none", "--sites", sites, "--"].map(str::to_owned);
-        Ok::<_, Box<dyn std::error::Error>>(
-            [vec![plimsoll()?.display().to_string()], run.to_vec(), server(&[])].concat(),
-        )
-    };
-    let recording = "-XX:StartFlightRecording:settings=default";
-    let agent = format!("-agentpath:{}=start,nativemem,file=/dev/null", profiler.display());
-    // The second plain row is the noise.
-    let rows: Vec<(&str, Vec<String>)> = vec![
-        ("plain again", server(&[])),
-        ("HotSpot NMT summary", server(&["-XX:NativeMemoryTracking=summary"])),
-        ("HotSpot NMT detail", server(&["-XX:NativeMemoryTracking=detail"])),
-        ("Plimsoll, sites off", tracked("off")?),
-        ("Plimsoll, sites sampled", tracked("sampled")?),
-        ("Plimsoll, sites exact", tracked("exact")?),
+    let agent = format!("-agentpath:{}=start,nativemem,file=/dev/null", setup::async_profiler()?.display());
+    let (recording, summary, detail) = (
+        "-XX:StartFlightRecording:settings=default",
+        "-XX:NativeMemoryTracking=summary",
+        "-XX:NativeMemoryTracking=detail",
+    );
+    let own = [
+        ("HotSpot NMT summary", server(&[summary])),
+        ("HotSpot NMT detail", server(&[detail])),
         ("async-profiler nativemem", server(&[&agent])),
         ("JFR", server(&[recording])),
-        ("HotSpot NMT summary and JFR", server(&["-XX:NativeMemoryTracking=summary", recording])),
+        ("HotSpot NMT summary, JFR", server(&[summary, recording])),
+        ("HotSpot NMT detail, JFR", server(&[detail, recording])),
+        ("async-profiler nativemem, JFR", server(&[&agent, recording])),
     ];
-    let url = format!("http://127.0.0.1:{port}/blocks");
-    let mut arguments = words(&[
-        "try",
-        "--rounds",
-        &session.rounds(ROUNDS).to_string(),
-        "--ready-within",
-        "180",
-        "--ready",
-        &format!("url:{url}"),
-        "--url",
-        &url,
-    ]);
-    arguments.extend(words(&LOAD));
-    arguments.extend(words(&["--idle", "0.1"]));
-    for (_, command) in &rows {
-        arguments.extend(["--with".to_owned(), format!("cmd:{}", command.join(" "))]);
-    }
-    arguments.push("--".into());
-    arguments.extend(server(&[]));
-    let (document, typed) = measured(&arguments)?;
-    let mut table = Table::default();
-    table.line(&format!(
-        "Quarkus {VERSION} (bench/published/quarkus) on HotSpot, `-Xmx256m`: 50 requests/s over 25 connections, 10 s of warm-up, 5 s measured, {} alternating rounds by `plimsoll try` with its built-in load \
-         (latencies count from the moment when a request was due). RSS after the load. Start-up until the first answer. In brackets the ratio to plain, where the rounds show a difference. \
-         Not run: native images (no builder here), and Plimsoll's own recording.",
-        document["rounds"]
-    ));
-    let heads: Vec<&str> = std::iter::once("way").chain(COLUMNS.iter().map(|(_, head)| *head)).chain(["ran"]).collect();
-    table.head(&heads);
-    let names = std::iter::once(("plain", "plain".to_owned()))
-        .chain(rows.iter().map(|(name, command)| (*name, command.join(" "))));
-    for (name, row) in names {
-        let ran = document["rows"].as_array().and_then(|rows| rows.iter().find(|one| one["name"] == row.as_str()));
-        let ran = ran.map_or("not run".to_owned(), |one| {
-            format!("{} of {}", one["runs"].as_u64().unwrap_or(0) - one["failed"].as_u64().unwrap_or(0), one["runs"])
-        });
-        let cells =
-            COLUMNS.map(|(id, _)| figure(&document, &row, id).map_or("-".to_owned(), |figure| cell(id, figure)));
-        table.row(&[&[name.to_owned()], cells.as_slice(), &[ran]].concat());
-    }
-    table.command(&typed);
-    let ratio = |sites: &str, id: &str| {
-        let row = tracked(sites).map(|command| command.join(" ")).unwrap_or_default();
-        let of = |row: &str| figure(&document, row, id).and_then(|figure| figure["median"].as_f64());
-        Some(format!("{:.2}", of(&row)? / of("plain")?))
+    Ok(Part {
+        introduction: format!(
+            "On the JVM: Quarkus {VERSION} (bench/published/quarkus) on HotSpot, `-Xmx256m`, 10 s of warm-up."
+        ),
+        plain: server(&[]),
+        rows: rows(&own, server(&[]), server(&[recording]))?,
+        port,
+        warm_up: "10",
+    })
+}
+
+fn on_native_images() -> Result<Part> {
+    let port = free_port()?;
+    let server = |features: &str, flags: &[&str]| {
+        let program = image::server(features)?.display().to_string();
+        Ok::<_, Box<dyn std::error::Error>>([vec![program], words(flags), words(&[&port.to_string(), "20"])].concat())
     };
-    let both = |sites: &str| {
-        let one = |id: &str| ratio(sites, id).unwrap_or_else(|| "-".into());
-        format!("{sites} {} / {}", one("mean_milliseconds"), one("p99_milliseconds"))
+    let recording = format!("-XX:StartFlightRecording=filename={}", folder("bench/out")?.join("image.jfr").display());
+    let own = [
+        ("built with NMT", server("nmt", &[])?),
+        ("built with JFR, recording", server("jfr", &[&recording])?),
+        ("built with NMT and JFR, recording", server("nmt,jfr", &[&recording])?),
+    ];
+    let (plain, recorded) = (server("", &[])?, server("jfr", &[&recording])?);
+    Ok(Part {
+        introduction: "On native images of the builder 25.0.2: the JDK's HTTP server (bench/published/native/Blocks.java), 2 s of warm-up. An image has \
+             NMT if it was built with it; Plimsoll's rows are the plain image, and the one built with JFR."
+            .into(),
+        rows: rows(&own, plain.clone(), recorded)?,
+        plain,
+        port,
+        warm_up: "2",
+    })
+}
+
+/// The VM's own ways, then Plimsoll's. `recorded`: the server with JFR.
+fn rows(own: &[(&str, Vec<String>)], plain: Vec<String>, recorded: Vec<String>) -> Result<Vec<(String, Vec<String>)>> {
+    let program = plimsoll()?.display().to_string();
+    let under = |options: &[&str], server: &[String]| {
+        [vec![program.clone()], words(options), vec!["--".into()], server.to_vec()].concat()
     };
-    table.summary = format!("mean / p99 against plain: {}, {}, {}", both("off"), both("sampled"), both("exact"));
-    Ok(table)
+    let run = |sites: &str, server: &[String]| under(&["run", "--report", "none", "--sites", sites], server);
+    let file = folder("bench/out")?.join("requests-%t.jfr").display().to_string();
+    // The second plain row is the noise.
+    let mut all = vec![("plain again".to_owned(), plain.clone())];
+    all.extend(own.iter().map(|(name, command)| ((*name).to_owned(), command.clone())));
+    for sites in ["off", "sampled", "exact"] {
+        all.push((format!("Plimsoll, sites {sites}"), run(sites, &plain)));
+    }
+    all.push(("Plimsoll, sites sampled, JFR".into(), run("sampled", &recorded)));
+    all.push(("Plimsoll, sites sampled, `record` each second".into(), under(&["record", "-o", &file], &plain)));
+    Ok(all)
+}
+
+impl Part {
+    /// Returns what the README says of it.
+    fn measure(&self, session: &Session, table: &mut Table) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}/blocks", self.port);
+        let rounds = session.rounds(ROUNDS).to_string();
+        let ready = format!("url:{url}");
+        let mut arguments =
+            words(&["try", "--rounds", &rounds, "--ready-within", "180", "--ready", &ready, "--url", &url]);
+        arguments.extend(words(&LOAD));
+        arguments.extend(words(&["--warm-up", self.warm_up, "--idle", "0.1"]));
+        for (_, command) in &self.rows {
+            arguments.extend(["--with".to_owned(), format!("cmd:{}", command.join(" "))]);
+        }
+        arguments.push("--".into());
+        arguments.extend(self.plain.clone());
+        let (document, typed) = measured(&arguments)?;
+        table.line(&format!("\n{} {} alternating rounds.", self.introduction, document["rounds"]));
+        let heads = std::iter::once("way").chain(COLUMNS.iter().map(|(_, head)| *head)).chain(["ran"]);
+        table.head(&heads.collect::<Vec<_>>());
+        let plain = ("plain".to_owned(), "plain".to_owned());
+        let rows = self.rows.iter().map(|(name, command)| (name.clone(), command.join(" ")));
+        for (name, row) in std::iter::once(plain).chain(rows) {
+            let cells =
+                COLUMNS.map(|(id, _)| figure(&document, &row, id).map_or("-".to_owned(), |figure| cell(id, figure)));
+            table.row(&[&[name], cells.as_slice(), &[ran(&document, &row)]].concat());
+        }
+        table.command(&typed);
+        let one = |name: &str, id: &str| self.ratio(&document, name, id).unwrap_or_else(|| "-".into());
+        let both = |sites: &str| {
+            let name = format!("Plimsoll, sites {sites}");
+            format!("{sites} {} / {}", one(&name, "mean_milliseconds"), one(&name, "p99_milliseconds"))
+        };
+        Ok(["off", "sampled", "exact"].map(both).join(", "))
+    }
+
+    /// The ratio of two medians.
+    fn ratio(&self, document: &Value, name: &str, id: &str) -> Option<String> {
+        let (_, command) = self.rows.iter().find(|(own, _)| own == name)?;
+        let of = |row: &str| figure(document, row, id).and_then(|figure| figure["median"].as_f64());
+        Some(format!("{:.2}", of(&command.join(" "))? / of("plain")?))
+    }
+}
+
+/// `10 of 10`: runs that succeeded.
+fn ran(document: &Value, row: &str) -> String {
+    let ran = document["rows"].as_array().and_then(|rows| rows.iter().find(|one| one["name"] == row));
+    ran.map_or("not run".to_owned(), |one| {
+        format!("{} of {}", one["runs"].as_u64().unwrap_or(0) - one["failed"].as_u64().unwrap_or(0), one["runs"])
+    })
 }
 
 /// The median, and its ratio to plain if the rounds show a difference.

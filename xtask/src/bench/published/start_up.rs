@@ -1,18 +1,46 @@
-//! Table 3: how much more the start-up of a newer Quarkus takes, by `plimsoll compare`.
+//! Table 3: how much more a start-up takes, by `plimsoll compare`: of a newer Quarkus on the JVM, and of a native image
+//! that does more.
 
 use serde_json::Value;
 
-use super::{Session, Table, free_port, measured, quarkus};
+use super::{Session, Table, free_port, image, measured, quarkus};
 use crate::bench::{java, words};
 use crate::stage::{Result, jdk};
 
 const ROUNDS: u32 = 10;
 const OLD: &str = "3.15.1";
 const NEW: &str = "3.20.0";
+const FEW: u32 = 20;
+const MANY: u32 = 2_000;
 /// Maximum number of lines, and of sites, that are listed.
 const MOST: usize = 8;
 
+/// Two servers to compare.
+struct Pair {
+    introduction: String,
+    a: String,
+    b: String,
+    port: u16,
+}
+
 pub fn table(session: &Session) -> Result<Table> {
+    let mut table = Table::default();
+    table.line(
+        "`plimsoll compare` until the first request is answered: pairs of runs, then tracked runs for sites and mapping calls. All intervals of one comparison hold together with 99 %.",
+    );
+    let jvm = on_the_jvm()?.compare(session, &mut table)?;
+    let native = match on_native_images() {
+        Ok(pair) => pair.compare(session, &mut table)?,
+        Err(error) => {
+            table.line(&format!("\nNot run: native images ({error})."));
+            "not run".into()
+        }
+    };
+    table.summary = format!("JVM: {jvm} Native image: {native}");
+    Ok(table)
+}
+
+fn on_the_jvm() -> Result<Pair> {
     let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
     let port = free_port()?;
     let server = |version: &str| -> Result<String> {
@@ -20,48 +48,78 @@ pub fn table(session: &Session) -> Result<Table> {
         let flags = words(&["-Xmx64m", "-XX:+UseSerialGC", &format!("-Dquarkus.http.port={port}"), "-jar", &jar]);
         Ok([vec![java(&home).display().to_string()], flags].concat().join(" "))
     };
-    let rounds = session.rounds(ROUNDS).to_string();
-    let (a, b) = (server(OLD)?, server(NEW)?);
-    let ready = format!("url:http://127.0.0.1:{port}/blocks");
-    let arguments =
-        words(&["compare", "--runs", &rounds, "--ready-within", "180", "--ready", &ready, "--a", &a, "--b", &b]);
-    let (document, typed) = measured(&arguments)?;
-    let mut table = Table::default();
-    table.line(&format!(
-        "Quarkus {OLD} (A) and {NEW} (B), the same application, on HotSpot with `-Xmx64m -XX:+UseSerialGC`, until the first request is answered: {rounds} pairs of runs, then tracked runs for sites and mapping calls. All \
-         intervals hold together with 99 %. Not run: native images."
-    ));
-    table.head(&["figure", "A", "B", "B − A", "interval", "shown"]);
-    if !document["rss"].is_null() {
-        table.row(&change("RSS, MiB", &document["rss"], f64::from(1 << 20)));
-    }
-    let figures = [("ready_seconds", "ready after, s"), ("cpu_seconds", "CPU, s")];
-    for (id, name) in figures {
-        if document["figures"][id].is_object() {
-            table.row(&change(name, &document["figures"][id], 1.0));
+    Ok(Pair {
+        introduction: format!(
+            "On the JVM: Quarkus {OLD} (A) and {NEW} (B), the same application, on HotSpot with `-Xmx64m -XX:+UseSerialGC`."
+        ),
+        a: server(OLD)?,
+        b: server(NEW)?,
+        port,
+    })
+}
+
+fn on_native_images() -> Result<Pair> {
+    let port = free_port()?;
+    let image = image::server("")?.display().to_string();
+    let server = |routes: u32| format!("{image} {port} {routes}");
+    Ok(Pair {
+        introduction: format!(
+            "On a native image: bench/published/native/Blocks.java, which compiles {FEW} (A) or {MANY} (B) patterns of routes at its start."
+        ),
+        a: server(FEW),
+        b: server(MANY),
+        port,
+    })
+}
+
+impl Pair {
+    /// Returns the result in a sentence.
+    fn compare(&self, session: &Session, table: &mut Table) -> Result<String> {
+        let rounds = session.rounds(ROUNDS).to_string();
+        let ready = format!("url:http://127.0.0.1:{}/blocks", self.port);
+        let mut arguments = words(&["compare", "--runs", &rounds, "--ready-within", "180", "--ready", &ready]);
+        arguments.extend(words(&["--a", &self.a, "--b", &self.b]));
+        let (document, typed) = measured(&arguments)?;
+        table.line(&format!("\n{} {rounds} pairs of runs.", self.introduction));
+        table.head(&["figure", "A", "B", "B − A", "interval", "shown"]);
+        if !document["rss"].is_null() {
+            table.row(&change("RSS, MiB", &document["rss"], f64::from(1 << 20)));
         }
+        for (id, name) in [("ready_seconds", "ready after, s"), ("cpu_seconds", "CPU, s")] {
+            if document["figures"][id].is_object() {
+                table.row(&change(name, &document["figures"][id], 1.0));
+            }
+        }
+        let changed = document["lines"].as_array().into_iter().flatten().filter(|line| line["verdict"] != "same");
+        for line in changed.take(MOST) {
+            table.row(&change(
+                &format!("{}, MiB", line["name"].as_str().unwrap_or_default()),
+                line,
+                f64::from(1 << 20),
+            ));
+        }
+        let tracked = &document["tracked"];
+        let counted = [("mapping_calls", "mapping calls"), ("slow_paths", "calls of slowPathNew*")];
+        for (key, name) in counted {
+            let side = |side: &str| tracked[format!("{key}_{side}")].as_f64().map(|count| format!("{count:.0}"));
+            if let (Some(a), Some(b)) = (side("a"), side("b")) {
+                table.row(&words(&[name, &a, &b, "", "", ""]));
+            }
+        }
+        table.head(&["site that holds more (or less), outermost last", "A, KiB", "B, KiB"]);
+        for site in tracked["sites"].as_array().into_iter().flatten().take(MOST) {
+            let kib = |side: &str| format!("{:.0}", site[side].as_f64().unwrap_or(0.0) / 1024.0);
+            let name = format!("{}: `{}`", site["category"].as_str().unwrap_or("-"), frames(site));
+            table.row(&[name, kib("a"), kib("b")]);
+        }
+        let result = document["result"].as_str().unwrap_or_default().to_owned();
+        table.line(&format!("\n{result}"));
+        for note in document["notes"].as_array().into_iter().flatten() {
+            table.line(&format!("\nNote: {}", note.as_str().unwrap_or_default()));
+        }
+        table.command(&typed);
+        Ok(result)
     }
-    for line in document["lines"].as_array().into_iter().flatten().filter(|line| line["verdict"] != "same").take(MOST) {
-        table.row(&change(&format!("{}, MiB", line["name"].as_str().unwrap_or_default()), line, f64::from(1 << 20)));
-    }
-    let tracked = &document["tracked"];
-    let calls = |side: &str| tracked[format!("mapping_calls_{side}")].as_f64().map(|calls| format!("{calls:.0}"));
-    if let (Some(a), Some(b)) = (calls("a"), calls("b")) {
-        table.row(&words(&["mapping calls", &a, &b, "", "", ""]));
-    }
-    table.head(&["site that holds more (or less), outermost last", "A, KiB", "B, KiB"]);
-    for site in tracked["sites"].as_array().into_iter().flatten().take(MOST) {
-        let kib = |side: &str| format!("{:.0}", site[side].as_f64().unwrap_or(0.0) / 1024.0);
-        table.row(&[format!("{}: `{}`", site["category"].as_str().unwrap_or("-"), frames(site)), kib("a"), kib("b")]);
-    }
-    let result = document["result"].as_str().unwrap_or_default().to_owned();
-    table.line(&format!("\n{result}"));
-    for note in document["notes"].as_array().into_iter().flatten() {
-        table.line(&format!("\nNote: {}", note.as_str().unwrap_or_default()));
-    }
-    table.command(&typed);
-    table.summary = result;
-    Ok(table)
 }
 
 fn change(name: &str, change: &Value, unit: f64) -> Vec<String> {

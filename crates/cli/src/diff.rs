@@ -7,7 +7,7 @@ use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::profile::ProfileDiff;
 use plimsoll_report::diff as print;
 use plimsoll_tracked::diff::{NotBooked, diff};
-use plimsoll_tracked::sites::comparable;
+use plimsoll_tracked::sites::{COMMITTED, FILES, Sites, comparable};
 use plimsoll_tracked::symbols;
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
@@ -99,18 +99,25 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
     }
     let exporter = args.format.exporter()?;
     let not_booked = NotBooked::of(&before.books, &after.books).filter(|_| args.format == Format::Text);
-    let mut both = Vec::new();
-    for target in [before, after] {
+    let sites = |target: &mut TrackedTarget| {
         let mut sites = args.stacks.sites(target, false)?;
         without_wrappers(&mut sites)?;
         args.stacks.focused(&mut sites)?;
-        both.push(sites);
-    }
-    let column = args.stacks.column(&both[1], "held")?;
+        Ok::<Sites, Failure>(sites)
+    };
+    let both = [sites(&mut *before)?, sites(&mut *after)?];
+    let books = [&before.books, &after.books];
+    // What is resident must be known at both moments, and committed bytes say nothing of it.
+    let is_known = both.iter().all(|sites| sites.is_resident_known);
+    let column = args.stacks.column(&both[1], if is_known { "held" } else { "live" })?;
     let (before, after) = comparable(&both[0], &both[1]);
+    let mappings = [COMMITTED, FILES].map(|column| [&before, &after].map(|profile| profile.total()[column].amount));
     let changes = ProfileDiff::new((&before, column), (&after, column));
     to_output(args.output.as_deref(), |out| {
         (exporter.diff)(out, &changes, args.stacks.all)?;
+        if !is_known && args.stacks.measure.is_none() && args.format == Format::Text {
+            print::mappings_apart(out, mappings, &books)?;
+        }
         print::not_booked(out, not_booked.as_ref())
     })?;
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use plimsoll_report::{json, sites_text};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::symbols;
 
-use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
+use crate::output::{By, Choice, Format, Style, Weigh, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::TrackedTarget;
 use crate::{Failure, allocation, jfr_report, named, page, progress, recording, target};
@@ -144,7 +144,10 @@ fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
         without_wrappers(&mut sites)?;
     }
     let focused = args.stacks.focused(&mut sites)?;
-    let default = if args.format == Format::Text { "held" } else { "live" };
+    // Where the resident part of mappings isn't known, live blocks are what is known to be held.
+    let is_known = sites.is_resident_known;
+    let default = if args.format == Format::Text && is_known { "held" } else { "live" };
+    let mappings_apart = !is_known && args.stacks.measure.is_none() && args.stacks.weight == Weigh::Bytes;
     let mut view = View::new(&sites.profile, args.stacks.measure(default), args.stacks.weight.weight())?;
     let column = view.column;
     if let (Some(pattern), Some(focused)) = (&args.stacks.focus, &focused) {
@@ -157,7 +160,7 @@ fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
     };
     to_output(args.output.as_deref(), |out| {
         if args.format == Format::Text && args.by == By::Site {
-            let choice = sites_text::Choice { column, focus, all: args.stacks.all };
+            let choice = sites_text::Choice { column, focus, all: args.stacks.all, mappings_apart };
             sites_text::write(out, &target.books, &sites, choice)?;
         } else {
             (exporter.view)(out, &view, Shape { by: args.by.groups(), all: args.stacks.all })?;

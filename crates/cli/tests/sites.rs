@@ -608,3 +608,83 @@ fn arrays_of_numpy() {
     assert!(big.iter().all(|s| functions(s).iter().any(|f| f == "_PyEval_EvalFrameDefault")));
     tracked.end();
 }
+
+/// The program maps 200 MiB and touches one page of it, beside 20 MiB of blocks; then 300 MiB more beside 10 MiB more.
+/// Committed bytes would put the mapping on top.
+#[test]
+fn a_mapping_that_nobody_touched_stands_below_blocks() {
+    let program = folder("untouched-build").join("untouched");
+    must(
+        Command::new("gcc")
+            .args(["-O1", "-g", "-fno-optimize-sibling-calls", "-o"])
+            .arg(&program)
+            .arg(fixture("untouched.c")),
+    );
+    let (mut tracked, _) = Tracked::start("untouched", &["--sites", "exact"], &mut Command::new(&program));
+    let before = tracked.folder.join("before.json");
+    fs::write(&before, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
+    let report = tracked.json();
+    adds_up(&report);
+    let first = report["sites"][0].as_object().expect("a site");
+    assert!(is_leaf(&report["sites"][0], "take_blocks"), "{first:?}");
+    let (map, blocks) = (stack_with(&report, "map_much"), stack_with(&report, "take_blocks"));
+    assert_eq!(
+        (number(map, "committed_bytes"), number(map, "resident_bytes"), number(map, "held_bytes")),
+        (200 << 20, 4096, 4096)
+    );
+    assert_eq!(number(blocks, "held_bytes"), number(blocks, "live_bytes"));
+    let first =
+        |text: &str| text.lines().find_map(|line| ["take_blocks", "map_much"].into_iter().find(|f| line.contains(f)));
+    let text = tracked.report(&["--by", "site"]);
+    assert_eq!(first(&text), Some("take_blocks"), "{text}");
+    assert!(!text.contains("not known"), "{text}");
+
+    tracked.go_on();
+    tracked.until_ready();
+    let diff = |after: &Path, arguments: &[&str]| {
+        let output = Command::new(PLIMSOLL).arg("diff").arg(&before).arg(after).args(arguments).output().expect("diff");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let pid = PathBuf::from(tracked.child.id().to_string());
+    let sites = read_report(&diff(&pid, &["--by", "site", "--format", "json"]));
+    let changed = sites["sites"].as_array().expect("sites");
+    assert!(is_leaf(&changed[0], "take_blocks") && sites["measure"] == "held", "{sites:#}");
+    let of_map = changed.iter().find(|site| is_leaf(site, "map_much"));
+    assert!(of_map.is_none_or(|site| site["change"] == 4096), "{of_map:?}");
+    let of_blocks = changed[0]["change"].as_i64().expect("bytes");
+    assert!((10 << 20..(10 << 20) + (64 << 10)).contains(&of_blocks), "{of_blocks}");
+    let by_caller = diff(&pid, &["--by", "caller"]);
+    assert_eq!(first(&by_caller), Some("take_blocks"), "{by_caller}");
+    assert!(by_caller.contains(" resident "), "{by_caller}");
+
+    // The process has ended: what was resident is not known.
+    let folder = tracked.folder.clone();
+    tracked.child.kill().expect("it runs");
+    tracked.child.wait().expect("it ends");
+    let dead = read_report(&report_of(&folder, &["--by", "site", "--format", "json"]));
+    adds_up(&dead);
+    assert!(is_leaf(&dead["sites"][0], "take_blocks"), "{}", dead["sites"][0]);
+    let mapped: Vec<&Value> =
+        dead["sites"].as_array().expect("sites").iter().filter(|s| is_leaf(s, "map_much")).collect();
+    let committed: Vec<u64> = mapped.iter().map(|site| number(site, "committed_bytes") >> 20).collect();
+    assert_eq!(committed.iter().sum::<u64>(), 500, "{committed:?}");
+    assert!(mapped.iter().all(|site| site["held_bytes"].is_null() && site["resident_bytes"].is_null()), "{mapped:?}");
+    let text = report_of(&folder, &["--by", "site"]);
+    assert_eq!(first(&text), Some("take_blocks"), "{text}");
+    assert!(text.contains("was resident is not known: the process has ended."), "{text}");
+    let of_map = text.lines().find(|line| line.contains(" 500 MiB ")).expect("one line for both calls");
+    assert!(of_map.contains("   - ") && !of_map.contains('%'), "{text}");
+    let text = diff(&folder, &["--by", "site"]);
+    assert!(text.contains("\nlive: 20") && text.contains("+10.0 MiB\n"), "{text}");
+    assert!(
+        text.contains("+300 MiB\n") && text.contains("a process has ended. To list them: --measure committed"),
+        "{text}"
+    );
+    let by_caller = diff(&folder, &["--by", "caller"]);
+    assert_eq!(first(&by_caller), Some("take_blocks"), "{by_caller}");
+}
+
+fn report_of(folder: &Path, arguments: &[&str]) -> String {
+    report(&folder.display().to_string(), arguments)
+}

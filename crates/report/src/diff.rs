@@ -1,14 +1,17 @@
 //! The change between two books as text, JSON, and HotSpot's `summary.diff`.
+//!
+//! Text is ordered by the growth of live blocks and resident mappings. Where the resident part isn't known (a process that
+//! has ended), by that of the live blocks: lines that only map memory come after them.
 
 use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_tracked::books::{Books, Figures};
-use plimsoll_tracked::diff::{Diff, FigureChange, NotBooked};
+use plimsoll_tracked::books::{Books, Caller, Figures};
+use plimsoll_tracked::diff::{Diff, FigureChange, MappingFigure, NotBooked};
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};
-use crate::text::{LinesBy, frame_text};
+use crate::text::{LinesBy, frame_text, unknown_resident};
 use crate::words::{count, cut, duration, moment, moment_text, printable};
 
 /// Schema of the JSON.
@@ -28,26 +31,53 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
     writeln!(
         out,
         "{:>10} {:>10} {:>12} {:>10} {:>11} {:>11}  ",
-        "live", "change", "blocks", "change", "committed", "change"
+        "live",
+        "change",
+        "blocks",
+        "change",
+        match diff.known {
+            MappingFigure::Resident => "resident",
+            MappingFigure::Committed => "committed",
+        },
+        "change"
     )?;
+    let lines = |out: &mut dyn Write, all: Vec<(Vec<String>, &FigureChange)>| lines(out, diff.known, all);
     match by {
         LinesBy::Category | LinesBy::Thread => {
-            lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)))?
+            lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)).collect())?
         }
-        LinesBy::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)))?,
-        LinesBy::Caller => lines(
-            out,
-            diff.callers.iter().map(|(caller, change)| {
+        LinesBy::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)).collect())?,
+        LinesBy::Caller => {
+            let named = |(caller, change): &(Caller, FigureChange)| -> Vec<String> {
                 // The caller's frame ids belong to `of`, the books that it comes from.
                 let of = if change.after == Figures::default() { before } else { after };
                 let category = of.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default();
                 let frames = caller.frames.iter().map(|f| "  ".to_string() + &frame_text(of, f));
-                (std::iter::once(category).chain(frames).collect(), change)
-            }),
-        )?,
+                std::iter::once(category).chain(frames).collect()
+            };
+            lines(out, diff.callers.iter().map(|of| (named(of), &of.1)).collect())?
+        }
     }
-    line(out, &["total".into()], &diff.total)?;
+    line(out, diff.known, &["total".into()], &diff.total)?;
+    if diff.known == MappingFigure::Committed && diff.total.before.committed != diff.total.after.committed {
+        writeln!(out, "\n{} The order is that of the live blocks.", unknown_resident(&[before, after]))?;
+    }
     not_booked(out, diff.not_booked.as_ref())
+}
+
+/// Writes how much was committed at both moments, below sites that are compared by their live blocks. `[committed, files]`,
+/// each before and after.
+pub fn mappings_apart(out: &mut dyn Write, [all, files]: [[i64; 2]; 2], of: &[&Books]) -> io::Result<()> {
+    let [before, after] = [0, 1].map(|at| Bytes(u64::try_from(all[at] - files[at]).unwrap_or(0)));
+    if before == after {
+        return Ok(());
+    }
+    let change = signed(before, after);
+    writeln!(
+        out,
+        "\nmappings: {before} → {after} committed   {change}\n{} To list them: --measure committed",
+        unknown_resident(of)
+    )
 }
 
 /// Writes by how much the heap outside of the books changed, if that is more than its error.
@@ -66,9 +96,11 @@ pub fn not_booked(out: &mut dyn Write, of: Option<&NotBooked>) -> io::Result<()>
 /// Maximum number of lines shown.
 const LINES: usize = 30;
 
-fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a FigureChange)>) -> io::Result<()> {
-    let mut changed: Vec<_> = lines.filter(|(_, change)| !change.is_none()).collect();
-    changed.sort_by(|(a, x), (b, y)| y.growth().cmp(&x.growth()).then_with(|| a.cmp(b)));
+fn lines(out: &mut dyn Write, known: MappingFigure, lines: Vec<(Vec<String>, &FigureChange)>) -> io::Result<()> {
+    let is_apart = |change: &FigureChange| known == MappingFigure::Committed && !change.has_blocks();
+    let changed = lines.into_iter().filter(|(_, change)| !change.is_none(known));
+    let (mut apart, mut changed): (Vec<_>, Vec<_>) = changed.partition(|(_, change)| is_apart(change));
+    changed.sort_by(|(a, x), (b, y)| y.growth(known).cmp(&x.growth(known)).then_with(|| a.cmp(b)));
     // The largest shrinkage is at the end of the order, so both ends are shown.
     let hidden = changed.len().saturating_sub(LINES);
     for (i, (name, change)) in changed.iter().enumerate() {
@@ -76,13 +108,24 @@ fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a 
             writeln!(out, "{:>10} lines between with smaller changes", count(hidden as u64))?;
         }
         if hidden == 0 || i < LINES / 2 || i >= LINES / 2 + hidden {
-            line(out, name, change)?;
+            line(out, known, name, change)?;
         }
+    }
+    apart.sort_by(|(a, _), (b, _)| a.cmp(b));
+    for (name, change) in apart.iter().take(LINES) {
+        line(out, known, name, change)?;
+    }
+    if apart.len() > LINES {
+        writeln!(out, "{:>10} more lines that only map memory", count((apart.len() - LINES) as u64))?;
     }
     Ok(())
 }
 
-fn line(out: &mut dyn Write, name: &[String], c: &FigureChange) -> io::Result<()> {
+fn line(out: &mut dyn Write, known: MappingFigure, name: &[String], c: &FigureChange) -> io::Result<()> {
+    let mapped = |f: &Figures| match known {
+        MappingFigure::Resident => f.resident.unwrap_or_default(),
+        MappingFigure::Committed => f.committed,
+    };
     let (first, rest) = name.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     writeln!(
         out,
@@ -91,8 +134,8 @@ fn line(out: &mut dyn Write, name: &[String], c: &FigureChange) -> io::Result<()
         signed(c.before.live, c.after.live),
         count(c.after.live_count),
         signed_count(c.before.live_count, c.after.live_count),
-        c.after.committed,
-        signed(c.before.committed, c.after.committed),
+        mapped(&c.after),
+        signed(mapped(&c.before), mapped(&c.after)),
         printable(first)
     )?;
     rest.iter().try_for_each(|frame| writeln!(out, "{:71}{}", "", printable(frame)))
@@ -154,6 +197,9 @@ struct ChangeLine<'a> {
     reserved_bytes_change: i64,
     committed_bytes: u64,
     committed_bytes_change: i64,
+    /// `None`: not known at both moments.
+    resident_bytes: Option<u64>,
+    resident_bytes_change: Option<i64>,
     cumulative_bytes: u64,
     cumulative_bytes_change: i64,
     cumulative_count: u64,
@@ -166,7 +212,7 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         schema: SCHEMA,
         before: at(before),
         after: at(after),
-        total: change_line("total", &diff.total),
+        total: change_line("total", diff.known, &diff.total),
         before_the_attach: diff.not_booked.map(|of| NotBookedLine {
             live_bytes: of.after.live.0,
             live_bytes_change: i64::try_from(of.growth()).unwrap_or(i64::MAX),
@@ -174,13 +220,14 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
             live_count_change: of.after.live_count.cast_signed().wrapping_sub(of.before.live_count.cast_signed()),
             error_bytes: of.error().0,
         }),
-        categories: diff.categories.iter().map(|(name, c)| change_line(name, c)).collect(),
-        modules: diff.modules.iter().map(|(name, c)| change_line(name, c)).collect(),
+        categories: diff.categories.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
+        modules: diff.modules.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
     };
     crate::lines::write_indented(out, &document)
 }
 
-fn change_line<'a>(name: &'a str, c: &FigureChange) -> ChangeLine<'a> {
+fn change_line<'a>(name: &'a str, known: MappingFigure, c: &FigureChange) -> ChangeLine<'a> {
+    let is_resident = known == MappingFigure::Resident && (c.before.resident.is_some() || c.after.resident.is_some());
     let change = |f: fn(&Figures) -> u64| {
         let change = i128::from(f(&c.after)) - i128::from(f(&c.before));
         i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })
@@ -198,6 +245,8 @@ fn change_line<'a>(name: &'a str, c: &FigureChange) -> ChangeLine<'a> {
         reserved_bytes_change: change(|f| f.reserved.0),
         committed_bytes: f.committed.0,
         committed_bytes_change: change(|f| f.committed.0),
+        resident_bytes: is_resident.then(|| f.resident.unwrap_or_default().0),
+        resident_bytes_change: is_resident.then(|| change(|f| f.resident.unwrap_or_default().0)),
         cumulative_bytes: f.cumulative.0,
         cumulative_bytes_change: change(|f| f.cumulative.0),
         cumulative_count: f.cumulative_count,
@@ -302,7 +351,74 @@ impl Pair<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_tracked::books::Before;
+    use plimsoll_tracked::books::{Before, Category};
+    use plimsoll_tracked::diff::diff;
+
+    /// 200 MiB more are committed, of which 4 KiB were touched; the live blocks grew by 20 MiB.
+    fn grown(resident: Option<[u64; 2]>) -> [Books; 2] {
+        let books = |grown: bool| {
+            let resident = resident.map(|bytes| Bytes(bytes[usize::from(grown)]));
+            let mapped =
+                Figures { committed: Bytes::mib(if grown { 300 } else { 100 }), resident, ..Figures::default() };
+            let blocks = Figures { live: Bytes::mib(if grown { 30 } else { 10 }), live_count: 1, ..Figures::default() };
+            let mut books = Books::default();
+            for (name, figures) in [("Java Heap", mapped), ("zlib", blocks)] {
+                books.total.live += figures.live;
+                books.total.committed += figures.committed;
+                books.categories.push(Category { name: name.into(), figures, ..Category::default() });
+            }
+            books
+        };
+        [books(false), books(true)]
+    }
+
+    fn written([before, after]: &[Books; 2]) -> (Vec<String>, String) {
+        let mut out = Vec::new();
+        text(&mut out, before, after, &diff(before, after), LinesBy::Category).expect("a Vec takes it");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let table = text.lines().skip_while(|line| !line.contains("live ")).take_while(|line| !line.is_empty());
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        (table.map(words).collect(), text.clone())
+    }
+
+    #[test]
+    fn committed_memory_that_nobody_touched_comes_after_blocks() {
+        let (known, text) = written(&grown(Some([8192, 12288])));
+        assert_eq!(
+            known[..3],
+            [
+                "live change blocks change resident change",
+                "30.0 MiB +20.0 MiB 1 = 0 B = zlib",
+                "0 B = 0 = 12.0 KiB +4.00 KiB Java Heap"
+            ]
+        );
+        assert!(!text.contains("not known"), "{text}");
+        // An ended process: nothing is known of the 200 MiB.
+        let mut ended = grown(None);
+        ended[1].ending = Some(plimsoll_facts::ending::Ending::UNKNOWN);
+        let (unknown, text) = written(&ended);
+        assert_eq!(
+            unknown[..3],
+            [
+                "live change blocks change committed change",
+                "30.0 MiB +20.0 MiB 1 = 0 B = zlib",
+                "0 B = 0 = 300 MiB +200 MiB Java Heap"
+            ]
+        );
+        assert!(
+            text.contains("How much of the committed memory was resident is not known: a process has ended."),
+            "{text}"
+        );
+        // A mapping that was touched further is growth, although no more was committed.
+        let [mut before, after] = grown(Some([8192, 100 << 20]));
+        before.categories[0].figures.committed = Bytes::mib(300);
+        let (touched, _) = written(&[before, after]);
+        assert_eq!(touched[1], "0 B = 0 = 100 MiB +100 MiB Java Heap");
+        // Shrunk blocks are still blocks: they come before what only maps memory.
+        let mut shrunk = grown(None);
+        (shrunk[1].categories[1].figures.live, shrunk[1].categories[1].figures.live_count) = (Bytes::ZERO, 0);
+        assert!(written(&shrunk).0[1].ends_with("zlib"));
+    }
 
     #[test]
     fn what_is_not_in_the_books_is_reported_beyond_its_error() {

@@ -27,6 +27,8 @@ pub(crate) struct Line {
     #[serde(default)]
     pub resident_bytes: Option<u64>,
     #[serde(default)]
+    pub resident_file_bytes: u64,
+    #[serde(default)]
     pub at_total_peak_bytes: u64,
     #[serde(default)]
     pub at_total_peak_count: u64,
@@ -51,6 +53,7 @@ pub(crate) fn line(f: &Figures) -> Line {
         peak_reserved_bytes: f.peak_reserved.0,
         peak_committed_bytes: f.peak_committed.0,
         resident_bytes: f.resident.map(|b| b.0),
+        resident_file_bytes: f.resident_files.0,
         at_total_peak_bytes: f.at_peak.0,
         at_total_peak_count: f.at_peak_count,
         fault: f.fault,
@@ -73,6 +76,7 @@ pub(crate) fn figures(l: &Line) -> Figures {
         peak_reserved: Bytes(l.peak_reserved_bytes),
         peak_committed: Bytes(l.peak_committed_bytes),
         resident: l.resident_bytes.map(Bytes),
+        resident_files: Bytes(l.resident_file_bytes),
         at_peak: Bytes(l.at_total_peak_bytes),
         at_peak_count: l.at_total_peak_count,
         fault: l.fault,

@@ -359,7 +359,7 @@ fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteL
         division_error_bytes: 0,
         division_error_count: 0,
         unsampled: false,
-        held_bytes: caller.figures.size().0,
+        held_bytes: caller.figures.held().0,
         temporary_bytes: 0,
         mapped_bytes: 0,
         mapped_count: 0,

@@ -40,7 +40,7 @@ pub(crate) struct SiteLine {
     /// The site stands for the blocks of a caller that no sample hit; it has the caller's short stack.
     #[serde(default)]
     pub unsampled: bool,
-    /// Live blocks and committed mappings, without mapped files.
+    /// Live blocks, and resident mappings without files. Where the resident part isn't known: live blocks.
     #[serde(default)]
     pub held_bytes: u64,
     #[serde(default)]
@@ -105,9 +105,9 @@ impl Serialize for WrittenSite<'_> {
             ("mapped_bytes", site.mapped_bytes),
             ("mapped_count", site.mapped_count),
             ("mapped_file_bytes", l.mapped_file_bytes),
+            ("resident_file_bytes", l.resident_file_bytes),
             ("peak_reserved_bytes", l.peak_reserved_bytes),
             ("peak_committed_bytes", l.peak_committed_bytes),
-            ("resident_bytes", l.resident_bytes.unwrap_or(0)),
             ("at_total_peak_bytes", l.at_total_peak_bytes),
             ("at_total_peak_count", l.at_total_peak_count),
             ("samples", site.samples),
@@ -118,6 +118,10 @@ impl Serialize for WrittenSite<'_> {
             if n != 0 {
                 map.serialize_entry(key, &n)?;
             }
+        }
+        // 0 is not unknown.
+        if let Some(bytes) = l.resident_bytes.filter(|_| l.committed_bytes > 0) {
+            map.serialize_entry("resident_bytes", &bytes)?;
         }
         if site.unsampled {
             map.serialize_entry("unsampled", &true)?;
@@ -165,7 +169,7 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
         inline: Vec::new(),
         category: entry.labels.category.map(|c| profile.name_at(c).to_string()).unwrap_or_default(),
         truncated,
-        line: line(&f),
+        line: Line { resident_bytes: of.is_resident_known.then(|| n(sites::RESIDENT)), ..line(&f) },
         error_bytes: values[sites::LIVE].error(),
         error_count: values[sites::LIVE_COUNT].error(),
         cumulative_error_bytes: values[sites::CUMULATIVE].error(),
@@ -192,7 +196,11 @@ pub(crate) fn parse<'a>(
     table: &'a [FrameLine],
     modules: &[plimsoll_tracked::books::Module],
 ) -> Result<Sites, String> {
-    let mut of = Sites { profile: Profile::new(sites::columns()), ..Sites::default() };
+    let is_known = |site: &SiteLine| {
+        site.line.resident_bytes.is_some() || site.line.committed_bytes <= site.line.mapped_file_bytes
+    };
+    let is_resident_known = lines.iter().all(is_known);
+    let mut of = Sites { profile: Profile::new(sites::columns()), is_resident_known, ..Sites::default() };
     let profile = &mut of.profile;
     let mut known: HashMap<&str, ModuleId> = HashMap::new();
     let frame = |f: &'a FrameLine| {
@@ -245,7 +253,11 @@ pub(crate) fn parse<'a>(
         values[sites::COMMITTED] = Value::exact(f.committed.0);
         values[sites::MAPPED] = Value::exact(site.mapped_bytes);
         values[sites::MAPPED_COUNT] = Value::exact(site.mapped_count);
-        values[sites::HELD] = estimated(site.held_bytes, site.error_bytes);
+        // Older versions wrote live and committed bytes there, and no resident ones.
+        let held = if is_resident_known { site.held_bytes } else { f.live.0 };
+        values[sites::HELD] = estimated(held, site.error_bytes);
+        values[sites::RESIDENT] = Value::exact(f.resident.unwrap_or_default().0);
+        values[sites::FILES] = Value::exact(f.files.0);
         let labels = Labels { category, ..Labels::default() };
         profile.add(stack, labels, &values);
         let variance = |error: u64| (error as f64 / 1.96).powi(2);

@@ -1,18 +1,21 @@
-//! Prints sites for a person: the biggest first, each with the function that requested the memory and its callers. The
+//! Prints sites for a person: those that hold most first, each with the function that requested the memory and its callers. The
 //! caller of this module has already removed the allocator's own frames (`operator new`, `os::malloc`). Long stacks are
 //! cut in the middle. Sites that are not listed share one line, so that the sum is complete.
+//! Where the resident part of mappings isn't known (a process that has ended), sites that only map memory come after the
+//! others, in the order of their names and without a share: how much was committed doesn't say what they held.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use plimsoll_profiles::profile::{
-    Column, Entry, Focused, FrameId, FrameOrigin, Function, GroupBy, Profile, Unit, Value,
+    Column, Entry, Focused, FrameId, FrameOrigin, Function, Group, GroupBy, Profile, Unit, Value,
 };
 use plimsoll_tracked::books::{Books, Mode};
 use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::{self, Detail, Sites};
 
-use crate::profile::{amount, called_at, error, moments_words};
+use crate::profile::{amount, called_at, error, moments_words, stack_text};
+use crate::text::unknown_resident;
 use crate::words::{self, count, counted, cut, duration, moment_text, printable};
 
 /// Maximum number of sites listed.
@@ -31,6 +34,8 @@ pub struct Choice<'a> {
     pub focus: Option<(&'a str, &'a Focused)>,
     /// List every site and every frame.
     pub all: bool,
+    /// List sites that only map memory after the others.
+    pub mappings_apart: bool,
 }
 
 pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>) -> io::Result<()> {
@@ -52,10 +57,10 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         writeln!(out, "{words}")?;
     }
     writeln!(out)?;
-    let table = Table::of(profile, choice.column, total[choice.column].amount);
+    let table = Table::of(profile, choice, total[choice.column].amount);
     writeln!(out, "{}  site", table.head())?;
     let groups = profile.group(GroupBy::Site, choice.column);
-    let groups: Vec<_> = groups.into_iter().filter(|g| g.values[choice.column].amount != 0).collect();
+    let (groups, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|g| g.values[choice.column].amount != 0);
     let shown = if choice.all { groups.len() } else { groups.len().min(LINES) };
     let mut nameless = Nameless::default();
     for group in &groups[..shown] {
@@ -89,7 +94,17 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         }
         writeln!(out, "{}  {}", table.line(&rest), counted((groups.len() - shown) as u64, "smaller site"))?;
     }
+    if choice.mappings_apart {
+        mappings(out, of, choice, &table, &others, &mut nameless)?;
+    }
     writeln!(out, "{}  total", table.line(&total))?;
+    if choice.mappings_apart && total[sites::COMMITTED].amount > 0 {
+        writeln!(
+            out,
+            "\n{} The order is that of the live blocks.\nIn the order of committed bytes: --measure committed",
+            unknown_resident(&[books])
+        )?;
+    }
     if books.mode == Mode::Sampled {
         let exact = match books.life {
             Life::Live => format!("attach {} --sites exact", books.process.pid),
@@ -113,6 +128,52 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     Ok(())
 }
 
+/// The sites that only map memory.
+fn mappings(
+    out: &mut dyn Write,
+    of: &Sites,
+    choice: Choice<'_>,
+    table: &Table<'_>,
+    groups: &[Group],
+    nameless: &mut Nameless,
+) -> io::Result<()> {
+    let profile = &of.profile;
+    let category = |entry: Entry| entry.labels.category.map_or(String::new(), |name| cut(profile.name_at(name), 60));
+    let is_mapped = |values: &[Value]| {
+        values[choice.column].amount == 0 && values[sites::COMMITTED].amount > values[sites::FILES].amount
+    };
+    let mut sites: Vec<(String, Vec<String>, &[FrameId], _)> = Vec::new();
+    for group in groups.iter().filter(|group| is_mapped(&group.values)) {
+        let Some(stack) = group.stack.filter(|stack| !profile.frames_of(*stack).is_empty()) else { continue };
+        let of = profile.entries().find(|(entry, _)| entry.stack == stack).map(|(entry, _)| category(entry));
+        sites.push((
+            of.unwrap_or_default(),
+            stack_text(profile, stack),
+            profile.frames_of(stack),
+            group.values.as_slice(),
+        ));
+    }
+    for (entry, values) in profile.entries().filter(|(_, values)| is_mapped(values)) {
+        if profile.frames_of(entry.stack).is_empty() {
+            sites.push((category(entry) + ", no stack", Vec::new(), &[], values));
+        }
+    }
+    sites.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+    let shown = if choice.all { sites.len() } else { sites.len().min(LINES) };
+    for (category, _, stack, values) in &sites[..shown] {
+        writeln!(out, "{}  {category}", table.line(values))?;
+        frames(out, profile, stack, choice.all, nameless)?;
+    }
+    if shown < sites.len() {
+        let mut rest = vec![Value::default(); profile.columns.len()];
+        for (.., values) in &sites[shown..] {
+            rest.iter_mut().zip(*values).for_each(|(sum, v)| *sum = sum.plus(*v));
+        }
+        writeln!(out, "{}  {} of mappings", table.line(&rest), counted((sites.len() - shown) as u64, "more site"))?;
+    }
+    Ok(())
+}
+
 fn measure_words(measure: &str, unit: Unit) -> String {
     let unit = if unit == Unit::Bytes { "bytes" } else { "calls" };
     format!("{} {unit}", measure.replace('_', " "))
@@ -124,18 +185,23 @@ struct Table<'a> {
     column: usize,
     whole: i64,
     estimated: bool,
+    mappings_apart: bool,
 }
 
 impl Table<'_> {
-    fn of(profile: &Profile, column: usize, whole: i64) -> Table<'_> {
+    fn of<'p>(profile: &'p Profile, choice: Choice<'_>, whole: i64) -> Table<'p> {
+        let Choice { column, mappings_apart, .. } = choice;
         let estimated = profile.entries().any(|(_, v)| v[column].variance > 0.0);
-        Table { profile, column, whole, estimated }
+        Table { profile, column, whole, estimated, mappings_apart }
     }
 
     /// The columns beside the main one: its parts, or the same measure in the other unit.
     fn beside(&self) -> Vec<usize> {
         if self.column == sites::HELD {
-            return vec![sites::LIVE, sites::LIVE_COUNT, sites::COMMITTED];
+            return vec![sites::LIVE, sites::LIVE_COUNT, sites::RESIDENT];
+        }
+        if self.mappings_apart {
+            return vec![sites::LIVE_COUNT, sites::COMMITTED];
         }
         self.profile.companion(self.column).into_iter().collect()
     }
@@ -156,12 +222,13 @@ impl Table<'_> {
     fn line(&self, values: &[Value]) -> String {
         let bare = |c: usize| Column { noun: "", ..self.profile.columns[c].clone() };
         let value = values[self.column];
-        let percent = if self.whole == 0 { 0.0 } else { value.amount as f64 * 100.0 / self.whole as f64 };
+        let share = value.amount as f64 * 100.0 / self.whole.max(1) as f64;
+        let share = if self.mappings_apart && value.amount == 0 { "-".into() } else { format!("{share:.1}%") };
         let text = |c: usize| if values[c].amount == 0 { "-".into() } else { amount(&bare(c), values[c].amount) };
         let beside: String = self.beside().into_iter().map(|c| format!(" {:>10}", text(c))).collect();
         let error = error(&bare(self.column), value);
         let error = if self.estimated { format!(" {:>9}", error.trim_start()) } else { String::new() };
-        format!("{:>10}{error} {percent:>5.1}%{beside}", amount(&bare(self.column), value.amount))
+        format!("{:>10}{error} {share:>6}{beside}", amount(&bare(self.column), value.amount))
     }
 }
 

@@ -108,12 +108,12 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     // Omits a category whose printed figures would all be 0; the sum stays right.
     let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
-    order.sort_by(|a, b| books.weight_of(b).cmp(&books.weight_of(a)).then_with(|| a.name.cmp(&b.name)));
-    let weight = order.iter().map(|category| books.weight_of(category)).sum();
-    let (shown, folded) = worth_a_line(order, books, weight);
+    order.sort_by(|a, b| books.held_by(b).cmp(&books.held_by(a)).then_with(|| a.name.cmp(&b.name)));
+    let held = order.iter().map(|category| books.held_by(category)).sum();
+    let (shown, folded) = worth_a_line(order, books, held);
     for category in shown {
-        let share = books.weight_of(category).percent_of(weight);
-        let share = (!category.figures.has_unknown_weight()).then_some(share);
+        let share = books.held_by(category).percent_of(held);
+        let share = (!category.figures.is_held_unknown()).then_some(share);
         category_line(out, &category.name, &category.figures, share, resident)?;
     }
     if !folded.is_empty() {
@@ -129,21 +129,17 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             // Peaks of different moments do not add up.
             ..Figures::default()
         };
-        let share = folded.iter().map(|category| books.weight_of(category)).sum::<Bytes>().percent_of(weight);
-        let share = folded.iter().any(|category| !category.figures.has_unknown_weight()).then_some(share);
+        let share = folded.iter().map(|category| books.held_by(category)).sum::<Bytes>().percent_of(held);
+        let share = folded.iter().any(|category| !category.figures.is_held_unknown()).then_some(share);
         category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
-    let whole = weight.percent_of(weight);
+    let whole = held.percent_of(held);
     category_line(out, "total", &Figures { resident: Some(all), ..books.total }, Some(whole), resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
     of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
     if !resident && books.total.committed > Bytes::ZERO {
-        let why = if books.ending.is_some() { ": the process has ended" } else { "" };
-        writeln!(
-            out,
-            "\nHow much of the committed memory was resident is not known{why}. `share` is of the live blocks."
-        )?;
+        writeln!(out, "\n{} `share` is of the live blocks.", unknown_resident(&[books]))?;
     } else if !of_files.is_empty() {
         let names: Vec<_> =
             of_files.iter().take(3).map(|c| format!("{} {}", cut(&c.name, NAME), c.figures.files)).collect();
@@ -164,14 +160,24 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     Ok(())
 }
 
+/// Why committed memory gives no order and no share.
+pub fn unknown_resident(of: &[&Books]) -> String {
+    let why = match of.iter().any(|books| books.ending.is_some()) {
+        true if of.len() > 1 => ": a process has ended",
+        true => ": the process has ended",
+        false => "",
+    };
+    format!("How much of the committed memory was resident is not known{why}.")
+}
+
 /// Splits categories into those with a line of their own, and those that never held a thousandth of the total. The
 /// latter share one line, unless there are only a few. JSON has them all.
-fn worth_a_line<'b>(order: Vec<&'b Category>, books: &Books, weight: Bytes) -> (Vec<&'b Category>, Vec<&'b Category>) {
+fn worth_a_line<'b>(order: Vec<&'b Category>, books: &Books, held: Bytes) -> (Vec<&'b Category>, Vec<&'b Category>) {
     const FEW: usize = 3;
-    let least = Bytes(weight.0 / 1000);
+    let least = Bytes(held.0 / 1000);
     let is_small = |category: &Category| {
         let f = &category.figures;
-        books.weight_of(category) < least && f.peak < least && f.reserved < least
+        books.held_by(category) < least && f.peak < least && f.reserved < least
     };
     let (small, large): (Vec<_>, Vec<_>) = order.iter().partition(|category| is_small(category));
     if small.len() > FEW { (large, small) } else { (order, Vec::new()) }

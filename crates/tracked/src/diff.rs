@@ -16,14 +16,42 @@ pub struct FigureChange {
 }
 
 impl FigureChange {
-    /// Growth of blocks and mappings together.
-    pub fn growth(&self) -> i128 {
-        i128::from(self.after.size().0) - i128::from(self.before.size().0)
+    /// Growth of the live blocks, and of the mappings' resident part if it is known at both moments. Committed memory that
+    /// nobody touched costs nothing, so it doesn't count.
+    pub fn growth(&self, of: MappingFigure) -> i128 {
+        let size = |f: &Figures| match of {
+            MappingFigure::Resident => f.held().0,
+            MappingFigure::Committed => f.live.0,
+        };
+        i128::from(size(&self.after)) - i128::from(size(&self.before))
     }
 
-    pub fn is_none(&self) -> bool {
+    pub fn has_blocks(&self) -> bool {
+        self.before.live_count + self.after.live_count > 0 || self.before.live != self.after.live
+    }
+
+    pub fn is_none(&self, of: MappingFigure) -> bool {
         let same = |f: fn(&Figures) -> u64| f(&self.before) == f(&self.after);
-        same(|f| f.live.0) && same(|f| f.live_count) && same(|f| f.committed.0) && same(|f| f.reserved.0)
+        let blocks = same(|f| f.live.0) && same(|f| f.live_count);
+        blocks && same(|f| f.committed.0) && same(|f| f.reserved.0) && self.growth(of) == 0
+    }
+}
+
+/// What is known of the mappings at both moments: their resident part, or only how much of them was committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MappingFigure {
+    Resident,
+    #[default]
+    Committed,
+}
+
+impl MappingFigure {
+    pub fn of(before: &Books, after: &Books) -> MappingFigure {
+        if before.is_resident_known() && after.is_resident_known() {
+            MappingFigure::Resident
+        } else {
+            MappingFigure::Committed
+        }
     }
 }
 
@@ -58,6 +86,7 @@ impl NotBooked {
 
 #[derive(Clone, Debug, Default)]
 pub struct Diff {
+    pub known: MappingFigure,
     pub total: FigureChange,
     pub not_booked: Option<NotBooked>,
     /// In the order of `after`, then what only `before` had.
@@ -79,6 +108,7 @@ pub fn diff(before: &Books, after: &Books) -> Diff {
         books.modules.iter().map(|m| (m.path.clone(), m.path.clone(), m.figures)).collect()
     };
     Diff {
+        known: MappingFigure::of(before, after),
         total: FigureChange { before: before.total, after: after.total },
         not_booked: NotBooked::of(before, after),
         categories: pair(by_name(before).into_iter(), by_name(after).into_iter()),

@@ -15,7 +15,7 @@ use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange};
 use plimsoll_report::profile::{folded, stack_text, svg};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::segment;
-use plimsoll_tracked::sites::{HELD, MAPPED_COUNT, PEAK, of_one_run};
+use plimsoll_tracked::sites::{HELD, LIVE, MAPPED_COUNT, PEAK, of_one_run};
 use plimsoll_trial::comparison::{Category, Site, Tracked};
 
 use crate::output::to_output;
@@ -56,7 +56,11 @@ impl Folder {
         let mut target = self.open(pid, Deadline::after(NAMES))?;
         let mut sites = Stacks::default().sites(&mut target, false)?;
         without_wrappers(&mut sites)?;
-        Ok(TrackedRun { profile: of_one_run(&sites), is_image: target.books.process.runtime == Runtime::NativeImage })
+        Ok(TrackedRun {
+            profile: of_one_run(&sites),
+            is_resident_known: sites.is_resident_known,
+            is_image: target.books.process.runtime == Runtime::NativeImage,
+        })
     }
 }
 
@@ -69,6 +73,7 @@ impl Drop for Folder {
 /// The sites of one run.
 pub struct TrackedRun {
     profile: Profile,
+    is_resident_known: bool,
     is_image: bool,
 }
 
@@ -86,8 +91,17 @@ impl Runs {
         ProfileDiff::of_runs(&a, &b)
     }
 
+    /// The column of bytes that is compared.
+    fn column(&self) -> usize {
+        match self.of.iter().flatten().all(|run| run.is_resident_known) {
+            _ if self.peaks => PEAK,
+            true => HELD,
+            false => LIVE,
+        }
+    }
+
     fn bytes(&self) -> ProfileDiff {
-        self.diff(if self.peaks { PEAK } else { HELD })
+        self.diff(self.column())
     }
 
     /// `None`: a side has no tracked run.
@@ -113,7 +127,7 @@ impl Runs {
 
     /// The largest change first.
     fn categories(&self) -> Vec<Category> {
-        let column = if self.peaks { PEAK } else { HELD };
+        let column = self.column();
         let mut found: BTreeMap<String, Category> = BTreeMap::new();
         for (side, runs) in self.of.iter().enumerate() {
             for (at, run) in runs.iter().enumerate() {

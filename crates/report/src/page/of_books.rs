@@ -15,7 +15,7 @@ const ROWS: usize = 1000;
 /// Columns of stacks that the page offers, and their names.
 const COLUMNS: [(usize, &str); 5] = [
     (sites::LIVE, "live"),
-    (sites::HELD, "held: live, and committed without files"),
+    (sites::HELD, "held: live blocks, and resident mappings without files"),
     (sites::PEAK, "peak, of different moments"),
     (sites::CUMULATIVE, "allocated since the start"),
     (sites::TEMPORARY, "freed within 0.1 s"),
@@ -54,7 +54,9 @@ pub fn of_books(books: &Books, profile: Profile) -> Page {
 /// Adds the call stacks and the tables of the books.
 pub fn add(page: &mut Page, books: &Books, profile: Profile) {
     let total = profile.total();
+    let is_known = books.is_resident_known();
     let has = |column: usize| total.get(column).is_some_and(|value| value.amount > 0);
+    let has = |column: usize| has(column) && (column != sites::HELD || is_known);
     let columns: Vec<_> =
         COLUMNS.iter().filter(|(at, _)| has(*at)).map(|(at, name)| (*at, (*name).to_owned())).collect();
     if !columns.is_empty() {
@@ -78,10 +80,10 @@ fn bars(books: &Books) -> Bars {
     let mut bars: Vec<Bar> = books
         .categories
         .iter()
-        .filter(|category| books.weight_of(category) > Bytes(0))
+        .filter(|category| books.held_by(category) > Bytes(0))
         .map(|category| Bar {
             name: category.name.clone(),
-            bytes: books.weight_of(category).0,
+            bytes: books.held_by(category).0,
             note: if category.figures.fault { "more freed than allocated: unknown".into() } else { String::new() },
             parts: vec![],
         })
@@ -110,7 +112,7 @@ fn categories(books: &Books) -> Table {
         ]
     };
     let mut all: Vec<&Category> = books.categories.iter().filter(|category| !category.figures.is_empty()).collect();
-    all.sort_by_key(|category| std::cmp::Reverse(books.weight_of(category)));
+    all.sort_by_key(|category| std::cmp::Reverse(books.held_by(category)));
     Table {
         id: "categories",
         title: "Categories".into(),

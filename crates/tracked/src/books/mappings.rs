@@ -21,6 +21,8 @@ pub struct Mapping {
     pub writable: bool,
     pub kind: MappingKind,
     pub category: usize,
+    /// Resident bytes, if the kernel reported them.
+    pub resident: Option<Bytes>,
     /// Index of the caller; `None` if unknown.
     pub reserved_by: Option<usize>,
     pub committed_by: Option<usize>,
@@ -29,6 +31,15 @@ pub struct Mapping {
 impl Mapping {
     pub fn bytes(&self) -> Bytes {
         Bytes(self.end.0.saturating_sub(self.start.0))
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        is_file(self.kind, if self.writable { WRITE } else { 0 })
+    }
+
+    /// The caller that the mapping counts under.
+    pub(super) fn by_whom(&self) -> Option<usize> {
+        self.committed_by.or(self.reserved_by)
     }
 }
 
@@ -56,12 +67,13 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
             writable: attributes.prot() & WRITE != 0,
             kind: attributes.kind(),
             category: if category < categories { category } else { 0 },
+            resident: None,
             reserved_by: caller(attributes.reserve_caller()),
             committed_by: caller(attributes.commit_caller()),
         };
         let figures = &mut books.categories[mapping.category].figures;
         add(figures, &mapping);
-        if let Some(caller) = mapping.committed_by.or(mapping.reserved_by) {
+        if let Some(caller) = mapping.by_whom() {
             let caller = &mut books.callers[caller];
             add(&mut caller.figures, &mapping);
             if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
@@ -97,7 +109,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
 }
 
 /// A shared mapping without write access is also a file: memory that nobody can write would be useless.
-pub(crate) fn is_file(kind: MappingKind, prot: u16) -> bool {
+fn is_file(kind: MappingKind, prot: u16) -> bool {
     kind == MappingKind::File || (kind == MappingKind::Shared && prot & WRITE == 0)
 }
 
@@ -105,7 +117,7 @@ fn add(figures: &mut Figures, mapping: &Mapping) {
     figures.reserved += mapping.bytes();
     if mapping.committed {
         figures.committed += mapping.bytes();
-        if is_file(mapping.kind, if mapping.writable { WRITE } else { 0 }) {
+        if mapping.is_file() {
             figures.files += mapping.bytes();
         }
     }

@@ -30,9 +30,10 @@ mod without_caller;
 
 pub use before_attach::{Before, before};
 pub use mappings::Mapping;
-pub(crate) use mappings::is_file;
 pub use plimsoll_facts::snapshot::{Booked, BookedSince};
 pub use without_caller::TrackerCost;
+
+use without_caller::PLIMSOLL;
 
 /// Figures of a line: first of blocks, then of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,8 +57,9 @@ pub struct Figures {
     pub files: Bytes,
     pub peak_reserved: Bytes,
     pub peak_committed: Bytes,
-    /// Resident bytes of the mappings, if the kernel reported them.
+    /// Resident bytes of the mappings, if the kernel reported them, and the part of them that maps files.
     pub resident: Option<Bytes>,
+    pub resident_files: Bytes,
     /// What this line held when the total of live bytes was at its recorded peak.
     pub at_peak: Bytes,
     pub at_peak_count: u64,
@@ -66,20 +68,21 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Blocks and mappings together; lines are ordered by it. Files are left out: the kernel can reclaim their pages,
-    /// and no limit counts them against the process before they are written.
+    /// Blocks and committed mappings together. Files are left out: the kernel can reclaim their pages, and no limit
+    /// counts them against the process before they are written.
     pub fn size(&self) -> Bytes {
         self.live + (self.committed - self.files)
     }
 
-    /// The memory that a line is known to cost; tables are ordered by it. For mappings, these are the resident pages: a
-    /// stack of 1 MiB of which 20 KiB were touched weighs 20 KiB, and a mapping of a dead process weighs nothing.
-    fn weight(&self) -> Bytes {
-        self.live + self.resident.unwrap_or_default().min(self.committed - self.files)
+    /// The memory that a line is known to hold; tables are ordered by it. For mappings, these are the resident pages: a
+    /// stack of 1 MiB of which 20 KiB were touched holds 20 KiB. A mapping of a dead process holds nothing that is known.
+    pub fn held(&self) -> Bytes {
+        let resident = self.resident.unwrap_or_default() - self.resident_files;
+        self.live + resident.min(self.committed - self.files)
     }
 
-    /// Whether nothing is known of what the line costs: mappings only, of a process that has ended or can't be read.
-    pub fn has_unknown_weight(&self) -> bool {
+    /// Whether nothing is known of what the line holds: mappings only, of a process that has ended or can't be read.
+    pub fn is_held_unknown(&self) -> bool {
         self.resident.is_none() && self.live == Bytes::ZERO && self.committed > Bytes::ZERO
     }
 
@@ -93,13 +96,21 @@ impl Figures {
         self.reserved += other.reserved;
         self.committed += other.committed;
         self.files += other.files;
+        self.add_resident(other.resident, other.resident_files);
         self.at_peak += other.at_peak;
         self.at_peak_count = self.at_peak_count.saturating_add(other.at_peak_count);
         self.fault |= other.fault;
     }
 
+    fn add_resident(&mut self, resident: Option<Bytes>, files: Bytes) {
+        if let Some(bytes) = resident {
+            self.resident = Some(self.resident.unwrap_or_default() + bytes);
+            self.resident_files += files;
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
-        *self == Figures { resident: self.resident, ..Figures::default() }
+        *self == Figures { resident: self.resident, resident_files: self.resident_files, ..Figures::default() }
     }
 }
 
@@ -313,12 +324,22 @@ impl Books {
         self.categories.iter().filter(is_its).find(holds).filter(|_| self.counter("attaches") == 0)
     }
 
-    /// What the category is known to cost. The mappings of malloc weigh what is beyond the live blocks in them, so that
+    /// What the category is known to hold. The mappings of malloc hold what is beyond the live blocks in them, so that
     /// no byte counts twice.
-    pub fn weight_of(&self, category: &Category) -> Bytes {
-        let weight = category.figures.weight();
+    pub fn held_by(&self, category: &Category) -> Bytes {
+        let (held, live) = (category.figures.held(), category.figures.live);
         let is_its = self.mappings_of_malloc().is_some_and(|its| std::ptr::eq(its, category));
-        if is_its { weight - self.total.live } else { weight }
+        if is_its { live + (held - live - self.total.live) } else { held }
+    }
+
+    /// Whether the resident part of every mapping of the program is known: of a running process whose page map we may
+    /// read. Of a dead one, only the committed size is known.
+    pub fn is_resident_known(&self) -> bool {
+        let is_known = |category: &Category| {
+            let figures = &category.figures;
+            figures.resident.is_some() || figures.committed <= figures.files || category.name == PLIMSOLL
+        };
+        self.categories.iter().all(is_known)
     }
 
     /// `now_boottime_ns` is the time of the reading; for a dead process, pass the time when it was last seen alive.

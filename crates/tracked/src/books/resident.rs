@@ -3,8 +3,8 @@
 
 use plimsoll_segment::Purpose;
 
-use super::without_caller::{LOADED_LIBRARIES, THREAD_STACK};
-use super::{Books, Figures};
+use super::Books;
+use super::without_caller::{LOADED_LIBRARIES, PLIMSOLL, THREAD_STACK};
 use crate::segment::names::is_library_or_rules;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{OwnMapping, Residency};
@@ -20,7 +20,7 @@ const MOST: Bytes = Bytes::mib(4096);
 const MOST_MAPPINGS: usize = 4096;
 
 impl Books {
-    /// Fills in `resident` for the categories whose mappings are known. If the kernel refuses, adds a gap.
+    /// Fills in `resident` for the lines whose mappings are known. If the kernel refuses, adds a gap.
     pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
         self.read_own(pid, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
@@ -83,25 +83,48 @@ impl Books {
 
     fn book_resident(&mut self, residency: &Residency, stacks: &[AddressRange], libraries: &[AddressRange]) {
         let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
-        for mapping in &self.mappings {
+        for mapping in &mut self.mappings {
             let range = AddressRange::new(mapping.start, mapping.end);
-            if mapping.committed && residency.covers(range) && !range.is_empty() {
-                add(&mut self.categories[mapping.category].figures, residency.resident(range));
+            if !mapping.committed || !residency.covers(range) || range.is_empty() {
+                continue;
+            }
+            let resident = residency.resident(range);
+            mapping.resident = Some(resident);
+            let files = if mapping.is_file() { resident } else { Bytes::ZERO };
+            self.categories[mapping.category].figures.add_resident(Some(resident), files);
+            if let Some(caller) = mapping.by_whom() {
+                let caller = &mut self.callers[caller];
+                caller.figures.add_resident(Some(resident), files);
+                if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                    self.modules[module].figures.add_resident(Some(resident), files);
+                }
             }
         }
-        for (name, ranges) in [(THREAD_STACK, stacks), (LOADED_LIBRARIES, libraries)] {
+        // The tracker counts what it handed out to itself; whole pages are resident.
+        let own = self.own.private + self.own.segment;
+        let index = self.category_named(PLIMSOLL);
+        let beyond = own - self.categories[index].figures.committed;
+        self.categories[index].figures.committed += beyond;
+        self.total.committed += beyond;
+        let libraries = sum(libraries);
+        for (name, resident, files) in [
+            (THREAD_STACK, sum(stacks), Bytes::ZERO),
+            (LOADED_LIBRARIES, libraries, libraries),
+            (PLIMSOLL, own, Bytes::ZERO),
+        ] {
             let index = self.category_named(name);
-            add(&mut self.categories[index].figures, sum(ranges));
+            self.categories[index].figures.add_resident(Some(resident), files);
+        }
+        if self.is_resident_known() {
+            for category in &self.categories {
+                self.total.add_resident(category.figures.resident, category.figures.resident_files);
+            }
         }
     }
 
     fn gap_of_residency(&mut self, reason: String, remedy: String) {
         self.gaps.push(Gap::new(Source::Pagemap, reason, "resident sizes are missing").remedy(remedy));
     }
-}
-
-fn add(figures: &mut Figures, bytes: Bytes) {
-    figures.resident = Some(figures.resident.unwrap_or_default() + bytes);
 }
 
 fn total(ranges: &[AddressRange]) -> Bytes {

@@ -3,6 +3,7 @@
 //! ```text
 //! entry     = a site; and for each caller, what isn't known to belong to one of its sites (under its short stack)
 //! Σ entries = the books' total, in each column of one moment; Σ entries of a category = that category
+//! held      = live + resident without files: lines are ordered by it, never by what is only committed
 //! ```
 //! Memory without a stack (thread stacks, libraries, Plimsoll's own) is one entry without frames per category. In exact
 //! mode, a site's figures are counted; otherwise `estimate.rs` divides the figures of its caller.
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use plimsoll_segment::vmap::VmaMap;
 use plimsoll_segment::{CALLER_SITE, CallerFacts};
 
-use crate::books::{Books, Figures, Mode};
+use crate::books::{Books, Category, Figures, Mode};
 use crate::segment::Segment;
 use crate::symbols::Symbols;
 use plimsoll_facts::units::Bytes;
@@ -43,9 +44,13 @@ pub const RESERVED: usize = 8;
 pub const COMMITTED: usize = 9;
 pub const MAPPED: usize = 10;
 pub const MAPPED_COUNT: usize = 11;
-/// Live and committed bytes without files; lines are ordered by it.
+/// Live blocks, and resident mappings without files. Where the resident part isn't known: live blocks.
 pub const HELD: usize = 12;
-const COLUMNS: usize = 13;
+/// Resident part of the mappings; 0 where it isn't known.
+pub const RESIDENT: usize = 13;
+/// Part of `COMMITTED` that maps files.
+pub const FILES: usize = 14;
+const COLUMNS: usize = 15;
 
 /// The columns in the order of these constants.
 pub fn columns() -> Vec<Column> {
@@ -63,10 +68,13 @@ pub fn columns() -> Vec<Column> {
         Column::bytes("mapped"),
         Column::count("mapped", "call"),
         Column::bytes("held"),
+        Column::bytes("resident"),
+        Column::bytes("mapped_file"),
     ]
 }
 
-/// The figures of an entry with all of [`columns`]. Negative differences, which only two segments can have, are 0.
+/// The figures of an entry with all of [`columns`], without resident bytes: a value of 0 may mean that they are unknown.
+/// Negative differences, which only two segments can have, are 0.
 pub fn figures(values: &[Value]) -> Figures {
     let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
     Figures {
@@ -79,6 +87,7 @@ pub fn figures(values: &[Value]) -> Figures {
         cumulative_count: n(CUMULATIVE_COUNT),
         reserved: Bytes(n(RESERVED)),
         committed: Bytes(n(COMMITTED)),
+        files: Bytes(n(FILES)),
         ..Figures::default()
     }
 }
@@ -110,6 +119,8 @@ const THREADS: usize = 5;
 pub struct Sites {
     pub profile: Profile,
     pub details: HashMap<Entry, Detail>,
+    /// Whether `HELD` has the resident part of all mappings.
+    pub is_resident_known: bool,
 }
 
 /// The samples of one site.
@@ -144,9 +155,13 @@ impl Sites {
             books,
             rows: rows(segment),
             sampled: sampled(segment, now_boottime_ns),
-            mapped: mapped(segment),
+            mapped: mapped(segment, books),
             times: times(segment),
-            out: Sites { profile: Profile::new(columns()), ..Sites::default() },
+            out: Sites {
+                profile: Profile::new(columns()),
+                is_resident_known: books.is_resident_known(),
+                ..Sites::default()
+            },
             names: HashMap::new(),
             by_thread,
             by_slot: HashMap::new(),
@@ -182,7 +197,7 @@ impl Sites {
                 known.clone_from(detail);
             }
         }
-        Sites { profile, details }
+        Sites { profile, details, ..*self }
     }
 }
 
@@ -231,17 +246,23 @@ fn sampled(segment: &Segment, now_ns: u64) -> HashMap<u32, Sampled> {
     by
 }
 
-/// Reserved and committed bytes, and committed bytes without files.
-type Extent = [u64; 3];
+/// The columns of mappings.
+const OF_MAPPINGS: [usize; 5] = [RESERVED, COMMITTED, HELD, RESIDENT, FILES];
+type Extent = [u64; OF_MAPPINGS.len()];
 
 /// Mapped bytes by entry of `callers` and by category. A mapping's category may differ from its caller's (parts of a
 /// native image, whose heap one function maps piece by piece).
-fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
+fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<usize, Extent>> {
     let mut by: HashMap<u32, BTreeMap<usize, Extent>> = HashMap::new();
     let Ok(map) = VmaMap::new(&segment.vmap) else { return by };
-    for vma in map.entries() {
+    let mut beyond_blocks = BeyondBlocks::of(books);
+    // The books have one mapping for each entry of the map.
+    for (vma, mapping) in map.entries().zip(&books.mappings) {
         let attributes = vma.attributes();
         let known = |index: u32| (index != 0 && (index as usize) < segment.callers.len()).then_some(index);
+        let is_file = mapping.is_file();
+        let resident = mapping.resident.unwrap_or_default();
+        let held = beyond_blocks.held(mapping.category, if is_file { Bytes::ZERO } else { resident });
         let Some(by_whom) = known(attributes.commit_caller()).or_else(|| known(attributes.reserve_caller())) else {
             continue;
         };
@@ -250,12 +271,52 @@ fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
         // As in the books: a mapping with a missing category counts in the first one.
         let category = if category < segment.categories.len() { category } else { 0 };
         let of = by.entry(by_whom).or_default().entry(category).or_default();
-        let is_file = crate::books::is_file(attributes.kind(), attributes.prot());
-        for (sum, counts) in of.iter_mut().zip([true, attributes.committed(), attributes.committed() && !is_file]) {
-            *sum = sum.saturating_add(if counts { bytes } else { 0 });
+        let committed = if mapping.committed { bytes } else { 0 };
+        let files = if is_file { committed } else { 0 };
+        for (sum, part) in of.iter_mut().zip([bytes, committed, held.0, resident.0, files]) {
+            *sum = sum.saturating_add(part);
         }
     }
     by
+}
+
+/// The blocks lie in the mappings that malloc made. So these hold only what is beyond the blocks, and each of them has its
+/// share of that, in proportion to its resident bytes. Running sums are rounded, so that the shares add up.
+struct BeyondBlocks {
+    /// Category of malloc's mappings.
+    category: Option<usize>,
+    resident: Bytes,
+    beyond: Bytes,
+    run: Bytes,
+    given: Bytes,
+}
+
+impl BeyondBlocks {
+    fn of(books: &Books) -> BeyondBlocks {
+        let its = books.mappings_of_malloc();
+        let is_its = |category: &Category| its.is_some_and(|its| std::ptr::eq(its, category));
+        let resident = its.map(|its| its.figures.resident.unwrap_or_default() - its.figures.resident_files);
+        let beyond = its.map(|its| books.held_by(its) - its.figures.live);
+        BeyondBlocks {
+            category: books.categories.iter().position(is_its),
+            resident: resident.unwrap_or_default(),
+            beyond: beyond.unwrap_or_default(),
+            run: Bytes::ZERO,
+            given: Bytes::ZERO,
+        }
+    }
+
+    /// What a mapping holds. Every mapping must be passed once.
+    fn held(&mut self, category: usize, resident: Bytes) -> Bytes {
+        if self.category != Some(category) {
+            return resident;
+        }
+        self.run += resident;
+        let until = self.beyond.scaled(self.run.0, self.resident.0);
+        let part = until - self.given;
+        self.given = until;
+        part
+    }
 }
 
 /// Whether every block since the books began could be sampled.
@@ -300,6 +361,9 @@ impl Making<'_> {
         frames.name(symbols);
 
         let mut left: Vec<[i64; COLUMNS]> = books.categories.iter().map(|c| of_figures(&c.figures)).collect();
+        for (left, category) in left.iter_mut().zip(&books.categories) {
+            left[HELD] = i64::try_from(books.held_by(category).0).unwrap_or(i64::MAX);
+        }
         for (index, caller) in books.callers.iter().enumerate() {
             if segment.caller_of(index) != index {
                 continue;
@@ -530,10 +594,9 @@ impl Making<'_> {
                 lines.push((*of, NOTHING));
             }
             for (_, line) in lines.iter_mut().filter(|(c, _)| c == of) {
-                let [reserved, committed, held] = extent.map(Value::exact);
-                line[RESERVED] = line[RESERVED].plus(reserved);
-                line[COMMITTED] = line[COMMITTED].plus(committed);
-                line[HELD] = line[HELD].plus(held);
+                for (column, bytes) in OF_MAPPINGS.into_iter().zip(extent) {
+                    line[column] = line[column].plus(Value::exact(*bytes));
+                }
             }
         }
         lines.retain(|(_, line)| line.iter().any(|v| v.amount != 0));
@@ -598,6 +661,32 @@ fn of_figures(f: &Figures) -> [i64; COLUMNS] {
     out[REQUESTED] = b(f.requested);
     out[RESERVED] = b(f.reserved);
     out[COMMITTED] = b(f.committed);
-    out[HELD] = b(f.size());
+    out[HELD] = b(f.held());
+    out[RESIDENT] = b(f.resident.unwrap_or_default());
+    out[FILES] = b(f.files);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// jemalloc mapped 64 resident MiB in four pieces; 60 MiB of live blocks lie in them.
+    #[test]
+    fn the_mappings_of_malloc_hold_what_is_beyond_its_blocks() {
+        let figures = Figures { committed: Bytes::mib(80), resident: Some(Bytes::mib(64)), ..Figures::default() };
+        let its = Category { name: "jemalloc".into(), figures, ..Category::default() };
+        let mut books = Books { categories: vec![Category::default(), its], ..Books::default() };
+        (books.process.allocator, books.total.live) = ("jemalloc", Bytes::mib(60));
+        let pieces = [Bytes(1), Bytes::mib(32), Bytes::mib(8), Bytes(24 * (1 << 20) - 1)];
+        let mut beyond = BeyondBlocks::of(&books);
+        let held = pieces.map(|piece| beyond.held(1, piece));
+        assert_eq!(held.into_iter().sum::<Bytes>(), Bytes::mib(4), "{held:?}");
+        assert_eq!((held[0], held[1]), (Bytes(0), Bytes::mib(2)));
+        assert_eq!(beyond.held(0, Bytes::mib(5)), Bytes::mib(5), "a mapping of the program");
+        // More blocks than resident pages: the mappings hold nothing besides.
+        books.total.live = Bytes::mib(70);
+        let mut beyond = BeyondBlocks::of(&books);
+        assert_eq!(pieces.map(|piece| beyond.held(1, piece)), [Bytes::ZERO; 4]);
+    }
 }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use plimsoll_segment::rules::{Decision, RuleTarget};
 
-use super::{COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT, REQUESTED, RESERVED, Sites};
+use super::{COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, FILES, LIVE, LIVE_COUNT, REQUESTED, RESERVED, RESIDENT, Sites};
 use crate::books::{Books, Category, Figures, Origin};
 use crate::rules::RuleSet;
 use plimsoll_facts::units::Bytes;
@@ -114,10 +114,13 @@ fn shift(books: &mut Books, from: Option<&str>, to: &str, values: &[Value]) {
         cumulative_count: n(CUMULATIVE_COUNT),
         reserved: Bytes(n(RESERVED)),
         committed: Bytes(n(COMMITTED)),
-        files: Bytes(n(LIVE) + n(COMMITTED)) - Bytes(n(HELD)),
+        files: Bytes(n(FILES)),
         ..Figures::default()
     };
     let Some(from) = books.categories.iter().position(|c| Some(c.name.as_str()) == from) else { return };
+    // A site maps either files or other memory.
+    let resident = books.categories[from].figures.resident.map(|_| Bytes(n(RESIDENT)));
+    let f = Figures { resident, resident_files: resident.unwrap_or_default().min(f.files), ..f };
     let to = books.categories.iter().position(|c| c.name == to).unwrap_or_else(|| {
         books.categories.push(Category { name: to.into(), kind: Origin::Rule, ..Category::default() });
         books.categories.len() - 1
@@ -131,6 +134,8 @@ fn shift(books: &mut Books, from: Option<&str>, to: &str, values: &[Value]) {
     of.reserved -= f.reserved;
     of.committed -= f.committed;
     of.files -= f.files;
+    of.resident = of.resident.map(|bytes| bytes - f.resident.unwrap_or_default());
+    of.resident_files -= f.resident_files;
     let of = &mut books.categories[to].figures;
     of.add(&f);
     if of.peak < of.live {

@@ -80,6 +80,10 @@ impl Section {
     pub const fn capacity(self) -> usize {
         SIZES[self as usize].1
     }
+    /// Bytes of all entries.
+    pub const fn bytes(self) -> usize {
+        self.capacity() * self.entry_bytes()
+    }
     /// Offset of the first entry in the file; sections start on a page.
     pub const fn offset(self) -> usize {
         let mut at = HEADER_BYTES;

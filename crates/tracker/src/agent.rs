@@ -10,7 +10,7 @@
 //! | segment and tables; or new books in those of the last attach | no segment is published: the hooks pass through |
 //! | import tables of all objects | a call goes through the hook or not, and is booked in neither case |
 //! | the segment is published | from this store on every call is booked: no block is booked by a hook and freed past one |
-//! | mappings from before | under the map's lock, so that a mapping made meanwhile is neither missed nor doubled |
+//! | mappings from before | under the map's lock: a call that is booked is neither missed nor doubled; others: `take_in` |
 //!
 //! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads may be in
 //! hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and a hook that finds no

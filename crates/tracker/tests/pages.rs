@@ -5,12 +5,12 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use plimsoll_tracker::sys::os::{populate, touch};
+use plimsoll_tracker::sys::os::{make_page_writable, populate};
 
 const PAGE: usize = 4096;
 
 fn touch_all(p: usize, bytes: usize) -> bool {
-    (p..p + bytes).step_by(PAGE).all(touch)
+    (p..p + bytes).step_by(PAGE).all(make_page_writable)
 }
 
 /// Four pages are mapped of a file that has three: content, then two that are a hole.

@@ -112,7 +112,7 @@ fn become_child() {
     if inherited == 0 {
         books::leave_after_fork();
         // SAFETY: nobody books there any more: the base was wiped. free and malloc still read rows there.
-        unsafe { windows::blank(Segment::at(parent)) };
+        unsafe { windows::replace_with_zeros(Segment::at(parent)) };
         return;
     }
     // SAFETY: the copy that `prepare_child` took.
@@ -121,7 +121,7 @@ fn become_child() {
     inherited.follow(unsafe { Segment::at(parent) }, slot());
     // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's end.
     // SAFETY: as above.
-    if !unsafe { windows::blank(Segment::at(parent)) } {
+    if !unsafe { windows::replace_with_zeros(Segment::at(parent)) } {
         books::leave_after_fork();
         return inherited.give_back();
     }
@@ -204,7 +204,7 @@ fn make(mut inherited: Inherited) {
         }
         // SAFETY: nobody books there. The mapping that failed may have left a hole.
         None => unsafe {
-            windows::blank(Segment::at(base));
+            windows::replace_with_zeros(Segment::at(base));
         },
     }
     inherited.give_back();

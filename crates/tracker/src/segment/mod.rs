@@ -278,18 +278,18 @@ impl Segment {
         let used = &self.section(s).used;
         let claim = |used: u64| {
             let end = usize::try_from(used).ok()?.checked_add(bytes)?;
-            (end <= s.capacity() && self.grow(s, end)).then_some(end as u64)
+            (end <= s.bytes() && self.grow(s, end)).then_some(end as u64)
         };
         used.fetch_update(AcqRel, Acquire, claim).ok().map(|at| at as u32)
     }
 
     /// Writes text into the names section.
     pub fn set_names(self, at: u32, text: &[u8]) {
-        debug_assert!(at as usize + text.len() <= self.populated_of(Section::Names));
+        debug_assert!(at as usize + text.len() <= self.populated_of(Section::Names).0);
         // SAFETY: what is populated is mapped, and bytes of it are only ever touched as atomics or read as words.
         let names = unsafe {
             let first = (self.0 + Section::Names.offset()) as *const AtomicU8;
-            core::slice::from_raw_parts(first, self.populated_of(Section::Names))
+            core::slice::from_raw_parts(first, self.populated_of(Section::Names).0)
         };
         for (to, b) in names.iter().skip(at as usize).zip(text) {
             to.store(*b, Relaxed);
@@ -299,7 +299,7 @@ impl Segment {
     /// So many bytes of the names section; `None` if it has fewer.
     #[inline]
     pub fn names(self, at: usize, bytes: usize) -> Option<*const u8> {
-        let is_there = at + bytes <= self.populated_of(Section::Names);
+        let is_there = at + bytes <= self.populated_of(Section::Names).0;
         is_there.then_some((self.0 + Section::Names.offset() + at) as *const u8)
     }
 
@@ -310,16 +310,17 @@ impl Segment {
         if bytes <= have {
             return true;
         }
-        let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
+        let limit = s.bytes().next_multiple_of(plimsoll_segment::PAGE);
         let Some(growing) = Growing::begin() else {
             self.count(Counter::grow_failures, 1);
             return false;
         };
         // A quarter at a time: small programs pay little, and large books grow seldom. If that much is refused, one page may be granted.
         let steps = [(bytes + have / 4).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
-        let back =
-            |upto: usize| growing.widen(self, s, upto, upto) && os::back(self.0 + s.offset() + have, upto - have);
-        let Some(upto) = steps.into_iter().map(|upto| upto.min(limit)).find(|upto| back(*upto)) else {
+        let make = |upto: usize| {
+            growing.widen(self, s, upto, upto) && os::make_writable(self.0 + s.offset() + have, upto - have)
+        };
+        let Some(upto) = steps.into_iter().map(|upto| upto.min(limit)).find(|upto| make(*upto)) else {
             self.count(Counter::grow_failures, 1);
             return false;
         };
@@ -334,7 +335,7 @@ impl Segment {
     pub fn grow_ahead(self) {
         const LEAST: usize = 64 << 10;
         for s in plimsoll_segment::ALL_SECTIONS {
-            let (used, limit) = (self.used(s) * s.entry_bytes(), s.capacity() * s.entry_bytes());
+            let (used, limit) = (self.used(s) * s.entry_bytes(), s.bytes());
             let unused = used == 0 && matches!(s, Section::Methods | Section::Names);
             if s.offset() >= Section::Categories.offset() && !unused {
                 self.grow(s, (used + used.max(LEAST)).min(limit));
@@ -344,7 +345,7 @@ impl Segment {
 
     /// Populates the pages that exist from the start; false if the file system is full.
     pub fn populate_start(self) -> bool {
-        os::back(self.0, Section::Categories.offset())
+        os::make_writable(self.0, Section::Categories.offset())
     }
 
     /// Notes how much of each section is populated: nothing in a new segment, in a fork child what was written.
@@ -356,7 +357,7 @@ impl Segment {
 
     /// Unmaps the part of each section that isn't populated.
     pub fn cut(self) {
-        windows::cut(self, |s| self.populated_of(s));
+        windows::cut(self, |s| self.populated_of(s).0);
     }
 
     /// What is mapped of a section as words, the last of which may reach into what lies behind it on its page.
@@ -366,13 +367,10 @@ impl Segment {
         unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, windows::mapped(s) / 8) }
     }
 
-    /// How much of a section is safe to write.
-    pub fn populated_of(self, s: Section) -> usize {
-        POPULATED[s as usize].load(Relaxed).max(if s.offset() < Section::Categories.offset() {
-            s.capacity()
-        } else {
-            0
-        })
+    /// How much of a section is safe to write. The sections before the categories exist whole from the start.
+    pub fn populated_of(self, s: Section) -> SectionBytes {
+        let is_whole = s.offset() < Section::Categories.offset();
+        SectionBytes(POPULATED[s as usize].load(Relaxed).max(if is_whole { s.bytes() } else { 0 }))
     }
 
     /// Bytes of the file that were populated.
@@ -391,15 +389,30 @@ impl Segment {
     }
 }
 
+/// The beginning of a section, in bytes; a section's capacity is in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionBytes(pub usize);
+
 /// Offset in the segment of a row.
 pub const fn row_offset(row: u32) -> u32 {
     (Section::Rows.offset() + row as usize * Row::BYTES) as u32
 }
-const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
+const _: () = assert!(Section::Rows.offset() + Section::Rows.bytes() < u32::MAX as usize);
 
 /// Copies text into a NUL-padded field, cut at its end.
 pub fn set_text(field: &[core::sync::atomic::AtomicU8], text: &[u8]) {
     for (i, cell) in field.iter().enumerate() {
         cell.store(if i + 1 < field.len() { text.get(i).copied().unwrap_or(0) } else { 0 }, Relaxed);
     }
+}
+
+#[cfg(test)]
+#[test]
+fn what_is_populated_is_counted_in_bytes() {
+    // SAFETY: nothing at the address is touched.
+    let segment = unsafe { Segment::at(0) };
+    let is_whole = |s: &Section| s.offset() < Section::Categories.offset();
+    let (whole, later): (Vec<_>, Vec<_>) = plimsoll_segment::ALL_SECTIONS.into_iter().partition(is_whole);
+    assert!(whole.iter().all(|s| segment.populated_of(*s) == SectionBytes(s.bytes())) && !whole.is_empty());
+    assert!(later.iter().all(|s| segment.populated_of(*s) == SectionBytes(0)) && !later.is_empty());
 }

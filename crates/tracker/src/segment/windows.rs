@@ -81,7 +81,7 @@ const TURNS: usize = 1 << 16;
 
 /// Bytes of a section, in whole pages.
 const fn length(s: Section) -> usize {
-    (s.capacity() * s.entry_bytes()).next_multiple_of(PAGE)
+    s.bytes().next_multiple_of(PAGE)
 }
 
 /// How much of a section is mapped.
@@ -100,10 +100,11 @@ pub fn map(fd: Fd) -> Option<Segment> {
     adopt(&WHOLE);
     if !os::is_tight() {
         // SAFETY: a fresh mapping of FILE_BYTES.
-        return os::map_file(fd, 0, FILE_BYTES, os::far(), false).map(|p| unsafe { Segment::at(p as usize) });
+        return os::map_file(fd, 0, FILE_BYTES, os::choose_segment_address(), false)
+            .map(|p| unsafe { Segment::at(p as usize) });
     }
     // The program may have a mapping there.
-    (0..TRIES).find_map(|_| map_windows(fd, os::far()))
+    (0..TRIES).find_map(|_| map_windows(fd, os::choose_segment_address()))
 }
 
 fn map_windows(fd: Fd, base: usize) -> Option<Segment> {
@@ -207,9 +208,9 @@ pub unsafe fn unmap(segment: Segment) {
 ///
 /// # Safety
 /// Nobody needs what is there.
-pub unsafe fn blank(segment: Segment) -> bool {
+pub unsafe fn replace_with_zeros(segment: Segment) -> bool {
     // SAFETY: the caller's contract.
-    ranges(segment, &current()).all(|(start, bytes)| unsafe { os::blank(start as *mut u8, bytes) })
+    ranges(segment, &current()).all(|(start, bytes)| unsafe { os::replace_with_zeros(start as *mut u8, bytes) })
 }
 
 /// Proof that no window is cut, while [`GATE`] has this count of forks.

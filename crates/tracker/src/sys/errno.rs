@@ -3,6 +3,8 @@
 
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
+pub const ESRCH: i32 = 3;
+pub const EINTR: i32 = 4;
 pub const E2BIG: i32 = 7;
 pub const EINVAL: i32 = 22;
 pub const EEXIST: i32 = 17;

@@ -148,14 +148,14 @@ pub fn reserved_bytes() -> usize {
 /// Allocates zeroed private memory, aligned to a cache line. It is never freed. `None`: no memory.
 pub fn private(bytes: usize) -> Option<*mut u8> {
     let bytes = bytes.next_multiple_of(64);
-    if is_tight() && bytes > SMALL_POOL / 2 { apart(bytes, Purpose::Pool) } else { piece(bytes) }
+    if is_tight() && bytes > SMALL_POOL / 2 { map_listed(bytes, Purpose::Pool) } else { piece(bytes) }
 }
 
 /// The same for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of the side
 /// table are listed even inside a pool, because they are the cost of the program's blocks.
 pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     if bytes > POOL / 2 {
-        return apart(bytes, purpose);
+        return map_listed(bytes, purpose);
     }
     let start = private(bytes)?;
     if purpose == Purpose::SideTable
@@ -168,7 +168,7 @@ pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
 }
 
 /// A mapping of its own.
-fn apart(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
+fn map_listed(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     let node = piece(size_of::<Node>())?.cast::<Node>();
     let start = reserve(bytes)?;
     // SAFETY: a piece for this node alone.
@@ -301,7 +301,7 @@ pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
 /// Chooses an address for a segment, a different one each time. The range of 4 TiB lies far below the kernel's own choices
 /// and above programs: the kernel fills gaps from the top down, so it would fill the gaps of a segment that was mapped among
 /// its own choices. The start follows from address space randomisation; the steps are larger than a segment.
-pub fn far() -> usize {
+pub fn choose_segment_address() -> usize {
     const STEP: usize = 256 << 20;
     const _: () = assert!(FILE_BYTES <= STEP);
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -377,7 +377,7 @@ pub unsafe fn unmap(p: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// The range is ours.
-pub unsafe fn blank(p: *mut u8, bytes: usize) -> bool {
+pub unsafe fn replace_with_zeros(p: *mut u8, bytes: usize) -> bool {
     let flags = MAP_PRIVATE | MAP_ANON_NORESERVE | MAP_FIXED;
     // SAFETY: the caller's contract.
     unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) }.is_ok()
@@ -427,7 +427,7 @@ pub fn started() {
 /// So once the program's own code runs, the pages are read through rt_sigprocmask, which most sandboxes allow. On tmpfs that
 /// read allocates the page (mm/shmem.c, `SGP_CACHE`), and fails if the file system is full. A sandbox that refuses
 /// rt_sigprocmask with this `how` (Tor's) may allow madvise.
-pub fn back(p: usize, bytes: usize) -> bool {
+pub fn make_writable(p: usize, bytes: usize) -> bool {
     if !STARTED.load(Relaxed) || !ON_TMPFS.load(Relaxed) {
         return populate(p, bytes);
     }
@@ -443,9 +443,9 @@ pub fn back(p: usize, bytes: usize) -> bool {
     true
 }
 
-/// Whether [`back`] could get pages with this filter in force too.
+/// Whether [`make_writable`] could get pages with this filter in force too.
 pub fn grows_under(filter: Filter) -> bool {
-    let (probe_arguments, populate_arguments) = (question(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
+    let (probe_arguments, populate_arguments) = (mask_arguments(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
     let populates = if WITHOUT_POPULATE.load(Relaxed) {
         filter.permits(nr::FUTEX, &unchanged(0))
     } else {
@@ -458,7 +458,7 @@ pub fn grows_under(filter: Filter) -> bool {
 static WITHOUT_POPULATE: AtomicBool = AtomicBool::new(false);
 
 /// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and not a
-/// SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`touch`]).
+/// SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`make_page_writable`]).
 pub fn populate(p: usize, bytes: usize) -> bool {
     if !WITHOUT_POPULATE.load(Relaxed) {
         // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
@@ -467,7 +467,7 @@ pub fn populate(p: usize, bytes: usize) -> bool {
             result => return result.is_ok(),
         }
     }
-    (p..p + bytes).step_by(4096).all(touch)
+    (p..p + bytes).step_by(4096).all(make_page_writable)
 }
 
 /// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the page isn't
@@ -475,7 +475,7 @@ pub fn populate(p: usize, bytes: usize) -> bool {
 ///
 /// FUTEX_WAKE_OP changes a word atomically, and resolves the fault of that store itself (kernel/futex, `futex_wake_op`,
 /// `fault_in_user_writeable`): where a store of the program's would be a SIGBUS, the call fails with EFAULT.
-pub fn touch(p: usize) -> bool {
+pub fn make_page_writable(p: usize) -> bool {
     // SAFETY: adds 0, and wakes nobody.
     unsafe { syscall(nr::FUTEX, unchanged(p)) }.is_ok()
 }
@@ -515,10 +515,10 @@ pub fn readable(p: usize) -> bool {
 /// The kernel's answer to the call that [`readable`] makes. Anything but EINVAL and EFAULT comes from a filter.
 pub fn probe(p: usize) -> Result<usize, i32> {
     // SAFETY: `how` is invalid on purpose: the mask stays as it is.
-    unsafe { syscall(nr::RT_SIGPROCMASK, question(p)) }
+    unsafe { syscall(nr::RT_SIGPROCMASK, mask_arguments(p)) }
 }
 
-fn question(p: usize) -> [usize; 6] {
+fn mask_arguments(p: usize) -> [usize; 6] {
     [usize::MAX, p, 0, 8, 0, 0]
 }
 
@@ -582,14 +582,13 @@ simple! {
 pub fn process_exists(pid: u32) -> bool {
     // SAFETY: signal 0 is never delivered.
     let r = unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) };
-    r != Err(3)
+    r != Err(errno::ESRCH)
 }
 
 /// Whether this process has no thread with this id. False if a filter refuses the query.
 pub fn is_thread_gone(tid: u32) -> bool {
-    const ESRCH: i32 = 3;
     // SAFETY: signal 0 is never delivered.
-    unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) == Err(ESRCH) }
+    unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) == Err(errno::ESRCH) }
 }
 
 /// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None` where the kernel has none.
@@ -854,7 +853,7 @@ pub fn each_line(path: &core::ffi::CStr, mut visit: impl FnMut(&[u8])) {
         // SAFETY: the free tail of the buffer.
         match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
             Ok(k) if k > 0 => n += k,
-            Err(4) => continue,
+            Err(errno::EINTR) => continue,
             _ => break,
         }
         let mut at = 0;
@@ -874,7 +873,7 @@ pub fn write_all(fd: Fd, mut bytes: &[u8]) -> bool {
         // SAFETY: reads the slice.
         match unsafe { syscall(nr::WRITE, [fd.0, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
             Ok(n) if n > 0 => bytes = &bytes[n..],
-            Err(4) => continue,
+            Err(errno::EINTR) => continue,
             _ => return false,
         }
     }

@@ -27,8 +27,13 @@ pub fn forget(segment: Segment) {
 }
 
 /// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main stack and
-/// the tracker's own. Bookings of other threads wait for the lock meanwhile. A mapping call that is inside the kernel at this
-/// moment may be missing.
+/// the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel changes its list while it is read,
+/// so two kinds of calls make the books differ from it until the same addresses are mapped or unmapped again:
+///
+/// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read: missing.
+/// - A munmap is booked (or entered the kernel before), and takes effect after its addresses were read: its mapping stays.
+///
+/// A reader finds nothing resident at addresses that are gone, and `explain` begins with smaps.
 pub fn take_in(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);

@@ -41,7 +41,7 @@
 use super::sync::Cell;
 use super::turns::{Next, Slot, Turns};
 use crate::account::vmas::{Change, Delta, Placement, Remap, VmaBook};
-use crate::segment::{Segment, slots};
+use crate::segment::{SectionBytes, Segment, slots};
 use crate::stack::read::return_address;
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
@@ -568,9 +568,9 @@ impl Held {
     fn reread(&mut self) {
         self.segment.count(Counter::faults, 1);
         WRITING.store(false, Relaxed);
-        let populated = self.segment.populated_of(Section::Vmap);
+        let SectionBytes(populated) = self.segment.populated_of(Section::Vmap);
         // SAFETY: the lock is held, no frame is in the map, and the region is the segment's.
-        unsafe { *BOOK.0.get() = Book::resume(region(self.segment), Section::Vmap.capacity(), populated, grow) };
+        unsafe { *BOOK.0.get() = Book::resume(region(self.segment), Section::Vmap.bytes(), populated, grow) };
     }
 
     /// Books an operation of any kind. Code that knows the kind calls its function directly.
@@ -820,11 +820,11 @@ pub fn leave_after_fork() -> AfterFork {
 }
 
 /// In the child: continues the map in the child's segment, of which `populated` bytes are safe to write.
-pub fn resume_after_fork(child: Segment, in_map: bool, populated: usize) {
+pub fn resume_after_fork(child: Segment, in_map: bool, populated: SectionBytes) {
     let region = region(child);
     if !in_map {
         // SAFETY: one thread, none of whose frames is in the map; the copy of a whole map.
-        unsafe { *BOOK.0.get() = Book::resume(region, Section::Vmap.capacity(), populated, grow) };
+        unsafe { *BOOK.0.get() = Book::resume(region, Section::Vmap.bytes(), populated.0, grow) };
     }
 }
 

@@ -338,6 +338,9 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
                 libc::close(failure[0]);
                 if n == size_of::<i32>() as isize {
                     libc::waitpid(pid, std::ptr::null_mut(), 0);
+                    if old_chld != libc::SIG_ERR {
+                        libc::signal(libc::SIGCHLD, old_chld);
+                    }
                     libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
                     return Err(io::Error::from_raw_os_error(code));
                 }
@@ -571,4 +574,25 @@ pub fn kernel() -> Option<(u32, u32, String)> {
 /// Joins the values with colons.
 pub fn joined(parts: &[&OsStr]) -> OsString {
     OsString::from_vec(parts.iter().map(|p| p.as_bytes()).collect::<Vec<_>>().join(&b':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_process::foreign::NAMES;
+
+    /// `run` execs the program in its own place where it can't be tracked: the program inherits the disposition.
+    #[test]
+    fn a_failed_exec_leaves_the_disposition_of_sigchld_as_it_was() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let ours = nothing as *const () as libc::sighandler_t;
+        let image = Image::new(Path::new("/nowhere/program"), &["program".into()], &[], Deadline::after(NAMES));
+        let image = image.expect("a path and arguments without NUL");
+        // SAFETY: the handler does nothing.
+        let before = unsafe { libc::signal(libc::SIGCHLD, ours) };
+        let error = spawn(&image).err().map(|error| error.kind());
+        // SAFETY: the disposition that the first call returned.
+        let left = unsafe { libc::signal(libc::SIGCHLD, before) };
+        assert_eq!((error, left), (Some(io::ErrorKind::NotFound), ours));
+    }
 }

@@ -36,13 +36,7 @@ impl Group {
         let directory = parent.directory.join(format!("plimsoll-try-{}-{number}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
         let group = Group { directory };
-        let done = match parent.version {
-            CgroupVersion::V1 => group.limit_by("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit),
-            CgroupVersion::V2 => {
-                group.limit_by("memory.max", "memory.swap.max", 0).and_then(|()| group.set("memory.max", limit))
-            }
-        };
-        match done {
+        match group.limit(parent.version, limit) {
             Ok(()) => Ok(group),
             Err(error) => {
                 let text = format!("{} has no memory limit of its own: {error}", group.directory.display());
@@ -52,15 +46,15 @@ impl Group {
         }
     }
 
-    /// Version 1: sets the limit, then that of memory and swap together. Version 2: only forbids swap; the caller sets
-    /// memory.max. A kernel without swap accounting lacks the file of swap.
-    fn limit_by(&self, memory: &str, swap: &str, bytes: u64) -> io::Result<()> {
-        if memory == "memory.max" {
-            // Version 2 counts swap separately from memory.
-            return if self.directory.join(swap).exists() { self.set(swap, 0) } else { Ok(()) };
-        }
+    /// Sets the limit of memory, then that of swap: version 1 counts memory and swap together, and the limit of both can't
+    /// be below that of memory; version 2 counts swap separately. A kernel without swap accounting lacks the file of swap.
+    fn limit(&self, version: CgroupVersion, bytes: u64) -> io::Result<()> {
+        let (memory, swap, swap_bytes) = match version {
+            CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", bytes),
+            CgroupVersion::V2 => ("memory.max", "memory.swap.max", 0),
+        };
         self.set(memory, bytes)?;
-        if self.directory.join(swap).exists() { self.set(swap, bytes) } else { Ok(()) }
+        if self.directory.join(swap).exists() { self.set(swap, swap_bytes) } else { Ok(()) }
     }
 
     fn set(&self, file: &str, value: u64) -> io::Result<()> {
@@ -107,4 +101,34 @@ impl Drop for Visit<'_> {
 
 fn enter(directory: &Path) -> io::Result<()> {
     fs::write(directory.join("cgroup.procs"), std::process::id().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files of a cgroup as the kernel shows them: swap can't widen the limit, with either version.
+    #[test]
+    fn the_limit_of_each_version() {
+        const V1: [&str; 2] = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+        const V2: [&str; 2] = ["memory.max", "memory.swap.max"];
+        let cases = [
+            (CgroupVersion::V1, &V1[..], &["4096", "4096"][..]),
+            (CgroupVersion::V2, &V2[..], &["4096", "0"][..]),
+            // Without swap accounting.
+            (CgroupVersion::V1, &V1[..1], &["4096"][..]),
+            (CgroupVersion::V2, &V2[..1], &["4096"][..]),
+        ];
+        for (number, (version, files, expected)) in cases.into_iter().enumerate() {
+            let directory = std::env::temp_dir().join(format!("plimsoll-group-{}-{number}", std::process::id()));
+            fs::create_dir(&directory).expect("a new directory");
+            files.iter().for_each(|file| fs::write(directory.join(file), "max").expect("a file"));
+            Group::existing(directory.clone()).limit(version, 4096).expect("files that can be written");
+            let is = files.iter().map(|file| fs::read_to_string(directory.join(file)).expect("a file"));
+            assert_eq!(is.collect::<Vec<_>>(), expected, "{version:?}");
+            let made = fs::read_dir(&directory).expect("the directory").count();
+            assert_eq!(made, files.len(), "no other file is written");
+            fs::remove_dir_all(&directory).expect("it can be removed");
+        }
+    }
 }

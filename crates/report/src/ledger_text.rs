@@ -13,7 +13,7 @@ use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::palette;
-use crate::words::{count, cut, duration, printable};
+use crate::words::{self, count, cut, duration, printable};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -103,9 +103,9 @@ impl<W: Write> Page<'_, W> {
             facts.push("stopped".to_owned());
         }
         let facts = facts.join("   ");
-        let columns = self.style.width.saturating_sub(facts.chars().count() + 3);
+        let columns = self.style.width.saturating_sub(words::columns(&facts) + 3);
         // The end of a command says what it does: if little of it would fit, the facts get a row of their own.
-        if columns >= COMMAND || command.chars().count() <= columns {
+        if columns >= COMMAND || words::columns(&command) <= columns {
             writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, columns)))?;
         } else {
             writeln!(
@@ -228,7 +228,7 @@ impl<W: Write> Page<'_, W> {
         let names: Vec<String> =
             parts.iter().take(3).map(|(name, bytes)| format!("{} {bytes}", cut(name, 32))).collect();
         let (row, names) = (row("of which unexplained", unexplained), names.join(", "));
-        if row.chars().count() + 2 + names.chars().count() <= self.style.width {
+        if words::columns(&row) + 2 + words::columns(&names) <= self.style.width {
             writeln!(self.out, "{}", format!("{row}  {}", self.ink(Ink::Dim, &names)).trim_end())?;
         } else {
             writeln!(self.out, "{row}")?;
@@ -251,7 +251,7 @@ impl<W: Write> Page<'_, W> {
         let (column, columns) = if columns < NOTE { (8, self.style.width - 8) } else { (column, columns) };
         let mut notes = wrapped(&self.note(line), columns).into_iter();
         let beside = if column == 8 { String::new() } else { notes.next().unwrap_or_default() };
-        let pad = if beside.is_empty() { 0 } else { self.bar_width() - bar.chars().count() + 2 };
+        let pad = if beside.is_empty() { 0 } else { self.bar_width() - words::columns(&bar) + 2 };
         let text = format!("    {:<w$}{:>10}  ", line.name, line.resident.to_string(), w = NAME);
         let text = if bar.is_empty() && beside.is_empty() { text.trim_end() } else { &text };
         let bar = self.ink(Ink::Group(line.id.group()), &bar);
@@ -618,7 +618,7 @@ fn mark(verdict: &Verdict) -> (&'static str, Ink) {
 }
 
 fn mark_width(verdict: &Verdict) -> usize {
-    mark(verdict).0.chars().count()
+    words::columns(mark(verdict).0)
 }
 
 /// The command of the process. For a JVM, the part that names the Java program comes first.
@@ -691,7 +691,7 @@ pub fn runtime(snapshot: &Snapshot) -> Option<String> {
 /// The end of a path says more than its beginning.
 fn short(child: &Line, width: usize) -> String {
     let name = printable(&child.name);
-    let length = name.chars().count();
+    let length = words::columns(&name);
     match length <= width {
         true => name,
         false => std::iter::once('…').chain(name.chars().skip(length + 1 - width)).collect(),
@@ -714,7 +714,7 @@ fn spread(facts: &str, width: usize) -> String {
     let mut column = 0;
     let mut out = String::new();
     for fact in facts.split("   ") {
-        let length = fact.chars().count();
+        let length = words::columns(fact);
         let (gap, at) = match column {
             0 => ("", 0),
             n if n + 3 + length > width => ("\n", 0),
@@ -732,7 +732,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     for word in text.split(' ') {
         let full =
-            rows.last().is_some_and(|row| !row.is_empty() && row.chars().count() + 1 + word.chars().count() > width);
+            rows.last().is_some_and(|row| !row.is_empty() && words::columns(row) + 1 + words::columns(word) > width);
         if full {
             rows.push(String::new());
         }
@@ -763,4 +763,17 @@ fn opened_heap(heap: &OpenedHeap) -> String {
 
 fn is_part_of(heap: &OpenedHeap, child: &str) -> bool {
     HeapPart::ALL.into_iter().any(|part| child == child_of_heap(heap.kind, part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    /// A row of wide characters is as wide as the screen, not twice as wide.
+    #[test]
+    fn rows_are_filled_by_columns() {
+        assert_eq!(wrapped("日本 語語 ab", 5), ["日本", "語語", "ab"]);
+        assert_eq!(wrapped("ab cd ef", 5), ["ab cd", "ef"]);
+        assert_eq!(wrapped("e\u{301}e\u{301} o\u{308}o\u{308}", 5), ["e\u{301}e\u{301} o\u{308}o\u{308}"]);
+    }
 }

@@ -8,7 +8,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
 use plimsoll_tracked::segment::Life;
 
-use crate::words::{count, counted, cut, duration, moment_text, printable};
+use crate::words::{count, counted, cut, duration, moment_text, padded, printable};
 
 /// What one line of the table stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,8 +186,8 @@ fn worth_a_line<'b>(order: Vec<&'b Category>, books: &Books, held: Bytes) -> (Ve
 fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: Option<f64>, resident: bool) -> io::Result<()> {
     write!(
         out,
-        "{:NAME$} {:>9} {:>6} {:>12} {:>9} {:>10} {:>10}",
-        cut(name, NAME),
+        "{} {:>9} {:>6} {:>12} {:>9} {:>10} {:>10}",
+        padded(name, NAME),
         if f.fault { FAULT.into() } else { dash(f.live) },
         share.map_or("-".into(), |share| format!("{share:.1}%")),
         if f.live_count == 0 || f.fault { "-".into() } else { count(f.live_count) },

@@ -1,6 +1,7 @@
 //! Formats figures and foreign text: counts with separators, moments, and names that cannot move the cursor.
 
 pub use plimsoll_facts::units::{count, counted};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Text of a target (command, path, symbol, thread name) made safe for a terminal: control bytes, C1 codes and
 /// bidirectional overrides are escaped. Everything else stays as it is.
@@ -21,13 +22,36 @@ pub(crate) fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The same, cut to `width` characters with an ellipsis.
+/// Columns that the text takes on a terminal: two for a wide character (Chinese, Japanese, Korean), none for a combining mark.
+pub fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// Printable text, cut to `width` columns with an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
     let text = printable(text);
-    match text.chars().count() {
-        n if n <= width => text,
-        _ => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+    if columns(&text) <= width {
+        return text;
     }
+    let (first, _) = split(&text, width.saturating_sub(1));
+    format!("{first}…")
+}
+
+/// The same, filled with spaces up to `width` columns.
+pub fn padded(text: &str, width: usize) -> String {
+    let text = cut(text, width);
+    let spaces = " ".repeat(width.saturating_sub(columns(&text)));
+    text + &spaces
+}
+
+/// The part of the text that fits into `width` columns, and the rest. A combining mark stays with its character.
+pub fn split(text: &str, width: usize) -> (&str, &str) {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        used += c.width().unwrap_or(0);
+        used > width
+    });
+    text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
 /// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.
@@ -115,6 +139,22 @@ mod tests {
     #[test]
     fn nothing_that_moves_the_cursor_is_printable() {
         assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c\u{202e}é"), "a\\u{1b}[2Jb\\r\\n\\u{9b}c\\u{202e}é");
+    }
+
+    #[test]
+    fn text_is_cut_by_columns_not_by_characters() {
+        assert_eq!([cut("abcdef", 6), cut("abcdefg", 6)], ["abcdef", "abcde…"]);
+        // Two columns each.
+        assert_eq!([cut("日本語", 6), cut("日本語", 5), cut("日本語", 4)], ["日本語", "日本…", "日…"]);
+        // The accents take no column.
+        let accents = "e\u{301}e\u{301}e\u{301}";
+        assert_eq!([cut(accents, 3), cut(accents, 2)], [accents, "e\u{301}…"]);
+        assert_eq!(
+            [padded("日本", 6), padded("ab", 4), padded(accents, 4)],
+            ["日本  ", "ab  ", &format!("{accents} ")]
+        );
+        assert_eq!([split("日本語", 3), split("", 3), split("abc", 0)], [("日", "本語"), ("", ""), ("", "abc")]);
+        assert_eq!(split(accents, 1), ("e\u{301}", "e\u{301}e\u{301}"));
     }
 
     #[test]

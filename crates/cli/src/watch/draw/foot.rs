@@ -1,5 +1,7 @@
 //! The last row: the keys, or a message.
 
+use plimsoll_report::words;
+
 use super::text::{Canvas, PLAIN};
 use crate::watch::keys;
 use crate::watch::state::State;
@@ -13,7 +15,7 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
     }
     let mut column = 0;
     for (key, meaning) in keys::help(state) {
-        let width = key.chars().count() + 1 + meaning.chars().count();
+        let width = words::columns(key) + 1 + words::columns(meaning);
         if column + width > canvas.width() {
             break;
         }

@@ -50,11 +50,11 @@ fn title(canvas: &mut Canvas<'_>, one: &Watched) {
     parts.extend(facts.is_stopped.then(|| "stopped".to_owned()));
     // The least important facts give way to the command.
     let mut right = parts.join("  ");
-    while parts.len() > 1 && canvas.width().saturating_sub(right.chars().count() + 2) < COMMAND {
+    while parts.len() > 1 && canvas.width().saturating_sub(words::columns(&right) + 2) < COMMAND {
         parts.remove(if parts.len() > 2 { 2 } else { 1 });
         right = parts.join("  ");
     }
-    let columns = canvas.width().saturating_sub(right.chars().count() + 2);
+    let columns = canvas.width().saturating_sub(words::columns(&right) + 2);
     canvas.put(0, 0, columns, &without_folder(&facts.title), canvas.ink.bold());
     let end = canvas.width();
     canvas.put_right(0, end, &right, PLAIN);
@@ -84,7 +84,7 @@ fn memory(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
     };
     let style =
         if matches!(one.trend(&one.rss), Trend::Is(growth) if growth.is_up()) { canvas.ink.up() } else { PLAIN };
-    if column + 2 + trend.chars().count() <= canvas.width() {
+    if column + 2 + words::columns(&trend) <= canvas.width() {
         column = canvas.put(1, column + 2, 30, &trend, style);
     }
     let left = canvas.width().saturating_sub(column + 2);
@@ -121,7 +121,7 @@ fn limit(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
         Some(left) if one.end.is_none() => format!("reached {}", in_time(left)),
         _ => String::new(),
     };
-    let width = canvas.width().saturating_sub(column + 4 + left.chars().count()).min(24);
+    let width = canvas.width().saturating_sub(column + 4 + words::columns(&left)).min(24);
     if width >= 6 {
         let full = bar(limit.counted.0, limit.bytes.0, width);
         let style = canvas.ink.fill(percent);
@@ -174,7 +174,7 @@ fn verdict(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
 fn sentence(canvas: &mut Canvas<'_>, row: u16, most: usize, kind: (&str, Severity, bool), text: &str) -> u16 {
     let (mark, severity, is_unclear) = kind;
     let style = canvas.ink.severity(severity, is_unclear);
-    let column = mark.chars().count() + 1;
+    let column = words::columns(mark) + 1;
     canvas.put(row, 0, column, mark, style);
     let width = canvas.width().saturating_sub(column).max(10);
     let text = printable(text);

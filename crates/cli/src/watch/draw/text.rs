@@ -1,10 +1,9 @@
 //! Text into cells: cut by columns, never beyond the area, and free of control bytes.
 
-use plimsoll_report::words::printable;
+use plimsoll_report::words::{columns, cut};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use unicode_width::UnicodeWidthStr;
 
 use super::ink::Ink;
 
@@ -36,7 +35,7 @@ impl Canvas<'_> {
         if row >= self.area.height || left == 0 {
             return column;
         }
-        let text = fitted(text, left);
+        let text = cut(text, left);
         let (x, y) = (self.area.x + column as u16, self.area.y + row);
         let (end, _) = self.buffer.set_stringn(x, y, text, left, style);
         usize::from(end - self.area.x)
@@ -44,7 +43,7 @@ impl Canvas<'_> {
 
     /// Puts text so that it ends before a column.
     pub fn put_right(&mut self, row: u16, end: usize, text: &str, style: Style) {
-        let width = text.width();
+        let width = columns(text);
         if width <= end {
             self.put(row, end - width, width, text, style);
         }
@@ -56,23 +55,6 @@ impl Canvas<'_> {
             self.buffer.set_style(Rect { y: self.area.y + row, height: 1, ..self.area }, style);
         }
     }
-}
-
-/// Cuts text to `columns` columns; an ellipsis replaces the rest.
-pub fn fitted(text: &str, columns: usize) -> String {
-    let text = printable(text);
-    if text.width() <= columns {
-        return text;
-    }
-    let mut out = String::new();
-    for c in text.chars() {
-        if out.width() + c.to_string().width() + 1 > columns {
-            break;
-        }
-        out.push(c);
-    }
-    out.push('…');
-    out
 }
 
 /// A command without the folder of its program, which says least about it.
@@ -100,16 +82,6 @@ pub fn spark(levels: &[Option<u8>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_fits_its_columns() {
-        assert_eq!(fitted("abcdef", 6), "abcdef");
-        assert_eq!(fitted("abcdefg", 6), "abcde…");
-        // Two columns each.
-        assert_eq!(fitted("日本語", 5), "日本…");
-        assert_eq!(fitted("日本語", 4), "日…");
-        assert_eq!(fitted("a\x1b[2Jb", 20), "a\\u{1b}[2Jb");
-    }
 
     #[test]
     fn only_the_folder_of_the_program_is_left_out() {

@@ -1,6 +1,7 @@
 //! The verdicts in full, as `explain` prints them.
 
 use plimsoll_report::ledger_text::{self, Style};
+use plimsoll_report::words;
 
 use super::text::{Canvas, PLAIN};
 use crate::watch::state::{State, Watched};
@@ -31,9 +32,30 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
 
 /// A line that is wider than the screen, in several rows: a command must be readable to its end.
 fn folded(line: &str, width: usize) -> Vec<String> {
-    let chars: Vec<char> = line.chars().collect();
-    match chars.len() <= width {
-        true => vec![line.to_owned()],
-        false => chars.chunks(width.max(1)).map(|part| part.iter().collect()).collect(),
+    let mut rows = Vec::new();
+    let mut rest = line;
+    // A wide character takes two columns.
+    while words::columns(rest) > width.max(2) {
+        let (row, others) = words::split(rest, width.max(2));
+        rows.push(row.to_owned());
+        rest = others;
+    }
+    rows.push(rest.to_owned());
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn rows_are_as_wide_as_the_screen() {
+        assert_eq!(folded("abcdefgh", 4), ["abcd", "efgh"]);
+        assert_eq!(folded("日本語です", 5), ["日本", "語で", "す"]);
+        assert_eq!(folded("", 4), [""]);
+        assert_eq!(folded("日本", 0), ["日", "本"]);
+        // Accents take no column, so they don't fill a row.
+        let accents = "e\u{301}".repeat(4);
+        assert_eq!(folded(&accents, 4), [accents.as_str()]);
     }
 }

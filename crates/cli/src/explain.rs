@@ -76,8 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // do not suffice.
     let announce = |command: &str| {
         print_message(format_args!(
-            "--maps asks JVM {} for {command}: the JVM keeps 4 to 5 MiB of symbols for good, the first time",
-            pid
+            "--maps sends {command} to the JVM, process {pid}. The first time, that makes the JVM 4 to 5 MiB larger until it ends"
         ));
     };
     let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };

@@ -343,7 +343,7 @@ fn every_view_has_the_same_sum() {
     }
     // One page for everything: live, and of the saved report. Both have the stacks.
     for page in [tracked.report(&["--format", "html"]), report(&saved.display().to_string(), &["--format", "html"])] {
-        assert!(page.contains("Who asked for it") && page.contains("thrower"), "{page}");
+        assert!(page.contains("Memory by call stack") && page.contains("thrower"), "{page}");
     }
     tracked.end();
 }

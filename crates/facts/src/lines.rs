@@ -122,24 +122,9 @@ lines! {
         "Resident pages of glibc's heaps that could not be walked (no permission, or a damaged chain of chunks). In a recording \
          also the growth of the heaps since the last walk; the next walk, seconds later, classifies it."
     OtherAllocator "other-allocator" "other allocator" Allocator
-        "Memory of jemalloc, tcmalloc, mimalloc or musl's malloc, and heaps of languages that don't use malloc. jemalloc's heap \
-         (5.x) has the children `jemalloc: live` (blocks by their size class, thread caches included), `free beside live blocks` \
-         (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
-         `its own records`. tcmalloc's heap (gperftools) has the same children and `free in caches`: free blocks in thread caches \
-         and transfer caches. mimalloc's heap (2.x) has the same children; blocks that another thread has freed and their owner has not \
-         taken back are `free beside live blocks`, and `free pages (released)` includes what was never touched. Go's heap (Go 1.21 and later) has them too: `Go's heap: live` (objects, dead ones included until they are \
-         swept), `free pages (dirty)` (which `debug.FreeOSMemory` gives back), `(muzzy)` (given back and still resident), `free in caches` \
-         (free pages that processors hold), `stacks of goroutines` (and of Go's own threads); one that can't be walked is one child, \
-         `Go's heap`: its arenas of 64 MiB. Heaps of other languages: CPython's pools of small objects (each recognised by its header, with its live \
-         bytes), V8's heap, \
-         of all isolates (workers have one each): `V8: young objects`, `old objects` (with garbage that no collection has found yet), \
-         `large objects`, `code` and `read-only objects`; `free for young objects` (the rest of the young generation's pages: the next \
-         objects go there), or both together as `young objects, and free for them` during a collection and right after it; \
-         `free in old pages`, `its own records` (page headers), and `pages on their way back`. Array buffers and \
-         `Buffer`s are malloc's; the note of its live blocks has their size, from V8's own lists. Memory that Go or an allocator returned by MADV_FREE stays resident until the kernel needs it; the note \
-         has its size. musl's heap (musl 1.2.1 and later) has `musl: live` (blocks by their slots), \
-         `free beside live blocks` and `its own records`. Except for these allocators and heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
-         mappings, so it is estimated."
+        "Heaps that aren't glibc's: of jemalloc, tcmalloc, mimalloc, musl's malloc, Go, V8 and CPython, each divided into live, free \
+         and other parts ([its children](#children-of-other-allocator)). Besides, all unnamed anonymous mappings that no other line \
+         has; these may be the program's own, so the line is estimated."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \
          pools: threads whose names differ only in numbers (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \

@@ -166,7 +166,7 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// Comes first. For each warning: what is wrong, how sure that is, what to type. Without a warning: the state.
+    /// Comes first. For each warning: what is wrong, what the figure is based on, what to run. Without a warning: the state.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
         let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
         let warnings: Vec<&Verdict> = warnings.collect();
@@ -181,14 +181,14 @@ impl<W: Write> Page<'_, W> {
                 let pad = if index == 0 { 2usize.saturating_sub(mark_width(verdict)) } else { 2 };
                 writeln!(self.out, "{mark}{:pad$}{}", "", self.ink(Ink::Bold, row))?;
             }
-            let sure = certainty(self.snapshot, self.ledger, verdict);
-            writeln!(self.out, "    sure  {}", wrapped(&sure, width - 8).join("\n          "))?;
+            let basis = certainty(self.snapshot, self.ledger, verdict);
+            writeln!(self.out, "    basis  {}", wrapped(&basis, width - 9).join("\n           "))?;
             if let Some((remedy, how)) =
                 verdict.remedies.first().and_then(|first| Some((first, first.how.lines().next()?)))
             {
                 let (verb, then) = remedy.verb();
                 let row =
-                    format!("    {verb}  {}   {}", self.ink(Ink::Green, &printable(how)), self.ink(Ink::Dim, then));
+                    format!("    {verb:<5}  {}   {}", self.ink(Ink::Green, &printable(how)), self.ink(Ink::Dim, then));
                 writeln!(self.out, "{}", row.trim_end())?;
             }
         }
@@ -514,7 +514,9 @@ impl<W: Write> Page<'_, W> {
         let symbols_for =
             snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|commands| !commands.is_empty());
         if let Some(commands) = symbols_for {
-            let text = format!("this report asked the VM for {commands}: the VM keeps 4 to 5 MiB of symbols for good");
+            let text = format!(
+                "this report sent {commands} to the VM. The first time, that makes the VM 4 to 5 MiB larger until it ends"
+            );
             self.below(&text, true)?;
         }
         Ok(())

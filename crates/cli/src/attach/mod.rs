@@ -413,9 +413,10 @@ impl Process {
             Err(_) if !self.is_there() => Err(self.unwilling(what, "").into()),
             Err(Mute::Disabled) => Ok(None),
             Err(mute @ Mute::NotAllowed(_)) => {
-                Err(format!("cannot ask process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}").into())
+                Err(format!("cannot send a command to the JVM, process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}")
+                    .into())
             }
-            Err(mute) => Err(format!("cannot ask process {pid}: {mute}").into()),
+            Err(mute) => Err(format!("cannot send a command to the JVM, process {pid}: {mute}").into()),
         }
     }
 

@@ -251,9 +251,11 @@ fn introduce(address: SocketAddr, has_token: bool, listener: &Beside) {
     print_message(format_args!("listening at http://{address}/ ({})", listener.held()));
     if !address.ip().is_loopback() {
         print_message(
-            "other machines can ask, with the token. Nothing is encrypted: use a proxy with TLS outside a trusted network",
+            "other machines can read the pages with the token. Nothing is encrypted: outside a trusted network, put a proxy with TLS in front",
         );
     } else if !has_token {
-        print_message("every user of this machine can ask; with --token-file FILE only those who know the token");
+        print_message(
+            "every user of this machine can read the pages. To admit only those who know a token: --token-file FILE",
+        );
     }
 }

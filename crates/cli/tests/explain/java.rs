@@ -96,7 +96,10 @@ fn explain_leaves_no_symbols_in_a_tracked_vm_and_maps_says_that_it_does() {
 
         let output = run(fixture.pid(), &["--maps", "--format", "json"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(stderr.contains("asks JVM") && stderr.contains("VM.info") && stderr.contains("for good"), "{stderr}");
+        assert!(
+            stderr.contains("--maps sends VM.info to the JVM") && stderr.contains("larger until it ends"),
+            "{stderr}"
+        );
         let explained = Explained(serde_json::from_slice(&output.stdout).expect("JSON"));
         assert_eq!(kept(&explained), serde_json::json!(["VM.info"]));
         let grown = resident(fixture.pid()) - after;

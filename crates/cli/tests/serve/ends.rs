@@ -96,6 +96,6 @@ fn the_first_lines_name_who_may_connect() {
     );
     server.kill(server.child.id(), "-TERM");
     let (_, stderr) = server.ended();
-    assert!(stderr.contains("every user of this machine can ask"), "{stderr}");
+    assert!(stderr.contains("every user of this machine can read the pages"), "{stderr}");
     assert!(stderr.contains(&format!("serving process {} as /shop", subject.pid())), "{stderr}");
 }

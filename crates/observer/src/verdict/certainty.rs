@@ -28,9 +28,9 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         }
         VerdictId::Unclear => "counted; unknown is who holds it, or what it is for".to_owned(),
         id => match id.line().and_then(|line| ledger.line(line)) {
-            Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted".to_owned(),
-            Some(line) => format!("within {}", line.error),
-            None => "counted".to_owned(),
+            Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted, not estimated".to_owned(),
+            Some(line) => format!("correct within {}", line.error),
+            None => "counted, not estimated".to_owned(),
         },
     }
 }

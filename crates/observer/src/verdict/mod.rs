@@ -184,7 +184,7 @@ impl Remedy {
             _ if matches!(word, "RUN" | "ENV") => ("add ", "to the image"),
             _ if word.ends_with(':') => ("set ", "in the manifest"),
             Effort::Code => ("code", ""),
-            _ => ("type", ""),
+            _ => ("run ", ""),
         }
     }
 

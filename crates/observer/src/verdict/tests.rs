@@ -884,13 +884,13 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
 fn the_headline_separates_commands_from_settings() {
     use super::remedy::remedy;
     let verb = |effort, how: &str| remedy(effort, "", how, "").verb().0;
-    assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "type");
+    assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "run ");
     assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
     assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");
     assert_eq!(verb(Effort::Code, "-Dio.netty.eventLoopThreads=4"), "set ");
-    assert_eq!(verb(Effort::Restart, "GODEBUG=gctrace=1 COMMAND"), "type");
+    assert_eq!(verb(Effort::Restart, "GODEBUG=gctrace=1 COMMAND"), "run ");
     assert_eq!(verb(Effort::Deploy, "RUN apt-get install -y libjemalloc2"), "add ");
-    assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "type");
+    assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "run ");
     assert_eq!(verb(Effort::Deploy, "resources: {limits: {memory: 512Mi}}"), "set ");
     assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");
 }

@@ -60,7 +60,7 @@ pub fn add(page: &mut Page, books: &Books, profile: Profile) {
     let columns: Vec<_> =
         COLUMNS.iter().filter(|(at, _)| has(*at)).map(|(at, name)| (*at, (*name).to_owned())).collect();
     if !columns.is_empty() {
-        page.stacks = Some(Stacks { title: "Who asked for it".into(), profile, columns, moments_ms: vec![] });
+        page.stacks = Some(Stacks { title: "Memory by call stack".into(), profile, columns, moments_ms: vec![] });
     }
     let tables = [categories(books), slots(books), modules(books)];
     page.tables.extend(tables.into_iter().filter(|table| !table.rows.is_empty()));

@@ -61,7 +61,7 @@ pub fn add_sites(page: &mut Page, sites: SitesOverTime) {
         remedy: gap.remedy.clone(),
     }));
     page.stacks = Some(Stacks {
-        title: "Who asked for it".into(),
+        title: "Memory by call stack".into(),
         profile: sites.profile,
         columns,
         moments_ms: sites.times_ns.iter().map(|ns| ns / 1_000_000).collect(),

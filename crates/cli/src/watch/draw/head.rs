@@ -141,8 +141,8 @@ fn verdict(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
             return 0;
         }
         let text = match one.trend(&one.rss) {
-            Trend::In(_) => "no verdict yet: it grew, and whether it goes on needs a minute of readings",
-            _ => "no verdict: it holds more than at the baseline, without a clear trend",
+            Trend::In(_) => "no verdict yet: RSS grew; a minute of readings shows whether that goes on",
+            _ => "no verdict: RSS is above the baseline, without a clear trend",
         };
         return sentence(canvas, row, 1, ("?", Severity::Note, true), text);
     };

@@ -63,7 +63,7 @@ fn sites(canvas: &mut Canvas<'_>, one: &Watched) {
         return;
     }
     let grown = one.growing_sites();
-    let rows = title(canvas, Panel::Sites, "they hold more than at the baseline; read every 20 s");
+    let rows = title(canvas, Panel::Sites, "more live bytes than at the baseline; read every 20 s");
     if grown.is_empty() {
         let text = if one.sites.is_empty() { "not read yet" } else { "none has grown beyond its sampling error" };
         canvas.put(1, 0, usize::MAX, text, PLAIN);

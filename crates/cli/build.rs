@@ -11,6 +11,9 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use sha2::{Digest, Sha256};
 
+#[path = "build/commit.rs"]
+mod commit;
+
 fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -24,10 +27,27 @@ fn main() {
     fs::write(out.join("libplimsoll.so.z"), packed.finish().expect("a Vec takes all")).expect("OUT_DIR is writable");
     let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     println!("cargo:rustc-env=PLIMSOLL_TRACKER_SHA256={hash}");
-    // Set by `make dist` only: a build after each commit would be slow.
-    println!("cargo:rerun-if-env-changed=PLIMSOLL_COMMIT");
-    let commit = env::var("PLIMSOLL_COMMIT").map(|commit| format!(" ({commit})")).unwrap_or_default();
+    let commit = commit(&here).filter(|commit| !commit.is_empty());
+    let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
     println!("cargo:rustc-env=PLIMSOLL_VERSION={}{commit}", env!("CARGO_PKG_VERSION"));
+}
+
+/// `make dist` sets the commit, and an empty one means none. `cargo install` takes it from the checkout. Debug builds have none:
+/// a build after each commit would be slow.
+fn commit(here: &Path) -> Option<String> {
+    println!("cargo:rerun-if-env-changed=PLIMSOLL_COMMIT");
+    if let Ok(commit) = env::var("PLIMSOLL_COMMIT") {
+        return Some(commit);
+    }
+    if env::var("PROFILE").as_deref() != Ok("release") {
+        return None;
+    }
+    let found = commit::of(here)?;
+    println!("cargo:rerun-if-changed={}", here.join("..").display());
+    for path in commit::changes_with(here) {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+    Some(found)
 }
 
 fn build(here: &Path, out: &Path) -> PathBuf {

@@ -17,6 +17,9 @@ mod alike;
 mod allocation;
 mod attach;
 mod cache;
+#[cfg(test)]
+#[path = "../build/commit.rs"]
+mod commit;
 mod compare;
 mod confine;
 mod diff;

@@ -22,7 +22,7 @@ pub struct Row {
     pub error: Option<u64>,
 }
 
-const PROCESS: [Measure; 10] = [
+pub(crate) const PROCESS: [Measure; 10] = [
     Measure::Rss,
     Measure::LedgerRss,
     Measure::Charged,

@@ -6,15 +6,20 @@ use std::io::{self, Write};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Growth, History, Measure, VerdictSpan};
 
-use crate::recording::{Row, Section, head, period, sections, severity, shown_spans, signed, what_to_type};
-use crate::words::{count, counted, cut, duration, moment_text, printable};
+use crate::recording::{PROCESS, Row, Section, head, period, sections, severity, shown_spans, signed, what_to_type};
+use crate::words::{columns, count, counted, cut, duration, moment_text, printable};
 
 /// Percent of a line's highest reading from which its error is shown.
 const ROUGH: f64 = 1.0;
 /// Bytes allocated with Unsafe from which a sentence explains them.
 const WORTH_OTHER: Bytes = Bytes::mib(1);
-/// Maximum number of a section's rows on one screen.
+/// Rows and columns of the screen that the report fits on, if the verdicts leave space.
+const SCREEN: usize = 24;
+const WIDTH: usize = 80;
+/// Rows that a section has at least and at most, without its title and the row of the rest.
+const FEWEST: usize = 2;
 const ROWS: usize = 8;
+const TITLE_AND_REST: usize = 2;
 /// Percent of the section's sum from which a row is on the screen. A row that grows by this percentage of RSS an hour is
 /// there too.
 const LEAST: f64 = 1.0;
@@ -32,11 +37,38 @@ pub fn write(out: &mut dyn Write, history: &History, all: bool, file: &str) -> i
     let chunks = counted(history.chunks.len() as u64, "chunk");
     let events = counted(history.counts.values().sum(), "event");
     writeln!(out, "{}   {chunks}{open}, {events}", period(history))?;
-    let over = verdicts(out, history, all, file)?;
+    let mut above = Vec::new();
+    let over = verdicts(&mut above, history, all, file)?;
     let sections = sections(history);
-    let left_out = if all { tables(out, &sections)? } else { screen(out, history, &sections)? };
-    writeln!(out)?;
-    notes(out, history, &sections, all)?;
+    let mut below = Vec::new();
+    notes(&mut below, history, &sections, all)?;
+    gaps(&mut below, history)?;
+    out.write_all(&above)?;
+    // The first two lines, and the last one.
+    let space = SCREEN.saturating_sub(3 + height(&above) + height(&below));
+    let Screen { left_out, is_tight } = match all {
+        true => tables(out, &sections)?,
+        false => screen(out, history, &sections, space)?,
+    };
+    if !is_tight {
+        writeln!(out)?;
+    }
+    out.write_all(&below)?;
+    let mut more = Vec::new();
+    more.extend((left_out > 0).then(|| counted(left_out as u64, "curve")));
+    more.extend((over > 0).then(|| format!("{} that ended earlier", counted(over as u64, "verdict"))));
+    if !more.is_empty() {
+        writeln!(out, "{} more with --all", more.join(" and "))?;
+    }
+    Ok(())
+}
+
+/// Rows that a text takes on the screen.
+fn height(text: &[u8]) -> usize {
+    String::from_utf8_lossy(text).lines().map(|line| columns(line).div_ceil(WIDTH).max(1)).sum()
+}
+
+fn gaps(out: &mut dyn Write, history: &History) -> io::Result<()> {
     for gap in &history.gaps {
         write!(out, "gap: {}; {}", printable(&gap.reason), printable(&gap.effect))?;
         match gap.remedy.as_str() {
@@ -47,24 +79,27 @@ pub fn write(out: &mut dyn Write, history: &History, all: bool, file: &str) -> i
     if history.more_gaps > 0 {
         writeln!(out, "and {} more gaps", count(history.more_gaps))?;
     }
-    let mut more = Vec::new();
-    more.extend((left_out > 0).then(|| counted(left_out as u64, "curve")));
-    more.extend((over > 0).then(|| format!("{} that ended earlier", counted(over as u64, "verdict"))));
-    if !more.is_empty() {
-        writeln!(out, "{} more with --all", more.join(" and "))?;
-    }
     Ok(())
 }
 
-/// Writes the curves that a screen needs. Returns the number of curves left out.
-fn screen(out: &mut dyn Write, history: &History, sections: &[Section]) -> io::Result<usize> {
+/// What was written.
+struct Screen {
+    /// Number of curves left out.
+    left_out: usize,
+    /// There was no space for blank lines.
+    is_tight: bool,
+}
+
+/// Writes the curves that a screen needs, in `space` rows if that is enough for the largest ones. The blank line below them
+/// counts.
+fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: usize) -> io::Result<Screen> {
     let rss = history.rss().and_then(|series| Some(series.figures()?.last)).unwrap_or(0);
     let grows = |row: &Row| row.figures.growth.filter(|growth| is_growth(*growth, rss));
     let has_growth = sections.iter().flat_map(|section| &section.rows).any(|row| row.figures.growth.is_some());
-    let last = if has_growth { "   growth an hour" } else { "" };
-    writeln!(out, "\n{:28} {:>10} {:>10} {:>10}{last}", "", "first", "last", "highest")?;
-    let has_live = history.of(Measure::Live).next().is_some();
-    let mut left_out = 0;
+    let growth = if has_growth { "   growth an hour" } else { "" };
+    writeln!(out, "\n{:28} {:>10} {:>10} {:>10}{growth}", "", "first", "last", "highest")?;
+    let [has_live, has_lines] = [Measure::Live, Measure::Line].map(|measure| history.of(measure).next().is_some());
+    let (mut left_out, mut parts) = (0, Vec::new());
     for section in sections.iter().filter(|section| section.in_text) {
         let rows: Vec<&Row> = section.rows.iter().filter(|row| row.figures.max > 0 || row.figures.peak > 0).collect();
         // Live bytes say more than committed ones; the sums stand in the section of the process.
@@ -72,19 +107,36 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section]) -> io::R
             left_out += rows.len();
             continue;
         }
-        let is_process = section.id == "process";
+        parts.push((section, rows));
+    }
+    let is_shown = |row: &Row, sum: u64| match row.measure {
+        Measure::LedgerRss => history.of(Measure::Rss).next().is_none(),
+        // The lines have the resident part of these, the categories the sum.
+        Measure::TotalCommitted | Measure::HeapCommitted | Measure::Metaspace | Measure::DirectBuffers => !has_lines,
+        Measure::TotalLive => !has_live,
+        measure if PROCESS.contains(&measure) => true,
+        _ => Bytes(row.figures.max).percent_of(Bytes(sum)) >= LEAST || grows(row).is_some(),
+    };
+    let mut split: Vec<(&Section, Vec<&Row>, Vec<&Row>)> = Vec::new();
+    for (section, rows) in parts {
         let sum: u64 = rows.iter().map(|row| row.figures.last.max(row.figures.first)).sum();
-        let is_shown = |row: &Row| match row.measure {
-            Measure::LedgerRss => history.of(Measure::Rss).next().is_none(),
-            _ if is_process => true,
-            _ => Bytes(row.figures.max).percent_of(Bytes(sum)) >= LEAST || grows(row).is_some(),
-        };
-        let (mut shown, mut rest): (Vec<&Row>, Vec<&Row>) = rows.into_iter().partition(|row| is_shown(row));
-        if !is_process && shown.len() > ROWS {
-            rest.extend(shown.split_off(ROWS));
-        }
+        let (shown, rest) = rows.into_iter().partition(|row| is_shown(row, sum));
+        split.push((section, shown, rest));
+    }
+    let of_process: usize = split.iter().filter(|part| part.0.id == "process").map(|part| part.1.len()).sum();
+    let mut sections_left = split.iter().filter(|part| part.0.id != "process").count();
+    // The blank line and the heads of the columns; a blank line before each section and after the last.
+    let space = space.saturating_sub(2 + of_process);
+    let is_tight = space < sections_left * (TITLE_AND_REST + FEWEST + 1) + 1;
+    let mut space = if is_tight { space } else { space - sections_left - 1 };
+    for (section, mut shown, mut rest) in split {
+        let is_process = section.id == "process";
         if !is_process {
-            writeln!(out, "\n{}", section.title)?;
+            let most = (space / sections_left.max(1)).saturating_sub(TITLE_AND_REST).clamp(FEWEST, ROWS);
+            rest.extend(beyond(&mut shown, most, |row| grows(row).is_some()));
+            sections_left -= 1;
+            space = space.saturating_sub(1 + shown.len() + usize::from(!rest.is_empty()));
+            writeln!(out, "{}{}", if is_tight { "" } else { "\n" }, section.title)?;
         }
         for row in shown {
             let f = &row.figures;
@@ -101,7 +153,17 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section]) -> io::R
         }
         left_out += rest.len();
     }
-    Ok(left_out)
+    Ok(Screen { left_out, is_tight })
+}
+
+/// Keeps `most` rows in their order, those that grow before others. Returns the rest.
+fn beyond<'r>(shown: &mut Vec<&'r Row>, most: usize, grows: impl Fn(&Row) -> bool) -> Vec<&'r Row> {
+    let mut ranked: Vec<usize> = (0..shown.len()).collect();
+    ranked.sort_by_key(|at| !grows(shown[*at]));
+    ranked.truncate(most);
+    let (kept, rest): (Vec<_>, Vec<_>) = shown.drain(..).enumerate().partition(|(at, _)| ranked.contains(at));
+    shown.extend(kept.into_iter().map(|(_, row)| row));
+    rest.into_iter().map(|(_, row)| row).collect()
 }
 
 /// Whether the whole interval lies above or below 0, and the change of an hour is large enough, compared with RSS.
@@ -115,7 +177,7 @@ fn rough(row: &Row) -> Option<Bytes> {
     row.error.map(Bytes).filter(|error| error.percent_of(Bytes(row.figures.max)) >= ROUGH)
 }
 
-fn tables(out: &mut dyn Write, sections: &[Section]) -> io::Result<usize> {
+fn tables(out: &mut dyn Write, sections: &[Section]) -> io::Result<Screen> {
     for section in sections.iter().filter(|section| section.in_text) {
         writeln!(
             out,
@@ -137,17 +199,13 @@ fn tables(out: &mut dyn Write, sections: &[Section]) -> io::Result<usize> {
             }
         }
     }
-    Ok(0)
+    Ok(Screen { left_out: 0, is_tight: false })
 }
 
 fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool) -> io::Result<()> {
     let ages = history.of(Measure::Age).find_map(|(_, series)| Some(series.figures()?.max));
     if let Some(age) = ages.filter(|age| *age > 0) {
-        writeln!(
-            out,
-            "The VM and the allocators were queried up to {} before a reading. ± is the largest error from that and from other causes.",
-            duration(age)
-        )?;
+        writeln!(out, "±: largest error; VM and allocators were queried up to {} before a reading.", duration(age))?;
     }
     if let Some(note) = other_direct(history) {
         writeln!(out, "{note}")?;
@@ -190,7 +248,13 @@ fn verdicts(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io
     let last = history.verdicts.iter().map(|span| span.last_ns).max();
     let (shown, over): (Vec<&VerdictSpan>, Vec<&VerdictSpan>) =
         shown_spans(history).into_iter().partition(|span| all || severity(span) > 0 || Some(span.last_ns) == last);
+    let has_warning = shown.iter().any(|span| severity(span) > 0);
     for span in shown {
+        if has_warning && severity(span) == 0 && !all {
+            let line = format!("· {}: {}", printable(&span.id), printable(&span.summary));
+            writeln!(out, "{}", cut(&line, WIDTH))?;
+            continue;
+        }
         let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64)[11..19].to_string());
         let how = if span.is_derived { "derived from the curves" } else { "recorded" };
         let bytes = match (span.first_bytes, span.last_bytes) {
@@ -265,6 +329,49 @@ mod tests {
         assert!(text.lines().count() <= 24, "{text}");
         let whole = all_of(&history, true);
         assert!(whole.contains("unclear") && many.iter().all(|name| whole.contains(name)), "{whole}");
+    }
+
+    /// A tracked JVM in a container: a warning, a note, eight curves of the process, many lines and categories, queries of the VM.
+    #[test]
+    fn a_report_with_two_sections_fits_on_a_screen_of_24_rows() {
+        let names: Vec<String> = (0..12).map(|at| format!("part-{at}")).collect();
+        let process = [
+            Measure::Rss,
+            Measure::Charged,
+            Measure::Limit,
+            Measure::TotalCommitted,
+            Measure::TotalLive,
+            Measure::HeapCommitted,
+            Measure::HeapOccupied,
+            Measure::Metaspace,
+        ];
+        let mut curves: Vec<(Measure, &str, u64)> = process.map(|measure| (measure, "", 100 * MIB)).to_vec();
+        for measure in [Measure::Line, Measure::LineError, Measure::Live] {
+            curves.extend(names.iter().enumerate().map(|(at, name)| (measure, name.as_str(), (20 - at as u64) * MIB)));
+        }
+        curves.push((Measure::Age, "", 4_700_000_000));
+        let mut history = history(&curves);
+        for (id, severity, remedy) in [("limit-near", "warning", "one"), ("unclear", "note", "two")] {
+            history.verdicts.push(VerdictSpan {
+                id: id.into(),
+                severity: severity.into(),
+                last_ns: 9,
+                summary: "14 % of RSS can't be judged; 27.5 MiB of it is glibc, unclassified".into(),
+                remedy: remedy.into(),
+                ..VerdictSpan::default()
+            });
+        }
+        let text = text_of(&history);
+        assert!(height(text.as_bytes()) <= SCREEN, "{} rows: {text}", height(text.as_bytes()));
+        // The largest of each section, and the rest in one row.
+        assert!(text.contains("part-0") && text.contains("part-1 ") && text.contains("10 smaller"), "{text}");
+        assert!(text.contains("\n· unclear: 14 % of RSS"), "{text}");
+        assert!(text.contains("Java heap occupied") && !text.contains("Java heap committed"), "{text}");
+        let whole = all_of(&history, true);
+        assert!(whole.contains("two") && names.iter().all(|name| whole.contains(name)), "{whole}");
+        // Without verdicts there is space for more.
+        history.verdicts.clear();
+        assert!(text_of(&history).matches("part-").count() > text.matches("part-").count());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod jdks;
 #[path = "subjects/stage.rs"]
 mod stage;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
@@ -194,6 +194,39 @@ fn streams_of_zstd_that_were_never_closed() {
             assert!(last["how"].as_str().unwrap().contains("ZstdOutputStream"), "{case}: {last:#}");
         }
     }
+}
+
+/// The remedy that starts the program again, typed into a shell in another folder: the same words in the same folder,
+/// under the tracker. No word of the program runs.
+#[test]
+fn a_command_line_is_pasted_as_it_is_printed() {
+    let jdk = jdks().last().expect("a JDK");
+    let odd = "-Dodd=it's $(touch pwned) `touch pwned`; touch pwned\t\u{1b}[2J\nnext line %s !x \u{e9}";
+    let flags = [&SMALL_HEAP[..], &["-Xint", odd]].concat();
+    let first = start(jdk, "InflaterLeak", &flags, &["3000", "", "two words", "*", "-"]);
+    let explained = first.explained();
+    let remedies = explained.verdict("native-leak")["remedies"].as_array().unwrap();
+    let how = |remedy: &serde_json::Value| remedy["how"].as_str().unwrap().to_owned();
+    let line = remedies.iter().map(how).find(|how| how.contains("plimsoll run -- ")).expect("the remedy");
+    assert!(!line.contains(char::is_control), "{line}");
+
+    let place = fresh("pasted");
+    let plimsoll = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap();
+    let path = format!("{}:{}", plimsoll.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).current_dir(&place).env("PATH", path).env("PLIMSOLL_DIR", place.join("segments"));
+    let shell = Fixture::run(&mut shell);
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid())).unwrap();
+    let second: u32 = children.trim().parse().expect("the shell has started one program");
+    let of = |pid: u32, name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap();
+    let folder = |pid: u32| std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    let folders = (folder(first.pid()), folder(second));
+    let words = (of(first.pid(), "cmdline"), of(second, "cmdline"));
+    let is_tracked = String::from_utf8_lossy(&of(second, "maps")).contains("plimsoll");
+    Command::new("kill").arg(second.to_string()).status().unwrap();
+    assert_eq!(words.0, words.1, "{line}");
+    assert_eq!((folders.0 == folders.1, is_tracked), (true, true), "{folders:?}: {line}");
+    assert!(!root().join("pwned").exists() && !place.join("pwned").exists(), "{line}");
 }
 
 #[test]

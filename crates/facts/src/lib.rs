@@ -9,5 +9,6 @@ pub mod lines;
 #[cfg(test)]
 #[path = "../../../fixtures/random.rs"]
 mod random;
+pub mod shell;
 pub mod snapshot;
 pub mod units;

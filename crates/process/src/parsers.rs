@@ -14,5 +14,6 @@ parsers! {
     kernel_log: kernel_log;
     seen: processes::seen;
     sockets: proc::sockets;
+    start: proc::start;
     status: proc::status;
 }

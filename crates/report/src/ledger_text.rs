@@ -13,7 +13,7 @@ use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::palette;
-use crate::words::{self, count, cut, duration, printable};
+use crate::words::{self, count, cut, duration, printable, typed};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -44,6 +44,10 @@ const SHARED: f64 = 10.0;
 const WORTH_SHARED: Bytes = Bytes::mib(4);
 /// Minimum columns of a command that stands beside its facts.
 const COMMAND: usize = 40;
+/// The longest line to type that is printed whole. A class path may have 100,000 characters.
+const WHOLE: usize = 1000;
+/// The same at the top, where it stands a second time.
+const IN_HEADLINE: usize = 240;
 /// A note that has fewer columns than this beside its bar goes below it.
 const NOTE: usize = 24;
 /// Children shown below a line, and the percentage of RSS below which a line shows none.
@@ -187,8 +191,11 @@ impl<W: Write> Page<'_, W> {
                 verdict.remedies.first().and_then(|first| Some((first, first.how.lines().next()?)))
             {
                 let (verb, then) = remedy.verb();
-                let row =
-                    format!("    {verb:<5}  {}   {}", self.ink(Ink::Green, &printable(how)), self.ink(Ink::Dim, then));
+                let row = format!(
+                    "    {verb:<5}  {}   {}",
+                    self.ink(Ink::Green, &typed(how, IN_HEADLINE)),
+                    self.ink(Ink::Dim, then)
+                );
                 writeln!(self.out, "{}", row.trim_end())?;
             }
         }
@@ -576,7 +583,7 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
         let head = format!("{}  {}", number + 1, printable(&remedy.what));
         writeln!(out, "  {}", ink(Ink::Bold, &head))?;
         for row in remedy.how.lines() {
-            writeln!(out, "       {}", ink(Ink::Green, &printable(row)))?;
+            writeln!(out, "       {}", ink(Ink::Green, &typed(row, WHOLE)))?;
         }
         if let Some((least, most)) = remedy.effect.bounds() {
             let [from, to] = [least, most].map(|bound| bound.to_string());

@@ -1,5 +1,6 @@
 //! Formats figures and foreign text: counts with separators, moments, and names that cannot move the cursor.
 
+pub(crate) use plimsoll_facts::shell::turns_text;
 pub use plimsoll_facts::units::{count, counted};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -15,11 +16,6 @@ pub fn printable(text: &str) -> String {
         }
     }
     out
-}
-
-/// Direction marks and line separators: Unicode does not class them as control characters.
-pub(crate) fn turns_text(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Columns that the text takes on a terminal: two for a wide character (Chinese, Japanese, Korean), none for a combining mark.
@@ -52,6 +48,21 @@ pub fn split(text: &str, width: usize) -> (&str, &str) {
         used > width
     });
     text.split_at(end.map_or(text.len(), |(at, _)| at))
+}
+
+/// A line to paste into a shell. One with more than `most` characters has its middle left out, and becomes a comment: a
+/// command without some of its words must not run.
+pub fn typed(line: &str, most: usize) -> String {
+    let text = printable(line);
+    let length = text.chars().count();
+    if length <= most {
+        return text;
+    }
+    let (head, tail) = (most * 2 / 3, most / 4);
+    let first: String = text.chars().take(head).collect();
+    let last: String = text.chars().skip(length - tail).collect();
+    let length = count(length as u64);
+    format!("# shortened from {length} characters, all of which are in --format json: {first} … {last}")
 }
 
 /// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.
@@ -119,6 +130,17 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_its_middle_is_a_comment() {
+        let line = |jars: usize| format!("java -cp {} shop.Main 8080", "/srv/a.jar:".repeat(jars));
+        assert_eq!(typed(&line(8), 120), line(8));
+        let shortened = typed(&line(2000), 120);
+        let (head, tail) = ("java -cp /srv/a.jar:", "/srv/a.jar: shop.Main 8080");
+        let told = "# shortened from 22,024 characters, all of which are in --format json: ";
+        assert!(shortened.starts_with(&format!("{told}{head}")) && shortened.ends_with(tail), "{shortened}");
+        assert_eq!(shortened.chars().count(), told.len() + 80 + 3 + 30);
+    }
 
     #[test]
     fn moments_round_trip_and_match_date() {

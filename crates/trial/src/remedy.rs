@@ -149,9 +149,7 @@ impl Remedy {
         }
         let options = words(how).ok()?;
         let is_option = |word: &String| ["-XX:", "-Xm", "-Xs", "-D"].iter().any(|start| word.starts_with(start));
-        // NAME is a placeholder that the reader replaces.
-        let is_complete = |word: &String| !word.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == "NAME");
-        let is_row = !options.is_empty() && options.iter().all(|word| is_option(word) && is_complete(word));
+        let is_row = !options.is_empty() && options.iter().all(is_option);
         is_row.then(|| java_options(options))
     }
 
@@ -382,7 +380,9 @@ mod tests {
             "",
             "jcmd 7 GC.run",
             "redis-cli MEMORY PURGE",
-            "-Dotel.instrumentation.NAME.enabled=false",
+            "jcmd 7 VM.class_hierarchy | grep -oE 'io\\.opentelemetry' | sort -u",
+            "cd /srv && GOGC=100 /srv/shop -x",
+            "plimsoll run -- /srv/shop   # then: plimsoll report shop --by site",
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
             "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
         ] {

@@ -4,11 +4,18 @@ use plimsoll_process::parsers::access::{AccessTexts, parse_closed};
 use plimsoll_process::parsers::kernel_log;
 use plimsoll_process::parsers::seen::{ProcTexts, parse_seen};
 use plimsoll_process::parsers::sockets;
+use plimsoll_process::parsers::start;
 use plimsoll_process::parsers::status::*;
 
 pub fn run(bytes: &[u8]) {
     kernel_log::parse(bytes);
     sockets::parse_listening(bytes);
+    sockets::parse_listening_unix(bytes);
+    if let Ok(words) = start::parse_arguments(bytes) {
+        assert!(!words[0].contains('\0') && words.len() <= bytes.len());
+    }
+    start::parse_unit(bytes);
+    start::parse_parent(bytes);
     parse_status(bytes);
     parse_exiting(bytes);
     parse_start_ticks(bytes);

@@ -4,7 +4,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::LineId;
-use plimsoll_observer::verdict::{Effort, Remedy, Severity, Verdict, VerdictId};
+use plimsoll_observer::verdict::{Effort, Form, Remedy, Severity, Verdict, VerdictId};
 use plimsoll_process::processes::{Identity, Listed, ProcessKind};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -24,6 +24,7 @@ fn verdict(id: VerdictId, severity: Severity, summary: &str, how: &str) -> Verdi
     let remedy = Remedy {
         what: "cap the arenas".into(),
         how: how.into(),
+        form: Form::of(Effort::Restart, how),
         effort: Effort::Restart,
         trade_off: "contention where many threads allocate at once".into(),
         effect: Default::default(),

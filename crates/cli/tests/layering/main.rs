@@ -193,8 +193,12 @@ const TRACKER: Order = Order {
 
 const JFR: Order = Order { name: "jfr", stages: &[&["format"], &["reader", "writer"]], upward: &[], knots: &[] };
 
-const FACTS: Order =
-    Order { name: "facts", stages: &[&["ending", "lines", "units"], &["gap"], &["snapshot"]], upward: &[], knots: &[] };
+const FACTS: Order = Order {
+    name: "facts",
+    stages: &[&["ending", "lines", "shell", "units"], &["gap"], &["snapshot"]],
+    upward: &[],
+    knots: &[],
+};
 
 const PROCESS: Order = Order {
     name: "process",

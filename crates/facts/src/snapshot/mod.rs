@@ -23,6 +23,7 @@ mod opened;
 mod process;
 mod pymalloc;
 mod residency;
+mod start;
 mod unpacked;
 
 pub use baseline::Baseline;
@@ -42,6 +43,7 @@ pub use process::{
 };
 pub use pymalloc::Pymalloc;
 pub use residency::Residency;
+pub use start::{Listeners, Start};
 pub use unpacked::{Unpacked, UnpackedSegment};
 
 #[derive(Clone, Debug, Default)]
@@ -83,6 +85,8 @@ pub struct Snapshot {
     pub go: Option<OpenedHeap>,
     /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
+    /// Where it accepts connections. None: not read, or it could not be.
+    pub listeners: Option<Listeners>,
     /// Allocators found among the mapped files, including glibc's.
     pub allocators: Vec<LoadedAllocator>,
     /// Jars that a JVM has open, by the names of its descriptors.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::Start;
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub struct Process {
     pub name: String,
     /// Arguments as in /proc/PID/cmdline, raw.
     pub command: Vec<String>,
+    /// What starts it again.
+    pub start: Start,
     pub executable: Option<String>,
     pub state: ProcessState,
     pub uid: u32,
@@ -31,6 +34,14 @@ pub struct Process {
     pub swap: Bytes,
     /// Whether the target is in another mount or PID namespace than the observer.
     pub contained: bool,
+}
+
+impl Process {
+    /// Of Redis and Valkey: their client.
+    pub fn redis_client(&self) -> Option<&'static str> {
+        let kinds = [("redis-server", "redis-cli"), ("valkey-server", "valkey-cli")];
+        kinds.into_iter().find(|(server, _)| self.name.starts_with(server)).map(|(_, client)| client)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

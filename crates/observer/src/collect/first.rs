@@ -13,7 +13,7 @@ use crate::source::native_objects;
 use crate::source::opened;
 use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, Glibc, OwnMapping, Process, Reading, Snapshot, VmTag, Vma};
 use plimsoll_facts::units::AddressRange;
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
@@ -55,7 +55,8 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
     if let Some(reason) = proc::refusal(process.state, pid) {
         return Err(Refusal(reason));
     }
-    snapshot.process = process;
+    let start = proc::read_start(&target, &process);
+    snapshot.process = Process { start, ..process };
     snapshot.rss_by_kind = rss_by_kind;
 
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
@@ -116,6 +117,11 @@ impl Reader<'_> {
             snapshot.allocators = proc::read_allocators(target, maps, &mut refused);
             if hotspot::is_hotspot(maps) {
                 snapshot.jars = proc::open_jars(target);
+            }
+            // Remedies that name an address are for these.
+            let is_go = snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go);
+            if is_go || snapshot.process.redis_client().is_some() {
+                snapshot.listeners = proc::listeners(target);
             }
             (vm.join().unwrap_or_default(), (group, readings))
         });

@@ -53,7 +53,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies.push(other_allocator());
     } else {
         remedies.extend(Redis::of(case).map(|redis| redis.reload(live, retained)));
-        remedies.push(measured_allocators());
+        remedies.push(measured_allocators(case));
     }
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
@@ -87,11 +87,11 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
 
 /// For free blocks between live ones of the same sizes. Whether another allocator needs less depends on the program; it
 /// may also need more.
-fn measured_allocators() -> Remedy {
-    remedy(
-        Effort::Restart,
+fn measured_allocators(case: Case<'_>) -> Remedy {
+    case.start_below(
+        "plimsoll try --with jemalloc --with tcmalloc --with mimalloc --",
         "measure whether another allocator packs these blocks closer: it may also need more",
-        "plimsoll try --with jemalloc --with tcmalloc --with mimalloc -- COMMAND",
+        "",
         "runs the program several times under each allocator that is installed; --load or --url gives it a load",
     )
 }

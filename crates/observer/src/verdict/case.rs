@@ -155,7 +155,8 @@ impl<'c> Case<'c> {
             );
         }
         if self.is_musl() {
-            let how = "plimsoll run -- COMMAND   # of a build with glibc: the tracker can't be loaded over musl";
+            let how =
+                "plimsoll run --   # and then the program, built with glibc: the tracker can't be loaded over musl";
             return remedy(
                 Effort::Deploy,
                 "start a build with glibc under the tracker, and see the calls that hold it",
@@ -163,8 +164,7 @@ impl<'c> Case<'c> {
                 "",
             );
         }
-        let how = "plimsoll run -- COMMAND   # then: plimsoll report PID --by site";
-        remedy(Effort::Restart, "start it with the tracker, and see the calls that hold it", how, "")
+        self.start_tracked("start it with the tracker, and see the calls that hold it")
     }
 
     /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or

@@ -85,12 +85,12 @@ fn remedies(case: Case<'_>, heap: &OpenedHeap, pace: GoPace) -> Vec<Remedy> {
     }
     if pace.is_known && pace.percent.is_none() && pace.memory_limit.is_none() {
         let is_off = |(name, value): &(String, String)| name == "GOGC" && value == "off";
-        let (effort, how) = match case.snapshot.process.environment.iter().any(is_off) {
-            true => (Effort::Restart, "GOGC=100 COMMAND"),
-            false => (Effort::Code, "debug.SetGCPercent(100)   // in place of a negative one"),
-        };
         let what = "let the runtime collect by itself: it gives free pages back then";
-        remedies.push(remedy(effort, what, how, "CPU time for the collections"));
+        let cost = "CPU time for the collections";
+        remedies.push(match case.snapshot.process.environment.iter().any(is_off) {
+            true => case.start_with(what, "GOGC=100", cost),
+            false => remedy(Effort::Code, what, "debug.SetGCPercent(100)   // in place of a negative one", cost),
+        });
     }
     remedies
 }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(found.remedies[0].effect, Effect::Modelled(mib(300), mib(307)));
         assert!(found.remedies[1].how.starts_with("debug.SetGCPercent"), "{found:?}");
         snapshot.process.environment.push(("GOGC".to_owned(), "off".to_owned()));
-        assert!(warning(&snapshot).remedies.iter().any(|remedy| remedy.how == "GOGC=100 COMMAND"));
+        assert!(warning(&snapshot).remedies.iter().any(|remedy| remedy.how == "GOGC=100"));
         // With a memory limit, the runtime releases pages by itself.
         if let Some(heap) = &mut snapshot.go {
             heap.pace = Some(GoPace { memory_limit: Some(mib(500)), ..pace(None, mib(18)) });

@@ -7,7 +7,7 @@
 
 use super::case::{Case, ago};
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, listening};
 use crate::ledger::{Baseline, Group, LineId};
 use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
 use plimsoll_facts::units::{Bytes, counted};
@@ -148,13 +148,10 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             let how = format!("ps -T -p {pid} -o comm= | sort | uniq -c | sort -rn | head");
             remedy(Effort::Now, "see which threads there are", how, "")
         }
-        LineId::OtherAllocator if most_of_its_line(case, case.snapshot.go.as_ref()).is_some() => remedy(
-            Effort::Now,
-            "see which lines of the program hold the memory, in Go's own heap profile",
-            "go tool pprof http://localhost:PORT/debug/pprof/heap   # PORT: where the program serves net/http/pprof"
-                .to_owned(),
-            "only where the program imports net/http/pprof and serves it",
-        ),
+        LineId::OtherAllocator if most_of_its_line(case, case.snapshot.go.as_ref()).is_some() => {
+            let what = "see which lines of the program hold the memory, in Go's own heap profile";
+            listening::heap_profile(case, what, "", "")
+        }
         line if belongs_to_v8(case, line) => remedy(
             Effort::Now,
             "see which objects there are, in a heap snapshot",

@@ -16,6 +16,7 @@ mod heap_options;
 mod heap_unused;
 mod huge_pages;
 mod limit_near;
+mod listening;
 mod map_count;
 mod mapped_files;
 mod native_leak;
@@ -24,6 +25,7 @@ mod opened_retention;
 mod redis;
 mod remedies;
 mod remedy;
+mod start;
 mod suspects;
 mod thread_stacks;
 mod unclear;
@@ -141,9 +143,40 @@ pub struct Remedy {
     pub what: String,
     /// Text that can be pasted unchanged.
     pub how: String,
+    pub form: Form,
     pub effort: Effort,
     pub trade_off: String,
     pub effect: Effect,
+}
+
+/// What the text of a remedy is, and so what to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// For a shell.
+    Command,
+    /// For a shell; it starts the program a second time, so the first has to end before.
+    Start,
+    /// A variable or an option, for the next start.
+    Setting,
+    /// Lines of a Dockerfile.
+    Image,
+    /// A line of a Kubernetes manifest.
+    Manifest,
+    Code,
+}
+
+impl Form {
+    /// The form of a text without words of the target.
+    pub fn of(effort: Effort, how: &str) -> Form {
+        let word = how.split_whitespace().next().unwrap_or_default();
+        match effort {
+            _ if word.starts_with('-') || word.contains('=') => Form::Setting,
+            _ if matches!(word, "RUN" | "ENV") => Form::Image,
+            _ if word.ends_with(':') => Form::Manifest,
+            Effort::Code => Form::Code,
+            _ => Form::Command,
+        }
+    }
 }
 
 /// Resident bytes that a remedy is expected to free.
@@ -173,18 +206,15 @@ impl Effect {
 }
 
 impl Remedy {
-    /// What to do with the first line of `how`, as a word of four columns, and what to do afterwards. A command is
-    /// typed; a variable or an option is set for the next start.
+    /// What to do with the first line of `how`, as a word of four columns, and what to do before or afterwards.
     pub fn verb(&self) -> (&'static str, &'static str) {
-        let first = self.how.lines().next().unwrap_or_default();
-        let word = first.split_whitespace().next().unwrap_or_default();
-        let is_setting = word.starts_with('-') || (word.contains('=') && !first.contains("COMMAND"));
-        match self.effort {
-            _ if is_setting => ("set ", "and start it again"),
-            _ if matches!(word, "RUN" | "ENV") => ("add ", "to the image"),
-            _ if word.ends_with(':') => ("set ", "in the manifest"),
-            Effort::Code => ("code", ""),
-            _ => ("run ", ""),
+        match self.form {
+            Form::Command => ("run ", ""),
+            Form::Start => ("run ", "after it has ended"),
+            Form::Setting => ("set ", "and start it again"),
+            Form::Image => ("add ", "to the image"),
+            Form::Manifest => ("set ", "in the manifest"),
+            Form::Code => ("code", ""),
         }
     }
 

@@ -67,12 +67,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 format!("jcmd {pid} GC.run && plimsoll explain {pid}"),
                 "a full collection pauses the program",
             ),
-            remedy(
-                Effort::Restart,
-                "see the calls from the start of the program on",
-                "plimsoll run -- java …   # then: plimsoll report PID --by site",
-                "",
-            ),
+            case.start_tracked("see the calls from the start of the program on"),
             suspects::endings(case, others),
         ],
     })

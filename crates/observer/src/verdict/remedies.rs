@@ -159,14 +159,19 @@ pub(crate) fn has_repeated_pools(case: Case<'_>) -> bool {
     case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(SHARED))
 }
 
-/// There is no remedy that switches off all instrumentations: which ones the program needs is unknown from outside.
+/// There is no remedy that switches off instrumentations by name: which ones the program needs is unknown from outside,
+/// and their options aren't named after their packages (`java-http-client` is in `httpclient`). But those that make spans
+/// have a class `…Singletons`, which is loaded at the first use. JDK 8 has no such command.
 pub(crate) fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
+    case.vm()?.jdk().filter(|jdk| *jdk > 8)?;
+    let classes = r"io\.opentelemetry\.javaagent\.instrumentation\.[A-Za-z0-9_.]+Singletons";
     case.started_with("opentelemetry").then(|| {
         remedy(
             Effort::Restart,
-            "switch off each instrumentation of the OpenTelemetry agent whose traces nobody reads",
-            "-Dotel.instrumentation.NAME.enabled=false",
-            "spans of NAME are lost. Names: opentelemetry.io, 'suppressing specific agent instrumentation'",
+            "see which instrumentations of the OpenTelemetry agent make spans, and switch off those that nobody reads",
+            format!("jcmd {} VM.class_hierarchy | grep -oE '{classes}' | sort -u", case.pid()),
+            "-Dotel.instrumentation.lettuce.enabled=false switches off that of Lettuce, for example, and its spans are lost. \
+             Names: opentelemetry.io, 'suppressing specific agent instrumentation'",
         )
     })
 }

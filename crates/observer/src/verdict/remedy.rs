@@ -1,18 +1,21 @@
 //! The constructor of remedies, and what several of them share.
 
-use super::{Effect, Effort, Remedy};
+use super::{Effect, Effort, Form, Remedy};
 use plimsoll_facts::units::Bytes;
 
 /// Below this, a remedy isn't worth offering.
 pub(crate) const FLOOR: Bytes = Bytes::mib(16);
 pub(crate) const GIVE_BACK: &str = "give the free pages back now";
 
-/// `how` must be pasteable unchanged. [`Remedy::saves`] adds the expected saving.
+/// `how` must be pasteable unchanged, and contain no command line of the target (`start.rs`). [`Remedy::saves`] adds the
+/// expected saving.
 pub(crate) fn remedy(
     effort: Effort,
     what: impl Into<String>,
     how: impl Into<String>,
     trade_off: impl Into<String>,
 ) -> Remedy {
-    Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into(), effect: Effect::Unknown }
+    let how = how.into();
+    let form = Form::of(effort, &how);
+    Remedy { what: what.into(), how, form, effort, trade_off: trade_off.into(), effect: Effect::Unknown }
 }

@@ -5,8 +5,8 @@ use super::*;
 use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
-    EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap, Snapshot,
-    Thread, VmRegion, VmTag, Vma,
+    EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap,
+    Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -342,11 +342,13 @@ fn growth_of_the_go_heap_leads_to_its_own_profile() {
     heap.add(HeapPart::Live, mib(200), mib(200));
     let vma = Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
     let allocators = vec![LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false }];
-    let snapshot = Snapshot { vmas: vec![vma], go: Some(heap), allocators, ..Snapshot::default() };
+    let listeners = Some(Listeners { tcp: vec![([127, 0, 0, 1], 6060).into()], ..Listeners::default() });
+    let snapshot = Snapshot { vmas: vec![vma], go: Some(heap), allocators, listeners, ..Snapshot::default() };
     let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::OtherAllocator, mib(100))]);
     let verdict = verdict_of(&snapshot, VerdictId::Growth);
     assert_eq!((verdict.bytes, verdict.severity), (mib(100), Severity::Warning));
-    assert!(verdict.remedies[0].how.starts_with("go tool pprof "), "{:?}", verdict.remedies);
+    let how = &verdict.remedies[0].how;
+    assert_eq!(how, "go tool pprof http://localhost:6060/debug/pprof/heap", "{:?}", verdict.remedies);
 }
 
 #[test]
@@ -888,9 +890,29 @@ fn the_headline_separates_commands_from_settings() {
     assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
     assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");
     assert_eq!(verb(Effort::Code, "-Dio.netty.eventLoopThreads=4"), "set ");
-    assert_eq!(verb(Effort::Restart, "GODEBUG=gctrace=1 COMMAND"), "run ");
     assert_eq!(verb(Effort::Deploy, "RUN apt-get install -y libjemalloc2"), "add ");
     assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "run ");
     assert_eq!(verb(Effort::Deploy, "resources: {limits: {memory: 512Mi}}"), "set ");
     assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");
+}
+
+/// JDK 8 can't list its classes.
+#[test]
+fn instrumentations_of_opentelemetry_are_listed_before_any_is_switched_off() {
+    use super::remedies::fewer_instrumentations;
+    let of = |version: &str, agent: &str| {
+        let mut snapshot = Snapshot {
+            hotspot: Some(HotSpot { version: version.into(), ..HotSpot::default() }),
+            ..Snapshot::default()
+        };
+        snapshot.process.pid = 7;
+        snapshot.process.command = vec!["java".into(), format!("-javaagent:/opt/{agent}.jar")];
+        let ledger = Ledger::of(&snapshot);
+        fewer_instrumentations(Case { snapshot: &snapshot, ledger: &ledger })
+    };
+    let remedy = of("17.0.15+6", "opentelemetry-javaagent").expect("a remedy");
+    assert!(remedy.how.starts_with("jcmd 7 VM.class_hierarchy | grep -oE '"), "{remedy:?}");
+    assert_eq!((remedy.verb().0, remedy.effect), ("run ", Effect::Unknown));
+    assert_eq!(of("25.402-b06", "opentelemetry-javaagent"), None);
+    assert_eq!(of("17.0.15+6", "other"), None);
 }

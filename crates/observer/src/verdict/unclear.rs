@@ -5,7 +5,7 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, listening, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
@@ -142,10 +142,10 @@ fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
         why: "GOGC is off and there is no GOMEMLIMIT: garbage looks like objects, and nothing bounds it",
         bytes: heap.resident(HeapPart::Live) - in_use,
         suspects: vec![],
-        settle: remedy(
-            Effort::Now,
+        settle: listening::heap_profile(
+            case,
             "see what is left after a collection, in Go's own heap profile",
-            "go tool pprof 'http://localhost:PORT/debug/pprof/heap?gc=1'   # PORT: where the program serves net/http/pprof",
+            "?gc=1",
             "one full collection. Without net/http/pprof: start it with GOGC=100",
         ),
     })
@@ -188,16 +188,14 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
     match child {
-        GO_HEAP => remedy(
-            Effort::Restart,
+        GO_HEAP => case.start_with(
             "have Go's runtime say after each collection how much is live",
-            "GODEBUG=gctrace=1 COMMAND",
+            "GODEBUG=gctrace=1",
             "one line on stderr for each collection",
         ),
-        child if child.starts_with("V8") => remedy(
-            Effort::Restart,
+        child if child.starts_with("V8") => case.start_with(
             "have V8 say after each collection how much is live",
-            "NODE_OPTIONS=--trace-gc COMMAND",
+            "NODE_OPTIONS=--trace-gc",
             "one line on stdout for each collection",
         ),
         _ => case.name_the_callers(),

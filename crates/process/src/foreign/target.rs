@@ -1,10 +1,10 @@
 //! A handle on one process that a reused PID can't redirect. Every file is opened relative to a descriptor of the
 //! directory `/proc/PID`, which returns ESRCH once that process is gone.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -89,6 +89,14 @@ impl Target {
         linked(&self.directory, "exe", Requirements::of(FileKind::Object), self.deadline())
     }
 
+    /// Whether this path, as the target sees it, is the file that it runs.
+    pub(crate) fn runs(&self, path: &str) -> bool {
+        let Ok(program) = self.program() else { return false };
+        let device = |file: &Regular| (file.meta().dev(), file.meta().ino());
+        let requirements = Requirements { inode: Some(program.meta().ino()), ..Requirements::of(FileKind::Object) };
+        self.open_inside(path, requirements).is_ok_and(|found| device(&found) == device(&program))
+    }
+
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.
     pub fn file(&self, name: &str) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -106,8 +114,19 @@ impl Target {
         let its = self.handle("root").ok().and_then(|root| rustix::fs::fstat(root).ok());
         let own = rustix::fs::stat("/").ok();
         let [its, own] = [its, own].map(|facts| facts.map(|facts| (facts.st_dev, facts.st_ino)));
-        let mounts = (self.link("ns/mnt").ok(), rustix::fs::readlink("/proc/self/ns/mnt", Vec::new()).ok());
-        its.is_some() && its == own && mounts.0 == mounts.1.map(CString::into_bytes)
+        its.is_some() && its == own && self.shares_our_namespace("mnt").unwrap_or(false)
+    }
+
+    /// Whether this is the real user of plimsoll: the one whose shell reads what is printed to be pasted.
+    pub(crate) fn is_caller(uid: u32) -> bool {
+        uid == rustix::process::getuid().as_raw()
+    }
+
+    /// Whether the target has our namespace of that kind (`net`, `pid`). None: it can't be read.
+    pub(crate) fn shares_our_namespace(&self, kind: &str) -> Option<bool> {
+        let name = format!("ns/{kind}");
+        let own = rustix::fs::readlink(format!("/proc/self/{name}"), Vec::new()).ok()?;
+        Some(self.link(&name).ok()? == own.into_bytes())
     }
 
     /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.

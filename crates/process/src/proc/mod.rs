@@ -11,6 +11,7 @@ mod scan;
 mod smaps;
 pub(crate) mod sockets;
 mod stacks;
+pub(crate) mod start;
 pub(crate) mod status;
 mod unpacked;
 
@@ -22,7 +23,8 @@ pub use read::{
 pub use read::{Mappings, Pages, is_exiting, read_host, read_mappings, read_process, refusal, timed};
 pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
-pub use sockets::listens_at;
+pub use sockets::listeners;
 pub use stacks::find_stacks;
+pub use start::read_start;
 pub use status::{Status, parse_status};
 pub use unpacked::find as find_unpacked;

@@ -17,7 +17,7 @@ use super::status::{
 use crate::foreign::{Regular, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
-    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Thp, Thread, Vma,
+    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Start, Thp, Thread, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
@@ -65,7 +65,8 @@ pub fn why_refused(pid: u32, error: &io::Error) -> String {
     }
 }
 
-/// Identity and state of the process. Every user may read it, unless /proc is mounted with hidepid.
+/// Identity and state of the process, without what starts it. Every user may read it, unless /proc is mounted with
+/// hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let status = parse_status(&target.read("status")?);
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
@@ -79,6 +80,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
         name: status.name,
         command: target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default(),
+        start: Start::Unread,
         executable: link("exe"),
         state: status.state,
         uid: status.uid,

@@ -139,7 +139,7 @@ impl Live {
     }
 
     fn is_redis(&self) -> bool {
-        ["redis-server", "valkey-server"].iter().any(|name| self.snapshot.process.name.starts_with(name))
+        self.snapshot.process.redis_client().is_some()
     }
 
     /// The steps in the order in which they run, with what the verdicts expect of each, and why some can't be done.
@@ -335,9 +335,8 @@ impl Live {
     }
 
     fn purge(&self) -> Result<(), String> {
-        let own = rustix::fs::readlink("/proc/self/ns/net", Vec::new()).map(|link| link.into_bytes());
-        let addresses = proc::listens_at(&self.target, &own.unwrap_or_default());
-        match redis::purge(&addresses) {
+        let here = proc::listeners(&self.target).filter(|listeners| !listeners.elsewhere);
+        match redis::purge(&here.unwrap_or_default().tcp) {
             Some(Ok(())) => Ok(()),
             Some(Err(refused)) if refused.0.starts_with("NOAUTH") => {
                 Err("Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE".into())

@@ -1,0 +1,203 @@
+//! Remedies that start the program again: with a variable, under the tracker, in a trial. They contain the command line
+//! of the process as a shell reads it. Where that isn't known, they say what is missing, and never a wrong command.
+//!
+//! A command line may contain a password. It is printed as it is: any user of the machine may read it in
+//! /proc/PID/cmdline, and every output of `explain` already begins with it. A line with a part hidden could not be pasted.
+
+use super::case::Case;
+use super::remedy::remedy;
+use super::{Effort, Form, Remedy};
+use plimsoll_facts::shell::{command_line, quoted};
+use plimsoll_facts::snapshot::Start;
+
+impl Case<'_> {
+    /// To start it with this variable, whose value a shell and systemd take as it is.
+    pub(crate) fn start_with(self, what: &str, setting: &'static str, trade_off: &str) -> Remedy {
+        let start = &self.snapshot.process.start;
+        let how = match start {
+            Start::Unit { name, of_user } => Some(with_drop_in(name, *of_user, setting)),
+            _ => self.command(&format!("{setting} ")),
+        };
+        let Some(how) = how else {
+            let trade_off = [trade_off, self.why_unknown()].join("; ");
+            return Remedy { form: Form::Setting, ..remedy(Effort::Restart, what, setting, trade_off) };
+        };
+        let (form, trade_off) = match start {
+            Start::Unit { name, of_user } => {
+                (Form::Command, format!("{trade_off}; undo: {}", without_drop_in(name, *of_user)))
+            }
+            _ => (Form::Start, trade_off.to_owned()),
+        };
+        Remedy { form, ..remedy(Effort::Restart, what, how, trade_off) }
+    }
+
+    /// The command that starts it with `plimsoll run`, and the one that prints its books then.
+    pub(crate) fn start_tracked(self, what: &str) -> Remedy {
+        self.start_below("plimsoll run --", what, &format!("then: plimsoll report {} --by site", self.name()), "")
+    }
+
+    /// The command line of the program behind another command, which starts it. `then` is a comment on it.
+    pub(crate) fn start_below(self, before: &str, what: &str, then: &str, trade_off: &str) -> Remedy {
+        let comment = |text: &str| if text.is_empty() { String::new() } else { format!("   # {text}") };
+        let how = match &self.snapshot.process.start {
+            // The unit's own line may have options and a folder that the process doesn't show.
+            Start::Unit { name, of_user } => {
+                let then = if then.is_empty() { String::new() } else { format!("; {then}") };
+                format!(
+                    "{} edit --full {}   # ExecStart=: put {before} in front of the program{then}",
+                    systemctl(*of_user),
+                    unit(name)
+                )
+            }
+            _ => match self.command(&format!("{before} ")) {
+                Some(command) => {
+                    let how = command + &comment(then);
+                    return Remedy { form: Form::Start, ..remedy(Effort::Restart, what, how, trade_off) };
+                }
+                None => {
+                    let then = if then.is_empty() { String::new() } else { format!("; {then}") };
+                    let why = self.why_unknown();
+                    format!("{before}   # and then the command that starts it (not printed: {why}){then}")
+                }
+            },
+        };
+        Remedy { form: Form::Command, ..remedy(Effort::Restart, what, how, trade_off) }
+    }
+
+    /// The command line, in its folder, behind `before`.
+    fn command(self, before: &str) -> Option<String> {
+        let Start::Command { words, folder } = &self.snapshot.process.start else { return None };
+        let command = command_line(words.iter().map(String::as_str))?;
+        let folder = match folder {
+            Some(folder) => format!("cd {} && ", quoted(folder)?),
+            None => String::new(),
+        };
+        Some(format!("{folder}{before}{command}"))
+    }
+
+    /// The name by which `plimsoll report` finds the program after it was started again.
+    fn name(self) -> String {
+        let process = &self.snapshot.process;
+        let name = match &process.start {
+            Start::Command { words, .. } => words.first().and_then(|path| path.rsplit('/').next()),
+            _ => None,
+        };
+        quoted(name.unwrap_or(&process.name)).unwrap_or_default()
+    }
+
+    fn why_unknown(self) -> &'static str {
+        match self.snapshot.process.start {
+            Start::Title => "the process shows a title in place of its arguments",
+            Start::Contained => "it runs in a container, and the same line starts something else here",
+            Start::OtherUser => "it runs as another user",
+            Start::NotText | Start::Command { .. } => "its arguments aren't text",
+            Start::Unit { .. } | Start::Unread => "its arguments can't be read",
+        }
+    }
+}
+
+fn systemctl(of_user: bool) -> &'static str {
+    if of_user { "systemctl --user" } else { "sudo systemctl" }
+}
+
+/// A unit's name may have a backslash: `a\x2db.service`.
+fn unit(name: &str) -> String {
+    quoted(name).unwrap_or_default()
+}
+
+/// systemd.unit(5): a file in `UNIT.d` adds to the unit. For the user's manager, `~` must stay outside of quotes.
+fn drop_in(name: &str, of_user: bool) -> (String, String) {
+    let folder = if of_user { "~/.config/systemd/user" } else { "/etc/systemd/system" };
+    let folder = format!("{folder}/{}", unit(&format!("{name}.d")));
+    let file = format!("{folder}/plimsoll.conf");
+    (folder, file)
+}
+
+fn with_drop_in(name: &str, of_user: bool, setting: &str) -> String {
+    let ((folder, file), sudo) = (drop_in(name, of_user), if of_user { "" } else { "sudo " });
+    let (systemctl, unit) = (systemctl(of_user), unit(name));
+    format!(
+        "{sudo}mkdir -p {folder} && printf '[Service]\\nEnvironment=%s\\n' {setting} | {sudo}tee {file} && \
+         {systemctl} daemon-reload && {systemctl} restart {unit}"
+    )
+}
+
+fn without_drop_in(name: &str, of_user: bool) -> String {
+    let ((_, file), sudo) = (drop_in(name, of_user), if of_user { "" } else { "sudo " });
+    let (systemctl, unit) = (systemctl(of_user), unit(name));
+    format!("{sudo}rm {file} && {systemctl} daemon-reload && {systemctl} restart {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+    use plimsoll_facts::snapshot::Snapshot;
+
+    fn of(start: Start, remedy: fn(Case<'_>) -> Remedy) -> Remedy {
+        let mut snapshot = Snapshot::default();
+        snapshot.process.name = "shop".into();
+        snapshot.process.start = start;
+        let ledger = Ledger::of(&snapshot);
+        remedy(Case { snapshot: &snapshot, ledger: &ledger })
+    }
+
+    fn command(words: &[&str], folder: Option<&str>) -> Start {
+        Start::Command { words: words.iter().copied().map(String::from).collect(), folder: folder.map(String::from) }
+    }
+
+    fn traced(case: Case<'_>) -> Remedy {
+        case.start_with("trace", "GODEBUG=gctrace=1", "lines on stderr")
+    }
+
+    fn tracked(case: Case<'_>) -> Remedy {
+        case.start_tracked("track it")
+    }
+
+    #[test]
+    fn a_known_command_line_is_printed_to_be_pasted() {
+        let shop = command(&["/srv/shop", "--name", "it's $(reboot)", "a\nb"], Some("/srv/two words"));
+        let remedy = of(shop.clone(), traced);
+        let line =
+            r#"cd '/srv/two words' && GODEBUG=gctrace=1 /srv/shop --name 'it'\''s $(reboot)' "$(printf 'a\012b')""#;
+        assert_eq!((remedy.how.as_str(), remedy.verb().0), (line, "run "));
+        let line = r#"cd '/srv/two words' && plimsoll run -- /srv/shop --name 'it'\''s $(reboot)' "$(printf 'a\012b')"   # then: plimsoll report shop --by site"#;
+        assert_eq!(of(shop, tracked).how, line);
+        // A program whose name is an assignment, and nothing that a shell could not read back.
+        assert_eq!(of(command(&["a=b"], None), traced).how, "GODEBUG=gctrace=1 'a=b'");
+        assert_eq!(of(command(&["/a", "b\n"], None), traced).how, "GODEBUG=gctrace=1");
+    }
+
+    #[test]
+    fn an_unknown_command_line_is_a_setting_or_a_sentence() {
+        let remedy = of(Start::Title, traced);
+        assert_eq!((remedy.how.as_str(), remedy.verb()), ("GODEBUG=gctrace=1", ("set ", "and start it again")));
+        assert_eq!(remedy.trade_off, "lines on stderr; the process shows a title in place of its arguments");
+        let how = of(Start::OtherUser, tracked).how;
+        assert_eq!(
+            how,
+            "plimsoll run --   # and then the command that starts it (not printed: it runs as another user); \
+             then: plimsoll report shop --by site"
+        );
+    }
+
+    #[test]
+    fn a_service_is_changed_through_systemd() {
+        let unit = |of_user| Start::Unit { name: r"shop\x2d1.service".into(), of_user };
+        let remedy = of(unit(false), traced);
+        assert_eq!(
+            remedy.how,
+            "sudo mkdir -p /etc/systemd/system/'shop\\x2d1.service.d' && printf '[Service]\\nEnvironment=%s\\n' \
+             GODEBUG=gctrace=1 | sudo tee /etc/systemd/system/'shop\\x2d1.service.d'/plimsoll.conf && \
+             sudo systemctl daemon-reload && sudo systemctl restart 'shop\\x2d1.service'"
+        );
+        assert!(remedy.trade_off.contains("undo: sudo rm /etc/systemd/system/'shop\\x2d1.service.d'/plimsoll.conf"));
+        assert_eq!(remedy.verb().0, "run ");
+        let how = of(unit(true), tracked).how;
+        assert_eq!(
+            how,
+            "systemctl --user edit --full 'shop\\x2d1.service'   # ExecStart=: put plimsoll run -- in front of the \
+             program; then: plimsoll report shop --by site"
+        );
+    }
+}

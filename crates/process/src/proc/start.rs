@@ -1,0 +1,205 @@
+//! What starts a process again. Four things must hold before its arguments may be typed: they are the ones that it was
+//! started with, no service manager starts it, the same path is the same file for us, and it runs as our user.
+//!
+//! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends in
+//! the empty words that are left of the arguments; its first word is no path of the file that the process runs.
+
+use super::Target;
+use plimsoll_facts::snapshot::{Process, Start};
+
+/// execvp(3) searches these if there is no PATH.
+const NO_PATH: &str = "/bin:/usr/bin";
+/// Processes between a service's worker and systemd. nginx and PostgreSQL have one.
+const MOST_PARENTS: usize = 4;
+
+pub fn read_start(target: &Target, process: &Process) -> Start {
+    if let Some(unit) = unit(target) {
+        return unit;
+    }
+    if process.contained || !target.shares_our_root() {
+        return Start::Contained;
+    }
+    if !Target::is_caller(process.uid) {
+        return Start::OtherUser;
+    }
+    let Ok(text) = target.read("cmdline") else { return Start::Unread };
+    let mut words = match parse_arguments(&text) {
+        Ok(words) => words,
+        Err(start) => return start,
+    };
+    let Some(folder) = target.link("cwd").ok().and_then(|path| String::from_utf8(path).ok()) else {
+        return Start::Unread;
+    };
+    // The kernel marks a directory that was removed.
+    if folder.ends_with(" (deleted)") {
+        return Start::Unread;
+    }
+    let Some(program) = program(target, &words[0], &folder) else { return Start::Title };
+    words[0] = program;
+    Start::Command { words, folder: Some(folder).filter(|folder| folder != "/") }
+}
+
+/// The arguments, if the text can be what exec(2) was given.
+pub fn parse_arguments(text: &[u8]) -> Result<Vec<String>, Start> {
+    let Some(text) = text.strip_suffix(b"\0") else { return Err(Start::Title) };
+    let text = str::from_utf8(text).map_err(|_| Start::NotText)?;
+    let words: Vec<String> = text.split('\0').map(str::to_owned).collect();
+    let ends_empty = words.last().is_none_or(String::is_empty);
+    if ends_empty { Err(Start::Title) } else { Ok(words) }
+}
+
+/// The path under which the process runs its file, by its first argument.
+fn program(target: &Target, first: &str, folder: &str) -> Option<String> {
+    if first.starts_with('/') {
+        return target.runs(first).then(|| first.to_owned());
+    }
+    if first.contains('/') {
+        let path = format!("{}/{}", folder.trim_end_matches('/'), first.trim_start_matches("./"));
+        return target.runs(&path).then_some(path);
+    }
+    let environment = target.read("environ").ok()?;
+    let path = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"PATH="));
+    let path = path.map_or(NO_PATH.into(), String::from_utf8_lossy);
+    let mut paths = path.split(':').filter(|folder| folder.starts_with('/')).map(|folder| format!("{folder}/{first}"));
+    paths.find(|path| target.runs(path))
+}
+
+/// The unit of systemd that starts the process. A process in a unit's group that another program of the unit started, as
+/// cron does, isn't started by the unit.
+fn unit(target: &Target) -> Option<Start> {
+    let unit = parse_unit(&target.read("cgroup").ok()?)?;
+    // In another PID namespace, process 1 isn't ours.
+    target.shares_our_namespace("pid").filter(|shared| *shared)?;
+    let program = target.link("exe").ok()?;
+    let mut parent = parse_parent(&target.read("stat").ok()?)?;
+    for _ in 0..MOST_PARENTS {
+        let above = Target::open(parent, target.deadline()).ok()?;
+        if above.read("comm").ok()?.trim_ascii_end() == b"systemd" {
+            return Some(unit);
+        }
+        if above.link("exe").ok()? != program {
+            return None;
+        }
+        parent = parse_parent(&above.read("stat").ok()?)?;
+    }
+    None
+}
+
+/// The unit in `0::/system.slice/redis-server.service`, or of the user's manager in
+/// `0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service`; version 1 has `1:name=systemd:` in front.
+pub fn parse_unit(cgroup: &[u8]) -> Option<Start> {
+    let text = str::from_utf8(cgroup).ok()?;
+    let paths =
+        text.lines().filter_map(|line| line.strip_prefix("0::").or(line.split_once(":name=systemd:").map(|of| of.1)));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    paths.filter_map(|path| path.rsplit_once('/')).find_map(|(above, name)| {
+        let is_service = name.ends_with(".service") && name.chars().all(is_plain) && !name.starts_with("user@");
+        let of_user = above.split('/').any(|part| part.starts_with("user@"));
+        is_service.then(|| Start::Unit { name: name.to_owned(), of_user })
+    })
+}
+
+/// The parent's PID: the fourth field of stat, the second behind the last `)`.
+pub fn parse_parent(stat: &[u8]) -> Option<u32> {
+    let text = String::from_utf8_lossy(stat);
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::{Deadline, LOOK};
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn titles_are_not_arguments() {
+        assert_eq!(parse_arguments(b"/bin/a\0-x\0\0b c\0"), Ok(["/bin/a", "-x", "", "b c"].map(String::from).to_vec()));
+        // What Redis, nginx and Perl leave: no NUL at the end, or more of them.
+        for title in ["", "redis-server *:6379", "nginx: worker process\0\0\0\0", "worker\0\0"] {
+            assert_eq!(parse_arguments(title.as_bytes()), Err(Start::Title), "{title}");
+        }
+        assert_eq!(parse_arguments(b"a\0\xff\0"), Err(Start::NotText));
+    }
+
+    #[test]
+    fn units_are_services_of_systemd() {
+        let unit = |name: &str, of_user| Some(Start::Unit { name: name.to_owned(), of_user });
+        assert_eq!(parse_unit(b"0::/system.slice/redis-server.service\n"), unit("redis-server.service", false));
+        let hybrid = b"2:memory:/\n1:name=systemd:/system.slice/system-redis.slice/redis@a.service\n0::/\n";
+        assert_eq!(parse_unit(hybrid), unit("redis@a.service", false));
+        let of_user = b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service\n";
+        assert_eq!(parse_unit(of_user), unit("shop.service", true));
+        for other in [
+            "0::/user.slice/user-0.slice/session-3.scope\n",
+            "0::/user.slice/user-1000.slice/user@1000.service\n",
+            "0::/system.slice/docker-1f.scope\n",
+            "0::/kubepods.slice/x.service/a\n",
+            "0::/system.slice/$(id).service\n",
+            "5:memory:/system.slice/a.service\n",
+            "",
+        ] {
+            assert_eq!(parse_unit(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    /// A process that has printed a line and waits for one.
+    struct Child(std::process::Child);
+
+    impl Child {
+        fn start(command: &mut Command) -> Child {
+            let mut child = Child(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child"));
+            let mut line = String::new();
+            BufReader::new(child.0.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+            child
+        }
+
+        fn start_of(&self) -> Start {
+            let target = Target::open(self.0.id(), Deadline::after(LOOK)).expect("it runs");
+            let (process, _) = crate::proc::read_process(&target).expect("it runs");
+            read_start(&target, &process)
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    const WAIT: &str = "echo; read line";
+
+    #[test]
+    fn real_processes_are_started_again_by_their_arguments() {
+        let words = ["-c", WAIT, "two words", "", "it's\n$(id)"];
+        let command = |program: &str, folder: Option<&str>| Start::Command {
+            words: std::iter::once(program).chain(words).map(String::from).collect(),
+            folder: folder.map(String::from),
+        };
+        let child = Child::start(Command::new("/bin/sh").args(words).current_dir("/usr"));
+        assert_eq!(child.start_of(), command("/bin/sh", Some("/usr")));
+        // Relative to its folder, and found by PATH: the path is printed.
+        let child = Child::start(Command::new("./sh").args(words).current_dir("/bin/"));
+        let folder = std::fs::canonicalize("/bin").expect("a folder").display().to_string();
+        assert_eq!(child.start_of(), command(&format!("{folder}/sh"), Some(&folder)));
+        let child = Child::start(Command::new("sh").args(words).env("PATH", "/nowhere:/bin").current_dir("/"));
+        assert_eq!(child.start_of(), command("/bin/sh", None));
+    }
+
+    #[test]
+    fn processes_under_another_name_have_a_title() {
+        let child = Child::start(Command::new("/bin/sh").arg0("nginx: worker").args(["-c", WAIT]));
+        assert_eq!(child.start_of(), Start::Title);
+        let title = "$0 = 'worker'; $| = 1; print \"\\n\"; <STDIN>";
+        let child = Child::start(Command::new("/usr/bin/perl").args(["-e", title]));
+        assert_eq!(child.start_of(), Start::Title);
+    }
+
+    #[test]
+    fn the_parent_is_behind_the_name() {
+        assert_eq!(parse_parent(b"7 (a) S 3) R 12 7 7 0"), Some(12));
+        assert_eq!(parse_parent(b"7 (a"), None);
+    }
+}

@@ -10,17 +10,19 @@
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
-use crate::account::mapping::books::{Operation, locked, time};
-use crate::account::mapping::count_mapping;
+use crate::account::mapping::books::{Operation, at_once, locked, time};
+use crate::account::mapping::{count_mapping, count_of_site};
+use crate::account::thread::ThreadState;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{classify, image, memo};
-use crate::guard::{Entered, enter};
+use crate::guard::{Entered, Taken, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
 use crate::stack::callers;
 use crate::stack::read::return_address;
-use crate::stack::{generated_code, java};
+use crate::stack::{generated_code, java, module};
+use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc::{self, calls};
 use crate::sys::{errno, os};
 use core::ffi::c_int;
@@ -30,6 +32,8 @@ use plimsoll_segment::vmap::{Attributes, MappingKind};
 
 const MAP_FAILED: usize = usize::MAX;
 const MAP_TYPE: c_int = 0xf;
+const MAP_PRIVATE: c_int = 2;
+const PRIVATE_ANONYMOUS: c_int = MAP_PRIVATE | MAP_ANONYMOUS;
 const MAP_FIXED: c_int = 0x10;
 const MAP_ANONYMOUS: c_int = 0x20;
 const MREMAP_FIXED: c_int = 2;
@@ -63,6 +67,20 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     Some((segment, caller, segment.caller(caller).category.load(Relaxed)))
 }
 
+/// As [`who`], if this call's stack is in the memo: what the usual call needs.
+#[inline(always)]
+unsafe fn who_at_once(sp: usize, fp: usize) -> Option<(Segment, memo::Site)> {
+    let segment = Segment::published()?;
+    let current = tls_get::<CURRENT>();
+    if current == 0 {
+        return None;
+    }
+    // SAFETY: just found.
+    let state = unsafe { Taken::now(current as *mut ThreadState) };
+    // SAFETY: the entry's stack and frame pointer; the state is taken.
+    unsafe { memo::mapping_at_once(&state, sp, fp) }.map(|site| (segment, site))
+}
+
 /// Notes that the call with this stack pointer at its entry made a mapping executable. `offset` is that in the mapped file.
 #[cold]
 #[inline(never)]
@@ -93,7 +111,70 @@ pub unsafe extern "C" fn mmap(
     fp: usize,
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
+    unsafe {
+        if flags & MAP_FIXED != 0 || module::has_images() {
+            return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
+        }
+        let Some((segment, site)) = who_at_once(sp, fp) else {
+            return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
+        };
+        let r = calls::mmap(a, n, prot, flags, fd, off);
+        if r == MAP_FAILED {
+            return r;
+        }
+        note_executable(prot, flags, off, sp, r, n);
+        let attributes = Attributes::new(site.index, site.category, kind_of(flags), prot as u16, time(segment));
+        if site.is_site {
+            count_of_site(segment, site.index, n as u64);
+        }
+        if !at_once::mapped(segment, sp, r, n, attributes) {
+            book_later(segment, sp, r, n, attributes);
+        }
+        r
+    }
+}
+
+/// Books a mapping that was made where the kernel chose.
+#[cold]
+#[inline(never)]
+fn book_later(segment: Segment, sp: usize, start: usize, bytes: usize, attributes: Attributes) {
+    let done = Operation::Map { start, bytes, attributes, placement: Placement::Chosen };
+    locked(segment, sp, false, || (), |()| Some(done));
+}
+
+/// mmap(2), for any arguments and any stack.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+unsafe fn mmap_by_steps(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: i64,
+    sp: usize,
+    fp: usize,
+) -> usize {
+    // SAFETY: the entry's pointers; the program's arguments.
     unsafe { mapped(a, n, prot, flags, off, sp, fp, move || calls::mmap(a, n, prot, flags, fd, off)) }
+}
+
+/// Notes a mapping that was made executable.
+#[inline(always)]
+fn note_executable(prot: c_int, flags: c_int, off: i64, sp: usize, start: usize, bytes: usize) {
+    if prot & PROT_EXEC != 0 {
+        let is_readable_file = flags & MAP_ANONYMOUS == 0 && prot & PROT_READ != 0;
+        executable(sp, start, bytes, is_readable_file.then_some(off));
+    }
+}
+
+#[inline(always)]
+fn kind_of(flags: c_int) -> MappingKind {
+    match flags & (MAP_TYPE | MAP_ANONYMOUS) {
+        PRIVATE_ANONYMOUS => MappingKind::Anonymous,
+        MAP_PRIVATE => MappingKind::File,
+        _ => MappingKind::Shared,
+    }
 }
 
 /// Books the mapping that `map` makes.
@@ -114,9 +195,8 @@ pub(super) unsafe fn mapped(
 ) -> usize {
     let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
     let made = move |r: usize| {
-        if prot & PROT_EXEC != 0 && r != MAP_FAILED {
-            let is_readable_file = flags & MAP_ANONYMOUS == 0 && prot & PROT_READ != 0;
-            executable(sp, r, n, is_readable_file.then_some(off));
+        if r != MAP_FAILED {
+            note_executable(prot, flags, off, sp, r, n);
         }
         r
     };
@@ -128,11 +208,7 @@ pub(super) unsafe fn mapped(
     };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
-    let kind = match flags {
-        _ if flags & MAP_TYPE != 2 => MappingKind::Shared,
-        _ if flags & MAP_ANONYMOUS != 0 => MappingKind::Anonymous,
-        _ => MappingKind::File,
-    };
+    let kind = kind_of(flags);
     let innermost = callers::innermost(segment, caller);
     let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
     let (category, placement) = of_image.unwrap_or((category, Placement::Fixed));
@@ -157,18 +233,20 @@ pub(super) unsafe fn mapped(
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 #[unsafe(link_section = ".text.hot")]
-pub unsafe extern "C" fn munmap(
-    a: usize,
-    n: usize,
-    _2: usize,
-    _3: usize,
-    _4: usize,
-    _5: usize,
-    sp: usize,
-    _fp: usize,
-) -> c_int {
+pub unsafe extern "C" fn munmap(a: usize, n: usize, sp: usize, _fp: usize) -> c_int {
+    generated_code::unmapped(a, n);
+    // SAFETY: the program's arguments.
+    let real = || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
+    let done = Segment::published().and_then(|segment| at_once::unmapping(segment, sp, a, n, real));
+    // SAFETY: as above.
+    done.unwrap_or_else(|| unsafe { munmap_by_steps(a, n, sp) })
+}
+
+/// munmap(2), whoever has the lock.
+#[cold]
+#[inline(never)]
+unsafe fn munmap_by_steps(a: usize, n: usize, sp: usize) -> c_int {
     // SAFETY: the program's arguments.
     unmapped(a, n, sp, move || unsafe { calls::munmap(a, n) })
 }
@@ -248,20 +326,41 @@ pub(super) fn remapped(
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 #[unsafe(link_section = ".text.hot")]
-pub unsafe extern "C" fn mprotect(
-    a: usize,
-    n: usize,
-    prot: c_int,
-    _3: usize,
-    _4: usize,
-    _5: usize,
-    sp: usize,
-    fp: usize,
-) -> c_int {
+pub unsafe extern "C" fn mprotect(a: usize, n: usize, prot: c_int, sp: usize, fp: usize) -> c_int {
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe {
+        let done = who_at_once(sp, fp).and_then(|(segment, site)| {
+            let real = || {
+                let r = java::unmapping_if(prot & 1 == 0, a, n, || calls::mprotect(a, n, prot));
+                if prot & PROT_EXEC != 0 && r == 0 {
+                    executable(sp, a, n, None);
+                }
+                r
+            };
+            // `plimsoll_segment::vmap` keeps the lowest three bits.
+            let change = (a, n, prot as u16 & 7, site.index);
+            at_once::protecting(segment, sp, change, real, || failed_protection(a, n, prot, site.index))
+        });
+        done.unwrap_or_else(|| mprotect_by_steps(a, n, prot, sp, fp))
+    }
+}
+
+/// mprotect(2), for any stack and whoever has the lock.
+#[inline(never)]
+unsafe fn mprotect_by_steps(a: usize, n: usize, prot: c_int, sp: usize, fp: usize) -> c_int {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe { protected(a, n, prot, sp, fp, move || calls::mprotect(a, n, prot)) }
+}
+
+/// What a failed change of a protection has changed.
+#[cold]
+#[inline(never)]
+fn failed_protection(a: usize, n: usize, prot: c_int, caller: u32) -> Option<Operation> {
+    // A range beyond the end of the address space fails with ENOMEM too, and changes nothing.
+    let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
+    let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed: true };
+    (libc::errno() == errno::ENOMEM && !wraps).then_some(change)
 }
 
 /// pkey_mprotect(2): how V8 makes its code's pages executable where the processor has protection keys.
@@ -314,11 +413,8 @@ pub(super) unsafe fn protected(
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
     locked(segment, sp, false, real, |r| {
-        let failed = *r != 0;
-        let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
-        // A range beyond the end of the address space fails with ENOMEM too, and changes nothing.
-        let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
-        (!failed || (libc::errno() == errno::ENOMEM && !wraps)).then_some(change)
+        let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed: false };
+        if *r == 0 { Some(change) } else { failed_protection(a, n, prot, caller) }
     })
 }
 

@@ -109,6 +109,12 @@ impl Segment {
         (base != 0).then_some(Segment(base))
     }
 
+    /// Whether this is still the segment of this process: not in a child of fork(), nor after a detach.
+    #[inline(always)]
+    pub fn is_published(self) -> bool {
+        WIPED.base.load(Relaxed) == self.0
+    }
+
     /// The segment of this process, also while nothing is booked in it because the tracker was detached.
     pub fn mapped() -> Option<Segment> {
         let base = WIPED.mapped.load(Relaxed);

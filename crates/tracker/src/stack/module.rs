@@ -81,6 +81,12 @@ pub fn init() -> bool {
     true
 }
 
+/// Whether a native image was met.
+#[inline(always)]
+pub fn has_images() -> bool {
+    IMAGES.load(Relaxed)
+}
+
 /// Whether this return address lies in a native image. Asked for each mapping call, so it costs nothing without one.
 pub fn in_image(segment: Segment, ra: u64) -> bool {
     IMAGES.load(Relaxed) && ra != 0 && find(segment, ra as usize - 1).is_some_and(|m| m.is_image)

@@ -29,7 +29,7 @@ pub struct Memo {
     /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`SEVEN_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
     pub sp: usize,
     pub(super) fp: usize,
-    /// The upper part of the trailers of this row's blocks.
+    /// The upper part of the trailers of this row's blocks. Of a mapping call or a sample: category, and bit 16 for a site.
     pub row_key: u64,
     /// Offset in the segment of this thread's row for the caller; of a mapping call or a sample, its site.
     pub row: u32,

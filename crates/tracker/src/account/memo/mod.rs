@@ -33,7 +33,7 @@ use crate::stack::rule_table::rule_at;
 use crate::stack::{Entry, Read, Stack, Walk, Walker};
 use core::sync::atomic::Ordering::*;
 use entry::*;
-use plimsoll_segment::{Counter, Section};
+use plimsoll_segment::{CALLER_SITE, Counter, Section};
 
 pub mod entry;
 
@@ -65,17 +65,22 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     unsafe {
         let ra = return_address(sp);
         let m = &*place(t.memo(), t.memo_mask, ra, sp);
+        (m.tag == ra | t.category_tag && same_few(m, sp, fp)).then_some(m)
+    }
+}
+
+/// Whether an entry was made for this stack pointer and every word is unchanged; more than three are compared out of line.
+#[inline(always)]
+unsafe fn same_few(m: &Memo, sp: usize, fp: usize) -> bool {
+    // SAFETY: an offset is used where the entry was made for this stack pointer, so it is inside the stack.
+    unsafe {
         let word = |i: usize| peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i];
-        if m.tag != ra | t.category_tag {
-            return None;
-        }
-        let same = match m.sp ^ sp {
+        match m.sp ^ sp {
             0 => !(word(2) | word(1) | word(0)),
             NO_WORDS => true,
             SEVEN_WORDS | MORE_WORDS => all_same(m, sp, fp),
             _ => false,
-        };
-        same.then_some(m)
+        }
     }
 }
 
@@ -147,6 +152,49 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
     (segment.seen(row).caller(), row)
 }
 
+/// The site of a mapping call, with what its hook needs of the caller's record.
+#[derive(Clone, Copy)]
+pub struct Site {
+    /// Its number; the caller's in mode off.
+    pub index: u32,
+    /// Its category.
+    pub category: u16,
+    /// It isn't only a caller.
+    pub is_site: bool,
+}
+
+impl Site {
+    /// The site with this number. A record keeps its category and its kind, so an entry may keep them too.
+    fn of(segment: Segment, index: u32) -> Site {
+        let c = segment.caller(index);
+        Site { index, category: c.category.load(Relaxed), is_site: c.flags.load(Relaxed) & CALLER_SITE != 0 }
+    }
+
+    /// How an entry that names a site keeps it.
+    fn entry(self, tag: u64) -> Of {
+        Of { tag, row_key: u64::from(self.category) | u64::from(self.is_site) << 16, row: self.index }
+    }
+
+    #[inline(always)]
+    fn kept(m: &Memo) -> Site {
+        Site { index: m.row, category: m.row_key as u16, is_site: m.row_key & 1 << 16 != 0 }
+    }
+}
+
+/// The site of a mapping call, if it is remembered in the first place.
+///
+/// # Safety
+/// As `recall`.
+#[inline(always)]
+pub unsafe fn mapping_at_once(t: &ThreadState, sp: usize, fp: usize) -> Option<Site> {
+    // SAFETY: as in `recall`.
+    unsafe {
+        let ra = return_address(sp);
+        let m = &*place_of(t.memo(), t.memo_mask, ra, SITE, sp);
+        (m.tag == ra | SITE | t.category_tag && same_few(m, sp, fp)).then(|| Site::kept(m))
+    }
+}
+
 /// The site of a mapping call, its caller in mode off: remembered, or walked for.
 ///
 /// Mapping calls have deep stacks in every mode that has any, and no rows: an entry of theirs names the site itself.
@@ -192,7 +240,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     // Without space for a site the caller stands for it. It isn't remembered, because the next call may find space.
     let kept = mode == control::OFF || deep.is_some();
     if known && kept && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
-        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Of { tag, row_key: 0, row: site });
+        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Site::of(segment, site).entry(tag));
     }
     t.leave(segment);
     site
@@ -375,7 +423,8 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
         && sp.is_multiple_of(8)
         && t.tails_used() < SAMPLES_TAILS
     {
-        remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), Of { tag, row_key: 0, row: site });
+        let of = Site::of(segment, site).entry(tag);
+        remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), of);
     }
     t.leave(segment);
     site

@@ -1,10 +1,11 @@
 //! The virtual memory map's writer: mmap, munmap, mprotect and mremap, booked range by range.
 //!
-//! Every operation goes through its range from left to right. A step takes the longest run that lies in one leaf and
-//! ends up with the same attributes. It replaces the run by one entry, joined with a neighbour that is alike, and posts
-//! the change: O(log n) to find, one leaf to rewrite. The posts always match the map, also without space: a lost step
-//! changes neither.
+//! The usual operation changes one entry ([`one`]). Any other goes through its range from left to right. A step takes the
+//! longest run that lies in one leaf and ends up with the same attributes. It replaces the run by one entry, joined with a
+//! neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts always match the map,
+//! also without space: a lost step changes neither.
 
+mod one;
 mod region;
 #[cfg(test)]
 mod tests;
@@ -127,16 +128,25 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         placement: Placement,
         mut post: impl FnMut(Delta),
     ) -> Change {
-        self.begin(Operation::Map, start, bytes);
-        let diff = match placement {
-            Placement::Chosen => self.apply(start, bytes, move |_| new, &mut post, &mut |_| ()),
-            Placement::Fixed => self.apply(start, bytes, move |old| old.overlay(new), &mut post, &mut |_| ()),
-            Placement::FixedKeeping(category) => {
-                let kept = Attributes::new(new.reserve_caller(), category, new.kind(), new.prot(), new.time());
-                let change = move |old: Attributes| old.overlay(if old.category() == category { kept } else { new });
-                self.apply(start, bytes, change, &mut post, &mut |_| ())
-            }
+        let mut diff = Change::default();
+        let kept = |category| Attributes::new(new.reserve_caller(), category, new.kind(), new.prot(), new.time());
+        let over = move |old: Attributes| match placement {
+            Placement::Chosen => new,
+            Placement::FixedKeeping(category) if old.category() == category => old.overlay(kept(category)),
+            _ => old.overlay(new),
         };
+        if placement != Placement::Chosen
+            && let Some((old, new, bytes)) = self.change_one(Operation::Map, start, bytes, over)
+        {
+            exchange(old, new, bytes, &mut post, &mut diff);
+            return diff;
+        }
+        if let Some(bytes) = self.map_one(start, bytes, over(Attributes::HOLE)) {
+            book(over(Attributes::HOLE), bytes as i64, &mut post, &mut diff);
+            return diff;
+        }
+        self.begin(Operation::Map, start, bytes);
+        let diff = self.apply(start, bytes, over, &mut post, &mut |_| ());
         self.end(diff)
     }
 
@@ -149,6 +159,12 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         mut post: impl FnMut(Delta),
         mut removed: impl FnMut(Vma),
     ) -> Change {
+        if let Some((old, bytes)) = self.unmap_one(start, bytes) {
+            let mut diff = Change::default();
+            removed(Vma::new(start, start + bytes, old));
+            book(old, -(bytes as i64), &mut post, &mut diff);
+            return diff;
+        }
         self.begin(Operation::Unmap, start, bytes);
         let diff = self.apply(start, bytes, |_| Attributes::HOLE, &mut post, &mut removed);
         self.end(diff)
@@ -173,8 +189,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         time: u32,
         mut post: impl FnMut(Delta),
     ) -> Change {
-        self.begin(Operation::Protect, start, bytes);
         let change = move |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
+        if let Some((old, new, bytes)) = self.change_one(Operation::Protect, start, bytes, change) {
+            let mut diff = Change::default();
+            exchange(old, new, bytes, &mut post, &mut diff);
+            return diff;
+        }
+        self.begin(Operation::Protect, start, bytes);
         let diff = self.apply(start, bytes, change, &mut post, &mut |_| ());
         self.end(diff)
     }
@@ -263,7 +284,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     /// Gives each piece of the range the attributes that `change` computes from its present ones.
-    #[inline(always)]
+    #[inline(never)]
     fn apply(
         &mut self,
         start: u64,
@@ -275,143 +296,15 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let (mut from, end) = pages(start, bytes);
         let mut diff = Change::default();
         while from < end {
-            from = self.step(from, end, change, post, removed, &mut diff);
+            let (upto, more) = self.step(from, end, change, post, removed);
+            diff = diff + more;
+            from = upto;
         }
         diff
     }
 
-    /// Changes one run, from `from` on, and returns its end. Handles the usual cases itself: the range lies in a hole or in one entry.
-    #[inline(always)]
+    /// Changes one run, from `from` on, and returns its end.
     fn step(
-        &mut self,
-        from: u64,
-        end: u64,
-        change: impl Fn(Attributes) -> Attributes + Copy,
-        post: &mut impl FnMut(Delta),
-        removed: &mut impl FnMut(Vma),
-        diff: &mut Change,
-    ) -> u64 {
-        let leaf = self.tree.find(from);
-        let limit = end.min(leaf.high);
-        let before_end = if leaf.at > 0 { leaf.end(leaf.at - 1) } else { 0 };
-        let done = if limit <= from {
-            false
-        } else if before_end >= limit {
-            self.alter(&leaf, from, limit, change, post, removed, diff)
-        } else if before_end <= from && (leaf.at == leaf.count || leaf.start(leaf.at) >= limit) {
-            let new = change(Attributes::HOLE);
-            new.is_hole() || self.fill(&leaf, from, limit, new, post, diff)
-        } else {
-            false
-        };
-        if done {
-            return limit;
-        }
-        let (upto, more) = self.step_any(from, end, change, post, removed);
-        *diff = *diff + more;
-        upto
-    }
-
-    /// A range in a hole becomes an entry or part of a neighbour. False if that isn't simple.
-    #[inline(always)]
-    fn fill(
-        &mut self,
-        leaf: &Leaf,
-        from: u64,
-        limit: u64,
-        new: Attributes,
-        post: &mut impl FnMut(Delta),
-        diff: &mut Change,
-    ) -> bool {
-        let at = leaf.at;
-        let before = at > 0 && leaf.end(at - 1) == from && leaf.attributes(at - 1).alike(new);
-        let after = at < leaf.count && leaf.start(at) == limit && leaf.attributes(at).alike(new);
-        let older = |at: usize| leaf.attributes(at).time() <= new.time();
-        match (before, after) {
-            (false, false) if leaf.count < LEAF_ENTRIES => {
-                self.tree.splice(from, leaf, at, at, &[Vma::new(from, limit, new)]);
-            }
-            (true, false) if older(at - 1) => self.tree.set_end(leaf, at - 1, limit),
-            (false, true) if older(at) => self.tree.set_start(leaf, at, from),
-            _ => return false,
-        }
-        book(new, (limit - from) as i64, post, diff);
-        true
-    }
-
-    /// A part of an entry changes, or all of it. False if that isn't simple.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    fn alter(
-        &mut self,
-        leaf: &Leaf,
-        from: u64,
-        limit: u64,
-        change: impl Fn(Attributes) -> Attributes + Copy,
-        post: &mut impl FnMut(Delta),
-        removed: &mut impl FnMut(Vma),
-        diff: &mut Change,
-    ) -> bool {
-        let at = leaf.at - 1;
-        let vma = leaf.entry(at);
-        let old = vma.attributes();
-        let new = change(old);
-        let (low, high) = (Vma::new(vma.start, from, old), Vma::new(limit, vma.end, old));
-        let (cut_low, cut_high) = (vma.start < from, vma.end > limit);
-        if new == old {
-            return true;
-        }
-        if new.is_hole() {
-            match (cut_low, cut_high) {
-                (false, false) => self.tree.splice(from, leaf, at, at + 1, &[]),
-                (true, false) => self.tree.set_end(leaf, at, from),
-                (false, true) => self.tree.set_start(leaf, at, limit),
-                (true, true) if leaf.count + 2 <= LEAF_ENTRIES => {
-                    self.tree.splice(from, leaf, at, at + 1, &[low, high]);
-                }
-                _ => return false,
-            }
-        } else {
-            let whole = Vma::new(from, limit, new);
-            let before = !cut_low && at > 0 && leaf.end(at - 1) == from && leaf.attributes(at - 1).alike(new);
-            let after =
-                !cut_high && at + 1 < leaf.count && leaf.start(at + 1) == limit && leaf.attributes(at + 1).alike(new);
-            if new.alike(old) {
-                return false;
-            }
-            if before || after {
-                // The neighbour grows into this entry. Its bound is stored first: entries may overlap for a moment, but never leave a
-                // hole, and a reader believes the lower of two that overlap.
-                if before && cut_high && leaf.attributes(at - 1).time() <= new.time() {
-                    self.tree.set_end(leaf, at - 1, limit);
-                    self.tree.set_start(leaf, at, limit);
-                } else if after && cut_low && leaf.attributes(at + 1).time() <= new.time() {
-                    self.tree.set_start(leaf, at + 1, from);
-                    self.tree.set_end(leaf, at, from);
-                } else {
-                    return false;
-                }
-            } else if !cut_low && !cut_high && self.tree.set_attributes(leaf, at, old, new) {
-            } else if leaf.count + 1 + cut_low as usize + cut_high as usize > LEAF_ENTRIES {
-                return false;
-            } else {
-                match (cut_low, cut_high) {
-                    (false, false) => self.tree.splice(from, leaf, at, at + 1, &[whole]),
-                    (true, false) => self.tree.splice(from, leaf, at, at + 1, &[low, whole]),
-                    (false, true) => self.tree.splice(from, leaf, at, at + 1, &[whole, high]),
-                    (true, true) => self.tree.splice(from, leaf, at, at + 1, &[low, whole, high]),
-                }
-            }
-        }
-        removed(Vma::new(from, limit, old));
-        exchange(old, new, limit - from, post, diff);
-        true
-    }
-
-    /// A step of the general case.
-    #[inline(never)]
-    #[unsafe(link_section = ".text.hot")]
-    fn step_any(
         &mut self,
         from: u64,
         end: u64,

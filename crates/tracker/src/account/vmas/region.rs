@@ -3,11 +3,17 @@
 
 use core::hint::select_unpredictable;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use plimsoll_segment::vmap::{BLOCK, BLOCK_WORDS, NODE_SLOTS, Vma, entry_number};
+use plimsoll_segment::vmap::{BLOCK, BLOCK_WORDS, NODE_SLOTS, Vma};
 
 pub(super) struct Region {
     base: *mut u64,
     blocks: usize,
+}
+
+/// The first word of the entry in place `at` of a leaf's order: four times [`plimsoll_segment::vmap::entry_number`].
+#[inline(always)]
+pub(super) fn entry_word(order: u64, at: usize) -> usize {
+    (order.rotate_right(4 * at as u32 + 2) & 0x3c) as usize
 }
 
 /// A block of the region.
@@ -78,7 +84,7 @@ impl Block {
 
     #[inline(always)]
     pub(super) fn entry(self, order: u64, at: usize) -> Vma {
-        let word = 4 * entry_number(order, at);
+        let word = entry_word(order, at);
         Vma::from_words([self.get(word), self.get(word + 1), self.get(word + 2), self.get(word + 3)])
     }
 
@@ -87,7 +93,7 @@ impl Block {
     pub(super) fn entries_from(self, order: u64, address: u64) -> usize {
         let mut at = 0;
         for step in [8, 4, 2, 1] {
-            let start = self.get(4 * entry_number(order, at + step - 1));
+            let start = self.get(entry_word(order, at + step - 1));
             at = select_unpredictable(start <= address, at + step, at);
         }
         at

@@ -262,7 +262,7 @@ impl Twin {
     }
 }
 
-const PRESENT: [&str; 34] = [
+const PRESENT: [&str; 42] = [
     "commit over reservation",
     "re-commit",
     "fixed replaces",
@@ -297,6 +297,14 @@ const PRESENT: [&str; 34] = [
     "NodeRemoved",
     "RootRaised",
     "RootLowered",
+    "OneMapped",
+    "OneJoined",
+    "OneUnmapped",
+    "OneCut",
+    "OneChanged",
+    "OneChangedLow",
+    "OneChangedHigh",
+    "OneGrew",
 ];
 
 fn random_page(random: &mut Random) -> Page {
@@ -497,6 +505,12 @@ fn every_store_leaves_the_old_or_the_new_state() {
         "LeafJoined",
         "LeafRemoved",
         "RootRaised",
+        "OneMapped",
+        "OneUnmapped",
+        "OneCut",
+        "OneChanged",
+        "OneChangedLow",
+        "OneChangedHigh",
         "split middle",
         "remap moves",
         "commit over reservation",

@@ -1,6 +1,6 @@
 //! The B+tree under the map: blocks, shares, splits and joins. Format and the order of stores: `segment::vmap`.
 
-use super::region::{Block, Region};
+use super::region::{Block, Region, entry_word};
 use plimsoll_segment::vmap::{
     ADDRESS_END, Attributes, BLOCK, EMPTY_ORDER, LEAF_ENTRIES, LEAF_TAG, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NO_SLOT,
     NODE_SLOTS, NOWHERE, PAGE_BITS, SLOT_BLOCK_BITS, Vma, entry_number, header,
@@ -41,17 +41,43 @@ impl Leaf {
 
     #[inline(always)]
     pub(super) fn start(&self, at: usize) -> u64 {
-        self.block.get(4 * entry_number(self.order, at))
+        self.block.get(entry_word(self.order, at))
     }
 
     #[inline(always)]
     pub(super) fn end(&self, at: usize) -> u64 {
-        self.block.get(4 * entry_number(self.order, at) + 1)
+        self.block.get(entry_word(self.order, at) + 1)
     }
 
     #[inline(always)]
     pub(super) fn attributes(&self, at: usize) -> Attributes {
-        self.entry(at).attributes()
+        let word = entry_word(self.order, at);
+        Attributes { callers: self.block.get(word + 2), rest: self.block.get(word + 3) }
+    }
+
+    /// Whether the entry at `at` ends there, with attributes that are alike.
+    #[inline(always)]
+    pub(super) fn ends_alike(&self, at: usize, end: u64, attributes: Attributes) -> bool {
+        self.end(at) == end && self.attributes(at).alike(attributes)
+    }
+
+    /// Whether there is an entry at `at` that starts there, with attributes that are alike.
+    #[inline(always)]
+    pub(super) fn starts_alike(&self, at: usize, start: u64, attributes: Attributes) -> bool {
+        at < self.count && self.start(at) == start && self.attributes(at).alike(attributes)
+    }
+
+    /// Whether single-word stores suffice to change an entry's attributes ([`Tree::set_attributes`]).
+    #[inline(always)]
+    pub(super) fn changes_in_place(old: Attributes, new: Attributes) -> bool {
+        let one = old.callers == new.callers || old.rest == new.rest;
+        one || (old.reserve_caller() == new.reserve_caller() && !(old.committed() && new.committed()))
+    }
+
+    /// Whether it keeps enough entries without one.
+    #[inline(always)]
+    pub(super) fn can_lose_one(&self) -> bool {
+        self.count > LEAF_LOW
     }
 }
 
@@ -81,6 +107,8 @@ struct Hint {
     low: u64,
     high: u64,
     block: Block,
+    /// Where an entry of the leaf changed last: at most the number of its entries, and below 15.
+    at: usize,
 }
 
 #[inline(always)]
@@ -89,6 +117,12 @@ fn slot(start: u64, block: u64) -> u64 {
 }
 
 const SLOT_BLOCK: u64 = (1 << SLOT_BLOCK_BITS) - 1;
+
+/// The bits of an order that are places from `at` on. No places from 15 on.
+#[inline(always)]
+fn above(at: usize) -> u64 {
+    !0xf << ((4 * at) & 63)
+}
 
 /// The lowest `n` places of an order, its count shifted out.
 #[inline(always)]
@@ -114,7 +148,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         region.put(head, header::CAPACITY, capacity as u64);
         region.put(head, header::USED, BLOCK as u64);
         region.put(head, header::POPULATED, populated as u64);
-        let hint = Hint { low: 0, high: 0, block: head };
+        let hint = Hint { low: 0, high: 0, block: head, at: 0 };
         let mut tree = Self { region, grow, last_start: 0, hint };
         let leaf = tree.fill_leaf(&[]);
         tree.set_root(0, leaf);
@@ -139,7 +173,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         region.put(head, header::CAPACITY, capacity as u64);
         region.put(head, header::POPULATED, populated.min(capacity) as u64);
         region.put(head, header::SEQ, head.get(header::SEQ).wrapping_add(1) & !1);
-        let hint = Hint { low: 0, high: 0, block: head };
+        let hint = Hint { low: 0, high: 0, block: head, at: 0 };
         let mut tree = Self { region, grow, last_start: 0, hint };
         tree.mend();
         Some(tree)
@@ -173,12 +207,31 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
+    /// As [`Tree::find`], without a search: the leaf that was found last, at the place where an entry changed last, which need
+    /// not be that of the range. `None`: the range isn't in its share.
     #[inline(always)]
-    pub(super) fn find(&mut self, address: u64) -> Leaf {
-        if address < self.hint.low || address >= self.hint.high {
-            self.hint = self.search(address);
+    pub(super) fn at_finger(&self, start: u64, end: u64) -> Option<Leaf> {
+        let Hint { low, high, block, at } = self.hint;
+        let order = block.get(0);
+        let count = (order & 15) as usize;
+        (start >= low && end <= high).then_some(Leaf { block, order, count, at, high })
+    }
+
+    #[inline(always)]
+    pub(super) fn put_finger(&mut self, at: usize) {
+        self.hint.at = at;
+    }
+
+    /// The leaf whose share holds all of a range that isn't empty.
+    #[inline(always)]
+    pub(super) fn find(&mut self, start: u64, end: u64) -> Option<Leaf> {
+        if start < self.hint.low || end > self.hint.high {
+            self.hint = self.search(start);
+            if end > self.hint.high {
+                return None;
+            }
         }
-        self.leaf(self.hint, address)
+        Some(self.leaf(self.hint, start))
     }
 
     #[inline(always)]
@@ -189,13 +242,13 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         Leaf { block, order, count, at, high }
     }
 
-    /// As [`Tree::find`], but leaves the hint alone.
-    #[unsafe(link_section = ".text.hot")]
+    /// The leaf whose share holds an address. Leaves the hint alone.
     pub(super) fn peek(&self, address: u64) -> Leaf {
         self.leaf(self.search(address), address)
     }
 
-    #[inline(always)]
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
     fn search(&self, address: u64) -> Hint {
         let root = self.region.header().get(header::ROOT);
         let key = slot(address, SLOT_BLOCK);
@@ -209,7 +262,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
             block = self.region.block(block.get(word) & SLOT_BLOCK);
         }
         let start = |slot: u64| slot >> SLOT_BLOCK_BITS << PAGE_BITS;
-        Hint { low: start(low), high: start(high), block }
+        Hint { low: start(low), high: start(high), block, at: 0 }
     }
 
     fn path(&self, address: u64) -> Path {
@@ -288,33 +341,56 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     /// The bound of one entry moves: by one store.
     #[inline(always)]
     pub(super) fn set_start(&mut self, leaf: &Leaf, at: usize, start: u64) {
-        self.region.publish(leaf.block, 4 * entry_number(leaf.order, at), start);
+        self.region.publish(leaf.block, entry_word(leaf.order, at), start);
     }
 
     #[inline(always)]
     pub(super) fn set_end(&mut self, leaf: &Leaf, at: usize, end: u64) {
-        self.region.publish(leaf.block, 4 * entry_number(leaf.order, at) + 1, end);
+        self.region.publish(leaf.block, entry_word(leaf.order, at) + 1, end);
     }
 
-    /// Changes an entry's attributes in place, if single-word stores suffice. The committer is meaningless while the range is
-    /// only reserved, so that word is stored before a commit and after an uncommit.
+    /// Changes an entry's attributes in place, which [`Leaf::changes_in_place`] permits. The committer is meaningless while the
+    /// range is only reserved, so that word is stored before a commit and after an uncommit.
     #[inline(always)]
-    pub(super) fn set_attributes(&mut self, leaf: &Leaf, at: usize, old: Attributes, new: Attributes) -> bool {
-        let word = 4 * entry_number(leaf.order, at);
-        let callers_first = !old.committed();
-        let one = old.callers == new.callers || old.rest == new.rest;
-        let two = old.reserve_caller() == new.reserve_caller() && (callers_first || !new.committed());
-        if !one && !two {
-            return false;
-        }
-        if callers_first {
-            self.region.publish(leaf.block, word + 2, new.callers);
+    pub(super) fn set_attributes(&mut self, leaf: &Leaf, at: usize, old: Attributes, new: Attributes) {
+        let word = entry_word(leaf.order, at);
+        if old.committed() {
             self.region.publish(leaf.block, word + 3, new.rest);
+            self.region.publish(leaf.block, word + 2, new.callers);
         } else {
-            self.region.publish(leaf.block, word + 3, new.rest);
             self.region.publish(leaf.block, word + 2, new.callers);
+            self.region.publish(leaf.block, word + 3, new.rest);
         }
-        true
+    }
+
+    /// A free entry becomes `vma`, in the order's place `at`. The leaf isn't full.
+    ///
+    /// ```text
+    /// order   behind │ free │ moved     │ kept │ count          places from the right, the first free one behind the last entry
+    ///       → behind │ moved    │ free  │ kept │ count + 1
+    /// ```
+    #[inline(always)]
+    pub(super) fn insert(&mut self, leaf: &Leaf, at: usize, vma: &Vma) {
+        let Leaf { block, order, count, .. } = *leaf;
+        let (from, end) = (above(at), above(count));
+        let free = order >> (4 * count + 4) & 15;
+        self.region.put_entry(block, free as usize, vma);
+        let (kept, moved, behind) = (order & !from, order & from & !end, order & end << 4);
+        let order = kept | free << (4 * at + 4) | moved << 4 | behind;
+        self.region.publish(block, 0, order + 1);
+        self.last_start = vma.start;
+    }
+
+    /// The entry at `at` becomes a free one: the reverse of [`Tree::insert`].
+    #[inline(always)]
+    pub(super) fn remove(&mut self, leaf: &Leaf, at: usize) {
+        let Leaf { block, order, count, .. } = *leaf;
+        let (from, end) = (above(at), above(count));
+        let freed = order >> (4 * at + 4) & 15;
+        let (kept, moved, behind) = (order & !from, order & from << 4 & !end, order & end);
+        let order = kept | moved >> 4 | freed << (4 * count) | behind;
+        self.region.publish(block, 0, order - 1);
+        self.region.put(block, 4 * freed as usize, NOWHERE);
     }
 
     /// Entries `from..to` of the leaf that holds `address` become `new`. One store makes the change valid.
@@ -322,6 +398,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     pub(super) fn splice(&mut self, address: u64, leaf: &Leaf, from: usize, to: usize, new: &[Vma]) {
         let Leaf { block, order, count, .. } = *leaf;
         let left = (count + new.len()).saturating_sub(to - from);
+        self.hint.at = 0;
         if count + new.len() > LEAF_ENTRIES || (left < LEAF_LOW && left < count) {
             return self.rebuild(address, *leaf, from, to, new);
         }
@@ -501,13 +578,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let (number, at) = (path.node[level], path.slot[level]);
         let node = self.region.block(number);
         let count = node.slots();
-        let (mut all, mut total) = ([0; 2 * NODE_SLOTS], 0);
-        let kept = |at| node.get(1 + at);
-        let changed = (0..at).map(kept).chain(new.into_iter().take(n)).chain((at + old..count).map(kept));
-        for slot in changed {
-            all[total] = slot;
-            total += 1;
-        }
+        let total = at + n + count.saturating_sub(at + old);
         let tag = ((path.height - level) as u64) << 32;
         let share = match level.checked_sub(1) {
             None => 0,
@@ -519,15 +590,21 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         } else if total == 1 && level == 0 {
             happened(Event::RootLowered);
             // The block under a root with one slot becomes the root.
-            self.set_root(path.height - 1, all[0] & SLOT_BLOCK);
+            let only = if n == 1 { new[0] } else { node.get(if at == 0 { 1 + old } else { 1 }) };
+            self.set_root(path.height - 1, only & SLOT_BLOCK);
         } else if total > NODE_SLOTS {
             happened(Event::NodeSplit);
+            let all = changed(node, count, at, old, (new, n));
             let (low, high) = all[..total].split_at(if at + 1 >= count { NODE_SLOTS - 7 } else { total / 2 });
             let slots = [share | self.fill_node(tag, low), high[0] & !SLOT_BLOCK | self.fill_node(tag, high)];
             self.link(path, level, 1, (slots, 2));
-        } else if total < NODE_LOW && total < count && level > 0 && self.join_node(path, level, &mut all, total) {
+        } else if total < NODE_LOW
+            && total < count
+            && level > 0
+            && self.join_node(path, level, &mut changed(node, count, at, old, (new, n)), total)
+        {
         } else {
-            let fresh = self.fill_node(tag, &all[..total]);
+            let fresh = self.copy_node(tag, node, (at, old, count), (new, n));
             self.relink(path, level, fresh);
         }
         self.give_back(number);
@@ -547,6 +624,28 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
                 self.set_root(0, leaf);
             }
         }
+    }
+
+    /// A new node like `node`, which has `count` slots, but for `old` slots from `at` on: they are `new`. All slots fit.
+    fn copy_node(&mut self, tag: u64, node: Block, (at, old, count): (usize, usize, usize), (new, n): Slots) -> u64 {
+        let number = self.take();
+        let to = self.region.block(number);
+        for slot in 0..at {
+            self.region.put(to, 1 + slot, node.get(1 + slot));
+        }
+        for (slot, new) in new.into_iter().take(n).enumerate() {
+            self.region.put(to, 1 + at + slot, new);
+        }
+        let mut total = at + n;
+        for slot in at + old..count {
+            self.region.put(to, 1 + total, node.get(1 + slot));
+            total += 1;
+        }
+        for slot in total..=NODE_SLOTS {
+            self.region.put(to, 1 + slot, NO_SLOT);
+        }
+        self.region.put(to, 0, tag | total as u64);
+        number
     }
 
     fn fill_node(&mut self, tag: u64, slots: &[u64]) -> u64 {
@@ -591,6 +690,17 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 }
 
+/// The slots of a node of `count`, of which `old` from `at` on become `new`.
+fn changed(node: Block, count: usize, at: usize, old: usize, (new, n): Slots) -> [u64; 2 * NODE_SLOTS] {
+    let mut all = [0; 2 * NODE_SLOTS];
+    let kept = |slot| node.get(1 + slot);
+    let slots = (0..at).map(kept).chain(new.into_iter().take(n)).chain((at + old..count).map(kept));
+    for (place, slot) in all.iter_mut().zip(slots) {
+        *place = slot;
+    }
+    all
+}
+
 /// Appends as many as fit.
 fn gather(entries: impl Iterator<Item = Vma>, all: &mut [Vma], n: &mut usize) {
     for (place, vma) in all.iter_mut().skip(*n).zip(entries) {
@@ -611,10 +721,18 @@ pub(super) enum Event {
     NodeRemoved,
     RootRaised,
     RootLowered,
+    OneMapped,
+    OneJoined,
+    OneUnmapped,
+    OneCut,
+    OneChanged,
+    OneChangedLow,
+    OneChangedHigh,
+    OneGrew,
 }
 
 #[inline(always)]
-fn happened(_event: Event) {
+pub(super) fn happened(_event: Event) {
     #[cfg(test)]
     super::tests::happened(_event);
 }

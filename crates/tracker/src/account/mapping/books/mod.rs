@@ -445,7 +445,7 @@ impl Held {
     /// is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
-        is_mine() && TURNS.is_empty() && Segment::published().is_some_and(|s| s.base() == self.segment.base())
+        is_mine() && TURNS.is_empty() && self.segment.is_published()
     }
 
     /// Books the result of the real call, and releases the lock.
@@ -695,6 +695,12 @@ impl Held {
         }
         let n = &h.values[Counter::vmap_operations as usize];
         n.store(n.load(Relaxed) + 1, Relaxed);
+        self.wrote();
+    }
+
+    /// Ends a change of the map.
+    #[inline(always)]
+    fn wrote(&mut self) {
         WRITING.store(false, Relaxed);
         if FORKED.load(Relaxed) {
             self.go_on_in_child();
@@ -734,6 +740,7 @@ fn without_fork(sp: usize) -> usize {
     if sp == FORK { NO_FRAME } else { sp }
 }
 
+#[inline(always)]
 fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
     let v = cell.load(Relaxed).wrapping_add_signed(by);
     cell.store(v, Relaxed);
@@ -848,5 +855,6 @@ fn go_by_new_id() -> AfterFork {
     AfterFork { lost, in_map }
 }
 
+pub(crate) mod at_once;
 #[cfg(test)]
 mod tests;

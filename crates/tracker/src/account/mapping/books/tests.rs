@@ -55,38 +55,35 @@ fn map(segment: Segment, pages: usize) -> usize {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let p = unsafe { libc::mmap(core::ptr::null_mut(), pages * PAGE, READ_AND_EXECUTE, 0x22, -1, 0) } as usize;
     assert_ne!(p, usize::MAX);
-    locked(
-        segment,
-        &raw const here as usize,
-        false,
-        || p,
-        |p| {
-            Some(Operation::Map {
-                start: *p,
-                bytes: pages * PAGE,
-                attributes: attributes(),
-                placement: Placement::Chosen,
-            })
-        },
-    )
+    let sp = &raw const here as usize;
+    if !at_once::mapped(segment, sp, p, pages * PAGE, attributes()) {
+        let (start, bytes, placement) = (p, pages * PAGE, Placement::Chosen);
+        locked(
+            segment,
+            sp,
+            false,
+            || (),
+            |()| Some(Operation::Map { start, bytes, attributes: attributes(), placement }),
+        );
+    }
+    p
 }
 
 #[inline(never)]
 fn unmap(segment: Segment, at: usize, pages: usize, before: impl FnOnce(), after: impl FnOnce()) {
     let here = 0usize;
-    locked(
-        segment,
-        &raw const here as usize,
-        true,
-        || {
-            before();
-            // SAFETY: a mapping of this test's own.
-            let r = unsafe { libc::munmap(at as *mut _, pages * PAGE) };
-            after();
-            r
-        },
-        |r| (*r == 0).then_some(Operation::Unmap { start: at, bytes: pages * PAGE }),
-    );
+    let (sp, bytes) = (&raw const here as usize, pages * PAGE);
+    let mut real = Some(|| {
+        before();
+        // SAFETY: a mapping of this test's own.
+        let r = unsafe { libc::munmap(at as *mut _, bytes) };
+        after();
+        r
+    });
+    if at_once::unmapping(segment, sp, at, bytes, || real.take().expect("once")()).is_none() {
+        let real = real.take().expect("not called");
+        locked(segment, sp, true, real, |r| (*r == 0).then_some(Operation::Unmap { start: at, bytes }));
+    }
 }
 
 #[inline(never)]

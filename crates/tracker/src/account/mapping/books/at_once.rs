@@ -1,0 +1,185 @@
+//! The usual call: the lock is free, no ticket is out, and one entry of the map changes (`vmas/one.rs`). The result is that of
+//! [`locked`], which any other call takes, in a third of the instructions.
+
+use super::*;
+use core::ffi::c_int;
+use plimsoll_segment::vmap;
+
+/// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it.
+#[inline(always)]
+fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
+    let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
+    if me == 0 {
+        return None;
+    }
+    let seen = TURNS.word();
+    if seen as u32 != 0 {
+        return None;
+    }
+    let word = seen.wrapping_add(1 << 32 | u64::from(me));
+    // As in `take_from`.
+    cpu::tls_set::<{ cpu::HOLDS }>(word as usize);
+    if !TURNS.acquire(seen, word) {
+        return None;
+    }
+    HOLDER[0].store(sp, Relaxed);
+    // SAFETY: the return address lies at the stack pointer.
+    HOLDER[1].store(unsafe { return_address(sp) } as usize, Relaxed);
+    let held = Held { segment, not_send: PhantomData };
+    // Another segment: a handler forked since `segment` was looked up, and this is the child.
+    if TURNS.is_empty() && segment.is_published() {
+        return Some(held);
+    }
+    held.finish_late(sp, None);
+    None
+}
+
+/// Books a mapping that the kernel has made where it chose. False: not booked yet.
+#[inline(always)]
+pub(crate) fn mapped(segment: Segment, sp: usize, start: usize, bytes: usize, attributes: Attributes) -> bool {
+    let Some(mut held) = take_at_once(segment, sp) else { return false };
+    if let Some(b) = held.begin()
+        && let Some(bytes) = b.map_one(start as u64, bytes as u64, attributes)
+    {
+        reserve(segment, attributes.category(), bytes);
+        if attributes.committed() {
+            commit(segment, attributes.category(), bytes);
+        }
+        held.end(sp);
+        return true;
+    }
+    held.wrote();
+    held.book_map(start, bytes, attributes);
+    held.release();
+    true
+}
+
+/// Makes the call that unmaps, and books it. `None`: no call was made.
+#[inline(always)]
+pub(crate) fn unmapping(
+    segment: Segment,
+    sp: usize,
+    start: usize,
+    bytes: usize,
+    real: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    let mut held = take_at_once(segment, sp)?;
+    let r = real();
+    if r != 0 || !held.is_undisturbed() {
+        held.finish_late(sp, (r == 0).then_some(Operation::Unmap { start, bytes }));
+        return Some(r);
+    }
+    if let Some(b) = held.begin()
+        && let Some((old, bytes)) = b.unmap_one(start as u64, bytes as u64)
+    {
+        unreserve(segment, old.category(), bytes);
+        if old.committed() {
+            uncommit(segment, old.category(), bytes);
+        }
+        held.end(sp);
+        return Some(r);
+    }
+    held.wrote();
+    held.book_unmap(start, bytes);
+    held.release();
+    Some(r)
+}
+
+/// Makes the call that changes a protection, and books it if it succeeded; `failed` makes the operation of a call that
+/// failed. `None`: no call was made.
+#[inline(always)]
+pub(crate) fn protecting(
+    segment: Segment,
+    sp: usize,
+    (start, bytes, prot, caller): (usize, usize, u16, u32),
+    real: impl FnOnce() -> c_int,
+    failed: impl FnOnce() -> Option<Operation>,
+) -> Option<c_int> {
+    let mut held = take_at_once(segment, sp)?;
+    let r = real();
+    if r != 0 || !held.is_undisturbed() {
+        let done = Operation::Protect { start, bytes, prot, caller, failed: false };
+        held.finish_late(sp, if r == 0 { Some(done) } else { failed() });
+        return Some(r);
+    }
+    let change = |old: Attributes| {
+        // The time is that of a commit or an uncommit; other changes keep the entry's.
+        let now = if old.committed() == (prot != 0) { 0 } else { time(segment) };
+        old.protect(prot, caller, now)
+    };
+    let kind = vmap::Operation::Protect;
+    if let Some(b) = held.begin()
+        && let Some((old, new, bytes)) = b.change_one(kind, start as u64, bytes as u64, change)
+    {
+        match (old.committed(), new.committed()) {
+            (false, true) => commit(segment, new.category(), bytes),
+            (true, false) => uncommit(segment, new.category(), bytes),
+            _ => {}
+        }
+        held.end(sp);
+        return Some(r);
+    }
+    held.wrote();
+    held.book_protect(start, bytes, prot, caller, false);
+    held.release();
+    Some(r)
+}
+
+impl Held {
+    /// Begins a change of the map. [`Held::end`] follows, or [`Held::wrote`] if there was none.
+    #[inline(always)]
+    fn begin(&mut self) -> Option<&mut Book> {
+        debug_assert!(!WRITING.load(Relaxed), "two writers of the books of mappings");
+        WRITING.store(true, Relaxed);
+        self.map()
+    }
+
+    /// Counts the change, and releases the lock. The change took no block, so the bytes in use are what they were.
+    #[inline(always)]
+    fn end(mut self, sp: usize) {
+        let n = &self.segment.header().values[Counter::vmap_operations as usize];
+        n.store(n.load(Relaxed) + 1, Relaxed);
+        self.wrote();
+        // SAFETY: `self` is the proof.
+        if unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+            release_again(sp);
+        }
+    }
+}
+
+/// Adds a reservation to a category and to the total.
+#[inline(always)]
+fn reserve(segment: Segment, category: u16, bytes: u64) {
+    let (k, h) = (segment.category(category), segment.header());
+    raise(&k.reserved_bytes, &k.peak_reserved_bytes, bytes as i64);
+    raise(&h.reserved_bytes, &h.peak_reserved_bytes, bytes as i64);
+}
+
+/// Adds a commit.
+#[inline(always)]
+fn commit(segment: Segment, category: u16, bytes: u64) {
+    let (k, h) = (segment.category(category), segment.header());
+    raise(&k.committed_bytes, &k.peak_committed_bytes, bytes as i64);
+    raise(&h.committed_bytes, &h.peak_committed_bytes, bytes as i64);
+}
+
+/// Takes a commit off again. No peak rises.
+#[inline(always)]
+fn uncommit(segment: Segment, category: u16, bytes: u64) {
+    let (k, h) = (segment.category(category), segment.header());
+    lower(&k.committed_bytes, bytes);
+    lower(&h.committed_bytes, bytes);
+}
+
+/// Takes a reservation off again.
+#[inline(always)]
+fn unreserve(segment: Segment, category: u16, bytes: u64) {
+    let (k, h) = (segment.category(category), segment.header());
+    lower(&k.reserved_bytes, bytes);
+    lower(&h.reserved_bytes, bytes);
+}
+
+#[inline(always)]
+fn lower(cell: &AtomicU64, by: u64) {
+    cell.store(cell.load(Relaxed).wrapping_sub(by), Relaxed);
+}

@@ -1,0 +1,242 @@
+//! The usual operation: its range lies in one leaf, in a hole or inside one entry. One search finds the place and one entry
+//! changes; anything else is `None`, before the first store, and goes step by step ([`super`]).
+//!
+//! ```text
+//! map      hole ─────────────▶ a new entry │ a neighbour that is alike grows
+//! unmap    [────gone────]      free        │ [──gone──┊──] or [──┊──gone──]: a bound moves
+//! change   [───changed──]      in place    │ [changed─┊──]: a new entry before it, then its start moves
+//!                                          │ [──┊─changed]: likewise with the old attributes, then in place
+//! ```
+//! A new entry lies before the one that it was cut from. While both overlap, a reader believes the lower one
+//! (segment/vmap.rs), so each page has its old or its new attributes after every store.
+
+use super::tree::{Event, Leaf, happened};
+use super::{PAGE, VmaBook};
+use plimsoll_segment::vmap::{Attributes, LEAF_ENTRIES, Operation, Vma, header};
+
+/// What a range meets at a place of a leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nothing: an entry fits there.
+    Free,
+    /// Nothing, and a neighbour is alike.
+    Beside,
+    /// An entry, or another place is its own, or the leaf is full.
+    Other,
+}
+
+impl<G: FnMut(usize) -> bool> VmaBook<G> {
+    /// The end of the range's last page. `None`: there is no page, or the range doesn't begin with one.
+    #[inline(always)]
+    fn end_of(start: u64, bytes: u64) -> Option<u64> {
+        // An overflow ends at or below the start.
+        let end = start.wrapping_add(bytes).wrapping_add(PAGE - 1) & !(PAGE - 1);
+        (start & (PAGE - 1) == 0 && start < end).then_some(end)
+    }
+
+    /// The leaf whose share holds the whole range and the entry that holds it.
+    #[inline(always)]
+    fn entry_of(&mut self, start: u64, end: u64) -> Option<(Leaf, [u64; 2])> {
+        if let Some(leaf) = self.tree.at_finger(start, end) {
+            let [from, to] = [leaf.start(leaf.at), leaf.end(leaf.at)];
+            if (from ^ start) | (to ^ end) == 0 {
+                return Some((leaf, [from, to]));
+            }
+        }
+        let mut leaf = self.tree.find(start, end)?;
+        leaf.at = leaf.at.checked_sub(1)?;
+        let [from, to] = [leaf.start(leaf.at), leaf.end(leaf.at)];
+        (end <= to).then_some((leaf, [from, to]))
+    }
+
+    /// Whether a range is free at this place of a leaf whose share holds it.
+    #[inline(always)]
+    fn place(leaf: &Leaf, start: u64, end: u64, new: Attributes) -> Place {
+        let at = leaf.at;
+        // Behind the last entry is a free one, which starts nowhere.
+        let next = leaf.start(at);
+        if leaf.count == LEAF_ENTRIES || next < end {
+            return Place::Other;
+        }
+        if next == end && leaf.attributes(at).alike(new) {
+            return Place::Beside;
+        }
+        if at == 0 {
+            return Place::Free;
+        }
+        let before = leaf.end(at - 1);
+        if before > start {
+            return Place::Other;
+        }
+        if before == start && leaf.attributes(at - 1).alike(new) {
+            return Place::Beside;
+        }
+        Place::Free
+    }
+
+    /// Maps a hole. Returns the bytes.
+    #[inline(always)]
+    pub(crate) fn map_one(&mut self, start: u64, bytes: u64, new: Attributes) -> Option<u64> {
+        let end = Self::end_of(start, bytes)?;
+        let mut found = self.tree.at_finger(start, end);
+        let mut place = match &found {
+            Some(leaf) => Self::place(leaf, start, end, new),
+            None => Place::Other,
+        };
+        if place == Place::Other {
+            found = self.tree.find(start, end);
+            place = match &found {
+                Some(leaf) => Self::place(leaf, start, end, new),
+                None => return None,
+            };
+        }
+        let leaf = found?;
+        if place != Place::Free || new.is_hole() {
+            return if place == Place::Beside { self.join(start, end, new) } else { None };
+        }
+        happened(Event::OneMapped);
+        self.begin(Operation::Map, start, bytes);
+        self.tree.insert(&leaf, leaf.at, &Vma::new(start, end, new));
+        self.done(leaf.at);
+        Some(end - start)
+    }
+
+    /// Maps a hole beside an entry that is alike.
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
+    fn join(&mut self, start: u64, end: u64, new: Attributes) -> Option<u64> {
+        let leaf = self.tree.find(start, end)?;
+        let at = leaf.at;
+        if leaf.start(at) < end || (at > 0 && leaf.end(at - 1) > start) {
+            return None;
+        }
+        let before = at > 0 && leaf.ends_alike(at - 1, start, new);
+        let after = leaf.start(at) == end && leaf.attributes(at).alike(new);
+        let older = |at: usize| leaf.attributes(at).time() <= new.time();
+        match (before, after) {
+            (true, false) if older(at - 1) => {
+                self.begin(Operation::Map, start, end - start);
+                self.tree.set_end(&leaf, at - 1, end);
+            }
+            (false, true) if older(at) => {
+                self.begin(Operation::Map, start, end - start);
+                self.tree.set_start(&leaf, at, start);
+            }
+            _ => return None,
+        }
+        happened(Event::OneJoined);
+        self.done(at);
+        Some(end - start)
+    }
+
+    /// Unmaps an entry, or one end of it. Returns what was there, and the bytes.
+    #[inline(always)]
+    pub(crate) fn unmap_one(&mut self, start: u64, bytes: u64) -> Option<(Attributes, u64)> {
+        let end = Self::end_of(start, bytes)?;
+        let (leaf, [from, to]) = self.entry_of(start, end)?;
+        let at = leaf.at;
+        let old = leaf.attributes(at);
+        let (low, high) = (from < start, end < to);
+        if (low && high) || (!low && !high && !leaf.can_lose_one()) {
+            return None;
+        }
+        self.begin(Operation::Unmap, start, bytes);
+        if low {
+            happened(Event::OneCut);
+            self.tree.set_end(&leaf, at, start);
+        } else if high {
+            happened(Event::OneCut);
+            self.tree.set_start(&leaf, at, end);
+        } else {
+            happened(Event::OneUnmapped);
+            self.tree.remove(&leaf, at);
+        }
+        self.done(at);
+        Some((old, end - start))
+    }
+
+    /// Changes an entry, or one end of it, to what `change` makes of its attributes. Returns both, and the bytes. Only if the
+    /// reservation stays whose it is.
+    #[inline(always)]
+    pub(crate) fn change_one(
+        &mut self,
+        operation: Operation,
+        start: u64,
+        bytes: u64,
+        change: impl FnOnce(Attributes) -> Attributes,
+    ) -> Option<(Attributes, Attributes, u64)> {
+        let end = Self::end_of(start, bytes)?;
+        let (leaf, [from, to]) = self.entry_of(start, end)?;
+        let at = leaf.at;
+        let old = leaf.attributes(at);
+        let new = change(old);
+        if new != old {
+            // With equal flags, only the time differs: entries join by rules of their own.
+            if new.alike(old) || !old.same_reserve(new) {
+                return None;
+            }
+            let joins_before = from == start && at > 0 && leaf.ends_alike(at - 1, start, new);
+            let joins_after = to == end && leaf.starts_alike(at + 1, end, new);
+            if joins_before || joins_after {
+                return self.grow_into(operation, [start, end], new).map(|bytes| (old, new, bytes));
+            }
+            let (low, high) = (from < start, end < to);
+            if (low || high) && (leaf.count == LEAF_ENTRIES || (low && high)) {
+                return None;
+            }
+            if high {
+                happened(Event::OneChangedLow);
+                self.begin(operation, start, bytes);
+                self.tree.insert(&leaf, at, &Vma::new(start, end, new));
+                self.tree.set_start(&leaf, at, end);
+            } else {
+                if !Leaf::changes_in_place(old, new) {
+                    return None;
+                }
+                self.begin(operation, start, bytes);
+                happened(if low { Event::OneChangedHigh } else { Event::OneChanged });
+                if low {
+                    self.tree.insert(&leaf, at, &Vma::new(from, start, old));
+                    self.tree.set_start(&leaf, at, start);
+                }
+                self.tree.set_attributes(&leaf, at, old, new);
+            }
+        } else {
+            self.begin(operation, start, bytes);
+        }
+        self.done(at);
+        Some((old, new, end - start))
+    }
+
+    /// One end of an entry becomes part of the neighbour there, whose bound is stored first: entries may overlap for a moment,
+    /// but never leave a hole.
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
+    fn grow_into(&mut self, operation: Operation, [start, end]: [u64; 2], new: Attributes) -> Option<u64> {
+        let (leaf, _) = self.entry_of(start, end)?;
+        let at = leaf.at;
+        let older = |at: usize| leaf.attributes(at).time() <= new.time();
+        if leaf.start(at) == start && end < leaf.end(at) && older(at - 1) {
+            self.begin(operation, start, end - start);
+            self.tree.set_end(&leaf, at - 1, end);
+            self.tree.set_start(&leaf, at, end);
+        } else if leaf.start(at) < start && leaf.end(at) == end && older(at + 1) {
+            self.begin(operation, start, end - start);
+            self.tree.set_start(&leaf, at + 1, start);
+            self.tree.set_end(&leaf, at, start);
+        } else {
+            return None;
+        }
+        happened(Event::OneGrew);
+        self.done(at);
+        Some(end - start)
+    }
+
+    /// Ends an operation that lost nothing, at this place of the leaf.
+    #[inline(always)]
+    fn done(&mut self, at: usize) {
+        self.tree.put_finger(at);
+        let head = self.tree.region.header();
+        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
+    }
+}

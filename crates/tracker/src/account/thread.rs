@@ -205,8 +205,13 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     r.end_ns.store(0, Relaxed);
     r.generation.fetch_add(1, Relaxed);
     r.own_bytes.store(own_bytes(t), Relaxed);
-    r.tid.store(os::gettid(), Relaxed);
+    let tid = os::gettid();
+    r.tid.store(tid, Relaxed);
     r.state.store(1, Release);
+    // The books of mappings need it too (`mapping::books::id_of_thread`): not two calls for each thread.
+    if cpu::tls_get::<{ cpu::HOLDS }>() == 0 {
+        cpu::tls_set::<{ cpu::HOLDS }>(tid as usize);
+    }
     cpu::tls_set::<{ cpu::ROOM_SPAN }>(t.room_span as usize);
     cpu::tls_set::<{ cpu::SLOT_MARK }>(t.slot_mark as usize);
     cpu::tls_set::<{ cpu::OWN }>(t as *mut ThreadState as usize);

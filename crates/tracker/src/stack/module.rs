@@ -6,8 +6,8 @@
 //!
 //! Known objects are kept by first address. dlopen and dlclose start a new generation; an object found again in a later
 //! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own. libc
-//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and name are
-//! compared, and where they differ the code map has changed after all.
+//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and build id, or
+//! else the name, are compared, and where they differ the code map has changed after all.
 
 use super::callers;
 use crate::segment::categories;
@@ -46,6 +46,9 @@ pub struct Module {
     pub depth: usize,
     /// Rules for the object.
     pub rules: ModuleRules<'static>,
+    /// Its build id, and where that lies in memory; 0 if not beside the ELF header.
+    build_id: [u64; 2],
+    build_id_at: usize,
 }
 
 /// An entry of the list.
@@ -187,7 +190,7 @@ type Extent = (usize, usize, bool);
 
 fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> Option<Module> {
     let (start, end, _) = extent;
-    let (bias, name) = (object.bias(), object.name());
+    let bias = object.bias();
     let generation = GENERATION.load(Relaxed);
     let mut at = (start >> 12).wrapping_mul(0x9e37_79b1) % BY_START.len();
     for _ in 0..BY_START.len() {
@@ -199,7 +202,7 @@ fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> O
         let (m, found) = listed(i as u32 - 1)?;
         if m.start == start {
             let is_old = found.load(Relaxed) != generation;
-            if same(segment, m, end, bias, hdr, name, is_old) {
+            if (!is_old && has_build_id(m, end, bias, hdr)) || same(segment, m, end, bias, hdr, object.name(), is_old) {
                 if is_old {
                     found.store(generation, Relaxed);
                 }
@@ -213,6 +216,14 @@ fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> O
     append(segment, &BY_START[at], 0, extent, hdr, object)
 }
 
+/// Whether an object at a known one's address has its extent, tables and build id: called for each rule that must be computed.
+/// The id is read only where the ELF header is, which the loader has mapped for any object.
+fn has_build_id(m: &Module, end: usize, bias: usize, hdr: usize) -> bool {
+    let fits = m.build_id_at != 0 && m.end == end && m.bias == bias && (m.eh_frame_hdr == hdr || m.eh_frame_hdr == 0);
+    // SAFETY: in the page of the object's ELF header, which is mapped as long as the object is; it holds code of a live frame.
+    fits && unsafe { (m.build_id_at as *const [u64; 2]).read_unaligned() } == m.build_id
+}
+
 /// Bytes of a path's end that tell objects of one folder apart.
 const FILE_NAME: usize = 24;
 
@@ -223,7 +234,7 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
     }
     let r = segment.module(m.id);
     let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
-    // Called for each rule that must be computed. For that the file's own name is enough.
+    // Without a build id, this is called for each rule that must be computed. For that the file's own name is enough.
     let from = if whole { 0 } else { tail.len().saturating_sub(FILE_NAME) };
     let named = || tail[from..].iter().zip(&r.path[from..]).all(|(b, c)| c.load(Relaxed) == *b);
     let built = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
@@ -276,7 +287,14 @@ fn append(
         _ if file.starts_with(b"libstdc++") => 5,
         _ => 4,
     };
+    let id_at = build_id.as_ptr() as usize;
+    let beside_header = build_id.len() >= 16 && elf::is_header(start) && (start..start + 4096 - 16).contains(&id_at);
     let m = Module {
+        build_id: build_id.first_chunk::<16>().map_or([0; 2], |id| {
+            let (words, _) = id.as_chunks::<8>();
+            [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
+        }),
+        build_id_at: if beside_header { id_at } else { 0 },
         // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack); reading its
         // 2 MiB of .eh_frame would make them resident.
         keeps_fp: file == b"libjvm.so",

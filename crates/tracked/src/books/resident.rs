@@ -66,8 +66,14 @@ impl Books {
         let private: Vec<AddressRange> = pools.iter().chain(others).copied().collect();
         let Ok(target) = Target::open(pid, deadline) else { return };
         let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
-        let files: Vec<AddressRange> =
-            maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range).collect();
+        let named = maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range);
+        // An anonymous mapping directly after the library's writable part is its .bss, as in `explain`.
+        let bss = maps.windows(2).filter(|pair| {
+            let follows = pair[0].range.end == pair[1].range.start && pair[0].writable && pair[1].writable;
+            follows && is_library_or_rules(&pair[0].name) && pair[1].name.is_empty()
+        });
+        let bss = bss.map(|pair| pair[1].range).filter(|bss| !private.iter().any(|own| own.overlaps(*bss)));
+        let files: Vec<AddressRange> = named.chain(bss).collect();
         let all = [private.as_slice(), &files].concat();
         if private.is_empty() || total(&all) > MOST {
             return;

@@ -136,6 +136,8 @@ fn heap_growth_counts_blocks_that_another_thread_frees() {
     assert_eq!(books_of(&s.bytes, "grown").unwrap().own.growth, (Bytes(0), Bytes(10 * 16)));
     s.u32(std::mem::offset_of!(plimsoll_segment::Header, allocator), plimsoll_segment::Allocator::Jemalloc as u32);
     assert_eq!(books_of(&s.bytes, "grown-other").unwrap().own.growth, (Bytes(0), Bytes(0)));
+    s.u32(std::mem::offset_of!(plimsoll_segment::Header, allocator), plimsoll_segment::Allocator::Mimalloc as u32);
+    assert_eq!(books_of(&s.bytes, "grown-mi").unwrap().own.growth, (Bytes(0), Bytes(10 * (8 + 8))));
 }
 
 #[test]

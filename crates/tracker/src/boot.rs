@@ -47,7 +47,8 @@ fn book_frees() {
         let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
         if os::is_tight() { windows } else { whole }
     } else {
-        hook::malloc::free_other as *mut ()
+        let (whole, windows) = (hook::malloc::free_other as *mut (), hook::malloc::free_other_in_windows as *mut ());
+        if os::is_tight() { windows } else { whole }
     };
     hook::malloc::FREE.store(free, Relaxed);
 }

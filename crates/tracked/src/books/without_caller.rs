@@ -1,6 +1,6 @@
 //! Categories without callers: thread stacks, loaded libraries, and Plimsoll's own cost.
 
-use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts, text};
+use plimsoll_segment::{Allocator, FIXED_CATEGORIES, ThreadFacts, text};
 
 use super::{Books, Figures, Thread};
 use crate::segment::Segment;
@@ -57,27 +57,37 @@ impl TrackerCost {
     }
 }
 
-/// Growth of glibc's chunks due to trailers, at least and at most, from each caller's sums.
-///
+/// Growth of the allocator's blocks due to trailers, at least and at most, from each caller's sums. Over jemalloc and tcmalloc
+/// the trailer lies in space that the allocator has added by rounding up.
+fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
+    let most: fn(u64, u64, u64) -> u64 = match segment.head.allocator {
+        glibc if glibc == Allocator::Glibc as u32 => most_of_glibc,
+        mimalloc if mimalloc == Allocator::Mimalloc as u32 => most_of_mimalloc,
+        _ => return (Bytes::ZERO, Bytes::ZERO),
+    };
+    let most = callers.iter().map(|caller| {
+        let f = &caller.figures;
+        most(f.live_count, f.requested.0, f.live.0.saturating_sub(f.requested.0))
+    });
+    (Bytes::ZERO, Bytes(most.fold(0, u64::saturating_add)))
+}
+
 /// A chunk has 16 bytes more than its usable bytes beside a trailer, and at least 32. So a request of n bytes takes
 /// `max(32, n + 16 rounded up to 16)`, and without the tracker `max(32, n + 8 rounded up to 16)`. The difference is 16
 /// bytes only if the padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds the number of such
 /// blocks. A row's sum doesn't, because a row may have frees of blocks that other threads allocated. The minimum is 0:
 /// requests of 16 bytes or less, and aligned blocks, have padding but don't grow.
 /// A block with a mapping of its own may need one more page; then most of that page is padding.
-fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
-    if segment.head.allocator != plimsoll_segment::Allocator::Glibc as u32 {
-        // The trailer lies in space that the allocator added by rounding up.
-        return (Bytes::ZERO, Bytes::ZERO);
-    }
-    let most = callers.iter().map(|caller| {
-        let f = &caller.figures;
-        let padding = f.live.0.saturating_sub(f.requested.0);
-        let mapped = f.live_count.min(f.requested.0 / MAPPED_FROM);
-        let by_count = f.live_count.saturating_mul(CHUNK_STEP).saturating_add(mapped.saturating_mul(PAGE));
-        by_count.min((padding / LEAST_PADDING).saturating_mul(CHUNK_STEP))
-    });
-    (Bytes::ZERO, Bytes(most.fold(0, u64::saturating_add)))
+fn most_of_glibc(count: u64, requested: u64, padding: u64) -> u64 {
+    let mapped = count.min(requested / MAPPED_FROM);
+    let by_count = count.saturating_mul(CHUNK_STEP).saturating_add(mapped.saturating_mul(PAGE));
+    by_count.min((padding / LEAST_PADDING).saturating_mul(CHUNK_STEP))
+}
+
+/// mimalloc's block of S bytes becomes one of T ≤ S + 64 where the request leaves less than eight bytes of S. Then the padding,
+/// T − 8 less the request, is at least T − S − 8.
+fn most_of_mimalloc(count: u64, _requested: u64, padding: u64) -> u64 {
+    count.saturating_mul(MOST_ADDED).min(padding.saturating_add(count.saturating_mul(TRAILER)))
 }
 
 /// glibc's malloc, 64 bit (malloc/malloc.c): MALLOC_ALIGNMENT, and DEFAULT_MMAP_THRESHOLD.
@@ -85,6 +95,9 @@ const CHUNK_STEP: u64 = 16;
 const LEAST_PADDING: u64 = 8;
 const MAPPED_FROM: u64 = 128 << 10;
 const PAGE: u64 = 4096;
+/// The tracker's own choice over mimalloc (`account/classes.rs` of the tracker).
+const MOST_ADDED: u64 = 64;
+const TRAILER: u64 = 8;
 
 pub(super) fn threads(segment: &Segment) -> Vec<Thread> {
     segment.threads.iter().enumerate().map(|(slot, facts)| thread(slot, facts)).collect()

@@ -14,7 +14,8 @@
 //! The zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
 //! first. The row (of the thread that allocated) names the caller.
 //!
-//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16). Everywhere else, and for
+//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16), on mimalloc mostly one below 512 B
+//! ([`super::classes`]). Everywhere else, and for
 //! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the rest
 //! goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.

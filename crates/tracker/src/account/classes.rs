@@ -1,45 +1,61 @@
 //! What an allocator other than glibc's gives for a small request, learned from it when the tracker starts.
 //!
 //! ```text
-//! LEFT       one entry of 2 B for each 8 B of request, up to 4 KiB
-//!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report
+//! LEFT       one entry of 2 B for each request below 4 KiB
+//!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report;
+//!                     the allocator is asked for ADDED bytes more than the request
 //!            odd      the usable bytes + 1: no eight bytes are left behind the request, so the key goes to the side table
 //!            65,535   ask malloc_usable_size of this block
 //! ```
 //!
-//! Requests of one entry differ by at most seven bytes, and sizes are multiples of eight. So all of them leave eight bytes, or
-//! none does.
-//!
 //! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both must give
 //! the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few blocks that their own
 //! profilers sample: these begin at a page. So malloc_usable_size is called for a block at the start of a page, whatever its entry
-//! says. mimalloc in its guarded builds puts some blocks against a guard page, and nothing is known about other allocators: there
-//! each entry is 65,535.
+//! says. mimalloc's builds without padding and without guard pages behind blocks choose by the request alone. Nothing is known
+//! about other allocators: there each entry is 65,535.
+//!
+//! # Requests are enlarged over mimalloc only
+//!
+//! A program may pass the requested size to the release. jemalloc's `sdallocx` and tcmalloc's `tc_free_sized` believe it, and would
+//! put a block of the next size into the wrong list. mimalloc's `mi_free_size` looks at the block. So there each request that leaves
+//! no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
 
 use super::blocks::{OTHER_BELOW, TRAILER};
-use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use crate::segment::small_requests_below;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use plimsoll_segment::Allocator;
 
-/// Bytes of request for one entry.
-pub const STEP: usize = 8;
+/// Sizes are multiples of it.
+const STEP: usize = 8;
 /// The entry that says nothing. Odd, as are the entries without a trailer ([`TABLE`]).
 pub const ASK: u16 = u16::MAX;
 /// Bit of an entry whose requests leave no space for a trailer.
 pub const TABLE: u16 = 1;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each request.
 const MOST: usize = 128;
+/// How many bytes a trailer may add to a block. Programs that allocate many blocks of one size often choose a size of the
+/// allocator (512, 1,024).
+pub const fn most_added(is_a_size: bool) -> usize {
+    if is_a_size { 16 } else { 64 }
+}
 
-/// See the module comment. The first entry, of `malloc(0)`, always says: ask.
-pub static LEFT: [AtomicU16; OTHER_BELOW / STEP + 1] = [const { AtomicU16::new(ASK) }; OTHER_BELOW / STEP + 1];
+/// See the module comment. The entry of `malloc(0)` always says: ask.
+pub static LEFT: [AtomicU16; OTHER_BELOW] = [const { AtomicU16::new(ASK) }; OTHER_BELOW];
+/// See the module comment. Set once: a hook that has read an entry must find the same number.
+pub static ADDED: AtomicUsize = AtomicUsize::new(0);
+/// The allocator is asked for the size of a block in whose address none of these bits is set.
+pub static ASK_AT: AtomicU32 = AtomicU32::new(4095);
 
 /// Learns the sizes of this allocator. `size_of` returns the usable bytes for a request, 0 if they aren't known.
 pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
-    if ![Allocator::Jemalloc, Allocator::Tcmalloc].map(|known| known as u32).contains(&allocator) {
+    let is = |known| known as u32 == allocator;
+    let enlarged = is(Allocator::Mimalloc);
+    if !enlarged && !is(Allocator::Jemalloc) && !is(Allocator::Tcmalloc) {
         return;
     }
     let mut sizes = [0u16; MOST];
     let (mut known, mut request) = (0, 1);
-    while request < OTHER_BELOW {
+    while request < OTHER_BELOW + TRAILER {
         let size = size_of(request);
         if known == MOST || size < request || !size.is_multiple_of(STEP) || size >= ASK as usize {
             return;
@@ -48,12 +64,29 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         known += 1;
         request = size + 1;
     }
-    for size in sizes[..known].iter().rev() {
-        // Downwards, so that each entry ends with the smallest size that holds its requests.
-        let holds = (*size as usize / STEP).min(LEFT.len() - 1);
-        for (i, entry) in LEFT.iter().enumerate().take(holds + 1).skip(1) {
-            let left = *size as usize - i * STEP >= TRAILER;
-            entry.store(if left { *size - TRAILER as u16 } else { *size | TABLE }, Relaxed);
-        }
+    if enlarged {
+        ADDED.store(TRAILER, Relaxed);
+        ASK_AT.store(u32::MAX, Relaxed);
     }
+    let mut at = 0;
+    for (n, entry) in LEFT.iter().enumerate().skip(1) {
+        if (sizes[at] as usize) < n {
+            at += 1;
+        }
+        let (size, next) = (sizes[at], if at + 1 < known { sizes[at + 1] } else { u16::MAX });
+        let left = if size as usize - n >= TRAILER {
+            size - TRAILER as u16
+        } else if enlarged && (next - size) as usize <= most_added(size as usize == n) {
+            next - TRAILER as u16
+        } else {
+            size | TABLE
+        };
+        entry.store(left, Relaxed);
+    }
+}
+
+/// Bytes to request from the allocator for a request of `n`, if blocks are booked.
+#[inline(always)]
+pub fn asked(n: usize) -> usize {
+    if n < small_requests_below() && LEFT[n].load(Relaxed) & TABLE == 0 { n + ADDED.load(Relaxed) } else { n }
 }

@@ -67,8 +67,12 @@ fn limit_address_space(limit: u64) {
     }
     if let Some(segment) = Segment::mapped() {
         // Before the windows are cut, since only this free checks where they end.
-        let (whole, windows) = (malloc::free_glibc as *mut (), malloc::free_glibc_in_windows as *mut ());
-        let _ = malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
+        for (whole, windows) in [
+            (malloc::free_glibc as *mut (), malloc::free_glibc_in_windows as *mut ()),
+            (malloc::free_other as *mut (), malloc::free_other_in_windows as *mut ()),
+        ] {
+            let _ = malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
+        }
         segment.cut();
     }
     os::cut_pool(own_mappings::shorten);

@@ -37,12 +37,39 @@ pub fn resolve() {
 
 /// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of each size
 /// would make half a MiB resident. Not called in the first call of a hook, which may come from inside the allocator.
+/// mimalloc also allocates one small block, which shows whether it pads.
 ///
 /// # Safety
 /// [`resolve`] was called, and the caller isn't inside the allocator, whose locks the function may take.
 pub unsafe fn learn_sizes() {
     // SAFETY: the caller's contract.
-    classes::learn(blocks::allocator(), |request| unsafe { libc::size_of_request(request) });
+    unsafe {
+        if blocks::allocator() != Allocator::Mimalloc as u32 || mimalloc_gives_whole_classes() {
+            classes::learn(blocks::allocator(), |request| libc::size_of_request(request));
+        }
+    }
+}
+
+/// Whether every small block of this mimalloc has the size that `mi_good_size` reports. Not in builds with padding (debug,
+/// secure). From 1.8.8 and 2.1.8 on, a build may put some blocks against a guard page (MI_GUARDED), which no function reports.
+///
+/// # Safety
+/// As [`learn_sizes`].
+unsafe fn mimalloc_gives_whole_classes() -> bool {
+    if !matches!(libc::mimalloc_version(), 170..=187 | 200..=217) {
+        return false;
+    }
+    // SAFETY: the caller's contract; the block is freed again.
+    unsafe {
+        let request = 25;
+        let p = libc::calls::malloc(request);
+        if p.is_null() {
+            return false;
+        }
+        let usable = libc::calls::malloc_usable_size(p);
+        libc::calls::free(p);
+        usable > request && usable == libc::size_of_request(request)
+    }
 }
 
 /// Whether the word before a block holds the size that malloc_usable_size returns. Only small sizes are tried: freeing

@@ -64,6 +64,12 @@ pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 /// `fn()`, called when a hook finds no segment, since a child of fork() may make one then; 0 = none.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
 
+/// Requests below this take the fast path over an allocator other than glibc's; 0 if nothing is booked.
+#[inline(always)]
+pub fn small_requests_below() -> usize {
+    WIPED.other_below.load(Relaxed)
+}
+
 /// From now on `begin` is called when a hook finds no segment.
 pub fn on_missing(begin: fn()) {
     BEGIN.store(begin as usize, Release);

@@ -68,6 +68,13 @@ static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }
 /// Address range of the object that has the real malloc, if it isn't libc.
 pub static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
+macro_rules! call {
+    ($addr:expr, ($($t:ty),*) -> $r:ty, $($a:expr),*) => {{
+        let f: unsafe extern "C" fn($($t),*) -> $r = core::mem::transmute::<usize, _>($addr);
+        f($($a),*)
+    }};
+}
+
 /// The real operator with this number, and whether it belongs to the allocator itself.
 ///
 /// libstdc++ may be loaded late (a C++ plugin of a C program), so an unknown operator is looked up again, in a list that other
@@ -121,19 +128,35 @@ pub fn set_allocator(o: elf::Object) {
         ALLOCATOR[1].store(end, Relaxed);
     }
     NALLOCX.store(o.symbol(c"nallocx").unwrap_or(0), Relaxed);
+    for (cell, name) in MIMALLOC.iter().zip([c"mi_good_size", c"mi_version"]) {
+        cell.store(o.symbol(name).unwrap_or(0), Relaxed);
+    }
 }
 
 /// The allocator's `nallocx(size_t, int)`, if it has one (jemalloc(3); gperftools has it too).
 static NALLOCX: AtomicUsize = AtomicUsize::new(0);
+/// mimalloc's `mi_good_size(size_t)` and `mi_version(void)`.
+static MIMALLOC: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// mimalloc's version, 209 for 2.0.9; 0 if it isn't known.
+pub fn mimalloc_version() -> c_int {
+    match MIMALLOC[1].load(Relaxed) {
+        0 => 0,
+        // SAFETY: the allocator's own function, which stays loaded and returns a constant.
+        f => unsafe { call!(f, () -> c_int,) },
+    }
+}
 
 /// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report that.
 ///
 /// # Safety
 /// Not from inside the allocator, whose locks it may take.
 pub unsafe fn size_of_request(request: usize) -> usize {
-    match NALLOCX.load(Relaxed) {
-        0 => 0,
-        f => {
+    match (NALLOCX.load(Relaxed), MIMALLOC[0].load(Relaxed)) {
+        (0, 0) => 0,
+        // SAFETY: as below.
+        (0, f) => unsafe { call!(f, (usize) -> usize, request) },
+        (f, _) => {
             // SAFETY: the allocator's own function, which stays loaded; this is its type.
             let f: unsafe extern "C" fn(usize, c_int) -> usize = unsafe { core::mem::transmute(f) };
             // SAFETY: the caller's contract. No flag is set.
@@ -179,13 +202,6 @@ pub fn hooked(name: &CStr) -> Option<usize> {
 /// Address of the real function by number.
 pub fn real_by_number(n: usize) -> usize {
     REAL[n].load(Relaxed)
-}
-
-macro_rules! call {
-    ($addr:expr, ($($t:ty),*) -> $r:ty, $($a:expr),*) => {{
-        let f: unsafe extern "C" fn($($t),*) -> $r = core::mem::transmute::<usize, _>($addr);
-        f($($a),*)
-    }};
 }
 
 /// Calls of the real functions. All are unsafe, because the arguments come from the program.

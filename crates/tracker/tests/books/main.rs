@@ -4,6 +4,7 @@
 mod alone;
 mod callers;
 mod categories;
+mod classes;
 mod fork;
 mod guesses;
 mod handed;

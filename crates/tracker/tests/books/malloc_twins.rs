@@ -366,6 +366,8 @@ struct Exercised {
     by_others: u64,
     /// Releases of a block whose page has another size noted.
     misled: u64,
+    /// Releases that the tracker doesn't see.
+    unseen: u64,
     nested: u64,
     sampled: u64,
     in_table: u64,
@@ -394,11 +396,11 @@ struct Below {
     allocator: Allocator,
     /// In place of glibc's: malloc, calloc, realloc, free, aligned_alloc and malloc_usable_size.
     real: Option<[usize; 6]>,
-    /// Its nallocx, or 0.
-    nallocx: usize,
+    /// Its nallocx or mi_good_size, or 0.
+    size_of: usize,
 }
 
-const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None, nallocx: 0 };
+const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None, size_of: 0 };
 
 impl Below {
     /// Loads an allocator beside glibc's. It chooses the addresses of its memory now, before the fork, so that both twins have them.
@@ -414,7 +416,7 @@ impl Below {
         }
         let library = std::ffi::CString::new(library).expect("a name");
         // SAFETY: a library of Debian's, never closed; the functions have these types.
-        let (real, nallocx) = unsafe {
+        let (real, size_of) = unsafe {
             let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             assert!(!handle.is_null(), "{library:?} is installed");
             let real = [c"malloc", c"calloc", c"realloc", c"free", c"aligned_alloc", c"malloc_usable_size"]
@@ -422,11 +424,11 @@ impl Below {
             let malloc: extern "C" fn(usize) -> usize = transmute(real[0]);
             let free: extern "C" fn(usize) = transmute(real[3]);
             free(malloc(100));
-            (real, libc::dlsym(handle, c"nallocx".as_ptr()) as usize)
+            let size_of = if allocator == Allocator::Mimalloc { c"mi_good_size" } else { c"nallocx" };
+            (real, libc::dlsym(handle, size_of.as_ptr()) as usize)
         };
-        assert_eq!(nallocx == 0, allocator == Allocator::Mimalloc, "its sizes are known");
-        assert!(real.iter().all(|f| *f != 0));
-        Below { allocator, real: Some(real), nallocx }
+        assert!(size_of != 0 && real.iter().all(|f| *f != 0));
+        Below { allocator, real: Some(real), size_of }
     }
 
     /// Makes it the real one.
@@ -438,10 +440,10 @@ impl Below {
             REAL[call as usize].store(f, Relaxed);
         }
         blocks::init(self.allocator);
-        if self.nallocx != 0 {
-            // SAFETY: the library's own function.
-            let nallocx: extern "C" fn(usize, i32) -> usize = unsafe { transmute(self.nallocx) };
-            classes::learn(self.allocator as u32, |request| nallocx(request, 0));
+        if self.size_of != 0 {
+            // SAFETY: the library's own function; mi_good_size ignores the second argument.
+            let size_of: extern "C" fn(usize, i32) -> usize = unsafe { transmute(self.size_of) };
+            classes::learn(self.allocator as u32, |request| size_of(request, 0));
             assert!(classes::LEFT[1..].iter().all(|left| left.load(Relaxed) != classes::ASK));
         }
     }
@@ -465,7 +467,8 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
     let free = match (version, below.real, windowed) {
         (Version::Assembly, None, false) => x86_64::free_glibc as *const (),
         (Version::Assembly, None, true) => x86_64::free_glibc_in_windows as *const (),
-        (Version::Assembly, Some(_), _) => x86_64::other::free as *const (),
+        (Version::Assembly, Some(_), false) => x86_64::other::free as *const (),
+        (Version::Assembly, Some(_), true) => x86_64::other::free_in_windows as *const (),
         (Version::Rust, None, _) => portable::free_glibc as *const (),
         (Version::Rust, Some(_), _) => free_entry as *const (),
     };
@@ -620,6 +623,14 @@ fn operations(
                 let mode = random.below(3) as u32;
                 let mean = [1000, 5000, 20_000][random.below(3) as usize];
                 segment.header().control.store(control_word(mode, mean), Relaxed);
+            }
+            // By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes.
+            995..=999 if !live.is_empty() => {
+                note = "unseen";
+                exercised.unseen += 1;
+                let (block, _) = taken(&mut live, &mut random).expect("not empty");
+                // SAFETY: a live block; the real free.
+                unsafe { transmute::<usize, extern "C" fn(usize)>(REAL_FREE.load(Relaxed))(block) };
             }
             _ => fresh = Some(baton.run(on, todo)),
         }

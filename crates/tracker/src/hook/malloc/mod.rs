@@ -53,10 +53,10 @@ pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry a
 pub use portable::malloc;
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use crate::hook::entry::free_entry as free_other;
+pub use crate::hook::entry::{free_entry as free_other, free_entry as free_other_in_windows};
 #[cfg(target_arch = "x86_64")]
 pub use {
-    x86_64::other::free as free_other,
+    x86_64::other::{free as free_other, free_in_windows as free_other_in_windows},
     x86_64::{free_glibc, free_glibc_in_windows},
 };
 

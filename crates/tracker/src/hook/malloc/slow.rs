@@ -7,12 +7,12 @@ use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
-use crate::account::{classify, control, handed, image, memo, pending, sampling};
+use crate::account::{classes, classify, control, handed, image, memo, pending, sampling};
 use crate::guard::{Entered, Taken, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
-use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow, SlotMark};
+use crate::segment::{Segment, row_offset};
 use crate::stack::callers;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, ROOM_SPAN, tls_get};
@@ -34,7 +34,7 @@ pub mod off_path {
         pub fn flush(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 = super::flush_now;
         pub fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_walk;
         pub fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_sampled;
-        pub fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, row: u32, usable: usize) -> *mut u8 = super::other_without_trailer;
+        pub fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, usable: usize) -> *mut u8 = super::other_without_trailer;
         pub fn other_flush(p: *mut u8, caller: u32) -> *mut u8 = super::other_flush;
         pub fn free(p: *mut u8) = super::free;
         pub fn free_sized(p: *mut u8, usable: usize) = super::free_sized;
@@ -274,6 +274,18 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     true
 }
 
+/// malloc called by the allocator itself: not the program's block. Also undoes what the fast path has counted for the sampling.
+///
+/// # Safety
+/// The fast path has taken the state `t`, and counted the block for the sampling.
+unsafe fn for_allocator(t: *mut ThreadState, n: usize) -> *mut u8 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        Taken::of(t).countdown += (n + sampling::EXTRA) as i64;
+        calls::malloc(n)
+    }
+}
+
 /// Gives the state back for the real call of an allocator other than glibc's, and takes it again for the block. `None`: there is
 /// no block, or nothing to book it with.
 ///
@@ -283,7 +295,7 @@ unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Take
     // SAFETY: the caller's contract; a `current` other than 0 is this thread's state.
     unsafe {
         drop(Taken::of(t));
-        let p = calls::malloc(n);
+        let p = calls::malloc(asked(n));
         let t = tls_get::<CURRENT>() as *mut ThreadState;
         if t.is_null() || Segment::current().is_none() {
             return (p, None);
@@ -303,6 +315,10 @@ unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Take
 unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: the fast path has taken the state.
     unsafe {
+        // So no stack of the allocator's own calls is ever remembered, and the fast path needn't look at its caller.
+        if libc::is_allocator(return_address(sp) as usize) {
+            return for_allocator(t, n);
+        }
         let (p, t) = real_meanwhile(t, n);
         let Some(mut t) = t else { return p };
         let place = walk(&mut t, sp, fp).map(|row| Place { row, drawn: None });
@@ -316,6 +332,9 @@ unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadSt
 unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: the fast path has taken the state.
     unsafe {
+        if libc::is_allocator(return_address(sp) as usize) {
+            return for_allocator(t, n);
+        }
         let (p, t) = real_meanwhile(t, n);
         if let Some(t) = t {
             book_sample(t, p, n, sp, fp);
@@ -326,12 +345,12 @@ unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut Threa
 
 /// Books a fresh block of an allocator other than glibc's that has no space for a trailer. The state isn't taken.
 #[inline(never)]
-unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, row: u32, usable: usize) -> *mut u8 {
+unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, usable: usize) -> *mut u8 {
     let Some(segment) = Segment::current() else { return p };
-    // SAFETY: p is a live block of n bytes; row and key were remembered by this thread.
+    // SAFETY: p is a live block of n bytes; the key, of a row of this thread, was remembered by this thread.
     unsafe {
         if enter_table(segment, p, usable, row_key, n) {
-            let row = OwnRow::remembered(segment, row);
+            let row = OwnRow::remembered(segment, row_offset(blocks::row_of_key(row_key)));
             if rows::add_alloc(row, Amount { usable: usable as u64, requested: n as u64 }) {
                 flush_own(row.caller.load(Relaxed));
             }
@@ -387,7 +406,7 @@ unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64,
 /// Bytes to request from the allocator for a request of `n`.
 #[inline(always)]
 pub fn asked(n: usize) -> usize {
-    if n < blocks::trailer_below() { n + TRAILER } else { n }
+    if n < blocks::trailer_below() { n + TRAILER } else { classes::asked(n) }
 }
 
 /// Books a fresh block of any kind.

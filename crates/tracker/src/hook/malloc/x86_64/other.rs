@@ -1,12 +1,14 @@
 //! malloc and free over an allocator other than glibc's, as long as nothing unusual happens: assembly for x86-64.
 //!
 //! ```text
-//! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
-//!          │ row and key kept on the stack │ state given back │ the real one, of the same size │ trailer if eight bytes are left,
-//!          │ else an entry of the side table │ the row's four numbers
-//! free     the caller isn't the allocator │ the trailer at the place known for the page, else by the size, else the table's entry
+//! malloc   small enough │ no sample due │ the remembered stack, each word compared │ the row's key kept on the stack │ state given
+//!          back │ the real one │ trailer if eight bytes are left, else an entry of the side table │ the row's four numbers
+//! free     the trailer at the place known for the page, else by the size that the allocator reports, else the table's entry
 //!          │ the row is this thread's │ trailer or entry cleared │ four numbers │ on to the real one
 //! ```
+//!
+//! The allocator's own calls of these functions aren't the program's. No stack of such a call is ever remembered, and its blocks
+//! have no key. So only the paths after a miss look at the caller.
 //!
 //! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside
 //! malloc, and these calls go through the hooks. So the state is given back before the real call, and row and key are on the
@@ -17,8 +19,8 @@
 
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
-use crate::account::blocks::{CHECK, CHECKED, TABLE_FROM, TRAILER};
-use crate::account::classes::{self, ASK, LEFT, TABLE};
+use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
+use crate::account::classes::{ADDED, ASK, ASK_AT, LEFT, TABLE};
 use crate::account::handed::{self, HINTS};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
@@ -32,7 +34,7 @@ use crate::sys::libc::{ALLOCATOR, Call, REAL};
 use core::mem::offset_of;
 use plimsoll_segment::{Row, Section, Thread};
 
-const _: () = assert!(classes::STEP == 8 && TRAILER == 8 && size_of::<Row>() == 64, "the shifts below");
+const _: () = assert!(TRAILER == 8 && size_of::<Row>() == 64, "the shifts below");
 /// Where the record of the thread with slot mark 0 would lie: a mark is a slot's number + 1.
 const THREADS: usize = Section::Threads.offset() - size_of::<Thread>();
 const THREAD_SHIFT: u32 = size_of::<Thread>().trailing_zeros();
@@ -49,45 +51,38 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_startproc",
         "cmp rdi, qword ptr [rip + {wiped} + {below}]",
         "jae 20f",
-        "mov rcx, qword ptr [rsp]",
-        "cmp rcx, qword ptr [rip + {allocator}]",
-        "jb 19f",
-        "cmp rcx, qword ptr [rip + {allocator} + 8]",
-        "jb 20f",
-        "19: mov qword ptr fs:[r8], 0",
+        "mov qword ptr fs:[r8], 0",
         "lea rax, [rdi + 8]",
         "sub qword ptr [r9 + {countdown}], rax",
         "js 21f",
         crate::recall_stack!(),
-        "24: sub rsp, 40",
-        ".cfi_adjust_cfa_offset 40",
-        "mov qword ptr [rsp], rdi",
-        "mov rcx, qword ptr [rdx + {row_key}]",
-        "mov qword ptr [rsp + 8], rcx",
-        "mov ecx, dword ptr [rdx + {row}]",
-        "mov qword ptr [rsp + 16], rcx",
         // Once the state is given back, a signal handler may replace the entry.
-        "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+        "24: lea rcx, [rip + {left}]",
+        "movzx ecx, word ptr [rcx + rdi*2]",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push qword ptr [rdx + {row_key}]",
+        ".cfi_adjust_cfa_offset 8",
+        "push rcx",
+        ".cfi_adjust_cfa_offset 8",
         "mov qword ptr fs:[r8], r9",
-        "lea rcx, [rdi + 7]",
-        "shr rcx, 3",
-        "lea rdx, [rip + {left}]",
-        "movzx ecx, word ptr [rdx + rcx*2]",
-        "mov qword ptr [rsp + 24], rcx",
+        "test cl, {in_table}",
+        "jne 27f",
+        "add rdi, qword ptr [rip + {added}]",
         "call qword ptr [rip + {real} + {real_malloc}]",
-        "mov rdi, qword ptr [rsp]",
-        "mov rdx, qword ptr [rsp + 8]",
-        "mov rcx, qword ptr [rsp + 16]",
-        "mov rsi, qword ptr [rsp + 24]",
-        "add rsp, 40",
-        ".cfi_adjust_cfa_offset -40",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "je 25f",
-        "test sil, {in_table}",
-        "jne 27f",
-        "test eax, 4095",
+        "test dword ptr [rip + {ask_at}], eax",
         "je 33f",
-        "31: add rcx, qword ptr [rip + {lasting}]",
+        "31: mov rcx, rdx",
+        "shr rcx, {row_shift} - 6",
+        "add rcx, qword ptr [rip + {lasting}]",
         "add qword ptr [rcx + {alloc_requested}], rdi",
         "shl rdi, 48",
         "or rdi, rdx",
@@ -119,15 +114,26 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "add rdi, 8",
         "add qword ptr [r9 + {countdown}], rdi",
         "32: ret",
-        // Known to leave no eight bytes, unless the block lies at the start of a page.
-        "27: cmp esi, {ask}",
+        // Known to leave no eight bytes, or nothing is known.
+        ".cfi_adjust_cfa_offset 24",
+        "27: call qword ptr [rip + {real} + {real_malloc}]",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "test rax, rax",
+        "je 25b",
+        "cmp esi, {ask}",
         "je 33f",
-        "test eax, 4095",
+        "test dword ptr [rip + {ask_at}], eax",
         "je 33f",
         "dec rsi",
         enter_table!(),
         "29: mov r8, rsi",
-        "30: mov rsi, rdi",
+        "30: mov rcx, r8",
+        "mov rsi, rdi",
         "mov rdi, rax",
         "jmp {finish}",
         // Asks the allocator for the block's size.
@@ -135,21 +141,13 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset 8",
         "push rdx",
         ".cfi_adjust_cfa_offset 8",
-        "push rcx",
-        ".cfi_adjust_cfa_offset 8",
         "push rax",
-        ".cfi_adjust_cfa_offset 8",
-        "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "mov rdi, rax",
         "call qword ptr [rip + {real} + {real_usable}]",
         "mov r8, rax",
         "lea rsi, [rax - 8]",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
         "pop rax",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rcx",
         ".cfi_adjust_cfa_offset -8",
         "pop rdx",
         ".cfi_adjust_cfa_offset -8",
@@ -167,14 +165,14 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".p2align 6",
         ".cfi_endproc",
         below = const segment::OTHER_BELOW_AT,
-        allocator = sym ALLOCATOR,
         left = sym LEFT,
+        added = sym ADDED,
+        ask_at = sym ASK_AT,
         ask = const ASK,
         in_table = const TABLE,
-        is_trailer = const CHECK,
         table = sym SMALL,
         newest = const Levels::<1>::NEWEST_AT,
-        factor = const FACTOR,
+        factor = const FACTOR << 16,
         used = const USED,
         bucket = const Levels::<1>::BUCKET,
         slack_shift = const SLACK_SHIFT,
@@ -191,7 +189,6 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         sp = const at::SP,
         offsets = const at::OFFSETS,
         words = const at::WORDS,
-        row = const at::ROW,
         row_key = const at::ROW_KEY,
         none = const memo::NO_WORDS,
         seven = const memo::SEVEN_WORDS,
@@ -201,11 +198,11 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         wiped = sym WIPED,
         lasting = sym LASTING,
         secret = const segment::SECRET_AT,
-        alloc_requested = const at::ALLOC_REQUESTED,
-        alloc_bytes = const at::ALLOC_BYTES,
-        alloc_count = const at::ALLOC_COUNT,
-        room = const at::ROOM,
-        caller = const at::CALLER,
+        alloc_requested = const ROWS + at::ALLOC_REQUESTED,
+        alloc_bytes = const ROWS + at::ALLOC_BYTES,
+        alloc_count = const ROWS + at::ALLOC_COUNT,
+        room = const ROWS + at::ROOM,
+        caller = const ROWS + at::CALLER,
         real = sym REAL,
         real_malloc = const at::REAL_MALLOC,
         real_usable = const Call::malloc_usable_size as usize * 8,
@@ -219,42 +216,48 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
     );
 }
 
-/// free(3).
-///
-/// # Safety
-/// As free(3).
-#[unsafe(naked)]
-pub unsafe extern "C" fn free(p: *mut u8) {
+macro_rules! free {
+    ($(#[doc = $d:literal])* $name:ident, [$($bound:literal),*], [$($bound_of_own:literal),*]) => {
+        $(#[doc = $d])*
+        ///
+        /// # Safety
+        /// As free(3).
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(p: *mut u8) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "test rdi, rdi",
         "je 20f",
-        "mov rcx, qword ptr [rsp]",
-        "cmp rcx, qword ptr [rip + {allocator}]",
-        "jb 19f",
-        "cmp rcx, qword ptr [rip + {allocator} + 8]",
-        "jb 24f",
         // The trailer at the place known for the page (`account/page_sizes.rs`).
-        "19: mov rax, rdi",
-        "shr rax, {page_shift}",
-        "and eax, {pages_mask}",
+        "mov r11, rdi",
+        "shr r11, {page_shift}",
+        "and r11d, {pages_mask}",
         "lea r9, [rip + {last}]",
-        "movzx ecx, word ptr [r9 + rax*2]",
+        "movzx ecx, word ptr [r9 + r11*2]",
         "mov eax, edi",
         "and eax, {page} - 1",
         "add eax, ecx",
         "cmp eax, {page} - 8",
         "ja 18f",
         check_trailer!("18f"),
-        "16: cmp r8, qword ptr [rip + {mapped} + {of_rows}]",
-        "jae 21f",
+        "16:",
+        $($bound,)*
         book_free!(),
-        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
+        own_row_of_other!($($bound_of_own),*),
         "20: ret",
         "21: lea rsi, [rcx + 8]",
         "jmp {sized}",
+        "24: jmp {slow}",
+        "22: mov esi, dword ptr [r8 + {caller}]",
+        "jmp {flush}",
+        // No trailer there.
+        "18: mov rcx, qword ptr [rsp]",
+        "cmp rcx, qword ptr [rip + {allocator}]",
+        "jb 17f",
+        "cmp rcx, qword ptr [rip + {allocator} + 8]",
+        "jb 24b",
         // The allocator knows the size.
-        "18: push rdi",
+        "17: push rdi",
         ".cfi_adjust_cfa_offset 8",
         "call qword ptr [rip + {real} + {real_usable}]",
         "pop rdi",
@@ -262,8 +265,8 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "mov rsi, rax",
         "lea rcx, [rax - 8]",
         "cmp rcx, {table_from} - 8",
-        "jae 21f",
-        check_trailer!("23f"),
+        "jae 23f",
+        check_trailer!("15f"),
         "mov rax, rdi",
         "shr rax, {page_shift}",
         "and eax, {pages_mask}",
@@ -272,7 +275,14 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         "je 16b",
         "mov word ptr [r9 + rax*2], cx",
         "jmp 16b",
-        find_in_table!(),
+        "15:",
+        find_in_table!("23f"),
+        "28: mov rcx, rsi",
+        "mov r8, rdx",
+        "shr rdx, {slack_shift}",
+        "and r8d, (1 << {slack_shift}) - 1",
+        "shl r8, 6",
+        $($bound,)*
         book_free!(
             // A thread without a slot has the mark of rows that aren't in use.
             "test r10d, r10d\n",
@@ -284,9 +294,9 @@ pub unsafe extern "C" fn free(p: *mut u8) {
             "add r10, qword ptr [rip + {lasting}]\n",
             "inc qword ptr [r10 + {table_removes}]\n"
         ),
-        own_row_of_other!("cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"),
-        "21: jmp {sized}",
-        "24: jmp {slow}",
+        own_row_of_other!($($bound_of_own),*),
+        "21: mov rsi, rcx",
+        "23: jmp {sized}",
         "22: mov esi, dword ptr [r8 + {caller}]",
         "jmp {flush}",
         ".p2align 6",
@@ -303,7 +313,7 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         check = const CHECKED,
         table = sym SMALL,
         newest = const Levels::<1>::NEWEST_AT,
-        factor = const FACTOR,
+        factor = const FACTOR << 16,
         used = const USED,
         bucket = const Levels::<1>::BUCKET,
         sampled = const SAMPLED,
@@ -330,4 +340,17 @@ pub unsafe extern "C" fn free(p: *mut u8) {
         slow = sym crate::hook::entry::free_entry,
         flush = sym off_path::free_flush,
     );
+        }
+    };
+}
+
+free! {
+    /// free(3).
+    free, ["# {mapped} {of_rows}: all rows are mapped"], []
+}
+free! {
+    /// The same where rows are a window: a word that passes for a trailer may name a row that isn't mapped.
+    free_in_windows,
+    ["cmp r8, qword ptr [rip + {mapped} + {of_rows}]\njae 21f"],
+    ["cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"]
 }

@@ -76,7 +76,7 @@ macro_rules! recall_stack {
 }
 
 /// Label 23: entries with other numbers of words. The low bits of the entry's stack pointer say whether it has none, up to seven
-/// (outermost first), or more. Keeps `rdi`, `r9` and `rdx`; `rax` has the bytes that the sampling has counted.
+/// (outermost first), or more. Keeps `rdi`, `r8`, `r9` and `rdx`; `rax` has the bytes that the sampling has counted.
 #[macro_export]
 macro_rules! recall_more_words {
     () => {
@@ -127,6 +127,7 @@ macro_rules! recall_more_words {
             "pop rdi\n",
             ".cfi_adjust_cfa_offset -8\n",
             "test al, al\n",
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
             "lea rax, [rdi + 8]\n",
             "jne 24b\n",
         )

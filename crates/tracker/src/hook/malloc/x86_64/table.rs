@@ -1,20 +1,16 @@
 //! The side table's newest level in assembly: `account/side_table` has the same steps in Rust, for all levels.
 //!
-//! An entry is one word ([`side_table`](crate::account::side_table)). `r10` is the address of the level, `r9` the index of the
-//! entry that the hash prefers. The other entries of its bucket have an index that differs in the low bits.
+//! An entry is one word ([`side_table`](crate::account::side_table)). An index into a level, times eight, has its low three bits
+//! above the low three bits of an address. So the entries of a bucket have addresses that differ in bits 3 to 5 only.
 
-/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx` and its offset in `rcx`, and
-/// books it. Jumps to 28 if the drift has passed its bound, and to 29 if another level must take the entry, or an older trailer
-/// is there. Keeps `rax`, `rcx`, `rdx`, `rdi` and `rsi` until then. Begins at 34.
+/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx`, and books it. Jumps to 28 if
+/// the drift has passed its bound, with the row in `rcx`, and to 29 if another level must take the entry. Keeps `rax`, `rdx`, `rdi`
+/// and `rsi` until then. Begins at 34.
 macro_rules! enter_table {
     () => {
         concat!(
-            // An earlier block's trailer must not pass for this one's.
-            "34: mov r8, qword ptr [rax + rsi - 8]\n",
-            "xor r8, rax\n",
-            "xor r8, qword ptr [rip + {wiped} + {secret}]\n",
-            "test r8d, {is_trailer}\n",
-            "je 29f\n",
+            // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet.
+            "34: mov qword ptr [rax + rsi - 8], 0\n",
             "mov r8, rax\n",
             "ror r8, 3\n",
             "shr r8, 45\n",
@@ -22,38 +18,24 @@ macro_rules! enter_table {
             "mov r10, qword ptr [rip + {table} + {newest}]\n",
             "test r10, r10\n",
             "je 29f\n",
-            "mov r11, rcx\n",
-            "mov r9, rax\n",
-            "shl r9, 16\n",
             "movabs r8, {factor}\n",
-            "imul r9, r8\n",
+            "imul r8, rax\n",
             "mov ecx, r10d\n",
+            "mov r9, r8\n",
             "shr r9, cl\n",
             "and r10, -64\n",
-            "xor ecx, ecx\n",
-            "35: mov r8, r9\n",
-            "xor r8, rcx\n",
-            "cmp qword ptr [r10 + r8*8], 0\n",
-            "je 36f\n",
-            "inc ecx\n",
-            "cmp ecx, {bucket}\n",
-            "jne 35b\n",
-            "mov rcx, r11\n",
-            "jmp 29f\n",
-            "36: lea r9, [r10 + r8*8]\n",
-            "mov rcx, r11\n",
-            "mov r10, rax\n",
-            "shl r10, 16 + 7\n",
-            "movabs r8, {factor}\n",
-            "imul r8, r10\n",
+            "lea r9, [r10 + r9*8]\n",
+            "cmp qword ptr [r9], 0\n",
+            "jne 37f\n",
+            "36: shl r8, 7\n",
             "or r8, {used}\n",
-            "mov r10, rsi\n",
-            "sub r10, rdi\n",
-            "shl r10, {slack_shift}\n",
-            "or r8, r10\n",
-            "mov r10, rdx\n",
-            "shr r10, {row_shift}\n",
-            "or r8, r10\n",
+            "mov rcx, rsi\n",
+            "sub rcx, rdi\n",
+            "shl rcx, {slack_shift}\n",
+            "or r8, rcx\n",
+            "mov rcx, rdx\n",
+            "shr rcx, {row_shift}\n",
+            "or r8, rcx\n",
             "mov r10, rax\n",
             "xor eax, eax\n",
             "lock cmpxchg qword ptr [r9], r8\n",
@@ -62,65 +44,73 @@ macro_rules! enter_table {
             "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
             "mov r8d, dword ptr fs:[r8 + {slot_mark}]\n",
             "shl r8, {thread_shift}\n",
-            "add rcx, qword ptr [rip + {lasting}]\n",
             "add r8, qword ptr [rip + {lasting}]\n",
             "inc qword ptr [r8 + {table_inserts}]\n",
+            "shl rcx, 6\n",
+            "add rcx, qword ptr [rip + {lasting}]\n",
             "add qword ptr [rcx + {alloc_requested}], rdi\n",
             "add qword ptr [rcx + {alloc_bytes}], rsi\n",
             "inc qword ptr [rcx + {alloc_count}]\n",
             "sub qword ptr [rcx + {room}], rsi\n",
             "js 28f\n",
             "ret\n",
+            // Another entry of the bucket.
+            "37: mov ecx, 8\n",
+            "38: mov r10, r9\n",
+            "xor r10, rcx\n",
+            "cmp qword ptr [r10], 0\n",
+            "je 39f\n",
+            "add ecx, 8\n",
+            "cmp ecx, {bucket} * 8\n",
+            "jne 38b\n",
+            "jmp 29f\n",
+            "39: mov r9, r10\n",
+            "jmp 36b\n",
         )
     };
 }
 
-/// Finds the entry of the block in `rdi`, of `rsi` usable bytes. Leaves its address in `r11`, its row's offset in `r8`, the usable
-/// bytes in `rcx`, and in `rdx` how many of them weren't requested. Jumps to 21 if the newest level hasn't got the entry, or if it
-/// is a sample's. Begins at 23.
+/// Finds the entry of the block in `rdi`, of `rsi` usable bytes, and continues at 28: its address in `r11`, the row and the slack
+/// in `rdx`. Jumps to the label if the newest level hasn't got the entry, or if it is a sample's. Changes `rcx` and `r8` to `r11`.
 macro_rules! find_in_table {
-    () => {
+    ($without:literal) => {
         concat!(
             // A forked process that no handler prepared has no secret: its keys are its parent's.
-            "23: cmp qword ptr [rip + {wiped} + {secret}], 0\n",
-            "je 21f\n",
+            "cmp qword ptr [rip + {wiped} + {secret}], 0\n",
+            concat!("je ", $without, "\n"),
             "mov r8, rdi\n",
             "ror r8, 3\n",
             "shr r8, 45\n",
-            "jne 21f\n",
+            concat!("jne ", $without, "\n"),
             "mov r10, qword ptr [rip + {table} + {newest}]\n",
             "test r10, r10\n",
-            "je 21f\n",
-            "mov r8, rdi\n",
-            "shl r8, 16\n",
-            "movabs r9, {factor}\n",
-            "imul r8, r9\n",
-            "mov r9, r8\n",
+            concat!("je ", $without, "\n"),
+            "movabs r8, {factor}\n",
+            "imul r8, rdi\n",
             "mov ecx, r10d\n",
+            "mov r9, r8\n",
             "shr r9, cl\n",
             "and r10, -64\n",
+            "lea r11, [r10 + r9*8]\n",
             "shl r8, 7\n",
             "or r8, {used}\n",
-            "xor ecx, ecx\n",
-            "27: mov r11, r9\n",
-            "xor r11, rcx\n",
-            "mov rdx, qword ptr [r10 + r11*8]\n",
+            "mov rdx, qword ptr [r11]\n",
             "xor rdx, r8\n",
             // Neither another block nor a sample.
             "cmp rdx, {sampled}\n",
             "jb 28f\n",
-            "inc ecx\n",
-            "cmp ecx, {bucket}\n",
+            "mov ecx, 8\n",
+            "mov r10, r11\n",
+            "27: mov r11, r10\n",
+            "xor r11, rcx\n",
+            "mov rdx, qword ptr [r11]\n",
+            "xor rdx, r8\n",
+            "cmp rdx, {sampled}\n",
+            "jb 28f\n",
+            "add ecx, 8\n",
+            "cmp ecx, {bucket} * 8\n",
             "jne 27b\n",
-            "jmp 21f\n",
-            "28: lea r11, [r10 + r11*8]\n",
-            "mov r8, rdx\n",
-            "mov rcx, rsi\n",
-            "shr rdx, {slack_shift}\n",
-            "and r8d, (1 << {slack_shift}) - 1\n",
-            "shl r8, 6\n",
-            "cmp r8, qword ptr [rip + {mapped} + {of_rows}]\n",
-            "jae 21f\n",
+            concat!("jmp ", $without, "\n"),
         )
     };
 }

@@ -1,0 +1,92 @@
+//! account/classes.rs: what is learned about an allocator's sizes, against the sizes themselves.
+
+use crate::{Random, alone, fresh};
+use plimsoll_segment::Allocator;
+use plimsoll_tracker::account::blocks::{self, OTHER_BELOW, TRAILER};
+use plimsoll_tracker::account::classes::{ADDED, ASK, LEFT, TABLE, asked, learn, most_added};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Sizes like those of the three allocators: multiples of 8, four for each doubling or all multiples of 16.
+fn sizes(random: &mut Random) -> Vec<usize> {
+    let mut sizes = vec![8usize];
+    while sizes[sizes.len() - 1] < 16 << 10 {
+        let last = sizes[sizes.len() - 1];
+        let step = match random.below(3) {
+            0 => 8,
+            1 => 16,
+            _ => (last.next_power_of_two() / 8).max(8),
+        };
+        // Below 4 KiB there are at most 128.
+        sizes.push(last + step.max(last / 32 / 8 * 8));
+    }
+    sizes
+}
+
+/// Returns the requests that leave space, that are enlarged, and that have none.
+fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
+    let size_of = |request: usize| *sizes.iter().find(|size| **size >= request).expect("a size");
+    blocks::init(allocator);
+    assert!(blocks::publish(fresh()));
+    learn(allocator as u32, size_of);
+    let mut counts = [0; 3];
+    assert_eq!(LEFT[0].load(Relaxed), ASK);
+    for (n, entry) in LEFT.iter().enumerate().skip(1) {
+        let (left, real) = (entry.load(Relaxed), asked(n));
+        if left & TABLE == 0 {
+            // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind the request.
+            assert_eq!(usize::from(left), size_of(real) - TRAILER, "{n}");
+            assert!(usize::from(left) >= n && real == n + ADDED.load(Relaxed), "{n}");
+            let more = size_of(real) - size_of(n);
+            assert!(more <= most_added(size_of(n) == n), "{n}");
+            counts[usize::from(more > 0)] += 1;
+        } else {
+            assert_eq!((usize::from(left), real), (size_of(n) + 1, n), "{n}");
+            let more = size_of(n + TRAILER) - size_of(n);
+            assert!(size_of(n) - n < TRAILER, "{n}");
+            assert!(ADDED.load(Relaxed) == 0 || more > most_added(size_of(n) == n), "{n}");
+            counts[2] += 1;
+        }
+    }
+    assert_eq!(asked(OTHER_BELOW), OTHER_BELOW);
+    counts
+}
+
+fn check_some(allocator: Allocator) {
+    alone(|| {
+        for seed in 1..20 {
+            let [space, enlarged, none] = check(allocator, &sizes(&mut Random(seed)));
+            println!("exercised: {space} requests leave space, {enlarged} are enlarged, {none} have no trailer");
+            let is_mimalloc = allocator == Allocator::Mimalloc;
+            assert!(space > 1000 && none > 30 && if is_mimalloc { enlarged > 100 } else { enlarged == 0 });
+        }
+    });
+}
+
+#[test]
+fn a_trailer_lies_in_the_block_that_jemalloc_gives() {
+    check_some(Allocator::Jemalloc);
+}
+
+#[test]
+fn a_trailer_lies_in_the_block_that_tcmalloc_gives() {
+    check_some(Allocator::Tcmalloc);
+}
+
+#[test]
+fn a_trailer_lies_in_the_larger_block_that_mimalloc_gives() {
+    check_some(Allocator::Mimalloc);
+}
+
+/// An allocator that pads each block reports other sizes than it gives, so it isn't asked for more.
+#[test]
+fn nothing_is_learned_from_an_allocator_without_classes() {
+    alone(|| {
+        blocks::init(Allocator::Mimalloc);
+        assert!(blocks::publish(fresh()));
+        for size_of in [|request| request, |_| 0, |request| request / 8 * 8 + 12] {
+            learn(Allocator::Mimalloc as u32, size_of);
+            assert!(LEFT.iter().all(|left| left.load(Relaxed) == ASK));
+            assert!((0..=OTHER_BELOW).all(|n| asked(n) == n));
+        }
+    });
+}

@@ -27,7 +27,8 @@ const MONITORED: &str = "-H:EnableMonitoringFeatures=nmt,jfr,jcmd,heapdump,jvmst
 pub fn build() -> Result<()> {
     let sources = beside("subjects/native-image/src")?;
     let reflection = format!("-H:ReflectionConfigurationFiles={}", sources.join("reflect.json").display());
-    let monitored = [MONITORED.to_owned(), reflection];
+    // Tests look methods up by their symbols.
+    let monitored = [MONITORED.to_owned(), reflection, "-H:-DeleteLocalSymbols".to_owned()];
     let out = target().join("native-images");
     fs::create_dir_all(&out)?;
     for (class, name, options) in [("Hello", "hello", &[][..]), ("App", "app", &monitored), ("Gap", "gap", &monitored)]

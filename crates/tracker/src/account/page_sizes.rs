@@ -8,6 +8,9 @@
 //! if it was written for this block, at this place, and an outdated guess can't mislead. If the check fails, the allocator is
 //! asked. A guess is used only if the trailer lies on the page where the block begins, which is readable.
 //!
+//! One case is left: a block was freed by a function that isn't hooked, so its trailer stays; then the page gets another size,
+//! the same address another block, and the program never writes that word. Then the block is booked with the old key.
+//!
 //! All threads write here without order: an entry is one word of two bytes, and each of its values is a guess.
 
 use core::sync::atomic::AtomicU16;

@@ -508,6 +508,8 @@ fn operations(
     let mut live: Vec<(usize, usize)> = Vec::with_capacity(4096);
     let mut paths: Vec<(u64, u32)> = (0..24).map(|_| (random.next(), 2 + random.below(12) as u32)).collect();
     let mut text = String::with_capacity(1 << 20);
+    // Addresses of blocks that were freed unseen.
+    let mut stale: Vec<usize> = Vec::with_capacity(4096);
     for step in 0..OPERATIONS {
         text.clear();
         let on = random.below(THREADS as u64) as usize;
@@ -629,6 +631,7 @@ fn operations(
                 note = "unseen";
                 exercised.unseen += 1;
                 let (block, _) = taken(&mut live, &mut random).expect("not empty");
+                stale.push(block);
                 // SAFETY: a live block; the real free.
                 unsafe { transmute::<usize, extern "C" fn(usize)>(REAL_FREE.load(Relaxed))(block) };
             }
@@ -646,11 +649,18 @@ fn operations(
                 text += " null";
             } else {
                 live.push((p, on));
-                // SAFETY: a live block of glibc's.
+                // SAFETY: a live block.
                 let (usable, key) = unsafe {
                     let usable = blocks::usable(block);
                     (usable, blocks::read_trailer(block, usable))
                 };
+                if let Some(at) = stale.iter().position(|address| *address == p) {
+                    stale.swap_remove(at);
+                    // As a program does: a trailer from a time when blocks of this page had another size is overwritten. Only the
+                    // assembly of free looks at such a place (`page_sizes`).
+                    // SAFETY: a live block of ours; the last eight bytes may be the tracker's.
+                    unsafe { block.write_bytes(0, usable.saturating_sub(8)) };
+                }
                 let in_table = if key.is_none() { side_table::get(block, usable) } else { None };
                 exercised.in_table += u64::from(in_table.is_some());
                 exercised.sampled += u64::from(key.or(in_table).is_some_and(|key| key.sampled));

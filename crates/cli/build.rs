@@ -32,8 +32,8 @@ fn main() {
     println!("cargo:rustc-env=PLIMSOLL_VERSION={}{commit}", env!("CARGO_PKG_VERSION"));
 }
 
-/// `make dist` sets the commit, and an empty one means none. `cargo install` takes it from the checkout. Debug builds have none:
-/// a build after each commit would be slow.
+/// `make dist` sets the commit, and an empty one means none. `cargo install` takes it from the checkout. Debug builds
+/// have none: a build after each commit would be slow.
 fn commit(here: &Path) -> Option<String> {
     println!("cargo:rerun-if-env-changed=PLIMSOLL_COMMIT");
     if let Ok(commit) = env::var("PLIMSOLL_COMMIT") {

@@ -1,4 +1,5 @@
-//! A process's memory as fuzz input: mappings and pieces of bytes at any address, as a hostile process can arrange them.
+//! A process's memory as fuzz input: mappings and pieces of bytes at any address, as a hostile process can arrange
+//! them.
 //!
 //! ```text
 //! 0  start u64  pages u16  flags u8  name u8      a mapping: flags 1 readable, 2 writable, 4 executable, 8 shared

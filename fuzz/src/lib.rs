@@ -1,8 +1,8 @@
 //! One fuzz target for each parser of foreign data: files, memory, replies, arguments.
 //!
-//! A target takes bytes, runs its parser and everything that prints the result, and asserts what must hold for any input.
-//! `Target::check` adds two limits: CPU time, and memory in proportion to the input. `tests/replay.rs` runs the corpus and
-//! the inputs of past findings without libFuzzer; `src/main.rs` is the program that searches for new ones.
+//! A target takes bytes, runs its parser and everything that prints the result, and asserts what must hold for any
+//! input. `Target::check` adds two limits: CPU time, and memory in proportion to the input. `tests/replay.rs` runs the
+//! corpus and the inputs of past findings without libFuzzer; `src/main.rs` is the program that searches for new ones.
 
 mod cost;
 pub mod image;

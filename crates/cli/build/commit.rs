@@ -1,11 +1,11 @@
-//! The commit that a release build was made of, for `plimsoll --version`. Silent where there is no checkout: sources from an
-//! archive, no git, a checkout that git doesn't trust (another user's).
+//! The commit that a release build was made of, for `plimsoll --version`. Silent where there is no checkout: sources
+//! from an archive, no git, a checkout that git doesn't trust (another user's).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `1a2b3c4d5e6f`, or `1a2b3c4d5e6f, modified`. `here`: the folder of the crate. The length is fixed, so that it doesn't depend
-/// on how many objects the clone has.
+/// `1a2b3c4d5e6f`, or `1a2b3c4d5e6f, modified`. `here`: the folder of the crate. The length is fixed, so that it
+/// doesn't depend on how many objects the clone has.
 pub fn of(here: &Path) -> Option<String> {
     // An archive that was unpacked inside of another project's checkout isn't of its commit.
     git(here, &["ls-files", "--error-unmatch", "Cargo.toml"])?;

@@ -74,7 +74,8 @@ pub fn confine(purpose: Purpose<'_>, limits: &Limits) -> io::Result<Confined> {
     let mut done = Confined::default();
     rustix::thread::set_no_new_privs(true)?;
     for number in 0..63 {
-        // Fails after the last capability, and without CAP_SETPCAP: then no_new_privs alone keeps rights from coming back.
+        // Fails after the last capability, and without CAP_SETPCAP: then no_new_privs alone keeps rights from coming
+        // back.
         if rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_err() {
             break;
         }

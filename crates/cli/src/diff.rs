@@ -17,8 +17,8 @@ use crate::{Failure, allocation, named, progress, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A saved JSON, a segment file, a directory of segments (its newest), a PID, a flight recording (.jfr), or the name of
-    /// a process
+    /// A saved JSON, a segment file, a directory of segments (its newest), a PID, a flight recording (.jfr), or the
+    /// name of a process
     before: PathBuf,
     /// The later one, in any of these forms
     after: PathBuf,

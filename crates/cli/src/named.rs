@@ -7,8 +7,8 @@
 //! ./shop, /opt/shop       the program that this file is
 //! 3f2a9c04b1de            a container: its id, or the first 12 digits or more of it
 //! ```
-//! If several processes match, the user chooses on a terminal; elsewhere the list is the error. A TARGET, which may be a
-//! file, is a PID first, then a file, then a name.
+//! If several processes match, the user chooses on a terminal; elsewhere the list is the error. A TARGET, which may be
+//! a file, is a PID first, then a file, then a name.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};

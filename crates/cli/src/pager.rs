@@ -5,8 +5,8 @@
 //! | a user without rights beyond the user's own | `$PAGER`, else less |
 //! | root, or a process with more rights than its user (sudo, set-user-ID, capabilities) | less, without its commands that start programs or open files |
 //!
-//! The environment chose `$PAGER` and less's settings: a process with more rights than that environment's owner must not
-//! run them. Without a trusted less (busybox's lacks the secure mode), the text is printed as it is.
+//! The environment chose `$PAGER` and less's settings: a process with more rights than that environment's owner must
+//! not run them. Without a trusted less (busybox's lacks the secure mode), the text is printed as it is.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

@@ -18,8 +18,8 @@ use crate::{Failure, allocation, jfr_report, named, page, progress, recording, t
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A PID, a segment file, a directory of segments (its newest), a saved JSON, a flight recording (.jfr), or the name
-    /// of a process
+    /// A PID, a segment file, a directory of segments (its newest), a saved JSON, a flight recording (.jfr), or the
+    /// name of a process
     #[arg(required_unless_present = "process", conflicts_with = "process")]
     target: Option<PathBuf>,
     /// Choose a process by PID, name or id of its container, even if a file has that name

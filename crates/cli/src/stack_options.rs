@@ -22,9 +22,10 @@ pub struct Stacks {
     /// Size lines and boxes by bytes, or by the number of blocks or calls
     #[arg(long, value_enum, default_value = "bytes")]
     pub weight: Weigh,
-    /// Choose the measure: live, peak, cumulative, requested, temporary, reserved, committed, resident, mapped_file, held (live
-    /// blocks, and resident mappings without files), or mapped (by all calls of mmap); for a recording slow_path, object or
-    /// sampled [default: held in lists, live in pictures and of ended processes, cumulative with --weight calls]
+    /// Choose the measure: live, peak, cumulative, requested, temporary, reserved, committed, resident, mapped_file,
+    /// held (live blocks, and resident mappings without files), or mapped (by all calls of mmap); for a recording
+    /// slow_path, object or sampled [default: held in lists, live in pictures and of ended processes, cumulative with
+    /// --weight calls]
     #[arg(long, value_name = "MEASURE")]
     pub measure: Option<String>,
     /// Print all lines and frames, however small; of a recording all curves

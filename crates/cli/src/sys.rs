@@ -26,8 +26,8 @@ static WAS_IGNORED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(f
 /// before `main`; the program that we exec must find them closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-// SAFETY: the loader calls each entry of this section as a C function before `main`. `remember` makes system calls and writes to
-// atomics; it uses nothing of the standard library's that `main` sets up.
+// SAFETY: the loader calls each entry of this section as a C function before `main`. `remember` makes system calls and
+// writes to atomics; it uses nothing of the standard library's that `main` sets up.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;
@@ -106,7 +106,8 @@ fn limit(which: libc::__rlimit_resource_t) -> u64 {
 /// Makes the file system allocate the first bytes of a file.
 pub fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    // SAFETY: no memory is passed, and the descriptor is open while `file` lives; one that is open for reading only is an error.
+    // SAFETY: no memory is passed, and the descriptor is open while `file` lives; one that is open for reading only is
+    // an error.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),

@@ -6,8 +6,8 @@
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
 //! Whoever can change that file, or replace a directory on its path, can run code in every tracked program. So the
-//! directory must be trusted up to `/` (`plimsoll_process::foreign::own_files`), and the file's hash is checked before each
-//! use.
+//! directory must be trusted up to `/` (`plimsoll_process::foreign::own_files`), and the file's hash is checked before
+//! each use.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};

@@ -201,8 +201,8 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
 }
 
 /// A process that leaks towards its limit and one that works in constant memory, each in a cgroup of its own, as a
-/// service has one. Alerts about the first fire in a live Prometheus, with three minutes for each hour of the rules; no alert
-/// about the second ever fires, nor about its start.
+/// service has one. Alerts about the first fire in a live Prometheus, with three minutes for each hour of the rules; no
+/// alert about the second ever fires, nor about its start.
 #[test]
 #[ignore = "full: three minutes until growth is certain"]
 fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {

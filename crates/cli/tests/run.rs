@@ -531,7 +531,8 @@ fn how_it_ended_stands_in_the_first_line() {
     assert!(printed.starts_with("sh -c") && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
 }
 
-/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without `--follow` too.
+/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without
+/// `--follow` too.
 #[test]
 fn the_report_is_of_the_last_program_under_the_pid() {
     let workspace = Workspace::new("family");
@@ -573,8 +574,8 @@ fn the_report_is_of_the_last_program_under_the_pid() {
     assert!(pid("start.sh") == pid("sort") && pid("/bin/ls") != pid("sort"), "{printed}");
 }
 
-/// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one from the
-/// way out, of sizes that name the level.
+/// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one
+/// from the way out, of sizes that name the level.
 #[test]
 fn a_programs_own_categories_nest() {
     const SOURCE: &str = r#"

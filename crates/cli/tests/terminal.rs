@@ -1,4 +1,5 @@
-//! What a person sees on a terminal, drawn by tmux: the choice among several processes, the line of progress, the pager.
+//! What a person sees on a terminal, drawn by tmux: the choice among several processes, the line of progress, the
+//! pager.
 
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../fixtures/child.rs"]

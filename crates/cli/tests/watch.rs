@@ -28,8 +28,8 @@ impl Terminal {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs `plimsoll watch` in a terminal of that size. When it has ended, the terminal shows its status and whether the
-    /// terminal's own modes are back.
+    /// Runs `plimsoll watch` in a terminal of that size. When it has ended, the terminal shows its status and whether
+    /// the terminal's own modes are back.
     fn start(name: &str, (width, height): (u16, u16), arguments: &str) -> Terminal {
         let terminal = Terminal { scratch: stage::Scratch::new(&format!("watch-{name}")) };
         let script = format!(

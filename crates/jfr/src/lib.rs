@@ -25,8 +25,8 @@
 //!            Else big-endian at full width. float and double are big-endian in both forms.
 //! string     0 null | 1 empty | 2 key in the String pool | 3 length, UTF-8 | 4 length, UTF-16 units | 5 length, Latin-1
 //! ```
-//! Sources: jdk.jfr.internal.consumer (ChunkHeader, ChunkParser, MetadataReader) and HotSpot's share/jfr/recorder of JDK 17
-//! and 25, and org.openjdk.jmc.flightrecorder's parser.
+//! Sources: jdk.jfr.internal.consumer (ChunkHeader, ChunkParser, MetadataReader) and HotSpot's share/jfr/recorder of
+//! JDK 17 and 25, and org.openjdk.jmc.flightrecorder's parser.
 //!
 //! [`reader`] reads bytes by offset and trusts none of them. [`writer`] writes to a [`writer::Store`]. Neither opens a
 //! file: the caller does. The caller also declares the events.

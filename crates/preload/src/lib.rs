@@ -91,8 +91,8 @@ pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, 
 pub extern "C" fn Agent_OnUnload(_vm: *mut c_void) {}
 
 extern "C" fn constructor(argc: i32, argv: *const *const c_char, environment: *mut *const c_char) {
-    // SAFETY: glibc's loader calls constructors with main's arguments, and each once (elf/dl-init.c). If another C library is
-    // loaded, `start` reads none of them.
+    // SAFETY: glibc's loader calls constructors with main's arguments, and each once (elf/dl-init.c). If another C
+    // library is loaded, `start` reads none of them.
     unsafe { boot::start(argc, argv, environment, exports()) }
 }
 

@@ -1,11 +1,11 @@
 //! memcpy, memmove, memset, memcmp, bcmp and strlen for this library alone.
 //!
-//! The compiler calls these functions for copies and comparisons. A dynamic program without a C library has none of them,
-//! and its loader refuses an object whose symbols nobody defines. So they are defined here. They are hidden: the program's
-//! own calls still reach its C library.
+//! The compiler calls these functions for copies and comparisons. A dynamic program without a C library has none of
+//! them, and its loader refuses an object whose symbols nobody defines. So they are defined here. They are hidden: the
+//! program's own calls still reach its C library.
 //!
-//! Copies are short here (paths, stack records), so there are no wide vectors and no `rep` forms. No instruction needs an
-//! aligned address or an aligned stack.
+//! Copies are short here (paths, stack records), so there are no wide vectors and no `rep` forms. No instruction needs
+//! an aligned address or an aligned stack.
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(

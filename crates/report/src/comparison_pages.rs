@@ -1,5 +1,5 @@
-//! `plimsoll compare` for a ticket or a build: Markdown, and a page of HTML that loads nothing and needs no script. Both
-//! show one table, then the call stacks behind it.
+//! `plimsoll compare` for a ticket or a build: Markdown, and a page of HTML that loads nothing and needs no script.
+//! Both show one table, then the call stacks behind it.
 
 use std::io::{self, Write};
 

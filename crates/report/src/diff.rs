@@ -1,7 +1,7 @@
 //! The change between two books as text, JSON, and HotSpot's `summary.diff`.
 //!
-//! Text is ordered by the growth of live blocks and resident mappings. Where the resident part isn't known (a process that
-//! has ended), by that of the live blocks: lines that only map memory come after them.
+//! Text is ordered by the growth of live blocks and resident mappings. Where the resident part isn't known (a process
+//! that has ended), by that of the live blocks: lines that only map memory come after them.
 
 use std::io::{self, Write};
 
@@ -65,8 +65,8 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
     not_booked(out, diff.not_booked.as_ref())
 }
 
-/// Writes how much was committed at both moments, below sites that are compared by their live blocks. `[committed, files]`,
-/// each before and after.
+/// Writes how much was committed at both moments, below sites that are compared by their live blocks.
+/// `[committed, files]`, each before and after.
 pub fn mappings_apart(out: &mut dyn Write, [all, files]: [[i64; 2]; 2], of: &[&Books]) -> io::Result<()> {
     let [before, after] = [0, 1].map(|at| Bytes(u64::try_from(all[at] - files[at]).unwrap_or(0)));
     if before == after {

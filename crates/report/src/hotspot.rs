@@ -232,8 +232,8 @@ pub(crate) fn summarize(books: &Books) -> Summary {
     // HotSpot counts the resident part of a stack as committed (virtualMemoryTracker.cpp: SnapshotThreadStackWalker, by
     // mincore), because the kernel maps the rest only when it is touched. If the kernel was not queried, the whole
     // mapping counts.
-    // A JavaThread commits its guard pages before it protects them (os::create_stack_guard_pages), and NMT keeps them as
-    // committed.
+    // A JavaThread commits its guard pages before it protects them (os::create_stack_guard_pages), and NMT keeps them
+    // as committed.
     let guards = guard_pages(books);
     let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed) + guards);
     let all = books.categories.iter();

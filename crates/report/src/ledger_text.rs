@@ -170,7 +170,8 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// Comes first. For each warning: what is wrong, what the figure is based on, what to run. Without a warning: the state.
+    /// Comes first. For each warning: what is wrong, what the figure is based on, what to run. Without a warning: the
+    /// state.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
         let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
         let warnings: Vec<&Verdict> = warnings.collect();
@@ -432,8 +433,8 @@ impl<W: Write> Page<'_, W> {
         Some(format!("array buffers of V8 (Node's Buffer) take {}", buffers.bytes))
     }
 
-    /// Bytes released with MADV_FREE: resident until the kernel needs them. Counts only mappings that belong to the line
-    /// as a whole.
+    /// Bytes released with MADV_FREE: resident until the kernel needs them. Counts only mappings that belong to the
+    /// line as a whole.
     fn given_back(&self, id: LineId) -> Bytes {
         let pieces =
             self.ledger.pieces.iter().filter(|piece| matches!(&piece.owner, Owner::Line(line, _) if *line == id));
@@ -755,7 +756,8 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`, `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
+/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`,
+/// `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
 fn opened_heap(heap: &OpenedHeap) -> String {
     let (kind, live) = (heap.kind, heap.live());
     if kind == AllocatorKind::V8 {

@@ -12,7 +12,8 @@ use plimsoll_tracked::books::Books;
 use crate::ledger_json::Ledger;
 use crate::words::printable;
 
-/// Maximum number of series by category. If there are more categories, the smallest share the series `other categories`.
+/// Maximum number of series by category. If there are more categories, the smallest share the series
+/// `other categories`.
 const CATEGORIES: usize = 15;
 const REST: &str = "other categories";
 /// Maximum length of a label, in characters.

@@ -1,5 +1,5 @@
-//! Prints a flight recording on one screen: how it ended, the verdicts with their remedies, and the curves that are big or
-//! grow. `all`: every curve, with its lowest reading, its peak and the interval of its growth.
+//! Prints a flight recording on one screen: how it ended, the verdicts with their remedies, and the curves that are big
+//! or grow. `all`: every curve, with its lowest reading, its peak and the interval of its growth.
 
 use std::io::{self, Write};
 
@@ -20,8 +20,8 @@ const WIDTH: usize = 80;
 const FEWEST: usize = 2;
 const ROWS: usize = 8;
 const TITLE_AND_REST: usize = 2;
-/// Percent of the section's sum from which a row is on the screen. A row that grows by this percentage of RSS an hour is
-/// there too.
+/// Percent of the section's sum from which a row is on the screen. A row that grows by this percentage of RSS an hour
+/// is there too.
 const LEAST: f64 = 1.0;
 
 /// `file`: the recording, for the commands that are proposed.
@@ -90,8 +90,8 @@ struct Screen {
     is_tight: bool,
 }
 
-/// Writes the curves that a screen needs, in `space` rows if that is enough for the largest ones. The blank line below them
-/// counts.
+/// Writes the curves that a screen needs, in `space` rows if that is enough for the largest ones. The blank line below
+/// them counts.
 fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: usize) -> io::Result<Screen> {
     let rss = history.rss().and_then(|series| Some(series.figures()?.last)).unwrap_or(0);
     let grows = |row: &Row| row.figures.growth.filter(|growth| is_growth(*growth, rss));
@@ -331,7 +331,8 @@ mod tests {
         assert!(whole.contains("unclear") && many.iter().all(|name| whole.contains(name)), "{whole}");
     }
 
-    /// A tracked JVM in a container: a warning, a note, eight curves of the process, many lines and categories, queries of the VM.
+    /// A tracked JVM in a container: a warning, a note, eight curves of the process, many lines and categories, queries
+    /// of the VM.
     #[test]
     fn a_report_with_two_sections_fits_on_a_screen_of_24_rows() {
         let names: Vec<String> = (0..12).map(|at| format!("part-{at}")).collect();

@@ -1,5 +1,5 @@
-//! The parts that the ticket formats of `try`, `try --pid` and `compare` share: foreign text in Markdown, and the frame of
-//! a page of HTML that loads nothing and needs no script.
+//! The parts that the ticket formats of `try`, `try --pid` and `compare` share: foreign text in Markdown, and the frame
+//! of a page of HTML that loads nothing and needs no script.
 
 use std::io::{self, Write};
 
@@ -28,8 +28,8 @@ th:first-child, td:last-child { text-align: left; } th { font-weight: 500; }
 small { display: block; color: var(--quiet); } .best { font-weight: 600; color: var(--good); } .scroll { overflow-x: auto; }
 ";
 
-/// Writes a page of HTML that is also well-formed XML: title, facts and result, which are escaped here, then what `body`
-/// writes.
+/// Writes a page of HTML that is also well-formed XML: title, facts and result, which are escaped here, then what
+/// `body` writes.
 pub(crate) fn page(
     out: &mut dyn Write,
     title: &str,

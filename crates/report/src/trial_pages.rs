@@ -1,4 +1,5 @@
-//! `plimsoll try` for a ticket: Markdown, and a page of HTML that loads nothing and needs no script. Both show one table.
+//! `plimsoll try` for a ticket: Markdown, and a page of HTML that loads nothing and needs no script. Both show one
+//! table.
 
 use std::io::{self, Write};
 

@@ -18,7 +18,8 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Columns that the text takes on a terminal: two for a wide character (Chinese, Japanese, Korean), none for a combining mark.
+/// Columns that the text takes on a terminal: two for a wide character (Chinese, Japanese, Korean), none for a
+/// combining mark.
 pub fn columns(text: &str) -> usize {
     text.width()
 }

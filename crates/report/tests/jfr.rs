@@ -1,4 +1,5 @@
-//! The state of a process as events of a recording, read by a decoder that shares nothing with the reader and the writer.
+//! The state of a process as events of a recording, read by a decoder that shares nothing with the reader and the
+//! writer.
 
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "../../jfr/tests/support/decoder.rs"]
@@ -99,8 +100,8 @@ fn how_the_bytes_of_a_verdict_go() {
     assert_eq!(verdicts.map(|event| event.long("bytes") >> 20).collect::<Vec<_>>(), [100, 150, 160]);
 }
 
-/// A simulated hour at 1 s: 30 lines, 20 categories and 200 sites that move as those of a server do, with sites and peaks
-/// every 20 s.
+/// A simulated hour at 1 s: 30 lines, 20 categories and 200 sites that move as those of a server do, with sites and
+/// peaks every 20 s.
 #[test]
 fn an_hour_is_smaller_than_8_mib() {
     let mut random = Random(11);

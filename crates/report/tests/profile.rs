@@ -563,7 +563,8 @@ fn an_empty_profile_is_no_failure() {
     assert_eq!(refused, "there is no 'peak' in bytes here, only live");
 }
 
-/// Texts are compared with goldens (BLESS=1 takes new ones). The test leaves all formats in target/tmp/profile, to look at.
+/// Texts are compared with goldens (BLESS=1 takes new ones). The test leaves all formats in target/tmp/profile, to look
+/// at.
 #[test]
 fn every_format_of_one_profile() {
     let (before, after) = (shop(100), shop(160));

@@ -39,7 +39,8 @@ const _: () = assert!(COUNTERS.len() <= COUNTER_CAPACITY);
 pub type CounterArray = [AtomicU64; COUNTER_CAPACITY];
 
 counters! {
-    /// Blocks passed to free or realloc without a valid key: allocated before the start, or with their last bytes overwritten.
+    /// Blocks passed to free or realloc without a valid key: allocated before the start, or with their last bytes
+    /// overwritten.
     unknown_frees "count",
     /// Usable bytes of those blocks.
     unknown_free_bytes "bytes",
@@ -59,11 +60,13 @@ counters! {
     modules_lost "count",
     /// Categories that did not fit; their blocks are in category 'other'.
     categories_lost "count",
-    /// Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is counted above.
+    /// Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is
+    /// counted above.
     grow_failures "count",
     /// Mapping operations that could not be booked in the virtual memory map.
     vmap_lost "count",
-    /// Mapping operations booked later, because another call was inside the map: of another thread, or one that a signal handler interrupted.
+    /// Mapping operations booked later, because another call was inside the map: of another thread, or one that a
+    /// signal handler interrupted.
     vmap_deferred "count",
     /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and related calls.
     vmap_operations "count",
@@ -81,8 +84,9 @@ counters! {
     drift_bound "bytes",
     /// fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on.
     forks "count",
-    /// Children of fork() that continued untracked: there was no memory for a copy of the books, or they couldn't make a segment (the
-    /// program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted.
+    /// Children of fork() that continued untracked: there was no memory for a copy of the books, or they couldn't make
+    /// a segment (the program has changed its root or user, the file system is full). A child that can't reach this
+    /// segment either isn't counted.
     forks_untracked "count",
     /// Summaries written on a signal.
     summaries "count",
@@ -94,7 +98,8 @@ counters! {
     own_segment_bytes "bytes",
     /// Address space reserved for the side table, directories and hash tables; resident only where touched.
     own_reserved_bytes "bytes",
-    /// Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts its own.
+    /// Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts
+    /// its own.
     table_inserts "count",
     /// Blocks removed from the side table without a thread slot; each slot counts its own.
     table_removes "count",
@@ -124,7 +129,8 @@ counters! {
     deep_frames "count",
     /// Java methods that did not fit the section: their frames are addresses.
     methods_lost "count",
-    /// Times the tracker was attached to the running process, 0 if it was there from the start. The books began with the last attach.
+    /// Times the tracker was attached to the running process, 0 if it was there from the start. The books began with
+    /// the last attach.
     attaches "count",
     /// CLOCK_BOOTTIME of the last attach.
     attached_ns "ns",

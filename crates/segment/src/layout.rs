@@ -1,5 +1,5 @@
-//! The records of the segment and their positions. Sizes are asserted at compile time. Over 800 lines: docs/segment.md and
-//! include/segment.h are made from this one file.
+//! The records of the segment and their positions. Sizes are asserted at compile time. Over 800 lines: docs/segment.md
+//! and include/segment.h are made from this one file.
 
 use crate::counters::CounterArray;
 use crate::record::record;
@@ -204,16 +204,18 @@ pub struct Header {
     pub sections: [SectionEntry; 16],
     /// Counters, in the order of the schema page.
     pub values: CounterArray,
-    /// The mode that an observer requests: mode | mean of the sampling in bytes << 8; see [`control`]. The observer writes it by
-    /// one pwrite of eight bytes. Only the tracker writes the other fields, except `ended`. The tracker puts the mode into force
-    /// at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start.
+    /// The mode that an observer requests: mode | mean of the sampling in bytes << 8; see [`control`]. The observer
+    /// writes it by one pwrite of eight bytes. Only the tracker writes the other fields, except `ended`. The tracker
+    /// puts the mode into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a
+    /// thread's start.
     pub control: AtomicU64,
     /// The value of `control` that is in force; `mode` repeats its mode.
     pub in_force: AtomicU64,
     /// CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
     /// How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM
-    /// kill: 1 no, 2 yes << 16; 0 not known. The tracker writes [`ENDED_BY_EXEC`] before an exec, and 0 when the exec fails.
+    /// kill: 1 no, 2 yes << 16; 0 not known. The tracker writes [`ENDED_BY_EXEC`] before an exec, and 0 when the exec
+    /// fails.
     pub ended: AtomicU64,
 }
 
@@ -296,8 +298,8 @@ pub enum CategoryKind {
 }
 
 record! {
-    /// A category and its central figures. The exact live figures are Σ rows. The central figures exist for the peaks, which a
-    /// sum at report time can't give.
+    /// A category and its central figures. The exact live figures are Σ rows. The central figures exist for the peaks,
+    /// which a sum at report time can't give.
     Category, CategoryFacts, 256 {
         /// Name, NUL-padded.
         name: text 48,
@@ -393,15 +395,16 @@ record! {
 }
 
 record! {
-    /// A caller: up to eight native return addresses, innermost first, and their category. Or a site: a deep stack below
-    /// a caller, with the caller's category. Blocks of the caller without a known site are in the caller's own rows. So a
-    /// caller's sum is its own rows plus those of its sites.
+    /// A caller: up to eight native return addresses, innermost first, and their category. Or a site: a deep stack
+    /// below a caller, with the caller's category. Blocks of the caller without a known site are in the caller's own
+    /// rows. So a caller's sum is its own rows plus those of its sites.
     Caller, CallerFacts, 128 {
         /// Frames in `frames`; of a site, frames of its stack.
         depth: u16,
         /// [`Category`] index.
         category: u16,
-        /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a site.
+        /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a
+        /// site.
         flags: u32,
         /// Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now.
         hash: u64,
@@ -574,9 +577,9 @@ record! {
 }
 
 record! {
-    /// A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean),
-    /// independently of other blocks, so it represents 1/p blocks. Σ 1/p is an unbiased estimate of the number of
-    /// blocks, and Σ (1 − p) / p² one of its variance (Horvitz and Thompson, 1952).
+    /// A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) /
+    /// mean), independently of other blocks, so it represents 1/p blocks. Σ 1/p is an unbiased estimate of the number
+    /// of blocks, and Σ (1 − p) / p² one of its variance (Horvitz and Thompson, 1952).
     Sample, SampleFacts, 64 {
         /// The block; 0 = free entry, 1 = being written.
         address: u64,
@@ -642,8 +645,9 @@ record! {
 }
 
 record! {
-    /// A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages.
-    /// Entries are never removed, since the tracker unmaps at most the end of one. An observer checks each against the kernel's map.
+    /// A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge
+    /// pages. Entries are never removed, since the tracker unmaps at most the end of one. An observer checks each
+    /// against the kernel's map.
     OwnMapping, OwnMappingFacts, 32 {
         /// First address.
         start: u64,
@@ -784,8 +788,8 @@ pub struct SectionFacts {
     pub used: u64,
 }
 
-/// Categories of Native Image's own tracking in GraalVM 25, by ordinal (core/nmt/NmtCategory.java of oracle/graal). The report
-/// of 25.0.2 writes "Serviceability)"; that parenthesis is not repeated here.
+/// Categories of Native Image's own tracking in GraalVM 25, by ordinal (core/nmt/NmtCategory.java of oracle/graal). The
+/// report of 25.0.2 writes "Serviceability)"; that parenthesis is not repeated here.
 pub const NATIVE_IMAGE_CATEGORIES: &[&str] = &[
     "Compiler",
     "Code",

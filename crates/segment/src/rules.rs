@@ -25,8 +25,8 @@
 //!    caller of a library doesn't own what the library allocates for itself.
 //! 3. In that object, the first frame with a symbol rule decides. A *weak* rule gives its own category, unless the next
 //!    outer rule gives one of the categories that it lists (an arena grown by the compiler belongs to the compiler).
-//! 4. Without a symbol rule, the owner's object rule decides; else the category is the owner's file name. A whole object
-//!    can be *through* too; this applies only if its symbols weren't compiled.
+//! 4. Without a symbol rule, the owner's object rule decides; else the category is the owner's file name. A whole
+//!    object can be *through* too; this applies only if its symbols weren't compiled.
 
 /// First eight bytes.
 pub const MAGIC: [u8; 8] = *b"PLIMRUL1";

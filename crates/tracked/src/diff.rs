@@ -16,8 +16,8 @@ pub struct FigureChange {
 }
 
 impl FigureChange {
-    /// Growth of the live blocks, and of the mappings' resident part if it is known at both moments. Committed memory that
-    /// nobody touched costs nothing, so it doesn't count.
+    /// Growth of the live blocks, and of the mappings' resident part if it is known at both moments. Committed memory
+    /// that nobody touched costs nothing, so it doesn't count.
     pub fn growth(&self, of: MappingFigure) -> i128 {
         let size = |f: &Figures| match of {
             MappingFigure::Resident => f.held().0,
@@ -55,8 +55,8 @@ impl MappingFigure {
     }
 }
 
-/// Heap that an attached tracker doesn't book, at both moments: blocks from before the attach, and blocks of callers that
-/// kept a pointer to malloc from before it.
+/// Heap that an attached tracker doesn't book, at both moments: blocks from before the attach, and blocks of callers
+/// that kept a pointer to malloc from before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBooked {
     pub before: Before,

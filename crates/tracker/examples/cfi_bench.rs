@@ -5,8 +5,8 @@
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=cfi_bench::lookups \
 //!     target/release/examples/cfi_bench /lib/x86_64-linux-gnu/libc.so.6 10000
 //! ```
-//! The total divided by the number of lookups is the figure; with `--toggle-collect=cfi_bench::walks`, by the number of frames.
-//! The pcs are spread evenly over the code that the tables cover, so long functions weigh more than short ones.
+//! The total divided by the number of lookups is the figure; with `--toggle-collect=cfi_bench::walks`, by the number of
+//! frames. The pcs are spread evenly over the code that the tables cover, so long functions weigh more than short ones.
 
 #[path = "../tests/stack/image.rs"]
 mod image;

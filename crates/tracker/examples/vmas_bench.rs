@@ -1,5 +1,5 @@
-//! Instructions of a booked operation: a map of N mappings, then M rounds of one kind of operation. The difference of two
-//! runs' counts (`valgrind --tool=callgrind`), divided by the difference of their operations, is the cost of one.
+//! Instructions of a booked operation: a map of N mappings, then M rounds of one kind of operation. The difference of
+//! two runs' counts (`valgrind --tool=callgrind`), divided by the difference of their operations, is the cost of one.
 //!
 //! `vmas_bench N M KIND`, KIND one of: none pair fresh churn protect commit extend lookup
 

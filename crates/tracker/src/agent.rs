@@ -12,13 +12,14 @@
 //! | the segment is published | from this store on every call is booked: no block is booked by a hook and freed past one |
 //! | mappings from before | under the map's lock: a call that is booked is neither missed nor doubled; others: `take_in` |
 //!
-//! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads may be in
-//! hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and a hook that finds no
-//! books passes through.
+//! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads
+//! may be in hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and
+//! a hook that finds no books passes through.
 //!
-//! Blocks of an earlier attach carry keys under another secret: to the new books they are like blocks from before the attach. New
-//! books begin only when every hook that was entered before the detach has returned. The tracker can't see that:
-//! `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
+//! Blocks of an earlier attach carry keys under another secret: to the new books they are like blocks from before the
+//! attach. New books begin only when every hook that was entered before the detach has returned. The tracker can't see
+//! that: `plimsoll attach` waits, from outside, until every thread has slept or run since
+//! (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
 use crate::account::{blocks, peaks, rows, samples, side_table, thread};
@@ -132,7 +133,8 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         return Answer::Switched;
     }
     if !phase::is_late() || !libc::is_glibc() {
-        // The tracker was there from the start and couldn't make a segment, so every hook passes through. Or there is no glibc.
+        // The tracker was there from the start and couldn't make a segment, so every hook passes through. Or there is
+        // no glibc.
         return Answer::NoSegment;
     }
     if !phase::resolved() {
@@ -140,8 +142,9 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         stack_bounds::init_late();
     }
     let (segment, answer) = match Segment::mapped() {
-        // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered before, which
-        // the tracker can't see. (There is no such promise if somebody makes the VM load the agent again by hand.)
+        // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
+        // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
+        // by hand.)
         Some(segment) => unsafe { (begin_anew(segment), Answer::AttachedAgain) },
         None => {
             let Some(segment) = first(&wish, exports) else { return Answer::NoSegment };

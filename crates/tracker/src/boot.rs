@@ -1,7 +1,7 @@
 //! Boot: from the first call of a hook until every block is booked.
 //!
-//! The loader binds malloc to our hook before any of our code has run. So its own first blocks, and those of constructors that
-//! run before ours, come before an option is read, a file is made, or a thread has a state:
+//! The loader binds malloc to our hook before any of our code has run. So its own first blocks, and those of
+//! constructors that run before ours, come before an option is read, a file is made, or a thread has a state:
 //!
 //! ```text
 //! loader relocates      other constructors      our constructor            main …
@@ -12,12 +12,12 @@
 //!
 //! - The first call of any hook finds the real functions by reading the loader's list (no dlsym, no allocation).
 //! - From that very call on, blocks carry keys, under the fixed caller [`CALLER_EARLY`]; their sums are static counters
-//!   that the constructor moves into the segment. So there is no block of an unknown kind, and free needs no look-up for
-//!   pre-start blocks (HotSpot searches a hash table of 8,191 buckets at every free).
-//! - In a process that runs already (`plimsoll attach`), dlopen runs our constructor. It only notes main's arguments and the
-//!   options; [`crate::agent`] does the rest.
-//! - If anything is missing (no glibc, no directory, file system full), the phase becomes OFF and every hook passes through.
-//!   The program notices nothing.
+//!   that the constructor moves into the segment. So there is no block of an unknown kind, and free needs no look-up
+//!   for pre-start blocks (HotSpot searches a hash table of 8,191 buckets at every free).
+//! - In a process that runs already (`plimsoll attach`), dlopen runs our constructor. It only notes main's arguments
+//!   and the options; [`crate::agent`] does the rest.
+//! - If anything is missing (no glibc, no directory, file system full), the phase becomes OFF and every hook passes
+//!   through. The program notices nothing.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
@@ -62,7 +62,8 @@ static mut LATE_OPTIONS: Option<Options> = None;
 /// # Safety
 /// Called once, by the loader; if that is glibc's, with main's arguments.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static Exports) {
-    // Only glibc's loader calls constructors with main's arguments. Without it, the first call of a hook finds the real functions.
+    // Only glibc's loader calls constructors with main's arguments. Without it, the first call of a hook finds the real
+    // functions.
     if !libc::is_glibc() {
         return;
     }
@@ -84,8 +85,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
         // SAFETY: the loader's block, whole as yet.
         unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
-        // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it meanwhile, and
-        // setenv(3) could change it under such a thread too.
+        // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it
+        // meanwhile, and setenv(3) could change it under such a thread too.
         unsafe { leave_environment(environment) };
     }
     let Some(segment) = begin(&options, exports) else {
@@ -112,8 +113,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
 }
 
-/// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3) frees the
-/// array that it replaces.
+/// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3)
+/// frees the array that it replaces.
 pub fn late_options() -> Options {
     // SAFETY: written by the constructor, before the agent can be called, and never again.
     unsafe { (&raw const LATE_OPTIONS).read() }.unwrap_or_default()
@@ -154,8 +155,8 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         segment_file::withdraw(segment, &directory);
         return None;
     }
-    // SAFETY: no segment is published, so nobody reads it yet, even if a failed attach wrote it before. The agent lets in one
-    // attach at a time.
+    // SAFETY: no segment is published, so nobody reads it yet, even if a failed attach wrote it before. The agent lets
+    // in one attach at a time.
     unsafe { segment_file::keep_directory(directory) };
     if let Some(key) = libc::key_create(hook::thread::end) {
         thread::watch_ends_by(key);
@@ -236,8 +237,9 @@ fn own_path() -> &'static [u8] {
     elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name())
 }
 
-/// Removes this object from LD_PRELOAD, and its options from the environment, so that the program and its children see the
-/// environment without the tracker. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
+/// Removes this object from LD_PRELOAD, and its options from the environment, so that the program and its children see
+/// the environment without the tracker. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its
+/// segments.
 ///
 /// # Safety
 /// A NULL-terminated array of writable C strings, which nobody else reads meanwhile.
@@ -288,8 +290,8 @@ unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
     false
 }
 
-/// Writes executable and arguments into the command section. A program that runs already may have moved or overwritten the
-/// strings (setproctitle), so there /proc is read.
+/// Writes executable and arguments into the command section. A program that runs already may have moved or overwritten
+/// the strings (setproctitle), so there /proc is read.
 ///
 /// # Safety
 /// `argv` has `argc` C strings; the segment isn't published.

@@ -1,10 +1,12 @@
 //! Re-entry: who may touch the books of a thread.
 //!
-//! A hook takes the thread's state by taking `current` out of the thread-local word and puts it back when it has booked.
-//! The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the books
-//! finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never waits.
+//! A hook takes the thread's state by taking `current` out of the thread-local word and puts it back when it has
+//! booked. The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the
+//! books finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never
+//! waits.
 //!
-//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is written.
+//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
+//! written.
 
 use crate::account::thread::{self, ThreadState};
 use crate::segment::Segment;
@@ -42,8 +44,8 @@ impl Deref for Taken {
     type Target = ThreadState;
     #[inline(always)]
     fn deref(&self) -> &ThreadState {
-        // SAFETY: whoever makes a `Taken` has set `current` to 0, so a signal handler of this thread finds no state to take;
-        // other threads touch only what lies in front of the state (`slots::Shared`).
+        // SAFETY: whoever makes a `Taken` has set `current` to 0, so a signal handler of this thread finds no state to
+        // take; other threads touch only what lies in front of the state (`slots::Shared`).
         unsafe { &*self.0 }
     }
 }

@@ -45,9 +45,11 @@ options! {
     sites "PLIMSOLL_SITES";
     /// Mean number of bytes between two samples, 256 to 2^40. Default: 524288.
     sample "PLIMSOLL_SAMPLE";
-    /// Maximum number of frames of a deep stack, 16 to 1024; the innermost are kept, and a mark shows the cut. Default: 256.
+    /// Maximum number of frames of a deep stack, 16 to 1024; the innermost are kept, and a mark shows the cut. Default:
+    /// 256.
     depth "PLIMSOLL_DEPTH";
-    /// 1: also track processes that this program starts. Default: the tracker removes itself from LD_PRELOAD and tracks only what takes the place of this program by exec.
+    /// 1: also track processes that this program starts. Default: the tracker removes itself from LD_PRELOAD and tracks
+    /// only what takes the place of this program by exec.
     follow "PLIMSOLL_FOLLOW";
     /// File with compiled category rules, made by `plimsoll run`.
     rules "PLIMSOLL_RULES";
@@ -55,7 +57,8 @@ options! {
     signal "PLIMSOLL_SIGNAL";
     /// File for that summary; %p is the process id. Default: plimsoll-PID.txt in the directory.
     summary "PLIMSOLL_SUMMARY";
-    /// Number of segments of dead processes that are kept in the directory; up to half as many more until the next deletion. Default: 16.
+    /// Number of segments of dead processes that are kept in the directory; up to half as many more until the next
+    /// deletion. Default: 16.
     retain "PLIMSOLL_RETAIN";
     /// 1: walk each remembered stack again, compare, and count disagreements. Slow; for debugging.
     check "PLIMSOLL_CHECK";

@@ -1,5 +1,5 @@
-//! The summary on a signal: written by the tracker itself, into a file, in the form of Native Image's report. For containers that
-//! don't have the program `plimsoll` (requested in graal#8814).
+//! The summary on a signal: written by the tracker itself, into a file, in the form of Native Image's report. For
+//! containers that don't have the program `plimsoll` (requested in graal#8814).
 //!
 //! Everything is static: no allocation, and little stack (the handler may run on an 8 KiB sigaltstack). One at a time.
 
@@ -15,7 +15,8 @@ use plimsoll_segment::{Counter, Section};
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 struct Static<T>(UnsafeCell<T>);
-// SAFETY: PATH is written once, at boot, before the handler that reads it is installed; WORK belongs to the holder of BUSY.
+// SAFETY: PATH is written once, at boot, before the handler that reads it is installed; WORK belongs to the holder of
+// BUSY.
 unsafe impl<T> Sync for Static<T> {}
 
 static PATH: Static<Path<512>> = Static(UnsafeCell::new(Path::new()));

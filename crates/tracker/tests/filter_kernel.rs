@@ -1,5 +1,5 @@
-//! The tracker's evaluation of a seccomp filter equals the kernel's: random filters, each in force in a child of its own,
-//! which makes one call with random arguments.
+//! The tracker's evaluation of a seccomp filter equals the kernel's: random filters, each in force in a child of its
+//! own, which makes one call with random arguments.
 
 use plimsoll_tracker::sys::filter::{AUDIT_ARCH, Instruction, run};
 
@@ -52,7 +52,8 @@ fn filter(random: &mut Random) -> Vec<Instruction> {
     all
 }
 
-/// How the child ended: by an exit status, which is the call's result, or by a signal. `None`: the kernel refused the filter.
+/// How the child ended: by an exit status, which is the call's result, or by a signal. `None`: the kernel refused the
+/// filter.
 fn kernel(filter: &[Instruction], arguments: &[u64; 6]) -> Option<Result<u32, i32>> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr() as *mut libc::sock_filter };
     // SAFETY: the child makes nothing but system calls.

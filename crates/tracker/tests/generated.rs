@@ -1,5 +1,5 @@
-//! docs/hooks.md and docs/options.md are made from the tracker's tables. BLESS=1 writes them; without it, they must equal
-//! what would be written.
+//! docs/hooks.md and docs/options.md are made from the tracker's tables. BLESS=1 writes them; without it, they must
+//! equal what would be written.
 
 use plimsoll_tracker::{hooked_calls, hooked_operators, options};
 use std::fmt::Write;

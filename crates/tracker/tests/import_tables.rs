@@ -25,7 +25,8 @@ fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
             // SAFETY: a C string; the default scope.
             let real = unsafe { ::libc::dlsym(::libc::RTLD_DEFAULT, c_name.as_ptr()) } as usize;
             let entry = found.entry(name).or_default();
-            // libgcc_s is bound lazily: until the first call, a slot points into the object's own procedure linkage table.
+            // libgcc_s is bound lazily: until the first call, a slot points into the object's own procedure linkage
+            // table.
             let waits = slot.kind == RelocationKind::Call && o.is_code(holds) && !symbol.is_own;
             if holds == real { entry.0 += 1 } else { entry.1 += u32::from(!waits) }
         }
@@ -34,7 +35,8 @@ fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
     found
 }
 
-/// Rust's calls of malloc and libc's own are found, and each word holds the address that dlsym returns (or isn't bound yet).
+/// Rust's calls of malloc and libc's own are found, and each word holds the address that dlsym returns (or isn't bound
+/// yet).
 #[test]
 fn words_hold_what_the_loader_bound() {
     libc::resolve();

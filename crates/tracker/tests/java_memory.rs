@@ -246,12 +246,13 @@ fn plant(p: *mut u8, at: u64, version: u32, random: &mut Random) -> (u64, Blob, 
     (code + 32 * random.below(4), Blob { at: blob, frame: 64 }, some)
 }
 
-/// Every byte of a method changes and changes back: the cached facts equal a fresh reading, and the method's entry in the
-/// segment has the current names.
+/// Every byte of a method changes and changes back: the cached facts equal a fresh reading, and the method's entry in
+/// the segment has the current names.
 #[test]
 fn what_is_known_of_a_method_is_what_is_read() {
     const BYTES: usize = 256 << 10;
-    // Far from all other mappings: a pointer with one changed byte must not lead to a stack or a heap, which change meanwhile.
+    // Far from all other mappings: a pointer with one changed byte must not lead to a stack or a heap, which change
+    // meanwhile.
     let p = pages_at(0x10_0000_0000, BYTES / 4096, libc::PROT_READ | libc::PROT_WRITE);
     let at = p as u64;
     // SAFETY: own pages.
@@ -328,7 +329,8 @@ fn what_is_known_of_a_method_is_what_is_read() {
 #[test]
 fn any_memory_is_survived() {
     const BYTES: usize = 256 << 10;
-    // Far from all other mappings, as above: a damaged pointer may lead to another test's stack, which changes between reads.
+    // Far from all other mappings, as above: a damaged pointer may lead to another test's stack, which changes between
+    // reads.
     let p = pages_at(0x1234_5600_0000, BYTES / 4096 + 1, libc::PROT_READ | libc::PROT_WRITE);
     let at = p as u64;
     // SAFETY: own pages; the last one can't be read.

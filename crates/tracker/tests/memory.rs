@@ -1,5 +1,5 @@
-//! The library's own memcpy, memmove, memset and so on, against byte loops. This test program itself uses them, because their
-//! symbols come before libc's.
+//! The library's own memcpy, memmove, memset and so on, against byte loops. This test program itself uses them, because
+//! their symbols come before libc's.
 
 #[path = "../../preload/src/memory.rs"]
 mod memory;

@@ -1,5 +1,5 @@
-//! Pages of a file become safe to write, or the kernel's refusal is an error: with MADV_POPULATE_WRITE, and with the call
-//! that replaces it before Linux 5.14.
+//! Pages of a file become safe to write, or the kernel's refusal is an error: with MADV_POPULATE_WRITE, and with the
+//! call that replaces it before Linux 5.14.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;

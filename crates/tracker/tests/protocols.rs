@@ -13,7 +13,8 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// account/rows.rs and the READER ALGORITHM of segment/lib.rs: one thread allocates, hands the block over, another
-/// frees; a reader that sums all freed before all allocated finds no negative figure. On x86-64 a plain add is a release.
+/// frees; a reader that sums all freed before all allocated finds no negative figure. On x86-64 a plain add is a
+/// release.
 fn counters(publish: Ordering, freed_first: bool) {
     explore(move || {
         let [allocated, freed] = [0, 0].map(|_| Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
@@ -68,7 +69,8 @@ fn live_can_be_negative_if_allocated_is_read_first() {
     counters(Release, false);
 }
 
-/// account/side_table/: an entry of two words is claimed by compare-and-swap, filled, and freed by a store after its key was read.
+/// account/side_table/: an entry of two words is claimed by compare-and-swap, filled, and freed by a store after its
+/// key was read.
 struct Entry {
     address: AtomicU64,
     key: AtomicU64,
@@ -210,8 +212,8 @@ fn without_its_tag_a_slot_is_given_twice() {
     slots(false);
 }
 
-/// segment/slots.rs `forget_stacks` against account/memo `recall` and `walk`. One entry of the memo; `from` is the code that
-/// its stack came from: 0 none, 1 the library that is closed, 2 the library that is loaded at its address later.
+/// segment/slots.rs `forget_stacks` against account/memo `recall` and `walk`. One entry of the memo; `from` is the code
+/// that its stack came from: 0 none, 1 the library that is closed, 2 the library that is loaded at its address later.
 struct Memory {
     own_in_force: AtomicBool,
     /// Only its thread accesses it.
@@ -332,8 +334,8 @@ fn drift_is_lost_between_a_load_and_a_store() {
     shared_row(false);
 }
 
-/// stack/callers.rs `find_or_make`: an entry is completed, then its cell is claimed; the thread that comes second searches
-/// again.
+/// stack/callers.rs `find_or_make`: an entry is completed, then its cell is claimed; the thread that comes second
+/// searches again.
 struct Callers {
     used: AtomicUsize,
     frames: [AtomicU64; 4],

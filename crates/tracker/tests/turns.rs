@@ -1,8 +1,9 @@
-//! The hand-over of the books of mappings (`account/mapping/turns.rs`, the file itself) under loom: every interleaving of a
-//! few threads. Each property has a twin with one step left out, which loom must catch.
+//! The hand-over of the books of mappings (`account/mapping/turns.rs`, the file itself) under loom: every interleaving
+//! of a few threads. Each property has a twin with one step left out, which loom must catch.
 //!
-//! The contracts of `Cell` and of `turns` are what loom checks here, and the twins break them. That is sound: loom runs one
-//! thread at a time, and stops the test at the first access that isn't exclusive. The notes below cite this as "loom".
+//! The contracts of `Cell` and of `turns` are what loom checks here, and the twins break them. That is sound: loom runs
+//! one thread at a time, and stops the test at the first access that isn't exclusive. The notes below cite this as
+//! "loom".
 
 mod sync {
     pub use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

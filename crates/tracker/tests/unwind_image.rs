@@ -101,8 +101,8 @@ fn frame_sizes_are_those_of_debug_frame() {
         let mut table = fde.rows(&frames, &bases, &mut context).expect("well formed");
         while let Some(row) = table.next_row().expect("well formed") {
             let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { continue };
-            // 8: no frame. There the builder's tables omit the pushed frame pointer (25.0.2: neither `push %rbp` nor the pop has
-            // a row of its own).
+            // 8: no frame. There the builder's tables omit the pushed frame pointer (25.0.2: neither `push %rbp` nor
+            // the pop has a row of its own).
             if *register != Register(7) || *offset == 8 {
                 continue;
             }
@@ -162,7 +162,8 @@ fn write(random: &mut Random) -> Written {
         };
         for _ in 0..random.below(60) {
             match random.below(8) {
-                // The decoy: stack space for the x87 unit, at a multiple of 16, behind an ordinary instruction. It contains no call.
+                // The decoy: stack space for the x87 unit, at a multiple of 16, behind an ordinary instruction. It
+                // contains no call.
                 0 => {
                     put(&mut w, &[0x97], full);
                     while !w.text.len().is_multiple_of(16) {
@@ -202,7 +203,8 @@ fn written_text_is_read_back() {
     let (mut queried, mut down) = (0, 0);
     for _ in 0..50 {
         let w = write(&mut random);
-        // The queries: the addresses behind calls, less one; and every instruction's start, where a signal may interrupt.
+        // The queries: the addresses behind calls, less one; and every instruction's start, where a signal may
+        // interrupt.
         for (at, truth) in w.truth.iter().enumerate() {
             let Some(truth) = truth else { continue };
             let call = w.text[at.saturating_sub(4)] == 0xe8;

@@ -1,8 +1,8 @@
-//! The walk on this process's own stacks, against libgcc's unwinder. A C library that is compiled here calls a probe along
-//! many kinds of paths. The probe walks, and both must find the same return addresses.
+//! The walk on this process's own stacks, against libgcc's unwinder. A C library that is compiled here calls a probe
+//! along many kinds of paths. The probe walks, and both must find the same return addresses.
 //!
-//! A naive memo tests the soundness condition of `walk.rs` at the same time: every remembered walk that it accepts must equal
-//! a fresh walk.
+//! A naive memo tests the soundness condition of `walk.rs` at the same time: every remembered walk that it accepts must
+//! equal a fresh walk.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::cell::RefCell;

@@ -174,7 +174,8 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
             count.expressions += u64::from(matches!(row.cfa(), CfaRule::Expression(_)));
             let (ours, theirs) = (by_rule(rule, state), by_gimli(row, &section, state));
             match (&ours, &theirs) {
-                // Neither applies, or the formula isn't a base and an offset. Then gimli's row must be a complex one too.
+                // Neither applies, or the formula isn't a base and an offset. Then gimli's row must be a complex one
+                // too.
                 (None, _) => {
                     assert_eq!(rule, Rule::UNKNOWN);
                     let plain = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: SP | FP, .. });

@@ -92,8 +92,8 @@ impl Machine {
         self.set(self.sp, self.pc);
     }
 
-    /// Calls one more function. After a function without a rule or in run-time code, only functions follow that keep the chain
-    /// of frame pointers, which the walk needs then.
+    /// Calls one more function. After a function without a rule or in run-time code, only functions follow that keep
+    /// the chain of frame pointers, which the walk needs then.
     fn step(&mut self, random: &mut Random, jit: bool) {
         let locals = 8 * random.below(20);
         let kind = match random.below(if jit { 17 } else { 16 }) {
@@ -273,7 +273,8 @@ fn built_stacks_are_walked_to_their_end() {
         let outcome = machine.walk(&walker, &machine.stack, BASE, entry, limit);
         let walk = outcome.walk;
         let expected: Vec<u64> = truth.iter().map(|&(pc, _)| pc).collect();
-        // Code without a rule, below a function that uses the frame pointer for something else: the walk ends and reports it.
+        // Code without a rule, below a function that uses the frame pointer for something else: the walk ends and
+        // reports it.
         if matches!(walk.end, WalkEnd::NoRule | WalkEnd::Jit) {
             assert!(expected.starts_with(&outcome.frames), "{outcome:x?} {expected:x?}");
             let last = *outcome.frames.last().expect("a frame");
@@ -298,8 +299,8 @@ fn built_stacks_are_walked_to_their_end() {
     }
 }
 
-/// Tests the condition in `walk.rs`: walk; then move the stack, change every word that the walk didn't log, the frame pointer
-/// at entry unless flagged, and the bounds as far as allowed. A second walk must have the same result.
+/// Tests the condition in `walk.rs`: walk; then move the stack, change every word that the walk didn't log, the frame
+/// pointer at entry unless flagged, and the bounds as far as allowed. A second walk must have the same result.
 #[test]
 fn a_walk_depends_on_its_log_alone() {
     let mut random_words = 0_u64;

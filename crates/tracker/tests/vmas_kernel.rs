@@ -1,5 +1,5 @@
-//! The map beside the kernel's: random mmap, munmap, mprotect and mremap inside an area of this process' own, each booked,
-//! then compared with `/proc/self/maps`.
+//! The map beside the kernel's: random mmap, munmap, mprotect and mremap inside an area of this process' own, each
+//! booked, then compared with `/proc/self/maps`.
 
 use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
 use plimsoll_tracker::account::vmas::{Placement, Remap, VmaBook};
@@ -106,7 +106,8 @@ fn the_map_equals_the_kernels() {
                 }
             }
             4..=6 => {
-                // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays changed.
+                // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays
+                // changed.
                 let refused = unsafe { libc::mprotect(address, bytes, prot) } != 0;
                 let mapped = if refused {
                     let pages = ours(&region, area);

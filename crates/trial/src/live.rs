@@ -3,8 +3,8 @@
 //! ```text
 //! nothing ─▶ step ─▶ step ─▶ …       each: RSS before, at once after, after idling; then its settings are set back
 //! ```
-//! A live program can't be put back into an earlier state, so each step runs once and no interval exists. The first step
-//! changes nothing: how far RSS moves meanwhile is the measure for all others.
+//! A live program can't be put back into an earlier state, so each step runs once and no interval exists. The first
+//! step changes nothing: how far RSS moves meanwhile is the measure for all others.
 
 use crate::remedy::words;
 use crate::rows::WORTH_PERCENT;

@@ -6,8 +6,8 @@
 //! latency    ├─1────────┤
 //!                 ├─2────────┤            counted from the moment when the request was due
 //! ```
-//! A client that waits for each answer before it sends again doesn't send while the server stalls, and so hardly sees the
-//! stall (coordinated omission). Here the latency of each request counts from the moment when it was due.
+//! A client that waits for each answer before it sends again doesn't send while the server stalls, and so hardly sees
+//! the stall (coordinated omission). Here the latency of each request counts from the moment when it was due.
 
 use std::time::Duration;
 

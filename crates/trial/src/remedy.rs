@@ -1,7 +1,7 @@
 //! What a row changes: the environment, the command, or the live process.
 //!
-//! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. A remedy that doesn't
-//! change how the program starts (it changes the code, or a setting of the host) becomes no row.
+//! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. A remedy that
+//! doesn't change how the program starts (it changes the code, or a setting of the host) becomes no row.
 
 use std::ffi::{OsStr, OsString};
 

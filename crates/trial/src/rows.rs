@@ -182,8 +182,8 @@ impl Trial {
         own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect()
     }
 
-    /// Whether the row saves. Of many rows, one may seem to save by chance, so the interval is widened for `rows`, their
-    /// number. A saving below `WORTH_PERCENT` doesn't count.
+    /// Whether the row saves. Of many rows, one may seem to save by chance, so the interval is widened for `rows`,
+    /// their number. A saving below `WORTH_PERCENT` doesn't count.
     fn saves(&self, row: usize, metric: Metric, rows: usize) -> bool {
         let widened = Interval::among(&self.pairs(row, metric), metric.resolution(), rows);
         let worth = self.median(0, metric).map_or(0.0, |plain| plain * WORTH_PERCENT / 100.0);

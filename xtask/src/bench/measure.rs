@@ -69,8 +69,8 @@ pub fn children() -> Result<[f64; 2]> {
     Ok([usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6))
 }
 
-/// User and system time of a running process and of its ended children so far, in seconds (proc_pid_stat(5), fields 14 to 17;
-/// a tick is 10 ms).
+/// User and system time of a running process and of its ended children so far, in seconds (proc_pid_stat(5), fields 14
+/// to 17; a tick is 10 ms).
 pub fn with_children(pid: u32) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();

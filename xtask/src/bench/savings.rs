@@ -1,5 +1,5 @@
-//! Predicted and measured savings of remedies. The cases of crates/cli/tests/incidents write a row for each remedy that they
-//! type. A saving outside its bounds fails the case.
+//! Predicted and measured savings of remedies. The cases of crates/cli/tests/incidents write a row for each remedy that
+//! they type. A saving outside its bounds fails the case.
 
 use super::Bench;
 use super::results::Results;

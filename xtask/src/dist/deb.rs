@@ -1,5 +1,5 @@
-//! A Debian package: the program in /usr/bin, man pages, completions, and nothing that runs at installation. It depends on
-//! no package, since the program is static.
+//! A Debian package: the program in /usr/bin, man pages, completions, and nothing that runs at installation. It depends
+//! on no package, since the program is static.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `make dist`: what people install, in dist/. The same commit gives the same bytes: paths are mapped away, times are the
-//! commit's, and archives are sorted.
+//! `make dist`: what people install, in dist/. The same commit gives the same bytes: paths are mapped away, times are
+//! the commit's, and archives are sorted.
 //!
 //! ```text
 //! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, LICENSE, SBOM)
@@ -107,8 +107,8 @@ fn git(arguments: &[&str]) -> Result<String> {
     Ok(must(Command::new("git").arg("-C").arg(repository()).args(arguments))?.trim().to_owned())
 }
 
-/// The static program with all its symbols. A variable passes the flags; crates/cli/build.rs removes it before it builds
-/// the tracker.
+/// The static program with all its symbols. A variable passes the flags; crates/cli/build.rs removes it before it
+/// builds the tracker.
 fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home

@@ -1,4 +1,5 @@
-//! An image of the program alone, without a daemon: an OCI image layout in a tar archive (image-spec 1.0, image-layout.md).
+//! An image of the program alone, without a daemon: an OCI image layout in a tar archive (image-spec 1.0,
+//! image-layout.md).
 //!
 //! ```text
 //! oci-layout

@@ -1,5 +1,5 @@
-//! An RPM package: the files of the Debian package. rpmbuild only packs what lies there: it strips, compresses and checks
-//! nothing, and no script runs at installation. It depends on no package, since the program is static.
+//! An RPM package: the files of the Debian package. rpmbuild only packs what lies there: it strips, compresses and
+//! checks nothing, and no script runs at installation. It depends on no package, since the program is static.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,8 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     rpmbuild.args(define("_build_name_fmt", "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"));
     rpmbuild.args(define("_dbpath", &database.display().to_string()));
     rpmbuild.args(define("own_root", &root.display().to_string()));
-    // The same bytes on every machine: the times are the commit's, and the name of the build machine is always the same.
+    // The same bytes on every machine: the times are the commit's, and the name of the build machine is always the
+    // same.
     rpmbuild.args(define("_buildhost", "localhost"));
     rpmbuild.args(define("use_source_date_epoch_as_buildtime", "1"));
     rpmbuild.args(define("clamp_mtime_to_source_date_epoch", "1"));

@@ -99,7 +99,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             }
             Event::Ended(ended) => screen.progress(group, at, ended),
             Event::Done(outcome) => {
-                // `make test` runs fewer tests, and some of them on fewer subjects: that proves nothing about test-full.
+                // `make test` runs fewer tests, and some of them on fewer subjects: that proves nothing about
+                // test-full.
                 if full && matches!(options.groups[group].work, Work::Tests(_) | Work::Memcheck(_)) {
                     done.put(what, &outcome)?;
                 }

@@ -197,7 +197,8 @@ struct Running {
     began: Instant,
 }
 
-/// Held while this process waits for a child, so that meanwhile the CPU time of all children grows by that child's only.
+/// Held while this process waits for a child, so that meanwhile the CPU time of all children grows by that child's
+/// only.
 static REAPED: Mutex<()> = Mutex::new(());
 
 impl Running {

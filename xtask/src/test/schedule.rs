@@ -1,7 +1,8 @@
-//! Starts the test programs in the order of the table, the next one as soon as the tests that still run leave a CPU idle.
+//! Starts the test programs in the order of the table, the next one as soon as the tests that still run leave a CPU
+//! idle.
 //!
-//! libtest starts no test of another program. So if the programs ran one after the other, the last test of each would have
-//! the machine to itself, and a quarter of the CPUs' time would be idle.
+//! libtest starts no test of another program. So if the programs ran one after the other, the last test of each would
+//! have the machine to itself, and a quarter of the CPUs' time would be idle.
 
 use super::run::Outcome;
 use crate::stage::Result;
@@ -85,8 +86,8 @@ impl Running {
 mod tests {
     use super::*;
 
-    /// Each piece ends its tests one after the other. Returns what was seen, in order: `0+` began, `0:3` three tests have
-    /// ended, `0-` done.
+    /// Each piece ends its tests one after the other. Returns what was seen, in order: `0+` began, `0:3` three tests
+    /// have ended, `0-` done.
     fn play(tests: &[Option<usize>], busy: usize) -> Vec<String> {
         let pieces = tests.iter().map(|&tests| {
             let work: Work = Box::new(move |ended: &mut dyn FnMut(usize)| {

@@ -3,10 +3,10 @@
 //! ```text
 //! child: the target's user, in the target's root ─▶ $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp, /var/tmp, /dev/shm, /var/cache, /run
 //! ```
-//! The target may have its own root, partly read-only, and may belong to another user (if plimsoll runs as root). That user
-//! controls the paths in the target's environment. So a child process with that user's rights makes every file
-//! (`plimsoll_process::foreign::as_target`). The directory must belong to the target's user and be closed to others: a user
-//! who can change the file can run code in the target.
+//! The target may have its own root, partly read-only, and may belong to another user (if plimsoll runs as root). That
+//! user controls the paths in the target's environment. So a child process with that user's rights makes every file
+//! (`plimsoll_process::foreign::as_target`). The directory must belong to the target's user and be closed to others: a
+//! user who can change the file can run code in the target.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -40,11 +40,13 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
     // /var/cache and /run are root's and rarely noexec: root can use them if all public directories are noexec.
     let common = ["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"];
     let common = common.map(|d| PathBuf::from(format!("{d}/plimsoll-{uid}-cache")));
-    // The VM takes text, and the agent's options have room for OPTIONS_BYTES. `rules=` is the last option, so a comma is allowed.
+    // The VM takes text, and the agent's options have room for OPTIONS_BYTES. `rules=` is the last option, so a comma
+    // is allowed.
     cache.into_iter().chain(home).chain(common).filter(|p| p.to_str().is_some_and(|p| p.len() < 512)).collect()
 }
 
-/// Opens a directory of the target, and makes its last component if only that is missing. The error is the reason why it is unusable.
+/// Opens a directory of the target, and makes its last component if only that is missing. The error is the reason why
+/// it is unusable.
 pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<LibraryDirectory<'c>, String> {
     let name = inside.file_name().ok_or("is not a usable directory")?;
     child.enter(inside.parent().unwrap_or(Path::new("/"))).map_err(|e| e.to_string())?;

@@ -374,8 +374,8 @@ impl Process {
         Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
     }
 
-    /// JDK 21 and newer write a warning to the target's standard error when an agent is loaded later (JEP 451). Announces it,
-    /// and asks on a terminal.
+    /// JDK 21 and newer write a warning to the target's standard error when an agent is loaded later (JEP 451).
+    /// Announces it, and asks on a terminal.
     fn warning_is_accepted(&self, yes: bool) -> Result<bool, Failure> {
         let vm = self.perfdata();
         let text = |name: &str| vm.as_ref().and_then(|vm| vm.text(name)).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Waits until every thread of the target has left the hook that it was in at the detach.
 //!
 //! A thread that is interrupted between writing a block's key and its row's counter continues there when it is next
-//! scheduled. New books must begin after that; otherwise they have one block too many or too few. This part of a hook takes
-//! less than a microsecond of CPU. A thread sleeps in it only for a lock of malloc, whose holder runs or is ready to run. So
-//! all threads have left once, at one moment, each thread sleeps or has used [`ENOUGH`] of the CPU.
+//! scheduled. New books must begin after that; otherwise they have one block too many or too few. This part of a hook
+//! takes less than a microsecond of CPU. A thread sleeps in it only for a lock of malloc, whose holder runs or is ready
+//! to run. So all threads have left once, at one moment, each thread sleeps or has used [`ENOUGH`] of the CPU.
 
 use std::collections::HashMap;
 use std::thread::sleep;
@@ -13,8 +13,8 @@ use plimsoll_process::proc::Target;
 
 /// CPU time after which a thread has left its hook, including page faults that clear huge pages.
 const ENOUGH: Duration = Duration::from_millis(1);
-/// No limit is certain to suffice: docs/decisions/sandboxes.md has a measurement with 200 busy threads on 2 CPUs. With this
-/// one, most targets get through.
+/// No limit is certain to suffice: docs/decisions/sandboxes.md has a measurement with 200 busy threads on 2 CPUs. With
+/// this one, most targets get through.
 const LONGEST: Duration = Duration::from_secs(30);
 /// After this time the user gets a message.
 const QUIET: Duration = Duration::from_secs(2);
@@ -46,7 +46,8 @@ fn threads(target: &Target) -> Vec<u32> {
     target.numbers("task").unwrap_or_default()
 }
 
-/// CPU time, ns: the first number of schedstat, or the ticks of stat if the kernel has no schedstat. `None`: the thread has ended.
+/// CPU time, ns: the first number of schedstat, or the ticks of stat if the kernel has no schedstat. `None`: the thread
+/// has ended.
 fn cpu_ns(target: &Target, tid: u32) -> Option<u64> {
     let text =
         |name: &str| Some(String::from_utf8_lossy(&target.read(&format!("task/{tid}/{name}")).ok()?).into_owned());

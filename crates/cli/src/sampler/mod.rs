@@ -115,8 +115,8 @@ pub struct Sampler {
     memory: Bytes,
     /// The moment that the verdicts compare with.
     pub baseline: Option<Baseline>,
-    /// How many samplers share the budgets of mappings, owners and sites. With several, a young program is queried again
-    /// at four times its age.
+    /// How many samplers share the budgets of mappings, owners and sites. With several, a young program is queried
+    /// again at four times its age.
     pub share: u32,
     /// False: this reading uses the owners that are known, even if they are due.
     pub may_query: bool,

@@ -13,8 +13,8 @@
 //!             └────────────────────────────────────────────── sender: user nobody, connects to these addresses only
 //! ```
 //! The listener is open to attacks and can read nothing; the reader can read processes and is open to nobody: it closes
-//! the listening socket before it starts, and checks every bit of a question. The sender, which runs only where something
-//! is to be sent, can read nothing and is open to nobody. Each ends when another does.
+//! the listening socket before it starts, and checks every bit of a question. The sender, which runs only where
+//! something is to be sent, can read nothing and is open to nobody. Each ends when another does.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -47,8 +47,8 @@ const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;
 /// Time until a recording is tried again after an error.
 const AGAIN: Duration = Duration::from_secs(300);
-/// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half of
-/// its age ago, because every program grows at its start. Seconds.
+/// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half
+/// of its age ago, because every program grows at its start. Seconds.
 const BASELINE: f64 = 3600.0;
 const LEAST_BASELINE: f64 = 60.0;
 
@@ -356,8 +356,8 @@ pub fn thread_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Time that this thread has waited for a processor: field 2 of schedstat, in ns (Linux: scheduler/sched-stats). 0 where
-/// the kernel doesn't count it.
+/// Time that this thread has waited for a processor: field 2 of schedstat, in ns (Linux: scheduler/sched-stats). 0
+/// where the kernel doesn't count it.
 fn waited() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))

@@ -4,9 +4,9 @@
 //! reader ── parcel ──▶ sender ── POST ──▶ http://HOST:PORT/v1/metrics, /v1development/profiles, /ingest
 //!        ◀── receipt ─        ◀── status ─
 //! ```
-//! It is this program again (/proc/self/exe) under another argv[0]; descriptor 0 is the socket to the reader. It looks up
-//! the addresses of its command line, then gives up every right but to connect to their ports by TCP (`confine`). One
-//! thread, one parcel at a time, one connection for each: no state that a receiver could confuse.
+//! It is this program again (/proc/self/exe) under another argv[0]; descriptor 0 is the socket to the reader. It looks
+//! up the addresses of its command line, then gives up every right but to connect to their ports by TCP (`confine`).
+//! One thread, one parcel at a time, one connection for each: no state that a receiver could confuse.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};

@@ -68,8 +68,8 @@ pub fn chosen<'l>(
 /// The names in use: without and with a number.
 pub type Names = BTreeMap<Identity, (String, String)>;
 
-/// Adds names for processes that have none yet, the oldest first. A process whose program has changed (exec, or a VM that
-/// is loaded by now) gets a new one.
+/// Adds names for processes that have none yet, the oldest first. A process whose program has changed (exec, or a VM
+/// that is loaded by now) gets a new one.
 pub fn name_all(names: &mut Names, chosen: &[&Listed]) {
     let is_same =
         |identity: &Identity, known: &String| chosen.iter().any(|of| of.identity == *identity && base(of) == *known);

@@ -46,8 +46,9 @@ impl Group {
         }
     }
 
-    /// Sets the limit of memory, then that of swap: version 1 counts memory and swap together, and the limit of both can't
-    /// be below that of memory; version 2 counts swap separately. A kernel without swap accounting lacks the file of swap.
+    /// Sets the limit of memory, then that of swap: version 1 counts memory and swap together, and the limit of both
+    /// can't be below that of memory; version 2 counts swap separately. A kernel without swap accounting lacks the file
+    /// of swap.
     fn limit(&self, version: CgroupVersion, bytes: u64) -> io::Result<()> {
         let (memory, swap, swap_bytes) = match version {
             CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", bytes),

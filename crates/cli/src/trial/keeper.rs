@@ -149,7 +149,8 @@ fn reap(main: u32, mut line: UnixStream) {
         }
     }
     let (cpu, peak) = sys::children_usage();
-    // A child of fork has a copy of the keeper's anonymous memory until exec, so a smaller peak may be that of the copy.
+    // A child of fork has a copy of the keeper's anonymous memory until exec, so a smaller peak may be that of the
+    // copy.
     let own = tree::anonymous(std::process::id());
     let peak = if own.is_none_or(|own| own >= peak) { 0 } else { peak };
     let _ = line.write_all(format!("empty {cpu} {peak}\n").as_bytes());

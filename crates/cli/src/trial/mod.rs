@@ -58,8 +58,8 @@ pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, lib
 #[derive(clap::Args)]
 #[command(override_usage = "plimsoll try [OPTIONS] -- <CMD>...\n       plimsoll try [OPTIONS] --pid <PID|NAME>")]
 pub struct Args {
-    /// Try this remedy: arenas=1,2,4 | trim | jemalloc[,background] | tcmalloc | mimalloc | thp=never | env:NAME=VALUE |
-    /// flag:-XX:… | cmd:COMMAND; with --pid: trim | gc | purge | flag:-XX:NAME=VALUE[,gc]; repeat for several [default: those that
+    /// Try this remedy: arenas=1,2,4 | trim | jemalloc[,background] | tcmalloc | mimalloc | thp=never | env:NAME=VALUE
+    /// | flag:-XX:… | cmd:COMMAND; with --pid: trim | gc | purge | flag:-XX:NAME=VALUE[,gc]; repeat for several [default: those that
     /// explain proposes]
     #[arg(long, value_name = "REMEDY", value_parser = With::parse)]
     with: Vec<With>,

@@ -1,5 +1,5 @@
-//! The thread that reads: the list of processes, or one process, and its recording. It sends what it reads and wakes the
-//! thread of the terminal.
+//! The thread that reads: the list of processes, or one process, and its recording. It sends what it reads and wakes
+//! the thread of the terminal.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

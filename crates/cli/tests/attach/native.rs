@@ -1,5 +1,6 @@
-//! Attach to programs that have no way of their own to load an agent: C, Redis, Python, Node, a JVM that opens no socket.
-//! The program notices any harm itself (fixtures/c/attach_rounds.c), and its own log is what the books are compared with.
+//! Attach to programs that have no way of their own to load an agent: C, Redis, Python, Node, a JVM that opens no
+//! socket. The program notices any harm itself (fixtures/c/attach_rounds.c), and its own log is what the books are
+//! compared with.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

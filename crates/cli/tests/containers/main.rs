@@ -1,5 +1,5 @@
-//! What plimsoll sees from inside a container: one test for each row of the tables in docs/containers.md. A container is
-//! namespaces and a bounding set of capabilities, so the tests make those themselves. All of them need root.
+//! What plimsoll sees from inside a container: one test for each row of the tables in docs/containers.md. A container
+//! is namespaces and a bounding set of capabilities, so the tests make those themselves. All of them need root.
 
 #[path = "../harness/mod.rs"]
 mod harness;

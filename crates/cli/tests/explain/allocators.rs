@@ -137,7 +137,8 @@ const MIMALLOC: [&str; 4] = [
     "mimalloc: its own records",
 ];
 
-/// On a busy machine mimalloc's delays may pass while the fixture frees: with these they don't. Version 2.0 reads the last two.
+/// On a busy machine mimalloc's delays may pass while the fixture frees: with these they don't. Version 2.0 reads the
+/// last two.
 const NOT_YET: [(&str, &str); 3] = [
     ("MIMALLOC_PURGE_DELAY", "10000000"),
     ("MIMALLOC_DECOMMIT_DELAY", "10000000"),
@@ -326,7 +327,8 @@ fn typed(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// musl's heap, over Debian's musl and in a static program, where nothing names it. What was freed lies beside live blocks.
+/// musl's heap, over Debian's musl and in a static program, where nothing names it. What was freed lies beside live
+/// blocks.
 #[test]
 fn the_heap_of_musl_is_split_as_the_program_counts_it() {
     let musl_gcc = Path::new("/usr/bin/musl-gcc");

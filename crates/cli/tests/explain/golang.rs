@@ -120,7 +120,8 @@ fn the_heap_of_each_version_of_go_is_split_as_its_runtime_says() {
     splits(&versions.map(of).concat());
 }
 
-/// What Go gave back by MADV_FREE stays resident until the kernel needs it: it is Go's all the same, and no verdict is about it.
+/// What Go gave back by MADV_FREE stays resident until the kernel needs it: it is Go's all the same, and no verdict is
+/// about it.
 #[test]
 fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
     let program = PLAIN.program(&fresh("golang-lazy"));

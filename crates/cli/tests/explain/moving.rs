@@ -1,5 +1,5 @@
-//! Figures that change while they are read: the error of a line covers what they were at the moment of smaps. The fixture
-//! logs what it holds, with the time; the report states when smaps was read.
+//! Figures that change while they are read: the error of a line covers what they were at the moment of smaps. The
+//! fixture logs what it holds, with the time; the report states when smaps was read.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

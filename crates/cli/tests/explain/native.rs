@@ -385,8 +385,8 @@ fn v8_part(explained: &Explained, part: &str) -> u64 {
 fn the_heap_of_v8_is_split_as_v8_counts_it_and_buffers_belong_to_malloc() {
     for workers in [0, 2] {
         let mut node = Command::new("node");
-        // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink the
-        // heap meanwhile.
+        // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink
+        // the heap meanwhile.
         node.args(["--expose-gc", "--max-semi-space-size=1", "--single-threaded-gc", "--no-memory-reducer"])
             .arg(crate::fixture::root().join("fixtures/explain/heap.js"))
             .arg(workers.to_string());

@@ -1,4 +1,5 @@
-//! An index of Lucene in mapped files, in a cgroup whose limit the page cache fills: nothing leaks, and nothing is killed.
+//! An index of Lucene in mapped files, in a cgroup whose limit the page cache fills: nothing leaks, and nothing is
+//! killed.
 
 use crate::cgroup::Cgroup;
 use crate::fixture::{Fixture, skip};

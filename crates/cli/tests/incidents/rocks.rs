@@ -14,8 +14,8 @@ fn rocks(jdk: &Jdk, folder: &Path, iterators: u32, end: &str, cache: &str) -> Fi
     start(jdk, &options, "Rocks", &[&base, "64", &iterators.to_string(), end, cache], &[])
 }
 
-/// Nothing leaks. The capacity and the use of an LRUCache are read, so the state is healthy. A HyperClockCache is not read: one
-/// reading can't tell it from a leak, and the verdict says so.
+/// Nothing leaks. The capacity and the use of an LRUCache are read, so the state is healthy. A HyperClockCache is not
+/// read: one reading can't tell it from a leak, and the verdict says so.
 fn bounded_cache(jdk: &Jdk, kind: &str, state: &str) {
     let scratch = Scratch::new("rocks");
     let case = format!("RocksDB, {kind} block cache of 64 MiB, JDK {}", jdk.major);

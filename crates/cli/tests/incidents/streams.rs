@@ -1,5 +1,5 @@
-//! Streams of zstd-jni, java.util.zip, Snappy and LZ4 that nobody closes. The first two hold native memory, the others arrays of the
-//! Java heap.
+//! Streams of zstd-jni, java.util.zip, Snappy and LZ4 that nobody closes. The first two hold native memory, the others
+//! arrays of the Java heap.
 
 use crate::fixture::{Explained, Fixture};
 use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};

@@ -11,7 +11,8 @@ use crate::stage::Jdk;
 const EXECUTORS: usize = 600;
 
 fn executors(jdk: &Jdk, which: &str) -> Fixture {
-    // Interpreted: what C2 frees stays resident in its arena for seconds, and on a busy machine is a verdict of its own.
+    // Interpreted: what C2 frees stays resident in its arena for seconds, and on a busy machine is a verdict of its
+    // own.
     let options = [&SMALL_HEAP[..], &["-Xint"]].concat();
     start(jdk, &options, "Executors", &[&EXECUTORS.to_string(), "600", which], &[])
 }

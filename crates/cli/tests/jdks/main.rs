@@ -1,5 +1,5 @@
-//! One small service on each JDK in service: Debian's builds for its newest suite, in a root of their own. What `explain`
-//! and `attach` find in them is compared with what the service reports of itself.
+//! One small service on each JDK in service: Debian's builds for its newest suite, in a root of their own. What
+//! `explain` and `attach` find in them is compared with what the service reports of itself.
 
 #[allow(dead_code)]
 #[path = "../explain/fixture.rs"]
@@ -37,7 +37,8 @@ fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
     }
 }
 
-/// Blocks of the Deflaters made after the attach: none is lost, none counted twice. After the detach the service goes on.
+/// Blocks of the Deflaters made after the attach: none is lost, none counted twice. After the detach the service goes
+/// on.
 #[test]
 #[ignore = "full: makes a root with seven JDKs"]
 fn attach_counts_every_block_from_then_on() {
@@ -52,8 +53,8 @@ fn attach_counts_every_block_from_then_on() {
     }
 }
 
-/// However the Java code ran, each block of a Deflater has the whole way to it with the right lines, and every JDK's tables
-/// lead there.
+/// However the Java code ran, each block of a Deflater has the whole way to it with the right lines, and every JDK's
+/// tables lead there.
 #[test]
 #[ignore = "full: makes a root with seven JDKs"]
 fn stacks_have_the_java_methods_and_their_lines() {

@@ -1,4 +1,5 @@
-//! Options that verdicts propose: each VM starts with those that are proposed for it, and refuses those of later versions.
+//! Options that verdicts propose: each VM starts with those that are proposed for it, and refuses those of later
+//! versions.
 
 use std::process::Output;
 

@@ -105,9 +105,9 @@ impl Service {
         all.find(|one| one["name"] == name).unwrap_or_else(|| panic!("{self}: {:#}", report["categories"])).clone()
     }
 
-    /// Blocks of Deflaters whose stack has the whole way: from the native method out to main each frame in its turn, the
-    /// service's own ones at the lines of the source. The VM's own blocks, made when it links the native method, don't
-    /// count.
+    /// Blocks of Deflaters whose stack has the whole way: from the native method out to main each frame in its turn,
+    /// the service's own ones at the lines of the source. The VM's own blocks, made when it links the native method,
+    /// don't count.
     pub fn blocks_with_java_frames(&self) -> u64 {
         let source = fs::read_to_string(source()).expect("the fixture");
         let line_of =

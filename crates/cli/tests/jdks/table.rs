@@ -1,5 +1,5 @@
-//! The table of docs/jdks.md: what is found on each JDK, compared with what the service reports of itself. BLESS=1 writes
-//! it. What isn't found needs a gap that gives the reason; without one the test fails.
+//! The table of docs/jdks.md: what is found on each JDK, compared with what the service reports of itself. BLESS=1
+//! writes it. What isn't found needs a gap that gives the reason; without one the test fails.
 
 use crate::fixture::{Explained, resident};
 use crate::page;

@@ -1,5 +1,5 @@
-//! A machine with one of the kernels: qemu without KVM, its disk a cpio archive with busybox, the static program, C programs
-//! and the C library that they need. It runs fixtures/kernels/init, then ends; what it wrote are the rows.
+//! A machine with one of the kernels: qemu without KVM, its disk a cpio archive with busybox, the static program, C
+//! programs and the C library that they need. It runs fixtures/kernels/init, then ends; what it wrote are the rows.
 
 use std::collections::BTreeMap;
 use std::fs;

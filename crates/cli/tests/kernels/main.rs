@@ -1,6 +1,6 @@
-//! The program and the tracker on Debian's kernels, in machines that have what a container lacks: a cgroup's limit with a
-//! real OOM kill, Yama, hidepid, huge pages for everybody. What is expected comes from the C programs: their counts, their
-//! sizes. `machine.rs` boots, fixtures/kernels/init has the commands, docs/kernels.md the table.
+//! The program and the tracker on Debian's kernels, in machines that have what a container lacks: a cgroup's limit with
+//! a real OOM kill, Yama, hidepid, huge pages for everybody. What is expected comes from the C programs: their counts,
+//! their sizes. `machine.rs` boots, fixtures/kernels/init has the commands, docs/kernels.md the table.
 
 #[path = "../harness/page.rs"]
 mod docs_page;
@@ -181,8 +181,8 @@ fn huge_pages_for_everybody_have_a_verdict_and_the_tracker_has_none() {
     }
 }
 
-/// The segment of a program with 4,096 call paths needs more than the 1 MiB of this disk. The program ends well, and what
-/// the books lack is counted. Only the kernel without MADV_POPULATE_WRITE has the module for the disk unpacked.
+/// The segment of a program with 4,096 call paths needs more than the 1 MiB of this disk. The program ends well, and
+/// what the books lack is counted. Only the kernel without MADV_POPULATE_WRITE has the module for the disk unpacked.
 #[test]
 fn a_full_disk_stops_the_books_and_not_the_program() {
     for machine in machines().filter(|machine| machine.has("full-run")) {

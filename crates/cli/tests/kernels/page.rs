@@ -1,4 +1,5 @@
-//! The table of docs/kernels.md: what each kernel has of that which plimsoll uses where it is present. BLESS=1 writes it.
+//! The table of docs/kernels.md: what each kernel has of that which plimsoll uses where it is present. BLESS=1 writes
+//! it.
 
 use crate::docs_page;
 use crate::machine::{Machine, machines};

@@ -1,5 +1,6 @@
-//! What `serve` sends to an OpenTelemetry Collector and to Pyroscope. A receiver of the test keeps the requests, and the
-//! protocol's own definitions read them (fixtures/scripts/otlp.py); the real Collector takes them in `make test-full`.
+//! What `serve` sends to an OpenTelemetry Collector and to Pyroscope. A receiver of the test keeps the requests, and
+//! the protocol's own definitions read them (fixtures/scripts/otlp.py); the real Collector takes them in
+//! `make test-full`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! `plimsoll serve`: what it answers, what it refuses, which rights its processes have, what it sends, and how they end.
+//! `plimsoll serve`: what it answers, what it refuses, which rights its processes have, what it sends, and how they
+//! end.
 
 mod answers;
 #[allow(dead_code, reason = "shared with other test programs")]

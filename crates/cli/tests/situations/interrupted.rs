@@ -1,5 +1,5 @@
-//! A signal handler that allocates after each instruction of the hooks (fixtures/c/interrupted.c): the books are exact, and each
-//! block is booked under its own caller.
+//! A signal handler that allocates after each instruction of the hooks (fixtures/c/interrupted.c): the books are exact,
+//! and each block is booked under its own caller.
 
 use crate::build::{Program, compiled, library_dir};
 use crate::harness::{End, Figures, Observed, PLIMSOLL, fresh_dir, scratch, tidy, verdict};

@@ -159,8 +159,8 @@ fn beside_nmt(major: u32) {
     stop(server, scratch.path(), Instant::now(), Vec::new());
     assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
 
-    // A stack is resident by whole pages, and one that is in use grows between the readings. NMT has no line for the stack
-    // of the process's first thread.
+    // A stack is resident by whole pages, and one that is in use grows between the readings. NMT has no line for the
+    // stack of the process's first thread.
     let (thread, page) = (&theirs["Thread"], 4096);
     let (least, most) = (stacks_before.min(stacks_after), stacks_before.max(stacks_after));
     let slack = page * thread.threads;

@@ -1,5 +1,5 @@
-//! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or are
-//! built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
+//! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or
+//! are built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
 
 use crate::door::{Door, Evidence, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;

@@ -1,4 +1,5 @@
-//! Where subjects come from and where they run: the cache of fetched programs, scratch folders, the JDKs of the machine.
+//! Where subjects come from and where they run: the cache of fetched programs, scratch folders, the JDKs of the
+//! machine.
 
 use std::ffi::OsString;
 use std::fs;

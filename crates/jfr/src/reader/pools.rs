@@ -5,8 +5,8 @@
 //! pool         type id | count, entries …
 //! entry        key | value as its type's fields
 //! ```
-//! `delta` is the distance to the previous checkpoint, 0 at the first. The values stay encoded in one buffer. If several
-//! checkpoints define a key, the earliest one wins, as in the JDK's reader.
+//! `delta` is the distance to the previous checkpoint, 0 at the first. The values stay encoded in one buffer. If
+//! several checkpoints define a key, the earliest one wins, as in the JDK's reader.
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::schema::Schema;

@@ -12,7 +12,8 @@
 //! - The **tail** is an event of the metadata's type (0) that extends to the chunk's end. Readers skip it, and
 //!   JDK Mission Control stops reading events there. So nothing inside the tail is visible.
 //! - An instant is written into the tail, with a new tail after it. Then the header gets the newest checkpoint's
-//!   offset, and last the old tail becomes a **skip**: an empty checkpoint event of a few bytes, which no chain refers to.
+//!   offset, and last the old tail becomes a **skip**: an empty checkpoint event of a few bytes, which no chain refers
+//!   to.
 //! - The file grows by pages of **reserve**, one write each. A reserve page is a chunk of its own without events.
 //!   When the header's size includes it, readers see it as events of unknown types ('F' is a size of 70, 'L' a type
 //!   of 76), until the tail extends over it. Shrinking takes the same steps in reverse.

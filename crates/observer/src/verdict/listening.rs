@@ -16,7 +16,8 @@ const MOST: usize = 3;
 const BUS: u16 = 10_000;
 
 impl Case<'_> {
-    /// Options of redis-cli that lead to this process, and the words to put before it. `title`: the address in its title.
+    /// Options of redis-cli that lead to this process, and the words to put before it. `title`: the address in its
+    /// title.
     pub(crate) fn redis_client(self, client: &str, title: Option<&str>) -> Option<String> {
         let of_title = title.and_then(parse_title);
         let Some(listeners) = &self.snapshot.listeners else {
@@ -80,7 +81,8 @@ fn tcp_options(tcp: &[SocketAddr], port: u16) -> Vec<String> {
 /// The default port of Redis's clients.
 const DEFAULT: u16 = 6379;
 
-/// The client's options for the address in the server's title: `*:6379`, `127.0.0.1:7000`, `unixsocket:/run/redis.sock`.
+/// The client's options for the address in the server's title: `*:6379`, `127.0.0.1:7000`,
+/// `unixsocket:/run/redis.sock`.
 fn parse_title(address: &str) -> Option<Vec<String>> {
     if let Some(path) = address.strip_prefix("unixsocket:") {
         return Some(vec!["-s".to_owned(), path.to_owned()]);

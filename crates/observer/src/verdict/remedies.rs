@@ -160,8 +160,8 @@ pub(crate) fn has_repeated_pools(case: Case<'_>) -> bool {
 }
 
 /// There is no remedy that switches off instrumentations by name: which ones the program needs is unknown from outside,
-/// and their options aren't named after their packages (`java-http-client` is in `httpclient`). But those that make spans
-/// have a class `…Singletons`, which is loaded at the first use. JDK 8 has no such command.
+/// and their options aren't named after their packages (`java-http-client` is in `httpclient`). But those that make
+/// spans have a class `…Singletons`, which is loaded at the first use. JDK 8 has no such command.
 pub(crate) fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.vm()?.jdk().filter(|jdk| *jdk > 8)?;
     let classes = r"io\.opentelemetry\.javaagent\.instrumentation\.[A-Za-z0-9_.]+Singletons";

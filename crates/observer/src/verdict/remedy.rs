@@ -7,8 +7,8 @@ use plimsoll_facts::units::Bytes;
 pub(crate) const FLOOR: Bytes = Bytes::mib(16);
 pub(crate) const GIVE_BACK: &str = "give the free pages back now";
 
-/// `how` must be pasteable unchanged, and contain no command line of the target (`start.rs`). [`Remedy::saves`] adds the
-/// expected saving.
+/// `how` must be pasteable unchanged, and contain no command line of the target (`start.rs`). [`Remedy::saves`] adds
+/// the expected saving.
 pub(crate) fn remedy(
     effort: Effort,
     what: impl Into<String>,

@@ -2,7 +2,8 @@
 //! of the process as a shell reads it. Where that isn't known, they say what is missing, and never a wrong command.
 //!
 //! A command line may contain a password. It is printed as it is: any user of the machine may read it in
-//! /proc/PID/cmdline, and every output of `explain` already begins with it. A line with a part hidden could not be pasted.
+//! /proc/PID/cmdline, and every output of `explain` already begins with it. A line with a part hidden could not be
+//! pasted.
 
 use super::case::Case;
 use super::remedy::remedy;

@@ -48,8 +48,8 @@ fn address_of(hexadecimal: &str) -> Option<IpAddr> {
     }
 }
 
-/// Unix sockets with a path that listen, as (inode, path). A path may hold a newline, and so feign a line: an inode that
-/// is there twice is left out.
+/// Unix sockets with a path that listen, as (inode, path). A path may hold a newline, and so feign a line: an inode
+/// that is there twice is left out.
 pub fn parse_listening_unix(text: &[u8]) -> Vec<(u64, String)> {
     /// __SO_ACCEPTCON (include/uapi/linux/net.h).
     const ACCEPTS: u64 = 1 << 16;

@@ -1,8 +1,8 @@
 //! What starts a process again. Four things must hold before its arguments may be typed: they are the ones that it was
 //! started with, no service manager starts it, the same path is the same file for us, and it runs as our user.
 //!
-//! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends in
-//! the empty words that are left of the arguments; its first word is no path of the file that the process runs.
+//! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends
+//! in the empty words that are left of the arguments; its first word is no path of the file that the process runs.
 
 use super::Target;
 use plimsoll_facts::snapshot::{Process, Start};
@@ -64,8 +64,8 @@ fn program(target: &Target, first: &str, folder: &str) -> Option<String> {
     paths.find(|path| target.runs(path))
 }
 
-/// The unit of systemd that starts the process. A process in a unit's group that another program of the unit started, as
-/// cron does, isn't started by the unit.
+/// The unit of systemd that starts the process. A process in a unit's group that another program of the unit started,
+/// as cron does, isn't started by the unit.
 fn unit(target: &Target) -> Option<Start> {
     let unit = parse_unit(&target.read("cgroup").ok()?)?;
     // In another PID namespace, process 1 isn't ours.

@@ -28,7 +28,8 @@ pub(crate) fn parse_kind(maps: &[u8]) -> ProcessKind {
     ProcessKind { is_jvm: lines().any(|line| line.ends_with(b"/libjvm.so")), is_tracked: lines().any(is_of_a_segment) }
 }
 
-/// Whether a path is that of a segment in any directory: `PID-BOOTTIME_NS.seg` (docs/segment.md). The target controls it.
+/// Whether a path is that of a segment in any directory: `PID-BOOTTIME_NS.seg` (docs/segment.md). The target controls
+/// it.
 pub fn is_segment(path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or_default();
     let parts = file.strip_suffix(".seg").and_then(|stem| stem.split_once('-'));

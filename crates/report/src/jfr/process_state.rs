@@ -301,8 +301,8 @@ impl Instant<'_> {
             let name = |(id, severity, _): &(VerdictId, Severity, Bytes)| (*id, *severity);
             !verdicts.iter().map(name).eq(written.verdicts.iter().map(name))
         };
-        // In a full instant, verdicts are written again if bytes moved by more than a sixteenth. Smaller steps would fill
-        // a recording of a year.
+        // In a full instant, verdicts are written again if bytes moved by more than a sixteenth. Smaller steps would
+        // fill a recording of a year.
         let moved = || {
             let both = verdicts.iter().zip(&written.verdicts);
             self.full && both.into_iter().any(|(now, last)| now.2.abs_diff(last.2) > Bytes(last.2.0 / 16))

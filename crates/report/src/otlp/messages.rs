@@ -1,6 +1,6 @@
-//! The messages of OTLP that Plimsoll sends, with the fields that it sets (opentelemetry-proto 1.10: metrics and resource
-//! v1, profiles v1development). Fields have the protocol's names. A test reads the messages with the protocol's own
-//! definitions.
+//! The messages of OTLP that Plimsoll sends, with the fields that it sets (opentelemetry-proto 1.10: metrics and
+//! resource v1, profiles v1development). Fields have the protocol's names. A test reads the messages with the
+//! protocol's own definitions.
 
 use prost::{Message, Oneof};
 

@@ -38,8 +38,8 @@ pub fn metrics(readings: &[Reading<'_>], host: &str, version: &str) -> Vec<u8> {
     ExportMetrics { resource_metrics: readings.iter().map(of).collect() }.encode_to_vec()
 }
 
-/// Number of data points or profiles that a receiver rejected from a request that it accepted. None if the bytes are not
-/// an answer.
+/// Number of data points or profiles that a receiver rejected from a request that it accepted. None if the bytes are
+/// not an answer.
 pub fn rejected(answer: &[u8]) -> Option<u64> {
     let answer = ExportResponse::decode(answer).ok()?;
     Some(answer.partial_success.map_or(0, |partial| u64::try_from(partial.rejected).unwrap_or(0)))

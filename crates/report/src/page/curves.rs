@@ -1,5 +1,5 @@
-//! Puts the curves of a recording on one grid of intervals. A day has 86,400 readings at one a second. An interval keeps
-//! the lowest, the highest and the last of its readings, so no peak is lost.
+//! Puts the curves of a recording on one grid of intervals. A day has 86,400 readings at one a second. An interval
+//! keeps the lowest, the highest and the last of its readings, so no peak is lost.
 
 use plimsoll_observer::ledger::LineId;
 use plimsoll_observer::recording::{History, Measure, Series};

@@ -1,5 +1,5 @@
-//! One self-contained page: the sums, the flame graph, a table for each grouping that the profile has, the gaps. The page
-//! loads nothing, and its Content-Security-Policy forbids the browser to load anything.
+//! One self-contained page: the sums, the flame graph, a table for each grouping that the profile has, the gaps. The
+//! page loads nothing, and its Content-Security-Policy forbids the browser to load anything.
 
 use std::io::{self, Write};
 

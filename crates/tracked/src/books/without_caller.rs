@@ -57,8 +57,8 @@ impl TrackerCost {
     }
 }
 
-/// Growth of the allocator's blocks due to trailers, at least and at most, from each caller's sums. Over jemalloc and tcmalloc
-/// the trailer lies in space that the allocator has added by rounding up.
+/// Growth of the allocator's blocks due to trailers, at least and at most, from each caller's sums. Over jemalloc and
+/// tcmalloc the trailer lies in space that the allocator has added by rounding up.
 fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
     let most: fn(u64, u64, u64) -> u64 = match segment.head.allocator {
         glibc if glibc == Allocator::Glibc as u32 => most_of_glibc,
@@ -84,8 +84,8 @@ fn most_of_glibc(count: u64, requested: u64, padding: u64) -> u64 {
     by_count.min((padding / LEAST_PADDING).saturating_mul(CHUNK_STEP))
 }
 
-/// mimalloc's block of S bytes becomes one of T ≤ S + 64 where the request leaves less than eight bytes of S. Then the padding,
-/// T − 8 less the request, is at least T − S − 8.
+/// mimalloc's block of S bytes becomes one of T ≤ S + 64 where the request leaves less than eight bytes of S. Then the
+/// padding, T − 8 less the request, is at least T − S − 8.
 fn most_of_mimalloc(count: u64, _requested: u64, padding: u64) -> u64 {
     count.saturating_mul(MOST_ADDED).min(padding.saturating_add(count.saturating_mul(TRAILER)))
 }

@@ -73,8 +73,8 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
-/// The figures of an entry with all of [`columns`], without resident bytes: a value of 0 may mean that they are unknown.
-/// Negative differences, which only two segments can have, are 0.
+/// The figures of an entry with all of [`columns`], without resident bytes: a value of 0 may mean that they are
+/// unknown. Negative differences, which only two segments can have, are 0.
 pub fn figures(values: &[Value]) -> Figures {
     let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
     Figures {
@@ -280,8 +280,8 @@ fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<usize, Exte
     by
 }
 
-/// The blocks lie in the mappings that malloc made. So these hold only what is beyond the blocks, and each of them has its
-/// share of that, in proportion to its resident bytes. Running sums are rounded, so that the shares add up.
+/// The blocks lie in the mappings that malloc made. So these hold only what is beyond the blocks, and each of them has
+/// its share of that, in proportion to its resident bytes. Running sums are rounded, so that the shares add up.
 struct BeyondBlocks {
     /// Category of malloc's mappings.
     category: Option<usize>,

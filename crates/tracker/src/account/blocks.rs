@@ -1,8 +1,8 @@
 //! Which block belongs to which caller: `free` reads it from a key that malloc wrote.
 //!
-//! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer: foreign and older blocks then
-//! crash or need a look-up, the tracker can't come late, and a block of 1 KiB no longer fits glibc's tcache. A **trailer** in
-//! the last eight usable bytes leaves pointer and alignment alone:
+//! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer: foreign and older blocks
+//! then crash or need a look-up, the tracker can't come late, and a block of 1 KiB no longer fits glibc's tcache. A
+//! **trailer** in the last eight usable bytes leaves pointer and alignment alone:
 //!
 //! ```text
 //! block      requested bytes … slack … │ trailer 8 B │      usable = malloc_usable_size, the trailer included
@@ -14,11 +14,11 @@
 //! The zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
 //! first. The row (of the thread that allocated) names the caller.
 //!
-//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16), on mimalloc mostly one below 512 B
-//! ([`super::classes`]). Everywhere else, and for
-//! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the rest
-//! goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that isn't in the
-//! table either is 'unknown or overwritten': counted, never harmful.
+//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16), on mimalloc mostly one
+//! below 512 B ([`super::classes`]). Everywhere else, and for
+//! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the
+//! rest goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that
+//! isn't in the table either is 'unknown or overwritten': counted, never harmful.
 
 use crate::segment::{Segment, WIPED};
 use crate::sys::{cpu, libc};
@@ -27,7 +27,8 @@ use plimsoll_segment::{Allocator, Section};
 
 /// Blocks with at least this many usable bytes are kept in the side table.
 pub const TABLE_FROM: usize = 64 << 10;
-/// Over glibc, requests below this are enlarged for a trailer. The margin covers glibc's rounding (at most 31 bytes, MINSIZE − 1).
+/// Over glibc, requests below this are enlarged for a trailer. The margin covers glibc's rounding (at most 31 bytes,
+/// MINSIZE − 1).
 const TRAILER_BELOW: usize = TABLE_FROM - 64;
 /// Requests below this may take the fast path over an allocator other than glibc's.
 pub const OTHER_BELOW: usize = 4 << 10;
@@ -217,7 +218,8 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 /// `p` is a live block with this many usable bytes.
 #[inline(always)]
 pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
-    // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would without us.
+    // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would
+    // without us.
     if usable.wrapping_sub(TRAILER) >= TABLE_FROM - TRAILER {
         return None;
     }

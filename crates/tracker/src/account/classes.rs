@@ -8,17 +8,17 @@
 //!            65,535   ask malloc_usable_size of this block
 //! ```
 //!
-//! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both must give
-//! the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few blocks that their own
-//! profilers sample: these begin at a page. So malloc_usable_size is called for a block at the start of a page, whatever its entry
-//! says. mimalloc's builds without padding and without guard pages behind blocks choose by the request alone. Nothing is known
-//! about other allocators: there each entry is 65,535.
+//! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both
+//! must give the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few
+//! blocks that their own profilers sample: these begin at a page. So malloc_usable_size is called for a block at the
+//! start of a page, whatever its entry says. mimalloc's builds without padding and without guard pages behind blocks
+//! choose by the request alone. Nothing is known about other allocators: there each entry is 65,535.
 //!
 //! # Requests are enlarged over mimalloc only
 //!
-//! A program may pass the requested size to the release. jemalloc's `sdallocx` and tcmalloc's `tc_free_sized` believe it, and would
-//! put a block of the next size into the wrong list. mimalloc's `mi_free_size` looks at the block. So there each request that leaves
-//! no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
+//! A program may pass the requested size to the release. jemalloc's `sdallocx` and tcmalloc's `tc_free_sized` believe
+//! it, and would put a block of the next size into the wrong list. mimalloc's `mi_free_size` looks at the block. So
+//! there each request that leaves no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
 
 use super::blocks::{OTHER_BELOW, TRAILER};
 use crate::segment::small_requests_below;
@@ -31,10 +31,11 @@ const STEP: usize = 8;
 pub const ASK: u16 = u16::MAX;
 /// Bit of an entry whose requests leave no space for a trailer.
 pub const TABLE: u16 = 1;
-/// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each request.
+/// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each
+/// request.
 const MOST: usize = 128;
-/// How many bytes a trailer may add to a block. Programs that allocate many blocks of one size often choose a size of the
-/// allocator (512, 1,024).
+/// How many bytes a trailer may add to a block. Programs that allocate many blocks of one size often choose a size of
+/// the allocator (512, 1,024).
 pub const fn most_added(is_a_size: bool) -> usize {
     if is_a_size { 16 } else { 64 }
 }

@@ -50,12 +50,14 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     };
     let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
     let exhausted = Cell::new(false);
-    // A rule that decides asks for no more frames. So if a frame after the last was asked for, the category isn't decided yet.
+    // A rule that decides asks for no more frames. So if a frame after the last was asked for, the category isn't
+    // decided yet.
     let all = (0..known).map(with).chain(core::iter::from_fn(|| {
         exhausted.set(true);
         None
     }));
-    // All frames up to the first one without a file (JIT code) are wrappers: the function that they serve left no frame.
+    // All frames up to the first one without a file (JIT code) are wrappers: the function that they serve left no
+    // frame.
     let generated = || -> Option<u16> {
         let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
         let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), RuleTarget::Through);

@@ -1,9 +1,10 @@
-//! Mode and mean of the sampling. The header has the requested values, which an observer may write too; this file puts them
-//! into force.
+//! Mode and mean of the sampling. The header has the requested values, which an observer may write too; this file puts
+//! them into force.
 //!
-//! An observer writes one word into the file; no thread is signalled or stopped. A thread notices it at its next sample (the
-//! countdown runs in every mode), at its next walk, or when it starts. The first thread puts it into force for all, in the
-//! same way as a change of the code map: every thread finds an empty memo, walks again, and books by the new mode.
+//! An observer writes one word into the file; no thread is signalled or stopped. A thread notices it at its next sample
+//! (the countdown runs in every mode), at its next walk, or when it starts. The first thread puts it into force for
+//! all, in the same way as a change of the code map: every thread finds an empty memo, walks again, and books by the
+//! new mode.
 
 use crate::options::{Options, number};
 use crate::segment::{Segment, slots};

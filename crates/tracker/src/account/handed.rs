@@ -1,12 +1,12 @@
-//! Blocks that are handed to another thread and freed there: which row of the freeing thread has the same caller as the row that
-//! the block was booked in.
+//! Blocks that are handed to another thread and freed there: which row of the freeing thread has the same caller as the
+//! row that the block was booked in.
 //!
 //! ```text
 //! row of the key, freeing thread ──hash──▶ HINTS ──▶ row of the freeing thread │ its slot and its caller are compared
 //! ```
-//! A row keeps its slot and its caller, so a hint that passes both comparisons is right, whoever wrote it. Without such a hint,
-//! `free` takes the thread's state and looks the caller up in its index, which takes five times as long. A hint changes only when
-//! it was wrong, so threads rarely write to a line that others read.
+//! A row keeps its slot and its caller, so a hint that passes both comparisons is right, whoever wrote it. Without such
+//! a hint, `free` takes the thread's state and looks the caller up in its index, which takes five times as long. A hint
+//! changes only when it was wrong, so threads rarely write to a line that others read.
 
 use crate::segment::Segment;
 use crate::segment::books::{OwnRow, SlotMark};
@@ -24,7 +24,8 @@ fn hint(row: u32, mark: u32) -> &'static AtomicU32 {
     &HINTS[row.wrapping_add(mark.wrapping_mul(SPREAD)) as usize % NUMBER]
 }
 
-/// The calling thread's row for the caller of another row, if it is known. `hook/malloc/x86_64/parts.rs` has the same steps.
+/// The calling thread's row for the caller of another row, if it is known. `hook/malloc/x86_64/parts.rs` has the same
+/// steps.
 #[inline(always)]
 pub fn own_row(segment: Segment, row: u32, own: SlotMark) -> Option<OwnRow> {
     let theirs = segment.seen(row);

@@ -2,8 +2,8 @@
 //!
 //! Such an image writes a header into the first 16 bytes of each block that it takes (core/nmt/NmtMallocHeader.java of
 //! oracle/graal): `u64 size; u32 category; u32 magic` (the magic only with assertions on). It does so after malloc has
-//! returned, so the category is unknown at that moment. It is read at the same thread's next call of a hook: by then the
-//! thread has written the header ([`super::pending`]).
+//! returned, so the category is unknown at that moment. It is read at the same thread's next call of a hook: by then
+//! the thread has written the header ([`super::pending`]).
 
 use crate::account::vmas::Placement;
 use crate::segment::{Segment, categories};
@@ -63,10 +63,10 @@ pub fn init() {
 /// Category of the image heap's mappings, plus 1; 0 before the first of them.
 static IMAGE_HEAP: AtomicU32 = AtomicU32::new(0);
 
-/// Category of a mapping that an image (executable or library) makes itself, and how it is booked if the image chose the
-/// address. Anonymous memory is its Java heap: the reservation of an isolate, and the chunks committed in it. A file mapped
-/// over the reservation is the image heap, which replaces that part and doesn't commit it. Anonymous memory over the image
-/// heap has its relocated pages: it stays image heap. Files mapped elsewhere are the program's
+/// Category of a mapping that an image (executable or library) makes itself, and how it is booked if the image chose
+/// the address. Anonymous memory is its Java heap: the reservation of an isolate, and the chunks committed in it. A
+/// file mapped over the reservation is the image heap, which replaces that part and doesn't commit it. Anonymous memory
+/// over the image heap has its relocated pages: it stays image heap. Files mapped elsewhere are the program's
 /// (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
 pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fixed: bool) -> Option<(u16, Placement)> {
     if !module::in_image(segment, innermost) {

@@ -6,20 +6,21 @@
 //! ```
 //! It is packed, because a fork touches each of its pages.
 //!
-//! The parent takes it before fork() ([`Inherited::take`]), so that the child has it by copy on write whatever the parent
-//! does next. The child writes it into a file of its own when it first books ([`Inherited::write`]).
+//! The parent takes it before fork() ([`Inherited::take`]), so that the child has it by copy on write whatever the
+//! parent does next. The child writes it into a file of its own when it first books ([`Inherited::write`]).
 //!
 //! # Other threads
 //!
-//! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so never more is freed
-//! than allocated. What another thread books between the copy and fork() is in the child's memory but not in its books; what it
-//! books during the copy may be in one sum and not in another. So the child's books differ from the instant of fork() by at
-//! most the operations of other threads between the handler and fork(), and not at all for the thread that forks.
+//! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so never more
+//! is freed than allocated. What another thread books between the copy and fork() is in the child's memory but not in
+//! its books; what it books during the copy may be in one sum and not in another. So the child's books differ from the
+//! instant of fork() by at most the operations of other threads between the handler and fork(), and not at all for the
+//! thread that forks.
 //!
-//! But every number in the child's memory needs an entry in the child's segment: keys of blocks name rows, and the tables that
-//! find callers, frames, methods and categories are private memory. So before the child unmaps the parent's segment, it reads
-//! once which entries were added since ([`Inherited::follow`]). Entries of these sections never change once they are
-//! complete. A row added since has no caller in the child: its blocks are unknown there.
+//! But every number in the child's memory needs an entry in the child's segment: keys of blocks name rows, and the
+//! tables that find callers, frames, methods and categories are private memory. So before the child unmaps the parent's
+//! segment, it reads once which entries were added since ([`Inherited::follow`]). Entries of these sections never
+//! change once they are complete. A row added since has no caller in the child: its blocks are unknown there.
 
 use super::retained::PruneBuffer;
 use crate::segment::Segment;
@@ -69,8 +70,8 @@ const HEADER_AT: usize = size_of::<Facts>();
 const _: () = assert!(HEADER_AT.is_multiple_of(8));
 /// Zeroed bytes behind each section, so that the child's first steps need no growth.
 const SPARE: usize = 1024;
-/// The last entries, which may have been claimed but incomplete when they were copied: one for each other thread that was
-/// adding an entry.
+/// The last entries, which may have been claimed but incomplete when they were copied: one for each other thread that
+/// was adding an entry.
 const RECENT: usize = 64;
 /// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
 const MORE: usize = 64 << 10;
@@ -120,13 +121,14 @@ impl Inherited {
     }
 
     fn facts(&self) -> &Facts {
-        // SAFETY: `reserve` wrote them. They are changed through `facts_mut` alone, in functions of this file that keep no reference.
+        // SAFETY: `reserve` wrote them. They are changed through `facts_mut` alone, in functions of this file that keep
+        // no reference.
         unsafe { &*(self.0 as *const Facts) }
     }
 
     fn facts_mut(&mut self) -> &mut Facts {
-        // SAFETY: as in `facts`. One thread has the copy at a time: the forking thread, then the one that takes the word of the
-        // wiped page.
+        // SAFETY: as in `facts`. One thread has the copy at a time: the forking thread, then the one that takes the
+        // word of the wiped page.
         unsafe { &mut *(self.0 as *mut Facts) }
     }
 
@@ -137,8 +139,8 @@ impl Inherited {
     /// Work space.
     pub fn prune_buffer(&mut self) -> &mut PruneBuffer {
         let at = self.0 + (self.facts().most & !7);
-        // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else. Any bytes
-        // are a valid value of the type.
+        // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else.
+        // Any bytes are a valid value of the type.
         unsafe { &mut *(at as *mut PruneBuffer) }
     }
 
@@ -191,8 +193,8 @@ impl Inherited {
         }
     }
 
-    /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries that they
-    /// refer to. False: other threads claimed more entries than there is space for.
+    /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries
+    /// that they refer to. False: other threads claimed more entries than there is space for.
     fn fill(mut self, parent: Segment, more_rows: usize) -> bool {
         let steps = [
             (Section::Vmap, EACH),
@@ -218,7 +220,8 @@ impl Inherited {
                 let Some(at) = self.claim((used + more) * s.entry_bytes()) else { return false };
                 self.facts_mut().parts[s as usize] = Part { at, used, more_at: at, more: 0 };
             } else if s == Section::Rows {
-                // A block of a row added since may have been freed through an old row. Nothing was freed through the new row yet.
+                // A block of a row added since may have been freed through an old row. Nothing was freed through the
+                // new row yet.
                 let used = parent.used(s);
                 if used > self.part(s).used + more {
                     return false;
@@ -229,8 +232,9 @@ impl Inherited {
             self.copy(parent, s, at, (0, used * s.entry_bytes()), of);
         }
         self.facts_mut().rows = self.part(Section::Rows).used;
-        // SAFETY: the parent's segment begins with a header, which consists of atomics. Some are halves of a word: the language knows
-        // no loads of one size beside stores of another, but on x86-64 and aarch64 an aligned load sees each half before or after.
+        // SAFETY: the parent's segment begins with a header, which consists of atomics. Some are halves of a word: the
+        // language knows no loads of one size beside stores of another, but on x86-64 and aarch64 an aligned load sees
+        // each half before or after.
         let theirs = unsafe { core::slice::from_raw_parts(parent.base() as *const AtomicU64, size_of::<Header>() / 8) };
         for (ours, theirs) in self.words(HEADER_AT, size_of::<Header>()).iter().zip(theirs) {
             ours.store(theirs.load(Relaxed), Relaxed);
@@ -238,8 +242,9 @@ impl Inherited {
         true
     }
 
-    /// In the child, while the parent's segment is still mapped: reads the entries added since and the numbers in use. `slot` is
-    /// that of the forking thread. If nothing was added, nothing is written, so the page stays shared with the parent.
+    /// In the child, while the parent's segment is still mapped: reads the entries added since and the numbers in use.
+    /// `slot` is that of the forking thread. If nothing was added, nothing is written, so the page stays shared with
+    /// the parent.
     pub fn follow(&mut self, parent: Segment, slot: u32) {
         let Part { at, used: known, .. } = *self.part(Section::Threads);
         let is_other = |(i, t): (usize, &[AtomicU64])| i != slot as usize && t[0].load(Relaxed) >> 32 == IN_USE;
@@ -285,7 +290,8 @@ impl Inherited {
         }
     }
 
-    /// Writes the child's file, still without its magic: `write(offset, bytes, zeros)` writes bytes, then that many zeros.
+    /// Writes the child's file, still without its magic: `write(offset, bytes, zeros)` writes bytes, then that many
+    /// zeros.
     pub fn write(self, child: Child, mut write: impl FnMut(usize, &[u8], usize) -> bool) -> bool {
         self.finish_header(child);
         let of = |at: usize, bytes: usize| {
@@ -364,7 +370,8 @@ impl Inherited {
 
 /// A mask has one bit for each word of an entry. This one: all words.
 const EACH: u64 = u64::MAX;
-/// Words that identify an entry, in sections whose entries also have figures: the program's memory refers to such entries.
+/// Words that identify an entry, in sections whose entries also have figures: the program's memory refers to such
+/// entries.
 const CALLER_IDENTITY: u64 = !words([
     offset_of!(Caller, live_bytes),
     offset_of!(Caller, live_count),

@@ -27,8 +27,8 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
 /// `p` is a live block with this many usable bytes, held by this thread.
 #[inline(always)]
 pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
-    // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet, and zero is what calloc
-    // returns there.
+    // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet, and zero is what
+    // calloc returns there.
     // SAFETY: the caller's contract.
     unsafe {
         if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {

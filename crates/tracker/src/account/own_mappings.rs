@@ -1,4 +1,5 @@
-//! The list of the tracker's own private mappings, in the segment. Without it, an observer would count them as the program's.
+//! The list of the tracker's own private mappings, in the segment. Without it, an observer would count them as the
+//! program's.
 
 use crate::segment::{Segment, WIPED, WipedOnFork};
 use crate::sys::os::{self, Mapping};

@@ -1,15 +1,16 @@
 //! Central figures: live by caller, category and total, and their peaks.
 //!
-//! The exact books are the rows, but a peak can't be computed from them afterwards. So each row reports to the central figures
-//! when its live bytes have changed by more than the bound D since its last report:
+//! The exact books are the rows, but a peak can't be computed from them afterwards. So each row reports to the central
+//! figures when its live bytes have changed by more than the bound D since its last report:
 //!
 //! ```text
 //! |central − exact| ≤ rows · D        D = max(4 KiB, peak / (128 · rows)), so that the error is at most
 //!                                     max(rows · 4 KiB, 0.8 % of the peak)
 //! ```
 //!
-//! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the total at
-//! its peak. A thread that doesn't get the lock continues; its row stays over the bound, and it tries again at its next block.
+//! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the
+//! total at its peak. A thread that doesn't get the lock continues; its row stays over the bound, and it tries again at
+//! its next block.
 
 use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow};
@@ -60,8 +61,8 @@ pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
     *flushed = net;
 }
 
-/// The same for a shared row. No thread waits for the lock, since a signal handler may have interrupted its holder. What isn't
-/// reported now stays in the row's `room` field for the next report.
+/// The same for a shared row. No thread waits for the lock, since a signal handler may have interrupted its holder.
+/// What isn't reported now stays in the row's `room` field for the next report.
 pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
     let Some(mut central) = Central::lock(*books) else { return };
     let bytes = row.room.swap(0, Relaxed).wrapping_neg();
@@ -120,8 +121,8 @@ impl Drop for Central {
     }
 }
 
-/// Writes the composition of the total into the invalid half, then makes that half valid. A category is below zero for a
-/// while if its releases were reported before its allocations; it counts as zero, so the total is summed again.
+/// Writes the composition of the total into the invalid half, then makes that half valid. A category is below zero for
+/// a while if its releases were reported before its allocations; it counts as zero, so the total is summed again.
 fn keep_composition(segment: Segment, half: u32, now: u64) {
     let h = segment.header();
     let i = half as usize;

@@ -1,7 +1,7 @@
 //! Blocks of a native image whose header the VM hasn't written yet ([`super::image`]).
 //!
-//! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. A thread
-//! that frees the block first takes it out of that word, so that no thread reads a freed block:
+//! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. A
+//! thread that frees the block first takes it out of that word, so that no thread reads a freed block:
 //!
 //! ```text
 //! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
@@ -31,7 +31,8 @@ pub fn settle(books: Books<'_>, t: &mut ThreadState) {
     if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
         return;
     }
-    // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of this thread.
+    // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of this
+    // thread.
     unsafe { rebook(books, t, p as *mut u8) };
     t.shared().pending.store(0, Release);
 }

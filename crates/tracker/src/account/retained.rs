@@ -1,5 +1,5 @@
-//! Segments of dead processes: how many to keep, and which to remove. A name is PID-START, with the process's start in ns of
-//! CLOCK_BOOTTIME.
+//! Segments of dead processes: how many to keep, and which to remove. A name is PID-START, with the process's start in
+//! ns of CLOCK_BOOTTIME.
 
 use crate::options::Path;
 use crate::sys::os;

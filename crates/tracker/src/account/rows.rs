@@ -1,8 +1,8 @@
 //! Rows: the books of one thread for one caller.
 //!
-//! A thread writes only its own rows, with plain adds and release stores. Without a row of its own (in a signal handler that
-//! interrupted the tracker, past the thread's end, with a full section) it writes the *shared* row of the caller with locked
-//! adds. A reader treats both kinds alike.
+//! A thread writes only its own rows, with plain adds and release stores. Without a row of its own (in a signal handler
+//! that interrupted the tracker, past the thread's end, with a full section) it writes the *shared* row of the caller
+//! with locked adds. A reader treats both kinds alike.
 //!
 //! Rows are claimed two at a time, the second for the thread's next caller. CPUs fetch cache lines in pairs, so another
 //! thread's row beside its own would slow both threads down.
@@ -217,8 +217,8 @@ pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amoun
     report_shared(books, row, -(a.usable as i64));
 }
 
-/// A shared row has no drift bound: it reports every block to the central figures, or several together when it next gets the
-/// lock.
+/// A shared row has no drift bound: it reports every block to the central figures, or several together when it next
+/// gets the lock.
 fn report_shared(books: Books<'_>, row: &Row, bytes: i64) {
     row.room.fetch_sub(bytes, Relaxed);
     if let Some(e) = shared_entry(row.caller.load(Relaxed)) {

@@ -8,12 +8,12 @@
 //! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two buckets in each level, and lies in the first with space;
 //!           word = address >> 3 << 17 | entry + 1
 //! ```
-//! With levels, few samples touch few pages. With the last level alone, each of the first 256 samples would touch a page of
-//! its own (1 MiB).
+//! With levels, few samples touch few pages. With the last level alone, each of the first 256 samples would touch a
+//! page of its own (1 MiB).
 //!
-//! When a block is freed or moved, its entry is first taken out of the index. Then no other thread finds the entry, and the
-//! address may already belong to another block. A sample without space is counted and in no estimate; its block's key doesn't
-//! say 'sampled'.
+//! When a block is freed or moved, its entry is first taken out of the index. Then no other thread finds the entry, and
+//! the address may already belong to another block. A sample without space is counted and in no estimate; its block's
+//! key doesn't say 'sampled'.
 
 use super::rows::Amount;
 use super::sampling;
@@ -120,8 +120,8 @@ pub struct Drawn {
     pub weight: f64,
 }
 
-/// Enters a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether there is
-/// a sample. False: there is no space.
+/// Enters a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether
+/// there is a sample. False: there is no space.
 pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> bool {
     let entry = samples_of(segment, drawn.site).and_then(|of| Some((of, claim(segment)?)));
     let Some((of, entry)) = entry else { return drop(segment, drawn, amount) };
@@ -158,8 +158,8 @@ fn drop(segment: Segment, drawn: Drawn, amount: Amount) -> bool {
     false
 }
 
-/// Takes a block's sample out of the index before the block is freed. `None`: the key was damaged and says 'sampled', or the
-/// sample stayed behind in a fork.
+/// Takes a block's sample out of the index before the block is freed. `None`: the key was damaged and says 'sampled',
+/// or the sample stayed behind in a fork.
 pub fn take(segment: Segment, p: *mut u8) -> Option<Taken> {
     if INDEX.load(Relaxed) == 0 {
         return None;

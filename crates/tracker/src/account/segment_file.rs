@@ -117,8 +117,8 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     Some(segment)
 }
 
-/// Opens the directory of this process's segment. After the program has changed root or user, the directory must belong to
-/// this user alone: in a new root another directory may have that name.
+/// Opens the directory of this process's segment. After the program has changed root or user, the directory must belong
+/// to this user alone: in a new root another directory may have that name.
 pub fn open_directory() -> Option<os::Fd> {
     let fd = os::open_dir(directory().as_c())?;
     if !IN_DOUBT.load(Relaxed) || is_private(fd, os::geteuid()) {
@@ -128,7 +128,8 @@ pub fn open_directory() -> Option<os::Fd> {
     None
 }
 
-/// Whether a fork child can probably make its segment. Costs nothing before the program has changed root, user or limits.
+/// Whether a fork child can probably make its segment. Costs nothing before the program has changed root, user or
+/// limits.
 pub fn reaches_directory() -> bool {
     if !IN_DOUBT.load(Relaxed) {
         return true;
@@ -145,7 +146,8 @@ pub fn count_in(directory: os::Fd, (pid, start): (u32, u64), counter: Counter) {
     let header = if is_whole { os::map_file(fd, 0, HEADER_BYTES, 0, false) } else { None };
     os::close(fd);
     if let Some(header) = header {
-        // SAFETY: a fresh mapping of a header's length, which the kernel aligned to a page. Every bit pattern is a valid header.
+        // SAFETY: a fresh mapping of a header's length, which the kernel aligned to a page. Every bit pattern is a
+        // valid header.
         unsafe {
             let h = &*(header as *const plimsoll_segment::Header);
             if h.magic.load(Acquire) == MAGIC {
@@ -156,8 +158,8 @@ pub fn count_in(directory: os::Fd, (pid, start): (u32, u64), counter: Counter) {
     }
 }
 
-/// Makes the segment of a fork child, mapped at `base`, where its parent's was. `None`: the file was removed again, and the
-/// memory at `base` is unusable.
+/// Makes the segment of a fork child, mapped at `base`, where its parent's was. `None`: the file was removed again, and
+/// the memory at `base` is unusable.
 pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize) -> Option<Segment> {
     if os::file_size_limit() < FILE_BYTES as u64 {
         return None;
@@ -179,7 +181,8 @@ pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize
     Some(unsafe { Segment::at(base) })
 }
 
-/// Determined once, for the process's own segment: at a fork, other threads may be unloading objects of the loader's list.
+/// Determined once, for the process's own segment: at a fork, other threads may be unloading objects of the loader's
+/// list.
 fn runtime() -> u32 {
     static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
     if KNOWN.load(Relaxed) == u32::MAX {

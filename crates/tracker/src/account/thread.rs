@@ -1,5 +1,5 @@
-//! The private state of a thread, which makes the path from a block to its row short. It is anonymous memory of the tracker,
-//! and passes to the next thread that adopts the slot.
+//! The private state of a thread, which makes the path from a block to its row short. It is anonymous memory of the
+//! tracker, and passes to the next thread that adopts the slot.
 //!
 //! ```text
 //! Shared, ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
@@ -124,8 +124,8 @@ const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
-/// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that only
-/// sample pass it on.
+/// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that
+/// only sample pass it on.
 static PASSED_ON: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Reserves the slots. False: no address space.
@@ -177,8 +177,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         d.state.store(t as usize, Release);
         t
     };
-    // SAFETY: this thread alone claimed the slot. The thread that had it before let go of the state in `detach`, or doesn't exist
-    // in this process (a fork).
+    // SAFETY: this thread alone claimed the slot. The thread that had it before let go of the state in `detach`, or
+    // doesn't exist in this process (a fork).
     let t = unsafe { &mut *t };
     let shared = t.shared();
     shared.trailer_below.store(super::blocks::short_way_below(), Relaxed);
@@ -275,8 +275,8 @@ pub unsafe fn reset_books(books: Books<'_>) {
         if t.is_null() {
             continue;
         }
-        // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state or index now. The
-        // index has as many entries as its mask says.
+        // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state or index
+        // now. The index has as many entries as its mask says.
         unsafe {
             // The bound is kept, because the thread has a copy of it.
             let span = (*t).room_span;
@@ -308,16 +308,16 @@ impl ThreadState {
     /// The part that other code may access meanwhile.
     #[inline(always)]
     pub fn shared(&self) -> &'static Shared {
-        // SAFETY: every ThreadState was made by `new_state`, which exposed its block's address. The reference isn't derived
-        // from `self`'s.
+        // SAFETY: every ThreadState was made by `new_state`, which exposed its block's address. The reference isn't
+        // derived from `self`'s.
         unsafe { shared_of(self as *const Self as usize) }
     }
 
     /// The books, and the state again. `None`: no books exist, after a detach or in a fork child without a segment yet.
     #[inline(always)]
     pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
-        // SAFETY: hooks reach the state through `Taken`, so `current` is 0 as long as `self` is borrowed, and the token has
-        // that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call this.
+        // SAFETY: hooks reach the state through `Taken`, so `current` is 0 as long as `self` is borrowed, and the token
+        // has that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call this.
         Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
     }
 
@@ -361,7 +361,8 @@ impl ThreadState {
         }
     }
 
-    /// The memo to put in force after a change of the code map. True: it isn't this thread's own, because the self-check is on.
+    /// The memo to put in force after a change of the code map. True: it isn't this thread's own, because the
+    /// self-check is on.
     pub fn usual_memo(&self) -> (*mut Memo, bool) {
         match slots::checking() {
             None => (self.own_memo, false),
@@ -388,8 +389,8 @@ impl ThreadState {
         mode
     }
 
-    /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::leave`] passes it on, unless this
-    /// thread is to `keep` it. `None`: no memory.
+    /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::leave`] passes it on,
+    /// unless this thread is to `keep` it. `None`: no memory.
     pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
         if self.scratch.is_null() {
             // The one that this thread left last, for its cache; else any.
@@ -404,8 +405,8 @@ impl ThreadState {
                 Some(p) => p as *mut Scratch,
                 None => os::private(size_of::<Scratch>())? as *mut Scratch,
             };
-            // SAFETY: zeroed memory is an empty work space. The thread that takes one out of PASSED_ON owns it, and the thread
-            // that put it there no longer uses it.
+            // SAFETY: zeroed memory is an empty work space. The thread that takes one out of PASSED_ON owns it, and the
+            // thread that put it there no longer uses it.
             unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
             self.keeps_scratch = false;
         }
@@ -428,15 +429,16 @@ impl ThreadState {
         }
     }
 
-    /// Space for a tail of the memo. `None`: no space is left, and all tails were given up; the caller must clear all entries
-    /// that name one.
+    /// Space for a tail of the memo. `None`: no space is left, and all tails were given up; the caller must clear all
+    /// entries that name one.
     pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
         let most = ((self.memo_mask + 1) * TAIL_BYTES).max(LEAST_TAILS);
         if self.tails_bytes < most {
             let larger = os::private(most)?;
             let (smaller, bytes) = (core::mem::replace(&mut self.tails, larger), self.tails_touched);
             if !smaller.is_null() {
-                // SAFETY: space of this thread's. The memo has grown since, and a grown memo begins empty: no entry names it.
+                // SAFETY: space of this thread's. The memo has grown since, and a grown memo begins empty: no entry
+                // names it.
                 unsafe { os::empty(smaller, bytes) };
                 segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
             }
@@ -466,8 +468,8 @@ impl ThreadState {
         self.tails_used = 0;
     }
 
-    /// Enlarges the memo if its rate of misses is high, however many misses it has had: a thread with many callers needs the
-    /// memory, an idle thread doesn't.
+    /// Enlarges the memo if its rate of misses is high, however many misses it has had: a thread with many callers
+    /// needs the memory, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
         let misses = core::mem::take(&mut self.misses) as u64;
         let entries = (self.memo_mask + 1) * 4;
@@ -510,7 +512,8 @@ impl ThreadState {
         let new = p as *mut IndexEntry;
         let mask = old * 2 - 1;
         for i in 0..old {
-            // SAFETY: both tables have the sizes their masks say; nobody else has the new one yet; the old one as above.
+            // SAFETY: both tables have the sizes their masks say; nobody else has the new one yet; the old one as
+            // above.
             unsafe {
                 let e = *self.index.add(i);
                 if e.row != 0 {

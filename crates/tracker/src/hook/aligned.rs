@@ -1,5 +1,6 @@
 //! The aligned forms. None requests more bytes than the program did: pvalloc would round one page up to two, and an
-//! alignment of a page would cost a page. The key lies in the slack of the allocator's rounding, or else in the side table.
+//! alignment of a page would cost a page. The key lies in the slack of the allocator's rounding, or else in the side
+//! table.
 
 use super::malloc::slow::{book_fresh, real_call};
 use crate::hook::resolve::resolve;

@@ -1,5 +1,5 @@
-//! fork(), by handlers that libc calls. They run around every fork() of libc, also inside daemon and forkpty. They don't run
-//! around vfork, posix_spawn and system, whose children only exec.
+//! fork(), by handlers that libc calls. They run around every fork() of libc, also inside daemon and forkpty. They
+//! don't run around vfork, posix_spawn and system, whose children only exec.
 //!
 //! ```text
 //! parent   prepare: the map locked, what is in use copied │ fork() │ unlocked, the copy given back
@@ -7,21 +7,22 @@
 //!                                                                    file made from the copy, which is given back
 //! ```
 //!
-//! A child that execs or ends before it allocates, frees or maps anything costs no file. Any other child gets a copy of all
-//! that was in use. Its rows keep their numbers, since the keys in its blocks name them, so its sums begin as its parent's.
-//! [`crate::account::inherited`] says what the parent's other threads mean for the copy. In a process that was attached to,
-//! handlers of other libraries run between ours and fork(): what they allocate and free there isn't in the child's books.
+//! A child that execs or ends before it allocates, frees or maps anything costs no file. Any other child gets a copy of
+//! all that was in use. Its rows keep their numbers, since the keys in its blocks name them, so its sums begin as its
+//! parent's. [`crate::account::inherited`] says what the parent's other threads mean for the copy. In a process that
+//! was attached to, handlers of other libraries run between ours and fork(): what they allocate and free there isn't in
+//! the child's books.
 //!
-//! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook continues
-//! in the child with the child's own books. In that case they are made at once.
+//! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook
+//! continues in the child with the child's own books. In that case they are made at once.
 //!
-//! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that make it
-//! before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on files
-//! ([`super::limits`]). One case remains: a child enters seccomp's strict mode without libc, and allocates for the first time
-//! afterwards. The kernel then kills it for our openat(2), as it does if a table must grow.
+//! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that
+//! make it before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on
+//! files ([`super::limits`]). One case remains: a child enters seccomp's strict mode without libc, and allocates for
+//! the first time afterwards. The kernel then kills it for our openat(2), as it does if a table must grow.
 //!
-//! A child books nothing if it has no copy (no memory, or the parent can't reach the directory), or if it can't make a file.
-//! The parent counts it; or the child counts itself in the parent's file, if it can open that.
+//! A child books nothing if it has no copy (no memory, or the parent can't reach the directory), or if it can't make a
+//! file. The parent counts it; or the child counts itself in the parent's file, if it can open that.
 
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
@@ -63,9 +64,9 @@ extern "C" fn prepare_child() {
         return;
     };
     parent.count(Counter::forks, 1);
-    // After an attach, our handler runs before the allocator's, which was registered first. glibc's malloc needs none. Another
-    // allocator may map memory under its own lock: it would wait for the map's lock, and the fork for the allocator's. So the
-    // map isn't locked, and the child's copy of it is as after a kill: valid.
+    // After an attach, our handler runs before the allocator's, which was registered first. glibc's malloc needs none.
+    // Another allocator may map memory under its own lock: it would wait for the map's lock, and the fork for the
+    // allocator's. So the map isn't locked, and the child's copy of it is as after a kill: valid.
     if !phase::is_late() || blocks::allocator() == Allocator::Glibc as u32 {
         books::lock_for_fork(parent);
     }
@@ -98,8 +99,8 @@ extern "C" fn after_in_child() {
     become_child();
 }
 
-/// What the child does at once. If a handler of another library or a signal handler books before our handler runs, [`begin`]
-/// calls this.
+/// What the child does at once. If a handler of another library or a signal handler books before our handler runs,
+/// [`begin`] calls this.
 fn become_child() {
     let (parent, inherited) = (tls_get::<PARENT>(), tls_get::<PREPARED>());
     tls_set::<PREPARED>(0);
@@ -119,7 +120,8 @@ fn become_child() {
     let mut inherited = unsafe { Inherited::at(inherited) };
     // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
     inherited.follow(unsafe { Segment::at(parent) }, slot());
-    // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's end.
+    // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's
+    // end.
     // SAFETY: as above.
     if !unsafe { windows::replace_with_zeros(Segment::at(parent)) } {
         books::leave_after_fork();

@@ -1,7 +1,7 @@
-//! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) the tracker unmaps its unused
-//! memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much memory as
-//! without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on files
-//! (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a segment makes its segment.
+//! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) the tracker unmaps its
+//! unused memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much
+//! memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on
+//! files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a segment makes its segment.
 
 use super::loader::{Next, real};
 use super::seccomp::is_child_of_vfork;
@@ -52,14 +52,15 @@ fn limited(given: usize) {
     if given == 0 || !os::readable(given) || is_child_of_vfork() {
         return;
     }
-    // In a fork child without a segment, other memory lies where its parent's segment was: it makes its own segment first.
+    // In a fork child without a segment, other memory lies where its parent's segment was: it makes its own segment
+    // first.
     let _ = Segment::current();
     // SAFETY: eight bytes are readable.
     limit_address_space(unsafe { (given as *const u64).read_unaligned() });
 }
 
-/// The program sets a limit on its address space: the tracker unmaps memory that it doesn't use, and from now on maps no more
-/// than it uses.
+/// The program sets a limit on its address space: the tracker unmaps memory that it doesn't use, and from now on maps
+/// no more than it uses.
 #[cold]
 fn limit_address_space(limit: u64) {
     if !os::note_limit(limit) {

@@ -1,9 +1,9 @@
 //! dlopen, dlmopen and dlclose begin a new generation of the code map. dlsym and dlvsym return the hooks.
 //!
-//! All are tail jumps, since the loader looks at its caller's address to find the namespace, the run path, or the object that
-//! RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a path (which needs no
-//! run path), and then patches the new objects before the program calls them. Objects that are loaded another way are patched at
-//! the next of these calls.
+//! All are tail jumps, since the loader looks at its caller's address to find the namespace, the run path, or the
+//! object that RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a
+//! path (which needs no run path), and then patches the new objects before the program calls them. Objects that are
+//! loaded another way are patched at the next of these calls.
 
 use crate::hook::resolve::resolve;
 use crate::patch;
@@ -81,8 +81,8 @@ pub extern "C" fn before_dlmopen() -> Next {
     Next::jump(real(Call::dlmopen))
 }
 
-/// dlclose(3). Until the object is unmapped, threads may remember stacks that go through it. The next dlopen makes these void,
-/// and without a dlopen no other code can take the object's place.
+/// dlclose(3). Until the object is unmapped, threads may remember stacks that go through it. The next dlopen makes
+/// these void, and without a dlopen no other code can take the object's place.
 pub extern "C" fn before_dlclose() -> Next {
     next_generation();
     Next::jump(real(Call::dlclose))
@@ -112,9 +112,9 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
     }
 }
 
-/// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't be called
-/// for it, since it would count from this object. So a wrapper that asks for the function behind itself gets the one that it
-/// would get without the tracker, or the hook of that one.
+/// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't
+/// be called for it, since it would count from this object. So a wrapper that asks for the function behind itself gets
+/// the one that it would get without the tracker, or the hook of that one.
 fn behind(ra: usize, name: &CStr) -> usize {
     let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
     elf::objects_checked(os::readable).skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)).unwrap_or(0)

@@ -5,8 +5,9 @@
 //! | mmap where the kernel chooses | real call, then booked under the lock: nobody else knows the range yet |
 //! | mmap MAP_FIXED, mprotect, mremap, munmap, brk, shmat, shmdt | lock, real call, booked if it succeeded, unlock |
 //!
-//! So a range that munmap gave back and another thread's mmap got at once is booked in the order in which the kernel did
-//! it. A call that failed is never booked. Who has the lock, and what others do meanwhile: [`crate::account::mapping::books`].
+//! So a range that munmap gave back and another thread's mmap got at once is booked in the order in which the kernel
+//! did it. A call that failed is never booked. Who has the lock, and what others do meanwhile:
+//! [`crate::account::mapping::books`].
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
@@ -81,14 +82,16 @@ unsafe fn who_at_once(sp: usize, fp: usize) -> Option<(Segment, memo::Site)> {
     unsafe { memo::mapping_at_once(&state, sp, fp) }.map(|site| (segment, site))
 }
 
-/// Notes that the call with this stack pointer at its entry made a mapping executable. `offset` is that in the mapped file.
+/// Notes that the call with this stack pointer at its entry made a mapping executable. `offset` is that in the mapped
+/// file.
 #[cold]
 #[inline(never)]
 fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
     generated_code::note(start, bytes);
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { return_address(sp) };
-    // The look-up may add the caller's module to the books, so it isn't made on top of a hook that a signal handler interrupted.
+    // The look-up may add the caller's module to the books, so it isn't made on top of a hook that a signal handler
+    // interrupted.
     if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
         generated_code::mapped_file(inside.segment(), ra, start, bytes, offset as u64);
     }
@@ -382,7 +385,8 @@ pub unsafe extern "C" fn pkey_mprotect(
         resolve();
     }
     if libc::real(libc::Call::pkey_mprotect) == 0 {
-        // This libc lacks the function (glibc has it from 2.27 on, musl doesn't): fail as a kernel without the call does.
+        // This libc lacks the function (glibc has it from 2.27 on, musl doesn't): fail as a kernel without the call
+        // does.
         libc::set_errno(errno::ENOSYS);
         return -1;
     }
@@ -561,7 +565,8 @@ pub unsafe extern "C" fn shmat(
     }
 }
 
-/// Where shared memory is attached, and how many bytes: the map doesn't tell, because it joins equal neighbours into one entry.
+/// Where shared memory is attached, and how many bytes: the map doesn't tell, because it joins equal neighbours into
+/// one entry.
 static ATTACHED: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
 
 fn attached(at: usize, bytes: usize) {

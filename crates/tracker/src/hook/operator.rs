@@ -1,8 +1,8 @@
 //! operator new and delete of C++.
 //!
-//! libstdc++'s operators call malloc and free, whose hooks book the block. An allocator that is linked or preloaded as a whole
-//! brings operators of its own that don't call these; then the block is booked here. The assembly of the entry calls what may
-//! throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
+//! libstdc++'s operators call malloc and free, whose hooks book the block. An allocator that is linked or preloaded as
+//! a whole brings operators of its own that don't call these; then the block is booked here. The assembly of the entry
+//! calls what may throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
 
 use super::malloc::slow::{book_fresh, book_release};
 use crate::account::keys::is_booked;
@@ -36,7 +36,8 @@ pub extern "C" fn next(i: usize) -> Next {
 /// # Safety
 /// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
-    // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked the block.
+    // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked
+    // the block.
     unsafe {
         if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !is_booked(p) {
             book_fresh(p, n, sp, fp);

@@ -28,16 +28,16 @@ pub fn resolve() {
         libc::set_allocator(o);
     }
     image::init();
-    // Before the allocator registers its handlers: `prepare` handlers run in reverse order (pthread_atfork(3)), so ours takes
-    // the map's lock when the allocator's locks are held already. In the other order, a thread that maps memory under an
-    // allocator's lock and the thread that forks would wait for each other.
+    // Before the allocator registers its handlers: `prepare` handlers run in reverse order (pthread_atfork(3)), so ours
+    // takes the map's lock when the allocator's locks are held already. In the other order, a thread that maps memory
+    // under an allocator's lock and the thread that forks would wait for each other.
     super::fork::init();
     phase::leave_new();
 }
 
-/// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of each size
-/// would make half a MiB resident. Not called in the first call of a hook, which may come from inside the allocator.
-/// mimalloc also allocates one small block, which shows whether it pads.
+/// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of
+/// each size would make half a MiB resident. Not called in the first call of a hook, which may come from inside the
+/// allocator. mimalloc also allocates one small block, which shows whether it pads.
 ///
 /// # Safety
 /// [`resolve`] was called, and the caller isn't inside the allocator, whose locks the function may take.
@@ -50,8 +50,9 @@ pub unsafe fn learn_sizes() {
     }
 }
 
-/// Whether every small block of this mimalloc has the size that `mi_good_size` reports. Not in builds with padding (debug,
-/// secure). From 1.8.8 and 2.1.8 on, a build may put some blocks against a guard page (MI_GUARDED), which no function reports.
+/// Whether every small block of this mimalloc has the size that `mi_good_size` reports. Not in builds with padding
+/// (debug, secure). From 1.8.8 and 2.1.8 on, a build may put some blocks against a guard page (MI_GUARDED), which no
+/// function reports.
 ///
 /// # Safety
 /// As [`learn_sizes`].

@@ -1,7 +1,7 @@
-//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns: after such a call the process may have no access to the
-//! directory of the segments. A fork child usually makes its segment at its first block. If it calls one of these first, it
-//! makes the segment before the call. A process that has a segment keeps it. If its later children can't make theirs, they
-//! are counted as untracked. A program that makes the system call itself (without libc) isn't seen.
+//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns: after such a call the process may have no access to
+//! the directory of the segments. A fork child usually makes its segment at its first block. If it calls one of these
+//! first, it makes the segment before the call. A process that has a segment keeps it. If its later children can't make
+//! theirs, they are counted as untracked. A program that makes the system call itself (without libc) isn't seen.
 //!
 //! Calls that change groups aren't hooked: only its owner may enter a directory of segments.
 

@@ -1,14 +1,14 @@
-//! prctl, and seccomp(2) by syscall, for `PR_SET_SECCOMP` with a mode or a filter. In strict mode the kernel kills a thread
-//! for every system call except read, write, exit and sigreturn. From then on the tracker makes no system call in this thread;
-//! an entry that needs one (because a table must grow) is counted as lost. A filter is copied and evaluated before each system
-//! call of the tracker; a call that the filter would refuse isn't made. If no table could grow under the filter, the tracker
-//! reserves memory before the filter is in force. `PR_SET_NO_NEW_PRIVS` announces a filter, so a fork child without a segment
-//! makes its segment then.
+//! prctl, and seccomp(2) by syscall, for `PR_SET_SECCOMP` with a mode or a filter. In strict mode the kernel kills a
+//! thread for every system call except read, write, exit and sigreturn. From then on the tracker makes no system call
+//! in this thread; an entry that needs one (because a table must grow) is counted as lost. A filter is copied and
+//! evaluated before each system call of the tracker; a call that the filter would refuse isn't made. If no table could
+//! grow under the filter, the tracker reserves memory before the filter is in force. `PR_SET_NO_NEW_PRIVS` announces a
+//! filter, so a fork child without a segment makes its segment then.
 //!
-//! The hook jumps to the real function, so it can't act on the result: it marks the thread before the call. It doesn't mark
-//! the thread if the kernel would refuse strict mode: there may be no seccomp, and a thread under a filter can't change to
-//! strict mode (seccomp(2), EINVAL). A filter that the kernel then refuses is evaluated all the same. A program that makes the
-//! system call itself (without libc) isn't seen.
+//! The hook jumps to the real function, so it can't act on the result: it marks the thread before the call. It doesn't
+//! mark the thread if the kernel would refuse strict mode: there may be no seccomp, and a thread under a filter can't
+//! change to strict mode (seccomp(2), EINVAL). A filter that the kernel then refuses is evaluated all the same. A
+//! program that makes the system call itself (without libc) isn't seen.
 
 use super::loader::{Next, real};
 use crate::account::mapping::books;
@@ -71,8 +71,8 @@ fn filtered(given: usize) {
     filter.add();
 }
 
-/// Whether this is a child of vfork. It has the parent's memory, but its filter doesn't apply to the parent. What it allocates
-/// before its exec grows no table.
+/// Whether this is a child of vfork. It has the parent's memory, but its filter doesn't apply to the parent. What it
+/// allocates before its exec grows no table.
 pub(super) fn is_child_of_vfork() -> bool {
     let pid = os::getpid();
     pid != 0 && super::fork::process_id().is_some_and(|own| own != pid)

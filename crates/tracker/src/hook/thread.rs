@@ -1,9 +1,9 @@
 //! pthread_create, and the end of a thread.
 //!
-//! The new thread starts in a trampoline that gets its slot and then jumps to the program's routine, so that no frame of
-//! ours is on its stack. Its end is noticed by the destructor of a thread-specific key, in the last of the rounds that
-//! POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later (libc's
-//! own clean-up) is booked in shared rows.
+//! The new thread starts in a trampoline that gets its slot and then jumps to the program's routine, so that no frame
+//! of ours is on its stack. Its end is noticed by the destructor of a thread-specific key, in the last of the rounds
+//! that POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later
+//! (libc's own clean-up) is booked in shared rows.
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
@@ -67,7 +67,8 @@ fn take() -> Option<(u64, *mut Start)> {
             }
             return Some((i as u64, record(i as u64)));
         }
-        // SAFETY: records below MADE are reserved memory; `next` is atomic, a stale value fails the exchange by its tag.
+        // SAFETY: records below MADE are reserved memory; `next` is atomic, a stale value fails the exchange by its
+        // tag.
         let next = unsafe { (*record(top)).next.load(Acquire) };
         let tag = (head >> 32).wrapping_add(1) << 32;
         if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {

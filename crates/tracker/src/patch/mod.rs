@@ -159,7 +159,8 @@ fn object(o: &elf::Loaded, replacement: Replacement, done: &mut PatchResult) {
         // The kernel says whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
-            // SAFETY: the object's RELRO pages. They are read-only, so the loader is done with them; its lock keeps them where they are.
+            // SAFETY: the object's RELRO pages. They are read-only, so the loader is done with them; its lock keeps
+            // them where they are.
             let Some(g) = guarded.filter(|g| unsafe { os::protect(g.start, g.end - g.start, true) }) else {
                 done.left += 1;
                 continue;

@@ -30,8 +30,8 @@ impl Image {
         self.dynamic.extend(value.to_ne_bytes());
     }
 
-    /// `symbols`: name and section; `rela` and `plt`: offset, symbol, kind, addend. Pointers as glibc leaves them (relocated)
-    /// or as they are in the file.
+    /// `symbols`: name and section; `rela` and `plt`: offset, symbol, kind, addend. Pointers as glibc leaves them
+    /// (relocated) or as they are in the file.
     fn with(symbols: &[(&str, u16)], rela: &[Rela], plt: &[Rela], relocated: bool) -> Image {
         let mut image = Image::new();
         let bias = if relocated { BIAS } else { 0 };

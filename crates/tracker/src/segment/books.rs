@@ -1,5 +1,6 @@
 //! Who may write the rows. A row is written by its own thread with plain adds, and a shared row by every thread with
-//! locked ones. A write by the wrong thread makes sums wrong, so nobody gets a row without a token that shows the right.
+//! locked ones. A write by the wrong thread makes sums wrong, so nobody gets a row without a token that shows the
+//! right.
 //!
 //! | token | shows that | from |
 //! | --- | --- | --- |
@@ -41,8 +42,8 @@ pub struct Books<'a> {
 
 impl Books<'_> {
     /// # Safety
-    /// As long as the token is used, no hook takes the calling thread's state: it is taken already, by this frame or by one that a
-    /// signal handler interrupted; the thread has none; or no segment is published.
+    /// As long as the token is used, no hook takes the calling thread's state: it is taken already, by this frame or by
+    /// one that a signal handler interrupted; the thread has none; or no segment is published.
     #[inline(always)]
     pub unsafe fn of(segment: Segment) -> Self {
         Books { segment, held: PhantomData, thread: PhantomData }
@@ -98,7 +99,8 @@ pub struct OwnRow {
 }
 
 impl OwnRow {
-    /// The row with this number, if it is of the calling thread's slot. A thread without one has the mark of rows that aren't in use.
+    /// The row with this number, if it is of the calling thread's slot. A thread without one has the mark of rows that
+    /// aren't in use.
     #[inline(always)]
     pub fn of(segment: Segment, i: u32, own: SlotMark) -> Option<OwnRow> {
         let row = segment.row(i);

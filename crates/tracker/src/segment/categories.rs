@@ -71,8 +71,8 @@ fn find_or_make(segment: Segment, name: &[u8], kind: CategoryKind) -> Option<u16
     }
 }
 
-/// The category with this name, registered if it is new. 'other' when there is no space. Two threads with the same new name
-/// don't make two of it, and nobody waits: an entry that is found is complete, as with callers.
+/// The category with this name, registered if it is new. 'other' when there is no space. Two threads with the same new
+/// name don't make two of it, and nobody waits: an entry that is found is complete, as with callers.
 pub fn register(segment: Segment, name: &[u8], kind: CategoryKind) -> u16 {
     let name = &name[..name.len().min(NAME_BYTES - 1)];
     find_or_make(segment, name, kind).unwrap_or_else(|| {

@@ -1,14 +1,14 @@
-//! A hash index: from a hash to the number of an entry in a section of the segment. Private to the process, append-only,
-//! lock-free.
+//! A hash index: from a hash to the number of an entry in a section of the segment. Private to the process,
+//! append-only, lock-free.
 //!
 //! ```text
 //! level 0 │ level 1 │ …      each level is an open-addressed table, probed one after the other
 //! cell    │ tag, bits of the hash │ number │      32 bits; 0 = free
 //! ```
 //!
-//! A hash touches a table all over, so a table that is large from the start is soon resident as a whole: 10,000 entries of
-//! 4 bytes touch each page of 8 MiB. A level takes new entries until three quarters of it and of those before it are in use;
-//! a program with few entries touches the small levels only. Large levels are reserved when they are needed, or
+//! A hash touches a table all over, so a table that is large from the start is soon resident as a whole: 10,000 entries
+//! of 4 bytes touch each page of 8 MiB. A level takes new entries until three quarters of it and of those before it are
+//! in use; a program with few entries touches the small levels only. Large levels are reserved when they are needed, or
 //! before the program forbids system calls. The tag spares a look at most entries with another hash.
 
 use crate::sys::os;
@@ -84,8 +84,8 @@ impl Index {
         Some(self.levels_at[i].compare_exchange(0, p, AcqRel, Acquire).err().unwrap_or(p))
     }
 
-    /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or `None`
-    /// without an index. `used`: entries of the section so far.
+    /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
+    /// `None` without an index. `used`: entries of the section so far.
     pub fn find(&self, hash: u64, used: usize, mut is: impl FnMut(u32) -> bool) -> Result<u32, Option<Free>> {
         let tag = ((hash >> 40) as u32) << self.number_bits;
         let mut limit = 0;

@@ -1,8 +1,8 @@
 //! The mapped segment as the writer sees it: where the records lie, and growth.
 //!
 //! `BASE` lies in a page of its own that the kernel hands zeroed to every child of fork, whatever call made it
-//! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its own
-//! when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
+//! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its
+//! own when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
@@ -82,15 +82,15 @@ const GROWTH: usize = 4 << 10;
 static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
     [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
 
-/// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since they
-/// consist of atomics. That a row has one writer is the books' rule, not memory's: breaking it makes sums wrong, so a row is reached
-/// through a token of [`books`] only.
+/// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since
+/// they consist of atomics. That a row has one writer is the books' rule, not memory's: breaking it makes sums wrong,
+/// so a row is reached through a token of [`books`] only.
 #[derive(Clone, Copy)]
 pub struct Segment(usize);
 
 impl Segment {
-    /// The segment of this process, made now in a child of fork() that has none yet; `None` before boot, in a child of a raw
-    /// clone, or when none could be made.
+    /// The segment of this process, made now in a child of fork() that has none yet; `None` before boot, in a child of
+    /// a raw clone, or when none could be made.
     #[inline(always)]
     pub fn current() -> Option<Segment> {
         let base = WIPED.base.load(Relaxed);
@@ -136,8 +136,8 @@ impl Segment {
     /// A segment over a fresh mapping of at least [`plimsoll_segment::FILE_BYTES`].
     ///
     /// # Safety
-    /// `base` is such a mapping, writable and aligned to a page. It isn't unmapped while a copy of this, or a reference from it,
-    /// is used.
+    /// `base` is such a mapping, writable and aligned to a page. It isn't unmapped while a copy of this, or a reference
+    /// from it, is used.
     pub unsafe fn at(base: usize) -> Segment {
         Segment(base)
     }
@@ -190,7 +190,8 @@ impl Segment {
         unsafe { &*(self.0 as *const Header) }
     }
 
-    /// A row, for the tokens of [`books`] only. Every number names one: a damaged key names a wrong one, but inside the segment.
+    /// A row, for the tokens of [`books`] only. Every number names one: a damaged key names a wrong one, but inside the
+    /// segment.
     #[inline(always)]
     fn row(self, i: u32) -> &'static Row {
         let at = i as usize * Row::BYTES;
@@ -327,7 +328,8 @@ impl Segment {
             self.count(Counter::grow_failures, 1);
             return false;
         };
-        // A quarter at a time: small programs pay little, and large books grow seldom. If that much is refused, one page may be granted.
+        // A quarter at a time: small programs pay little, and large books grow seldom. If that much is refused, one
+        // page may be granted.
         let steps = [(bytes + have / 4).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
         let make = |upto: usize| {
             growing.widen(self, s, upto, upto) && os::make_writable(self.0 + s.offset() + have, upto - have)
@@ -342,8 +344,8 @@ impl Segment {
         true
     }
 
-    /// Grows each section ahead of need, for a program that is about to forbid the calls: by as much again as is in use, and by at
-    /// least 64 KiB. Java's sections don't grow in a process without Java.
+    /// Grows each section ahead of need, for a program that is about to forbid the calls: by as much again as is in
+    /// use, and by at least 64 KiB. Java's sections don't grow in a process without Java.
     pub fn grow_ahead(self) {
         const LEAST: usize = 64 << 10;
         for s in plimsoll_segment::ALL_SECTIONS {
@@ -374,8 +376,8 @@ impl Segment {
 
     /// What is mapped of a section as words, the last of which may reach into what lies behind it on its page.
     pub fn words(self, s: Section) -> &'static [AtomicU64] {
-        // SAFETY: as in `record`; sections begin on pages and have whole ones. Of records with halves of a word: see the header in
-        // `inherited::fill`.
+        // SAFETY: as in `record`; sections begin on pages and have whole ones. Of records with halves of a word: see
+        // the header in `inherited::fill`.
         unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, windows::mapped(s) / 8) }
     }
 

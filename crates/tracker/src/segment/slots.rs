@@ -189,7 +189,8 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
     }
 }
 
-/// Sets the bound of the fast path for every thread. With 0 all take the slow path, where they find that nothing is booked.
+/// Sets the bound of the fast path for every thread. With 0 all take the slow path, where they find that nothing is
+/// booked.
 pub fn set_trailer_bound(segment: Segment, below: usize) {
     for t in states(segment) {
         t.trailer_below.store(below, Relaxed);

@@ -1,8 +1,8 @@
 //! How much of each section of the segment is mapped.
 //!
-//! Where address space has no limit (RLIMIT_AS), all of the file is mapped, and its pages come as they are needed. Under a limit a
-//! mapping counts whole, touched or not, and so does a reservation. There each section is mapped as a window, which
-//! begins small and grows in place:
+//! Where address space has no limit (RLIMIT_AS), all of the file is mapped, and its pages come as they are needed.
+//! Under a limit a mapping counts whole, touched or not, and so does a reservation. There each section is mapped as a
+//! window, which begins small and grows in place:
 //!
 //! ```text
 //! base      + Section::offset() …                                         base + FILE_BYTES
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The base lies far from where the kernel puts mappings of its own choice, so nobody takes the gaps, and a record
-//! has one address in both forms. Nothing may be read beyond a window: code that has a record's number calls [`mapped`] first.
+//! has one address in both forms. Nothing may be read beyond a window: code that has a record's number calls [`mapped`]
+//! first.
 
 use super::Segment;
 use crate::sys::os::{self, Fd};
@@ -56,8 +57,8 @@ pub static MAPPED: [AtomicUsize; SECTIONS] = {
     all
 };
 
-/// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. What is mapped is
-/// always one of the two, so a fork child can find out which.
+/// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. What is
+/// mapped is always one of the two, so a fork child can find out which.
 static CHANGING: [AtomicUsize; SECTIONS] = {
     let mut all = [const { AtomicUsize::new(0) }; SECTIONS];
     let mut i = 0;
@@ -68,15 +69,16 @@ static CHANGING: [AtomicUsize; SECTIONS] = {
     all
 };
 
-/// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller. The bits of [`FORKED_MASK`] count the forks at which
-/// there was such a thread.
+/// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller. The bits of [`FORKED_MASK`] count the
+/// forks at which there was such a thread.
 static GATE: AtomicU32 = AtomicU32::new(0);
 const CUTTING: u32 = 1 << 31;
 const FORKED: u32 = 1 << 22;
 const FORKED_MASK: u32 = CUTTING - FORKED;
 /// A thread makes a window larger.
 static WIDENING: AtomicU32 = AtomicU32::new(0);
-/// Turns of a loop that waits for either. A thread that waits in vain gives up: a signal handler may be waiting for its own thread.
+/// Turns of a loop that waits for either. A thread that waits in vain gives up: a signal handler may be waiting for its
+/// own thread.
 const TURNS: usize = 1 << 16;
 
 /// Bytes of a section, in whole pages.
@@ -126,8 +128,8 @@ fn map_windows(fd: Fd, base: usize) -> Option<Segment> {
     None
 }
 
-/// Maps another file in the place of this process's segment, or of what [`blank`] has put there. Of each section at least
-/// `written` bytes. False: the kernel refuses; some of it may be mapped.
+/// Maps another file in the place of this process's segment, or of what [`blank`] has put there. Of each section at
+/// least `written` bytes. False: the kernel refuses; some of it may be mapped.
 ///
 /// # Safety
 /// Nobody needs what is there.
@@ -160,14 +162,16 @@ fn adopt(windows: &Windows) {
     }
 }
 
-/// In a child of fork, before it uses a window: threads that grew or cut a section are not here, so [`MAPPED`] may be shorter than
-/// what the kernel has copied. The kernel write-protects one page after the other, and a thread that stores to a protected page waits for
-/// the end of fork(). So the child has all of a thread's stores up to one of them: if a mapping has changed, [`CHANGING`] has its length.
+/// In a child of fork, before it uses a window: threads that grew or cut a section are not here, so [`MAPPED`] may be
+/// shorter than what the kernel has copied. The kernel write-protects one page after the other, and a thread that
+/// stores to a protected page waits for the end of fork(). So the child has all of a thread's stores up to one of them:
+/// if a mapping has changed, [`CHANGING`] has its length.
 pub fn reset_after_fork(segment: Segment) {
     // A store would copy the page.
     let gate = GATE.load(Relaxed);
     if gate & !FORKED_MASK != 0 {
-        // A signal handler may have forked inside `grow`, which continues here: its proof is void, and its drop changes nothing.
+        // A signal handler may have forked inside `grow`, which continues here: its proof is void, and its drop changes
+        // nothing.
         GATE.store(gate.wrapping_add(FORKED) & FORKED_MASK, Relaxed);
     }
     if WIDENING.load(Relaxed) != 0 {
@@ -253,7 +257,8 @@ impl Growing {
             CHANGING[s as usize].store(mapped(s), Release);
         }
         WIDENING.store(0, Release);
-        // Not only by this call: a signal handler may have forked inside it, and then the child's window is longer than `have`.
+        // Not only by this call: a signal handler may have forked inside it, and then the child's window is longer than
+        // `have`.
         least <= mapped(s)
     }
 }
@@ -280,8 +285,9 @@ pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
         let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
         if keep < have {
             MAPPED[*s as usize].store(keep, Relaxed);
-            // SAFETY: not populated, so no record lies there. Code with an index from outside calls `mapped` first. Code that
-            // called it before the store above and reads after this call would fault: only a damaged key of a block leads there.
+            // SAFETY: not populated, so no record lies there. Code with an index from outside calls `mapped` first.
+            // Code that called it before the store above and reads after this call would fault: only a damaged key of a
+            // block leads there.
             unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
             CHANGING[*s as usize].store(keep, Release);
         }

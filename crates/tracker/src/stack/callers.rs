@@ -51,8 +51,8 @@ pub fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
     frames.iter().fold(seed, |h, &f| (h.rotate_left(23) ^ f).wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1 << 63
 }
 
-/// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none). A new one has the category
-/// that `category` gives its frames.
+/// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none). A new one has the
+/// category that `category` gives its frames.
 #[inline(always)]
 pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32, category: impl Fn(&[u64]) -> u16) -> u32 {
     let frames = &frames[..frames.len().min(FRAMES)];

@@ -8,14 +8,14 @@
 //!
 //! # When a frame pointer is believed
 //!
-//! Code without rules may keep frame pointers (V8's builtins, what V8 and most JITs make) or use the register for anything.
-//! So its frame pointer counts only if a frame record lies there, above the frame, whose return address lies in code: of
-//! an object, of HotSpot, or in memory that was made executable ([`generated_code`]). If only a guess led to code outside of
-//! objects, that code is a frame only if its own frame pointer leads on in the same way. So a chain that goes astray in data
-//! ends before the first false frame, with the mark of a cut.
+//! Code without rules may keep frame pointers (V8's builtins, what V8 and most JITs make) or use the register for
+//! anything. So its frame pointer counts only if a frame record lies there, above the frame, whose return address lies
+//! in code: of an object, of HotSpot, or in memory that was made executable ([`generated_code`]). If only a guess led
+//! to code outside of objects, that code is a frame only if its own frame pointer leads on in the same way. So a chain
+//! that goes astray in data ends before the first false frame, with the mark of a cut.
 //!
-//! JIT code that uses the register for other things shows one frame, the place that a call returns to, and then the cut. If it
-//! left an outer frame's pointer in the register, the callers of that frame follow, marked as guessed.
+//! JIT code that uses the register for other things shows one frame, the place that a call returns to, and then the
+//! cut. If it left an outer frame's pointer in the register, the callers of that frame follow, marked as guessed.
 //!
 //! Every word that a step reads is logged with its address, in the order of the walk, so that the memo can tell
 //! whether another walk from the same registers would come out the same (`account/memo`; walk.rs has the argument).
@@ -25,13 +25,13 @@
 //! # What is taken over from the last walk
 //!
 //! Stacks of one thread differ at their inner end. So the last walk is kept. When a new walk comes to a machine frame
-//! with the same registers (pc, stack pointer, where the frame pointer is), it takes over the rest, if every word that the last
-//! walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that the memo misses costs
-//! a step for each frame that differs, and a comparison for each of the others.
+//! with the same registers (pc, stack pointer, where the frame pointer is), it takes over the rest, if every word that
+//! the last walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that the
+//! memo misses costs a step for each frame that differs, and a comparison for each of the others.
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
-//! stack (a coroutine's, a signal's own) the kernel is asked page by page. Where a signal interrupted the thread's own stack,
-//! the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
+//! stack (a coroutine's, a signal's own) the kernel is asked page by page. Where a signal interrupted the thread's own
+//! stack, the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
 
 use super::arch::native as arch;
 use super::frames::{self, Frame};
@@ -79,8 +79,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Notes the thread that makes the next walk. If another thread made the last one, nothing is taken over from it, and the next
-    /// walk overwrites it, so that the pages of the other record stay untouched.
+    /// Notes the thread that makes the next walk. If another thread made the last one, nothing is taken over from it,
+    /// and the next walk overwrites it, so that the pages of the other record stay untouched.
     pub fn hand_to(&mut self, walker: u64) {
         if self.walker != walker {
             self.walker = walker;
@@ -141,8 +141,8 @@ struct Reached {
     words: u16,
 }
 
-/// Where the frame pointer of a frame is. It is read only when a step needs it: a callee-saved register that merely holds
-/// the caller's data must not count.
+/// Where the frame pointer of a frame is. It is read only when a step needs it: a callee-saved register that merely
+/// holds the caller's data must not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fp {
     /// In the register, still the one at entry.
@@ -226,7 +226,8 @@ impl<'a> Deep<'a> {
         self.now.depends_on_entry_fp
     }
 
-    /// The node of the innermost frame. `None`: there is no space for it. The next walk may take this one's frames over.
+    /// The node of the innermost frame. `None`: there is no space for it. The next walk may take this one's frames
+    /// over.
     pub fn node(&mut self) -> Option<u32> {
         let known = self.taken_from.min(self.now.frames_used);
         let parent = if known < self.now.frames_used { self.now.nodes[known] } else { 0 };
@@ -241,7 +242,8 @@ impl<'a> Deep<'a> {
         Some(node)
     }
 
-    /// Takes over the rest of the last walk, if that came to the same registers and the words that it read are unchanged.
+    /// Takes over the rest of the last walk, if that came to the same registers and the words that it read are
+    /// unchanged.
     fn take_over(&mut self, r: Registers, guessed: u8) -> bool {
         let last = self.last;
         while self.last_at < last.steps_used && last.steps[self.last_at].registers.sp < r.sp {
@@ -523,14 +525,15 @@ impl<'a> Deep<'a> {
         self.is_code(pc - 1, there.is_some()).then_some((next, Guess::Led(Some(there))))
     }
 
-    /// Whether `pc` is known to be code: of an object or of HotSpot, as the caller found (`known`), or in memory that a hook saw
-    /// made executable.
+    /// Whether `pc` is known to be code: of an object or of HotSpot, as the caller found (`known`), or in memory that a
+    /// hook saw made executable.
     fn is_code(&mut self, pc: u64, known: bool) -> bool {
         // Read before the query: memory that is added in between must not count as known.
         let so_far = Guard::no_more_code();
         let is = known || generated_code::holds(pc);
         if !is {
-            // If more memory is made executable, the walk may lead further. Without space for this guard the walk holds for now only.
+            // If more memory is made executable, the walk may lead further. Without space for this guard the walk holds
+            // for now only.
             match self.now.guards.get_mut(self.now.guards_used) {
                 Some(slot) => {
                     *slot = so_far;
@@ -650,9 +653,9 @@ impl<'a> Deep<'a> {
         Ok(Registers { pc, exact: false, sp: record + 16, fp: Fp::Saved(record) })
     }
 
-    /// Go calls C on its thread's stack; the goroutine's own stack lies elsewhere. runtime.asmcgocall (asm_amd64.s, the same in Go
-    /// 1.21 to 1.26) leaves two words on the thread's stack, where it called C, by which it finds the way back, and the goroutine's
-    /// frame pointer in the register:
+    /// Go calls C on its thread's stack; the goroutine's own stack lies elsewhere. runtime.asmcgocall (asm_amd64.s, the
+    /// same in Go 1.21 to 1.26) leaves two words on the thread's stack, where it called C, by which it finds the way
+    /// back, and the goroutine's frame pointer in the register:
     ///
     /// ```text
     /// sp      depth: high end of the goroutine's stack less its stack pointer
@@ -669,8 +672,8 @@ impl<'a> Deep<'a> {
         if !g.is_multiple_of(8) || g & 4095 > 4096 - 16 || !(4096..1 << 47).contains(&g) || !os::readable(g as usize) {
             return Err(Cut::NoRule);
         }
-        // SAFETY: two words of a page that the kernel has just found readable; a goroutine that waits for this very call keeps
-        // its g.
+        // SAFETY: two words of a page that the kernel has just found readable; a goroutine that waits for this very
+        // call keeps its g.
         let [low, high] = [0, 8].map(|at| unsafe { peek::<u64>(g + at) });
         let sp = high.wrapping_sub(depth);
         let fits = low < high && high - low <= LARGEST && low <= sp && sp <= fp && fp < high && high < 1 << 47;

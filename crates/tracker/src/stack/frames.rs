@@ -74,8 +74,8 @@ fn make(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
     Some(i)
 }
 
-/// The node of a stack's innermost frame, and of each frame in `nodes`: `frames` under the node `parent` (0 = none), which
-/// has this depth. `None`: the section is full, or there are no frames.
+/// The node of a stack's innermost frame, and of each frame in `nodes`: `frames` under the node `parent` (0 = none),
+/// which has this depth. `None`: the section is full, or there are no frames.
 pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], nodes: &mut [u32]) -> Option<u32> {
     if segment.used(Section::Frames) == 0 {
         // Two threads may do this at once: then one more node stays unused.
@@ -93,7 +93,8 @@ pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], node
     (parent != 0).then_some(parent)
 }
 
-/// Retires the nodes in this range, because other code has taken its place, and all nodes further in. They are no longer found.
+/// Retires the nodes in this range, because other code has taken its place, and all nodes further in. They are no
+/// longer found.
 pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
     for i in 1..segment.used(Section::Frames) as u32 {
         let node = segment.frame(i);

@@ -1,20 +1,22 @@
 //! Code that lies in no object: what JITs make, and copies of an object's code.
 //!
-//! In code without rules the frame pointer may be anything, so it is believed only if it leads into code. Objects say which
-//! part of them is code. Of other memory, the hooks of mmap, mprotect, pkey_mprotect and mremap note what was made executable,
-//! and an attach notes what it finds.
+//! In code without rules the frame pointer may be anything, so it is believed only if it leads into code. Objects say
+//! which part of them is code. Of other memory, the hooks of mmap, mprotect, pkey_mprotect and mremap note what was
+//! made executable, and an attach notes what it finds.
 //!
 //! ```text
 //! RANGES   (low, high) …     grow, never shrink: memory that was executable once
 //! COPIES   (low, high, distance to the object's own code)
 //! ```
-//! It is enough that memory was executable once: W^X JITs (V8 without protection keys, .NET, LuaJIT) take the right to execute
-//! away from pages that live frames return to, while they write there. So an address that was once believed stays believed as
-//! long as the process lives, and a remembered walk can only be too short: a new one might lead further. So a walk that ended at
-//! an address outside of known code has a [`Guard`](super::java::Guard) with the number of changes that it knew.
+//! It is enough that memory was executable once: W^X JITs (V8 without protection keys, .NET, LuaJIT) take the right to
+//! execute away from pages that live frames return to, while they write there. So an address that was once believed
+//! stays believed as long as the process lives, and a remembered walk can only be too short: a new one might lead
+//! further. So a walk that ended at an address outside of known code has a [`Guard`](super::java::Guard) with the
+//! number of changes that it knew.
 //!
 //! V8 maps the text of its builtins a second time, near the code that it makes (calls of 32 bits reach it). That is the
-//! same code at another place: frames in a copy are reported as frames of the object, so that its names and rules apply.
+//! same code at another place: frames in a copy are reported as frames of the object, so that its names and rules
+//! apply.
 
 use super::module;
 use crate::segment::Segment;
@@ -78,8 +80,8 @@ const MOST_COPIES: usize = 16;
 static COPIES: [[AtomicU64; 3]; MOST_COPIES] = [const { [const { AtomicU64::new(0) }; 3] }; MOST_COPIES];
 static COPIES_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Called when code that returns to `ra` has mapped a file executable: notes a copy if that is the text of the object that holds
-/// `ra`.
+/// Called when code that returns to `ra` has mapped a file executable: notes a copy if that is the text of the object
+/// that holds `ra`.
 pub fn mapped_file(segment: Segment, ra: u64, start: usize, bytes: usize, offset: u64) {
     let from = module::find(segment, (ra as usize).wrapping_sub(1))
         .and_then(|m| elf::text_at(m.start, m.bias, offset as usize, bytes));

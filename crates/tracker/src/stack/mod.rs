@@ -27,11 +27,11 @@ pub use read::{Image, Memory, Stack};
 pub use rule::Rule;
 pub use walk::{Entry, Read, Walk, WalkEnd, Walker};
 
-/// The rule for `pc`, from the `.eh_frame_hdr` at that address of the module that holds it; `tables` is the segment that
-/// holds this header and the `.eh_frame`.
+/// The rule for `pc`, from the `.eh_frame_hdr` at that address of the module that holds it; `tables` is the segment
+/// that holds this header and the `.eh_frame`.
 ///
-/// For a return address pass `ra - 1`: the call may be the last instruction of its function, and then the instruction at `ra`
-/// has another rule (DWARF 5, 6.4.4).
+/// For a return address pass `ra - 1`: the call may be the last instruction of its function, and then the instruction
+/// at `ra` has another rule (DWARF 5, 6.4.4).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn rule_for(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {

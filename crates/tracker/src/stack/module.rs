@@ -1,13 +1,13 @@
 //! Loaded objects by address: which object holds a pc, where its unwind table lies, which rules concern it.
 //!
-//! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot and again
-//! when a pc is unknown and dlopen was called since, each node after asking the kernel whether it is readable: nothing
-//! here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a constructor runs.
+//! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot and
+//! again when a pc is unknown and dlopen was called since, each node after asking the kernel whether it is readable:
+//! nothing here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a constructor runs.
 //!
 //! Known objects are kept by first address. dlopen and dlclose start a new generation; an object found again in a later
 //! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own. libc
-//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and build id, or
-//! else the name, are compared, and where they differ the code map has changed after all.
+//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and build id,
+//! or else the name, are compared, and where they differ the code map has changed after all.
 
 use super::callers;
 use crate::segment::categories;
@@ -110,8 +110,8 @@ fn listed(i: u32) -> Option<(&'static Module, &'static AtomicU32)> {
     (generation.load(Acquire) != 0).then(|| (unsafe { (*entry).module.assume_init_ref() }, generation))
 }
 
-/// Frames worth keeping of a caller whose innermost frame is at `pc`. Called at every walk, so it returns what is known, also for
-/// an object that libc has silently replaced since.
+/// Frames worth keeping of a caller whose innermost frame is at `pc`. Called at every walk, so it returns what is
+/// known, also for an object that libc has silently replaced since.
 pub fn depth(segment: Segment, pc: usize) -> usize {
     let last = MEMO_LAST.load(Relaxed);
     if last != 0
@@ -216,11 +216,12 @@ fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> O
     append(segment, &BY_START[at], 0, extent, hdr, object)
 }
 
-/// Whether an object at a known one's address has its extent, tables and build id: called for each rule that must be computed.
-/// The id is read only where the ELF header is, which the loader has mapped for any object.
+/// Whether an object at a known one's address has its extent, tables and build id: called for each rule that must be
+/// computed. The id is read only where the ELF header is, which the loader has mapped for any object.
 fn has_build_id(m: &Module, end: usize, bias: usize, hdr: usize) -> bool {
     let fits = m.build_id_at != 0 && m.end == end && m.bias == bias && (m.eh_frame_hdr == hdr || m.eh_frame_hdr == 0);
-    // SAFETY: in the page of the object's ELF header, which is mapped as long as the object is; it holds code of a live frame.
+    // SAFETY: in the page of the object's ELF header, which is mapped as long as the object is; it holds code of a live
+    // frame.
     fits && unsafe { (m.build_id_at as *const [u64; 2]).read_unaligned() } == m.build_id
 }
 
@@ -241,8 +242,8 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
     (name.is_empty() || named()) && (!whole || built(elf::build_id(m.start, end, bias)))
 }
 
-/// Retires the objects that were known to lie where a new object lies, and their callers. A later caller with the same addresses
-/// is another one.
+/// Retires the objects that were known to lie where a new object lies, and their callers. A later caller with the same
+/// addresses is another one.
 fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) {
     let mut gone = false;
     for i in 0..LISTED.load(Acquire).min(KNOWN as u32) {
@@ -295,8 +296,8 @@ fn append(
             [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
         }),
         build_id_at: if beside_header { id_at } else { 0 },
-        // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack); reading its
-        // 2 MiB of .eh_frame would make them resident.
+        // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack);
+        // reading its 2 MiB of .eh_frame would make them resident.
         keeps_fp: file == b"libjvm.so",
         is_image: object.symbol(NATIVE_IMAGE).is_some(),
         is_contiguous,

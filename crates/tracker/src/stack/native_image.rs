@@ -106,8 +106,8 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
     (found.size >= 0 && found.size % 8 == 0).then_some(found)
 }
 
-/// Whether a method begins at `at`. A push or a compared limit is found nowhere else. A plain `sub` counts if a check of the
-/// stack follows it, or if the instruction in front of it doesn't continue there.
+/// Whether a method begins at `at`. A push or a compared limit is found nowhere else. A plain `sub` counts if a check
+/// of the stack follows it, or if the instruction in front of it doesn't continue there.
 fn begins(text: &[u8], at: usize, p: Prologue) -> bool {
     let behind = at + p.complete;
     // cmp disp8(%r15),%rsp

@@ -90,8 +90,8 @@ pub enum Step {
         cfa: Cfa,
         fp: SavedFp,
     },
-    /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer. The slot of
-    /// the bytecode pointer, as an offset, depends on the version.
+    /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer. The
+    /// slot of the bytecode pointer, as an offset, depends on the version.
     Interpreted {
         bytecode_slot: i32,
     },
@@ -101,8 +101,8 @@ pub enum Step {
         bytes: i32,
         original_pc: i32,
     },
-    /// HotSpot: the callers lie in the Java heap. On the stack, behind a few words of arguments, follows the frame through which
-    /// the virtual thread was entered, of this many bytes.
+    /// HotSpot: the callers lie in the Java heap. On the stack, behind a few words of arguments, follows the frame
+    /// through which the virtual thread was entered, of this many bytes.
     Continuation {
         entry_bytes: i32,
     },
@@ -199,8 +199,8 @@ impl Rule {
         }
     }
 
-    /// The step of an object whose build flags keep frame pointers, taken without reading its tables. What was linked into it
-    /// from elsewhere may not keep them: if the step leads nowhere, the rule for `pc | BY_TABLE` is used.
+    /// The step of an object whose build flags keep frame pointers, taken without reading its tables. What was linked
+    /// into it from elsewhere may not keep them: if the step leads nowhere, the rule for `pc | BY_TABLE` is used.
     pub const fn convention() -> Self {
         // Behind a call the frame is complete: the saved pointer below the return address.
         let mut rule = Self::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));

@@ -1,4 +1,5 @@
-//! The rule for a pc in a loaded object, remembered for all threads: reading an object's unwind table is what a walk costs.
+//! The rule for a pc in a loaded object, remembered for all threads: reading an object's unwind table is what a walk
+//! costs.
 
 use super::module::{self, Module};
 #[cfg(target_arch = "x86_64")]
@@ -13,15 +14,17 @@ use crate::sys::os;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 
-/// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,
-/// so that a torn pair (two threads filling one cell) matches no pc. The first table is small, since pcs touch a table all over.
+/// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a
+/// product, so that a torn pair (two threads filling one cell) matches no pc. The first table is small, since pcs touch
+/// a table all over.
 static RULES: AtomicUsize = AtomicUsize::new(0);
 /// Rules that were not remembered, since the table last grew.
 static MISSES: AtomicU32 = AtomicU32::new(0);
 const FIRST_RULES: usize = 10;
 const LAST_RULES: usize = 14;
 
-/// Makes the table, or a larger one, which begins empty. Its address is a multiple of 64: the low bits are log2 of its cells.
+/// Makes the table, or a larger one, which begins empty. Its address is a multiple of 64: the low bits are log2 of its
+/// cells.
 fn grow_rules(known: usize) {
     let bits = if known == 0 { FIRST_RULES } else { (known & 63) + 2 };
     if bits <= LAST_RULES
@@ -57,7 +60,8 @@ fn mark(pc: u64, bits: u64) -> u64 {
         ^ (GENERATION.load(Relaxed) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The rule for a pc; `None`: no object holds it. With [`BY_TABLE`]: by the table also where the object keeps frame pointers.
+/// The rule for a pc; `None`: no object holds it. With [`BY_TABLE`]: by the table also where the object keeps frame
+/// pointers.
 pub fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
     if let Some(cell) = rule_cell(pc) {
         let bits = cell[1].load(Relaxed);

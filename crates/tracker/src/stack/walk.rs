@@ -24,8 +24,8 @@
 //! For by construction no step sees an absolute stack address, and none looks at a word without logging it. Each word's
 //! place follows from what was logged before it. So: compare 1, 2 and 4, then the words in order, and stop at the first
 //! difference; if there is none, the walk would come out the same, and no word outside `entry.sp..hi` was touched.
-//! Comparing return addresses alone is not enough (an alloca in a shared callee moves them: one caller's stale words can
-//! stand where the remembered stack had its own), nor is comparing without 4 (on another, smaller stack the places
+//! Comparing return addresses alone is not enough (an alloca in a shared callee moves them: one caller's stale words
+//! can stand where the remembered stack had its own), nor is comparing without 4 (on another, smaller stack the places
 //! aren't mapped).
 
 use core::ops::Range;
@@ -122,8 +122,8 @@ impl Walker {
         self.walk_noting(memory, rule, entry, frames, reads, |_, _| {})
     }
 
-    /// As `walk`. `note` gets a frame's index and what else its words say: of an interpreted frame the method and the bytecode
-    /// pointer, of a deoptimised frame its own return address. These words are among the logged ones.
+    /// As `walk`. `note` gets a frame's index and what else its words say: of an interpreted frame the method and the
+    /// bytecode pointer, of a deoptimised frame its own return address. These words are among the logged ones.
     pub fn walk_noting(
         &self,
         memory: &impl Memory,
@@ -362,7 +362,8 @@ impl<M: Memory> State<'_, M> {
     }
 
     /// Slots from the frame pointer (hotspot, cpu/x86/frame_x86.hpp; the same in 9 to 27): 0 the caller's, 1 return
-    /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer (8: -7).
+    /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer
+    /// (8: -7).
     fn interpreted(&mut self, bytecode_slot: i32) -> Result<(u64, [u64; 2]), WalkEnd> {
         let fp = self.frame_pointer()?;
         if fp < self.sp {
@@ -371,8 +372,8 @@ impl<M: Memory> State<'_, M> {
         let ra = self.read(fp.saturating_add(8), false)?;
         let sp = self.read(fp - 8, true)? as i64;
         let words = [self.read(fp - 3 * 8, false)?, self.read(fp.wrapping_add(i64::from(bytecode_slot)), false)?];
-        // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller noted;
-        // such a caller is interpreted and found by its frame pointer.
+        // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller
+        // noted; such a caller is interpreted and found by its frame pointer.
         if sp < fp || sp % 8 != 0 {
             return Err(WalkEnd::Broken);
         }

@@ -1,4 +1,5 @@
-//! aarch64: the same surface as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles, and which test runs it.
+//! aarch64: the same surface as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles, and which test runs
+//! it.
 //!
 //! Thread-local words lie behind `tpidr_el0` by initial-exec offsets, as drawn in `x86_64.rs`.
 
@@ -42,7 +43,8 @@ pub const GONE: usize = 1;
 #[inline(always)]
 fn tls_base() -> usize {
     let (base, off): (usize, usize);
-    // SAFETY: reads the thread pointer and one GOT word that the loader filled, a constant since: `nomem` hides nothing.
+    // SAFETY: reads the thread pointer and one GOT word that the loader filled, a constant since: `nomem` hides
+    // nothing.
     unsafe {
         asm!("mrs {b}, tpidr_el0", "adrp {o}, :gottprel:plimsoll_tls",
              "ldr {o}, [{o}, :gottprel_lo12:plimsoll_tls]", b = out(reg) base, o = out(reg) off,
@@ -84,8 +86,8 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
     unsafe { ((tls_base() + HALF) as *mut u32).write_volatile(v) }
 }
 
-/// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair does
-/// what one instruction does there.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair
+/// does what one instruction does there.
 ///
 /// # Safety
 /// A live, aligned word that every thread accesses as an atomic.
@@ -133,7 +135,8 @@ pub(super) use weak_address;
 /// Registers that hold a call's first arguments.
 pub const ARGUMENT_REGISTERS: usize = 8;
 
-/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would refuse it.
+/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would
+/// refuse it.
 ///
 /// # Safety
 /// The arguments are valid for the call; memory that it writes is ours.

@@ -4,10 +4,10 @@
 //! `_r_debug` is ld.so's record for debuggers. It is filled before the tracker is relocated (elf/dl-debug.c). A program
 //! without a C library doesn't import ld.so's symbols; there the program's DT_DEBUG entry leads to the record.
 //!
-//! Before `main` the list doesn't change, so it is read directly ([`objects`]). Afterwards only the objects that the program
-//! started with are read directly, because they are never unloaded ([`scope`]). All others come from dl_iterate_phdr, under
-//! the loader's lock ([`super::libc::each_loaded`]), or are read after the kernel has confirmed that each node is readable
-//! ([`objects_checked`]).
+//! Before `main` the list doesn't change, so it is read directly ([`objects`]). Afterwards only the objects that the
+//! program started with are read directly, because they are never unloaded ([`scope`]). All others come from
+//! dl_iterate_phdr, under the loader's lock ([`super::libc::each_loaded`]), or are read after the kernel has confirmed
+//! that each node is readable ([`objects_checked`]).
 
 use super::cpu::weak_address;
 use super::os;
@@ -104,8 +104,8 @@ fn door_of_program() -> Option<usize> {
     }
 }
 
-/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest. Valid only before
-/// `main`, in a constructor, or up to the first object that dlopen may have loaded.
+/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest. Valid only
+/// before `main`, in a constructor, or up to the first object that dlopen may have loaded.
 pub fn objects() -> impl Iterator<Item = Object> {
     let mut at = first();
     core::iter::from_fn(move || {
@@ -242,7 +242,8 @@ impl Object {
             }
         } else if let Some(t) = self.dynamic(DT_HASH) {
             let t = t as *const u32;
-            // SAFETY: layout of the SysV hash section: nbucket, nchain, buckets, chains; the second word counts symbols.
+            // SAFETY: layout of the SysV hash section: nbucket, nchain, buckets, chains; the second word counts
+            // symbols.
             let n = unsafe { *t.add(1) };
             for i in 1..n {
                 if let Some(a) = check(i) {
@@ -254,8 +255,8 @@ impl Object {
     }
 }
 
-/// The start of an executable that was linked to fixed addresses, from the address of its dynamic section. Linkers put its
-/// ELF header at a multiple of 4 MiB; in a large program (node: 90 MiB) the data lie many such steps above it.
+/// The start of an executable that was linked to fixed addresses, from the address of its dynamic section. Linkers put
+/// its ELF header at a multiple of 4 MiB; in a large program (node: 90 MiB) the data lie many such steps above it.
 fn fixed_start(dynamic: usize) -> usize {
     const BITS: u32 = 22;
     const MOST: usize = 256;
@@ -305,8 +306,8 @@ pub unsafe fn object_checked(node: *const LinkMap, readable: fn(usize) -> bool) 
     if !readable(node as usize) || !readable(node as usize + size_of::<LinkMap>() - 8) {
         return None;
     }
-    // SAFETY: just found readable. A node that is unloaded at this moment may hold garbage, so what it leads to is checked
-    // too. Nodes come from libc's allocator, which keeps their pages mapped.
+    // SAFETY: just found readable. A node that is unloaded at this moment may hold garbage, so what it leads to is
+    // checked too. Nodes come from libc's allocator, which keeps their pages mapped.
     let o: &'static LinkMap = unsafe { &*node };
     (readable(o.dynamic as usize) && (o.name.is_null() || readable(o.name as usize))).then_some(Object(o))
 }
@@ -377,8 +378,8 @@ impl Loaded {
     pub fn memory(&self, at: usize, bytes: Option<usize>) -> Option<&'static [u8]> {
         let (_, end) = self.segment(at)?;
         let bytes = bytes.unwrap_or(end - at);
-        // SAFETY: inside a readable segment of an object that the loader's lock keeps mapped. Callers read the dynamic section
-        // and the tables that it names, which nobody writes after relocation.
+        // SAFETY: inside a readable segment of an object that the loader's lock keeps mapped. Callers read the dynamic
+        // section and the tables that it names, which nobody writes after relocation.
         (bytes <= end - at).then(|| unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
     }
 
@@ -450,8 +451,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// Program headers of an object whose ELF header is mapped at `start`; empty if it isn't one.
 fn headers(start: usize) -> &'static [Phdr] {
-    // SAFETY: `start` is the first address of a loaded object, or of a page that the kernel found readable: the ELF header and
-    // the program headers are looked for in that page only.
+    // SAFETY: `start` is the first address of a loaded object, or of a page that the kernel found readable: the ELF
+    // header and the program headers are looked for in that page only.
     unsafe {
         let h = start as *const u8;
         if core::slice::from_raw_parts(h, 4) != b"\x7fELF" {
@@ -487,12 +488,13 @@ pub fn text_at(start: usize, bias: usize, offset: usize, bytes: usize) -> Option
     })
 }
 
-/// Whether a mapping that was just made has the same bytes as the loaded code at `from`. A few places are compared; comparing
-/// all would make all pages resident. Another file may be shorter than its mapping, so the kernel checks each place first.
+/// Whether a mapping that was just made has the same bytes as the loaded code at `from`. A few places are compared;
+/// comparing all would make all pages resident. Another file may be shorter than its mapping, so the kernel checks each
+/// place first.
 pub fn is_copy(start: usize, from: usize, bytes: usize) -> bool {
     let is = |at: usize| {
-        // SAFETY: 64 bytes in one page that can be read, of a mapping that the program hasn't been given yet; and of a loaded
-        // object's text.
+        // SAFETY: 64 bytes in one page that can be read, of a mapping that the program hasn't been given yet; and of a
+        // loaded object's text.
         os::readable(start + at) && unsafe { *((start + at) as *const [u8; 64]) == *((from + at) as *const [u8; 64]) }
     };
     bytes >= 4096 && (0..=16).all(|i| is(((bytes - 64) / 16 * i) & !63))
@@ -526,8 +528,9 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     &[]
 }
 
-/// Whether this object was loaded into a running process: then it comes after libc in the list. Determined once, at the first
-/// hook or in the constructor, which dlopen runs under the loader's lock. Later an object in front may be unloaded.
+/// Whether this object was loaded into a running process: then it comes after libc in the list. Determined once, at the
+/// first hook or in the constructor, which dlopen runs under the loader's lock. Later an object in front may be
+/// unloaded.
 pub fn is_late() -> bool {
     const LATE: u8 = 1;
     const EARLY: u8 = 2;

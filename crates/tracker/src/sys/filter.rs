@@ -1,9 +1,10 @@
 //! The program's filters of system calls (seccomp). The tracker evaluates them before each system call of its own, and
-//! doesn't make a call that a filter wouldn't allow: most filters would kill the process. A filter is a program of classic
-//! BPF over a call's number, arguments and architecture (seccomp(2), bpf(4) of the BSDs). Its jumps go forward only, so it ends.
+//! doesn't make a call that a filter wouldn't allow: most filters would kill the process. A filter is a program of
+//! classic BPF over a call's number, arguments and architecture (seccomp(2), bpf(4) of the BSDs). Its jumps go forward
+//! only, so it ends.
 //!
-//! The list is the process's: if one thread has a filter, it is applied to the tracker's calls in all threads. Filters that
-//! the process was started with are unknown; they allow the calls that the tracker made at the start.
+//! The list is the process's: if one thread has a filter, it is applied to the tracker's calls in all threads. Filters
+//! that the process was started with are unknown; they allow the calls that the tracker made at the start.
 //!
 //! This file makes no call itself: [`super::filter_copy`] copies a filter out of the program's memory.
 

@@ -14,11 +14,12 @@ struct Given {
 const MOST: usize = 4096;
 
 /// Copies the filter that `given` points to (`struct sock_fprog`). `None`: an equal one is in the list (each thread may
-/// install it), or the kernel will refuse it, or it can't be copied: another filter refuses the check of its memory, or no
-/// memory is left. If it can't be copied, the tracker makes no more calls.
+/// install it), or the kernel will refuse it, or it can't be copied: another filter refuses the check of its memory, or
+/// no memory is left. If it can't be copied, the tracker makes no more calls.
 pub fn filter_at(given: usize) -> Option<Filter> {
     let readable = |from: usize, bytes: usize| {
-        // Programs pass a null pointer to probe the kernel. `os::probe` can't check it: to rt_sigprocmask it means "no new mask".
+        // Programs pass a null pointer to probe the kernel. `os::probe` can't check it: to rt_sigprocmask it means "no
+        // new mask".
         let end = if from == 0 { None } else { from.checked_add(bytes) };
         let Some(end) = end else { return false };
         let pages = (from & !4095..end).step_by(4096).map(|page| page.max(from).min(end - 8));
@@ -40,7 +41,8 @@ pub fn filter_at(given: usize) -> Option<Filter> {
     if n == 0 || n > MOST || !readable(first as usize, n * size_of::<Instruction>()) {
         return None;
     }
-    // SAFETY: the instructions were found readable. Volatile, because another thread of the program may write them meanwhile.
+    // SAFETY: the instructions were found readable. Volatile, because another thread of the program may write them
+    // meanwhile.
     let theirs = |i: usize| unsafe { (first as *const [u8; 8]).add(i).read_volatile() };
     if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && is_made_of(f, theirs)) {
         return None;

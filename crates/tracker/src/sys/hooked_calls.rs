@@ -76,8 +76,8 @@ macro_rules! hooked_calls {
 }
 
 /// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
-/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps to the real operator, and the walk finds the caller above it.
-/// Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
+/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps to the real operator, and the walk finds the caller above
+/// it. Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
 #[macro_export]
 macro_rules! hooked_operators {
     ($m:ident) => {

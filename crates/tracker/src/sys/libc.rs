@@ -1,5 +1,6 @@
-//! The real functions below the hooks, and the few other functions of libc that the tracker calls. [`super::elf`] finds all
-//! of them at run time: importing a symbol that is new in glibc 2.34 would keep the tracker from loading on older systems.
+//! The real functions below the hooks, and the few other functions of libc that the tracker calls. [`super::elf`] finds
+//! all of them at run time: importing a symbol that is new in glibc 2.34 would keep the tracker from loading on older
+//! systems.
 
 use super::cpu::weak_address;
 use super::elf;
@@ -77,9 +78,9 @@ macro_rules! call {
 
 /// The real operator with this number, and whether it belongs to the allocator itself.
 ///
-/// libstdc++ may be loaded late (a C++ plugin of a C program), so an unknown operator is looked up again, in a list that other
-/// threads may be changing. dlclose can unload what dlopen loaded. So such a result is used only while the code map's
-/// generation is unchanged and the loader still has the object.
+/// libstdc++ may be loaded late (a C++ plugin of a C program), so an unknown operator is looked up again, in a list
+/// that other threads may be changing. dlclose can unload what dlopen loaded. So such a result is used only while the
+/// code map's generation is unchanged and the loader still has the object.
 pub fn operator(i: usize, generation: u32) -> (usize, bool) {
     let known = OPERATOR[i].load(Relaxed);
     let age = (generation as usize & (LATE_BIT - 1)) << ADDRESS_BITS;
@@ -147,7 +148,8 @@ pub fn mimalloc_version() -> c_int {
     }
 }
 
-/// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report that.
+/// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report
+/// that.
 ///
 /// # Safety
 /// Not from inside the allocator, whose locks it may take.
@@ -171,8 +173,8 @@ pub fn is_allocator(address: usize) -> bool {
     (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
-/// Finds all functions. Called while the process has one thread, or late and without a lock; then only objects that are never
-/// unloaded are searched. A second call is harmless.
+/// Finds all functions. Called while the process has one thread, or late and without a lock; then only objects that are
+/// never unloaded are searched. A second call is harmless.
 pub fn resolve() {
     AT_START.store(elf::startup_count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
@@ -258,8 +260,8 @@ pub mod calls {
     }
 }
 
-/// Whether the process has glibc. Without it (another C library, or none) nothing of libc may be called, and the tracker
-/// books nothing.
+/// Whether the process has glibc. Without it (another C library, or none) nothing of libc may be called, and the
+/// tracker books nothing.
 pub fn is_glibc() -> bool {
     weak_address!("gnu_get_libc_version") != 0
 }
@@ -377,8 +379,8 @@ pub struct FoundObject {
     reserved: [u64; 8],
 }
 
-/// The object that holds `pc`, from the loader's lock-free index (`_dl_find_object`, glibc 2.35). `None`: no object does, or
-/// glibc is older.
+/// The object that holds `pc`, from the loader's lock-free index (`_dl_find_object`, glibc 2.35). `None`: no object
+/// does, or glibc is older.
 pub fn find_object(pc: usize) -> Option<FoundObject> {
     let f = other(Other::FindObject);
     if f == 0 {

@@ -3,10 +3,11 @@
 //!
 //! # Contract
 //!
-//! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and errno stays.
+//! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and errno
+//!   stays.
 //! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
-//! - After [`crate::boot`] or [`crate::agent`] has finished, a file is opened for three purposes only: a fork child's segment,
-//!   the summary on a signal, and the program that an exec is about to run.
+//! - After [`crate::boot`] or [`crate::agent`] has finished, a file is opened for three purposes only: a fork child's
+//!   segment, the summary on a signal, and the program that an exec is about to run.
 //! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) no system call is made: each returns EPERM.
 //! - A system call that one of the program's filters would refuse isn't made either ([`filter`]).
 
@@ -26,7 +27,7 @@ mod hooked_calls;
 pub mod libc;
 pub mod os;
 
-/// A value that threads write often, on cache lines of its own: otherwise each write would slow down the threads that use
-/// its neighbours. Two lines, since CPUs fetch them in pairs.
+/// A value that threads write often, on cache lines of its own: otherwise each write would slow down the threads that
+/// use its neighbours. Two lines, since CPUs fetch them in pairs.
 #[repr(C, align(128))]
 pub struct CachePadded<T>(pub T);

@@ -1,5 +1,5 @@
-//! The tracker's system calls, one function for each purpose, with one contract each. Over 800 lines: this file is the fence
-//! around nearly all unsafe system calls.
+//! The tracker's system calls, one function for each purpose, with one contract each. Over 800 lines: this file is the
+//! fence around nearly all unsafe system calls.
 
 use super::cpu::{nr, syscall};
 use super::errno;
@@ -50,13 +50,13 @@ pub const RLIMIT_NOFILE: usize = 7;
 #[derive(Clone, Copy)]
 pub struct Fd(usize);
 
-/// Small pieces of the tracker's memory are cut from pools of this size, aligned to it. One reservation at boot suffices for
-/// the tables and the first hundreds of threads. Its untouched pages cost address space only. Under a limit on address
-/// space (RLIMIT_AS), pools are smaller and a large piece gets a mapping of its own.
+/// Small pieces of the tracker's memory are cut from pools of this size, aligned to it. One reservation at boot
+/// suffices for the tables and the first hundreds of threads. Its untouched pages cost address space only. Under a
+/// limit on address space (RLIMIT_AS), pools are smaller and a large piece gets a mapping of its own.
 const POOL: usize = 8 << 20;
 const SMALL_POOL: usize = 256 << 10;
-/// Address of the next piece; the six low bits have the logarithm of the pool's size. Pools are aligned to their size, so
-/// this one word is the whole state.
+/// Address of the next piece; the six low bits have the logarithm of the pool's size. Pools are aligned to their size,
+/// so this one word is the whole state.
 static POOL_AT: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of address space that were reserved in total.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
@@ -86,8 +86,8 @@ pub struct Mapping {
     pub purpose: Purpose,
 }
 
-/// A mapping in the list. The node of a pool is the pool's first cache line; the node of a table is a piece of a pool. A node
-/// is never freed, and after it is linked only its length changes.
+/// A mapping in the list. The node of a pool is the pool's first cache line; the node of a table is a piece of a pool.
+/// A node is never freed, and after it is linked only its length changes.
 #[repr(C, align(64))]
 struct Node {
     next: *const Node,
@@ -151,8 +151,8 @@ pub fn private(bytes: usize) -> Option<*mut u8> {
     if is_tight() && bytes > SMALL_POOL / 2 { map_listed(bytes, Purpose::Pool) } else { piece(bytes) }
 }
 
-/// The same for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of the side
-/// table are listed even inside a pool, because they are the cost of the program's blocks.
+/// The same for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of the
+/// side table are listed even inside a pool, because they are the cost of the program's blocks.
 pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     if bytes > POOL / 2 {
         return map_listed(bytes, purpose);
@@ -254,7 +254,8 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     // SAFETY: a new anonymous mapping at an address the kernel chooses; touches no memory of the program.
     let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
     RESERVED.fetch_add(bytes, Relaxed);
-    // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows it.
+    // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows
+    // it.
     // SAFETY: sets a label on our own mapping; the string is static.
     let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
     // Tables are sparse: one touched word would become 2 MiB where huge pages are the kernel's default.
@@ -283,8 +284,8 @@ pub fn widen(start: usize, from: usize, to: usize) -> bool {
     unsafe { syscall(nr::MREMAP, [start, from, to, 0, 0, 0]) }.is_ok()
 }
 
-/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. mremap checks the old size before it
-/// tries to enlarge the mapping (mm/mremap.c), and fails with EFAULT if the mapping is shorter.
+/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. mremap checks the old size
+/// before it tries to enlarge the mapping (mm/mremap.c), and fails with EFAULT if the mapping is shorter.
 pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
     let more = bytes + 4096;
     // SAFETY: without MREMAP_MAYMOVE nothing that is mapped changes.
@@ -298,9 +299,10 @@ pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
     }
 }
 
-/// Chooses an address for a segment, a different one each time. The range of 4 TiB lies far below the kernel's own choices
-/// and above programs: the kernel fills gaps from the top down, so it would fill the gaps of a segment that was mapped among
-/// its own choices. The start follows from address space randomisation; the steps are larger than a segment.
+/// Chooses an address for a segment, a different one each time. The range of 4 TiB lies far below the kernel's own
+/// choices and above programs: the kernel fills gaps from the top down, so it would fill the gaps of a segment that was
+/// mapped among its own choices. The start follows from address space randomisation; the steps are larger than a
+/// segment.
 pub fn choose_segment_address() -> usize {
     const STEP: usize = 256 << 20;
     const _: () = assert!(FILE_BYTES <= STEP);
@@ -319,8 +321,8 @@ pub unsafe fn map_shared_at(fd: Fd, at: usize, bytes: usize, offset: usize) -> b
     unsafe { syscall(nr::MMAP, [at, bytes, PROT_RW, MAP_SHARED | MAP_FIXED, fd.0, offset]) }.is_ok()
 }
 
-/// Maps zeroed private memory that isn't listed; free it with [`unmap`]. The first `at_once` bytes are populated, if the
-/// program's filters allow that.
+/// Maps zeroed private memory that isn't listed; free it with [`unmap`]. The first `at_once` bytes are populated, if
+/// the program's filters allow that.
 pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
     const MAP_POPULATE: usize = 0x8000;
     let flags = MAP_PRIVATE | MAP_ANON_NORESERVE;
@@ -339,8 +341,8 @@ pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
     }
 }
 
-/// Switches readahead off. A segment on disk is sparse and accessed at random, and by default the kernel reads megabytes
-/// ahead at each page of a hole (mm/filemap.c, `do_sync_mmap_readahead`).
+/// Switches readahead off. A segment on disk is sparse and accessed at random, and by default the kernel reads
+/// megabytes ahead at each page of a hole (mm/filemap.c, `do_sync_mmap_readahead`).
 pub fn expect_random(p: *mut u8, bytes: usize) {
     const MADV_RANDOM: usize = 1;
     if !ON_TMPFS.load(Relaxed) {
@@ -423,10 +425,10 @@ pub fn started() {
 
 /// Makes pages of the segment's file safe to write, as [`populate`] does.
 ///
-/// Some sandboxes kill for an advice of madvise that they don't know (OpenSSH's), and the tracker doesn't see every sandbox.
-/// So once the program's own code runs, the pages are read through rt_sigprocmask, which most sandboxes allow. On tmpfs that
-/// read allocates the page (mm/shmem.c, `SGP_CACHE`), and fails if the file system is full. A sandbox that refuses
-/// rt_sigprocmask with this `how` (Tor's) may allow madvise.
+/// Some sandboxes kill for an advice of madvise that they don't know (OpenSSH's), and the tracker doesn't see every
+/// sandbox. So once the program's own code runs, the pages are read through rt_sigprocmask, which most sandboxes allow.
+/// On tmpfs that read allocates the page (mm/shmem.c, `SGP_CACHE`), and fails if the file system is full. A sandbox
+/// that refuses rt_sigprocmask with this `how` (Tor's) may allow madvise.
 pub fn make_writable(p: usize, bytes: usize) -> bool {
     if !STARTED.load(Relaxed) || !ON_TMPFS.load(Relaxed) {
         return populate(p, bytes);
@@ -457,8 +459,8 @@ pub fn grows_under(filter: Filter) -> bool {
 /// Whether the kernel is older than 5.14 and refused `MADV_POPULATE_WRITE` as unknown.
 static WITHOUT_POPULATE: AtomicBool = AtomicBool::new(false);
 
-/// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and not a
-/// SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`make_page_writable`]).
+/// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and
+/// not a SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`make_page_writable`]).
 pub fn populate(p: usize, bytes: usize) -> bool {
     if !WITHOUT_POPULATE.load(Relaxed) {
         // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
@@ -470,8 +472,8 @@ pub fn populate(p: usize, bytes: usize) -> bool {
     (p..p + bytes).step_by(4096).all(make_page_writable)
 }
 
-/// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the page isn't
-/// writable, or the file system has no space for it.
+/// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the
+/// page isn't writable, or the file system has no space for it.
 ///
 /// FUTEX_WAKE_OP changes a word atomically, and resolves the fault of that store itself (kernel/futex, `futex_wake_op`,
 /// `fault_in_user_writeable`): where a store of the program's would be a SIGBUS, the call fails with EFAULT.
@@ -507,7 +509,8 @@ pub unsafe fn wipe_on_fork(p: usize, bytes: usize) -> bool {
 }
 
 /// Whether eight bytes at `p` can be read. The kernel answers: rt_sigprocmask copies the new mask in before it checks
-/// `how`. With an invalid `how` it fails with EINVAL if the memory is readable and with EFAULT if not, and changes nothing.
+/// `how`. With an invalid `how` it fails with EINVAL if the memory is readable and with EFAULT if not, and changes
+/// nothing.
 pub fn readable(p: usize) -> bool {
     probe(p) == Err(errno::EINVAL)
 }
@@ -688,8 +691,8 @@ const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
-/// Locks an open file. The lock belongs to the open file description, and a mapping keeps that open, so it lasts until the
-/// last descriptor *and mapping* is gone. It shows across PID namespaces whether a process still maps the file.
+/// Locks an open file. The lock belongs to the open file description, and a mapping keeps that open, so it lasts until
+/// the last descriptor *and mapping* is gone. It shows across PID namespaces whether a process still maps the file.
 pub fn lock_while_mapped(fd: Fd) {
     let lock = Flock { kind: F_RDLCK, whence: 0, start: 0, length: 0, pid: 0 };
     // SAFETY: the kernel reads the local.
@@ -723,8 +726,8 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall(nr::CLOSE, [fd.0, 0, 0, 0, 0, 0]) };
 }
 
-/// Whether this process can still read a file after an exec. A process that was started as root may have kept capabilities
-/// (setpriv) that an exec drops; access(2) ignores them unless the real user is root.
+/// Whether this process can still read a file after an exec. A process that was started as root may have kept
+/// capabilities (setpriv) that an exec drops; access(2) ignores them unless the real user is root.
 pub fn is_readable_after_exec(path: &core::ffi::CStr) -> bool {
     const R_OK: usize = 4;
     let path = path.as_ptr() as usize;

@@ -1,7 +1,7 @@
 //! x86-64: the raw system call, the thread-local words, calls from any stack.
 //!
-//! Thread-local words: 64 bytes of initial-exec TLS. An object that is loaded into a running process gets static TLS only
-//! from the small surplus that glibc keeps (elf/dl-tls.c); 64 bytes fit.
+//! Thread-local words: 64 bytes of initial-exec TLS. An object that is loaded into a running process gets static TLS
+//! only from the small surplus that glibc keeps (elf/dl-tls.c); 64 bytes fit.
 //!
 //! ```text
 //! fs:[tls + 0]   current   *ThreadState while the thread is outside the tracker; 0 while inside, or without a state
@@ -55,8 +55,8 @@ pub const GONE: usize = 1;
 #[inline(always)]
 fn tls_offset() -> usize {
     let off: usize;
-    // SAFETY: reads one GOT word that the loader filled before any code of ours ran and that nobody writes afterwards: a
-    // constant, so `nomem` hides nothing from the compiler.
+    // SAFETY: reads one GOT word that the loader filled before any code of ours ran and that nobody writes afterwards:
+    // a constant, so `nomem` hides nothing from the compiler.
     unsafe {
         asm!("mov {o}, qword ptr [rip + plimsoll_tls@GOTTPOFF]", o = out(reg) off,
              options(pure, nomem, nostack, preserves_flags));
@@ -112,8 +112,9 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
     }
 }
 
-/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: no addition is lost if a signal
-/// handler of the thread adds to the word too. No lock prefix: other threads only read, and x86 stores are releases.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: no addition is lost if a
+/// signal handler of the thread adds to the word too. No lock prefix: other threads only read, and x86 stores are
+/// releases.
 ///
 /// # Safety
 /// A live, aligned word that every thread accesses as an atomic.
@@ -163,7 +164,8 @@ pub(super) use weak_address;
 /// Registers that hold a call's first arguments.
 pub const ARGUMENT_REGISTERS: usize = 6;
 
-/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would refuse it.
+/// A raw system call. EPERM, and no call, if the thread is in seccomp's strict mode or a filter of the program would
+/// refuse it.
 ///
 /// # Safety
 /// The arguments are valid for the call; memory that it writes is ours.
@@ -240,9 +242,10 @@ pub mod nr {
     pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 
-/// Makes a frame that ends on a multiple of 16, wherever the stack pointer was. Programs call glibc's malloc on misaligned
-/// stacks too (old code, hand-written assembly, some JITs), and it works. Our compiled code may keep vector registers in
-/// aligned places, so every path into it makes this frame, or uses [`go_on`](crate::go_on), which makes it only if needed.
+/// Makes a frame that ends on a multiple of 16, wherever the stack pointer was. Programs call glibc's malloc on
+/// misaligned stacks too (old code, hand-written assembly, some JITs), and it works. Our compiled code may keep vector
+/// registers in aligned places, so every path into it makes this frame, or uses [`go_on`](crate::go_on), which makes it
+/// only if needed.
 #[macro_export]
 macro_rules! align_stack {
     () => {

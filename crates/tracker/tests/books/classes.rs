@@ -33,7 +33,8 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
     for (n, entry) in LEFT.iter().enumerate().skip(1) {
         let (left, real) = (entry.load(Relaxed), asked(n));
         if left & TABLE == 0 {
-            // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind the request.
+            // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind
+            // the request.
             assert_eq!(usize::from(left), size_of(real) - TRAILER, "{n}");
             assert!(usize::from(left) >= n && real == n + ADDED.load(Relaxed), "{n}");
             let more = size_of(real) - size_of(n);

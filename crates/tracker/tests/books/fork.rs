@@ -54,8 +54,9 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 });
             }
             let _ends = Ends(&done);
-            // Repeats until some copies were made while new rows came. On one CPU that is one of eight copies, and fewer if the
-            // copy is faster or the kernel switches threads less often. The section has space for the callers of all repetitions.
+            // Repeats until some copies were made while new rows came. On one CPU that is one of eight copies, and
+            // fewer if the copy is faster or the kernel switches threads less often. The section has space for the
+            // callers of all repetitions.
             while grown < 20 && copies < 4000 {
                 round.fetch_add(1, Relaxed);
                 let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");

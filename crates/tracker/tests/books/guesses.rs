@@ -1,4 +1,5 @@
-//! When stack/deep.rs follows a frame pointer: chains through code without rules, valid ones, and ones that lead into data.
+//! When stack/deep.rs follows a frame pointer: chains through code without rules, valid ones, and ones that lead into
+//! data.
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{Cut, FrameKind, frame_flags};

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 const CAPACITY: usize = 1 << 17;
 
-/// Inserts `n` keys of a stream, as frames and callers do, with so many distinct hashes; returns how often each was found.
+/// Inserts `n` keys of a stream, as frames and callers do, with so many distinct hashes; returns how often each was
+/// found.
 fn fill(index: &Index, twin: &mut HashMap<u64, u32>, keys: &mut Vec<u64>, stream: impl Iterator<Item = (u64, u64)>) {
     for (hash, key) in stream {
         let found = index.find(hash, keys.len(), |i| keys[i as usize] == key);

@@ -1,5 +1,5 @@
-//! The tracker's books in this process: each module runs random operations on one file of account/ and on a simple twin, and
-//! counts the cases that occurred.
+//! The tracker's books in this process: each module runs random operations on one file of account/ and on a simple
+//! twin, and counts the cases that occurred.
 
 mod alone;
 mod callers;

@@ -1,13 +1,13 @@
-//! hook/malloc/x86_64/glibc.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/x86_64/other.rs against
-//! hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust.
+//! hook/malloc/x86_64/glibc.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/x86_64/other.rs
+//! against hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust.
 //!
 //! ```text
 //! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
 //!              └─ fork ──▶ Rust     ── after each operation: what changed in the books ──▶ ┴ compared, line by line
 //! ```
-//! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the books
-//! must agree word by word. Only times are left out. The functions that both versions share (calloc, realloc, the aligned forms)
-//! take part, since they write and read the same trailers and rows.
+//! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the
+//! books must agree word by word. Only times are left out. The functions that both versions share (calloc, realloc, the
+//! aligned forms) take part, since they write and read the same trailers and rows.
 
 use crate::{Random, alone, segment};
 use plimsoll_segment::{
@@ -171,8 +171,8 @@ unsafe fn two(f: *const ()) -> extern "C" fn(usize, usize) -> usize {
     unsafe { transmute(f) }
 }
 
-/// Clears the stack that the call is about to use. The memo's second place is found by words where another path's frames had
-/// theirs. The frames of this path may leave holes there, so older contents of the stack would decide.
+/// Clears the stack that the call is about to use. The memo's second place is found by words where another path's
+/// frames had theirs. The frames of this path may leave holes there, so older contents of the stack would decide.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0u8; 64 << 10]);
@@ -403,7 +403,8 @@ struct Below {
 const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None, size_of: 0 };
 
 impl Below {
-    /// Loads an allocator beside glibc's. It chooses the addresses of its memory now, before the fork, so that both twins have them.
+    /// Loads an allocator beside glibc's. It chooses the addresses of its memory now, before the fork, so that both
+    /// twins have them.
     fn load(allocator: Allocator, library: &str) -> Below {
         // By default both return memory to the kernel after some time. Then the twins' heaps would differ.
         for (name, value) in [
@@ -656,8 +657,8 @@ fn operations(
                 };
                 if let Some(at) = stale.iter().position(|address| *address == p) {
                     stale.swap_remove(at);
-                    // As a program does: a trailer from a time when blocks of this page had another size is overwritten. Only the
-                    // assembly of free looks at such a place (`page_sizes`).
+                    // As a program does: a trailer from a time when blocks of this page had another size is
+                    // overwritten. Only the assembly of free looks at such a place (`page_sizes`).
                     // SAFETY: a live block of ours; the last eight bytes may be the tracker's.
                     unsafe { block.write_bytes(0, usable.saturating_sub(8)) };
                 }

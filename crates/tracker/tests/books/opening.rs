@@ -1,4 +1,5 @@
-//! A signal handler that uses the side table while a level of it opens, after each instruction of the insertion that opens it.
+//! A signal handler that uses the side table while a level of it opens, after each instruction of the insertion that
+//! opens it.
 
 use crate::alone;
 use plimsoll_tracker::account::blocks::Key;

@@ -180,8 +180,8 @@ fn random_operations() {
     });
 }
 
-/// Threads start and end while the total grows: the bound of a row scales with the peak, but a row's unreported bytes are
-/// kept.
+/// Threads start and end while the total grows: the bound of a row scales with the peak, but a row's unreported bytes
+/// are kept.
 #[test]
 fn adopted_rows_lag_no_more() {
     alone(|| {
@@ -245,7 +245,8 @@ fn a_full_row_section_shares() {
     });
 }
 
-/// Four real threads that hand blocks to each other, two of them without a slot, while a reader sums by the reader algorithm.
+/// Four real threads that hand blocks to each other, two of them without a slot, while a reader sums by the reader
+/// algorithm.
 #[test]
 fn four_threads_and_a_reader() {
     alone(|| {

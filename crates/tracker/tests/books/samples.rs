@@ -47,9 +47,9 @@ fn logarithm_and_probability_are_the_exact_ones() {
     println!("exercised: 200000 values");
 }
 
-/// 200 programs that differ only in their seed, with three sites each: small, medium and large blocks, some of them freed.
-/// Unbiased: the mean of the estimates is the truth, within three of its standard errors. Right intervals: the 95 % intervals
-/// contain the truth in 93 to 97 % of all cases.
+/// 200 programs that differ only in their seed, with three sites each: small, medium and large blocks, some of them
+/// freed. Unbiased: the mean of the estimates is the truth, within three of its standard errors. Right intervals: the
+/// 95 % intervals contain the truth in 93 to 97 % of all cases.
 #[test]
 fn estimates_are_unbiased_and_their_intervals_honest() {
     const SEEDS: u64 = 200;

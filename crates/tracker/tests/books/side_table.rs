@@ -110,7 +110,8 @@ fn random_operations() {
     });
 }
 
-/// Addresses that share a full bucket of the first level go to the next level; none is lost, and a hole is filled again.
+/// Addresses that share a full bucket of the first level go to the next level; none is lost, and a hole is filled
+/// again.
 #[test]
 fn full_buckets_overflow() {
     alone(|| {

@@ -119,8 +119,8 @@ fn overruns_are_seen() {
     });
 }
 
-/// A trailer is valid for its block only: copied to another block it is invalid, unless the blocks lie a multiple of 2^28
-/// bytes apart (the check has 28 bits of the address).
+/// A trailer is valid for its block only: copied to another block it is invalid, unless the blocks lie a multiple of
+/// 2^28 bytes apart (the check has 28 bits of the address).
 #[test]
 fn a_copy_elsewhere_is_none() {
     alone(|| {

@@ -4,8 +4,8 @@
 //! pair 1   A B        the difference of each figure is taken within a pair (`plan`, `statistics`);
 //! pair 2   B A        all intervals together hold with 99 % (Bonferroni)
 //! ```
-//! Of 100 comparisons of equal programs, at most one is expected to show any line as changed: this is a gate for builds,
-//! so it is stricter than `try`, whose intervals hold with 95 % each.
+//! Of 100 comparisons of equal programs, at most one is expected to show any line as changed: this is a gate for
+//! builds, so it is stricter than `try`, whose intervals hold with 95 % each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -233,8 +233,8 @@ impl Comparison {
         Some(MedianChange { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
     }
 
-    /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs to
-    /// the line; else the largest whose category belongs to no one line.
+    /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs
+    /// to the line; else the largest whose category belongs to no one line.
     pub fn site_of(&self, line: &str) -> Option<&Site> {
         let grown =
             || self.tracked.iter().flat_map(|tracked| &tracked.sites).filter(|site| site.held[B] > site.held[A]);

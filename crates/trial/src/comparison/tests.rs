@@ -6,8 +6,8 @@ use crate::rows::RunEnd;
 
 const MIB: f64 = 1048576.0;
 
-/// Ten pairs of a program with 50 MiB. B has `growth` MiB more of direct buffers. The Java heap has the noise, with this
-/// deviation in MiB.
+/// Ten pairs of a program with 50 MiB. B has `growth` MiB more of direct buffers. The Java heap has the noise, with
+/// this deviation in MiB.
 pub(crate) fn compared(growth: f64, deviation: f64) -> Comparison {
     made(growth, deviation, &mut Random(0x2545_f491_4f6c_dd1d))
 }

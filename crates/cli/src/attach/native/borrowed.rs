@@ -5,9 +5,9 @@
 //!                                          ▲──────────────── next call ◀───────────────┤
 //!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn cancelled, to begin again ◀─┘
 //! ```
-//! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into rt_sigreturn, and
-//! that restores it from the frame. Normally the registers are set directly instead, because the kernel then restarts an
-//! interrupted wait with the rest of its timeout; rt_sigreturn would give up that rest.
+//! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into
+//! rt_sigreturn, and that restores it from the frame. Normally the registers are set directly instead, because the
+//! kernel then restarts an interrupted wait with the rest of its timeout; rt_sigreturn would give up that rest.
 //!
 //! A thread that runs execve meanwhile is let go at once, and its new program isn't touched.
 
@@ -103,8 +103,8 @@ impl<'t> Borrowed<'t> {
             _ => Unfit::Refused,
         })?;
         stop(&mut thread, target.deadline().sooner(STOPPING))?;
-        // From here on the thread cannot exec. A set-user-ID program must not get registers that were meant for the program
-        // before it, whose user could have chosen them. A reused PID cannot redirect the handle `target`.
+        // From here on the thread cannot exec. A set-user-ID program must not get registers that were meant for the
+        // program before it, whose user could have chosen them. A reused PID cannot redirect the handle `target`.
         let status = target.read(&format!("task/{tid}/status")).map_err(gone)?;
         if !identity.is_that_of(target, &status) {
             // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
@@ -275,8 +275,8 @@ fn replaced() -> io::Error {
 fn stack(vmas: &[Vma], registers: &Registers) -> Option<std::ops::Range<u64>> {
     let (pointer, thread) = (registers.rsp & !7, registers.fs_base);
     let vma = vmas.iter().find(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer))?;
-    // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of the
-    // thread (struct pthread), to which fs points.
+    // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of
+    // the thread (struct pthread), to which fs points.
     let end = match vma.backing {
         Backing::MainStack => vma.range.end.0,
         _ if pointer < thread && thread < vma.range.end.0 => thread,

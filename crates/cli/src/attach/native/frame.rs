@@ -3,8 +3,8 @@
 //! ```text
 //! at ─▶ return address │ ucontext: registers, signal mask │ … 64-byte boundary … │ xstate │ magic
 //! ```
-//! A function that is entered with the stack pointer at `at` returns into libc's restorer, which calls rt_sigreturn. So a
-//! borrowed thread finds its own way back, also if plimsoll is killed in the middle.
+//! A function that is entered with the stack pointer at `at` returns into libc's restorer, which calls rt_sigreturn. So
+//! a borrowed thread finds its own way back, also if plimsoll is killed in the middle.
 //! Layouts: `struct rt_sigframe` (arch/x86/include/asm/sigframe.h), `struct _fpx_sw_bytes` (asm/sigcontext.h).
 
 use super::ptrace::Registers;

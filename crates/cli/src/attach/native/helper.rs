@@ -1,12 +1,13 @@
-//! The code of the helper thread, which loads the tracker in the target, and the page through which plimsoll talks to it.
+//! The code of the helper thread, which loads the tracker in the target, and the page through which plimsoll talks to
+//! it.
 //!
 //! ```text
 //! region: code │ stack for the borrowed thread's calls … │ page
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
 //! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
-//! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a borrowed
-//! thread may still be on the stack in it.
+//! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
+//! borrowed thread may still be on the stack in it.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Which program the target runs, and with whose rights.
 //!
-//! Between the reading of its objects and the stop of a thread, the target may run execve. With root's rights, plimsoll would
-//! then set registers in a set-user-ID program as the caller of that program has chosen them.
+//! Between the reading of its objects and the stop of a thread, the target may run execve. With root's rights, plimsoll
+//! would then set registers in a set-user-ID program as the caller of that program has chosen them.
 
 use plimsoll_process::proc::Target;
 

@@ -54,7 +54,8 @@ pub struct ThreadLoader<'t> {
 }
 
 impl<'t> ThreadLoader<'t> {
-    /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it is loaded there.
+    /// The error follows "process PID". `loaded`: the name of the tracker's library in the target, if it is loaded
+    /// there.
     pub fn find(
         target: &'t Target,
         vmas: &[Vma],

@@ -1,8 +1,8 @@
 //! Reads the target's objects: the addresses of libc's functions, and the code in which no thread may be borrowed.
 //!
 //! Symbols come from the mapped files. They belong to the target's user, who may have written anything there: a wrong
-//! address harms that user's process only. Exported symbols bound the code around them: the functions of one source file
-//! lie together, and the nearest exported functions of other files end the range.
+//! address harms that user's process only. Exported symbols bound the code around them: the functions of one source
+//! file lie together, and the nearest exported functions of other files end the range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -204,7 +204,8 @@ fn in_libc(exports: &Exports) -> Option<Vec<(Range<u64>, &'static str)>> {
 }
 
 fn holders(exports: &Exports) -> Vec<(Range<u64>, &'static str)> {
-    // Breakpoints for debuggers, which do nothing. Behind them lies the wait of condition variables and of pthread_join.
+    // Breakpoints for debuggers, which do nothing. Behind them lies the wait of condition variables and of
+    // pthread_join.
     let is_event = |name: &[u8]| name.ends_with(b"_event");
     let is_holder =
         |name: &[u8]| HOLDERS.contains(&name) || HOLDER_PREFIXES.iter().any(|p| name.starts_with(p)) && !is_event(name);

@@ -1,9 +1,9 @@
 //! Whether a stopped thread may be borrowed for a call of pthread_create: bytes in, a verdict out.
 //!
-//! pthread_create takes locks of malloc, of the loader and of libc's list of threads. A thread that holds one of them would
-//! wait for itself, and a thread inside malloc has left its lists half changed. So no function on the stack may be in that code.
-//! Where unwind tables don't prove which functions those are, no word of the stack may point there. A word that is left over
-//! from an earlier call then causes a needless refusal.
+//! pthread_create takes locks of malloc, of the loader and of libc's list of threads. A thread that holds one of them
+//! would wait for itself, and a thread inside malloc has left its lists half changed. So no function on the stack may
+//! be in that code. Where unwind tables don't prove which functions those are, no word of the stack may point there. A
+//! word that is left over from an earlier call then causes a needless refusal.
 
 use std::ops::Range;
 
@@ -42,7 +42,8 @@ impl Forbidden {
         (address < range.end).then_some(*what)
     }
 
-    /// The code in which the thread is, if it is in one of these. `frames`: the functions on its stack, where they are proven.
+    /// The code in which the thread is, if it is in one of these. `frames`: the functions on its stack, where they are
+    /// proven.
     pub fn found(&self, instruction: u64, stack: &Stack<'_>, frames: Option<&Frames>) -> Option<&'static str> {
         let Some(frames) = frames else { return self.at(instruction).or_else(|| self.pointed_to(stack.bytes)) };
         let functions = frames.pcs.iter().find_map(|pc| self.at(*pc));

@@ -1,7 +1,7 @@
 //! One thread of the target under ptrace(2): the only file here that makes these system calls.
 //!
-//! PTRACE_SEIZE sends no signal, and no option kills the thread. If plimsoll ends at any moment, the kernel detaches the
-//! thread and the thread runs on from the registers that it has.
+//! PTRACE_SEIZE sends no signal, and no option kills the thread. If plimsoll ends at any moment, the kernel detaches
+//! the thread and the thread runs on from the registers that it has.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -195,8 +195,8 @@ fn child_signal() -> libc::sigset_t {
 }
 
 fn request(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: each caller in this file passes, where the request reads or writes memory of ours, a pointer to a live object of
-    // the size that the request has for it (ptrace(2)). Everything else happens in the target.
+    // SAFETY: each caller in this file passes, where the request reads or writes memory of ours, a pointer to a live
+    // object of the size that the request has for it (ptrace(2)). Everything else happens in the target.
     match unsafe { libc::ptrace(what, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

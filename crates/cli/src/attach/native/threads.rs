@@ -18,8 +18,8 @@ const RESTARTED: [libc::c_long; 12] = [
     libc::SYS_read,
 ];
 
-/// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced, ended,
-/// in an uninterruptible wait, or under a system call filter isn't listed.
+/// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced,
+/// ended, in an uninterruptible wait, or under a system call filter isn't listed.
 pub fn in_order(target: &Target) -> Vec<u32> {
     let threads = target.numbers("task").unwrap_or_default();
     let mut ranked: Vec<(u8, u32)> = threads.into_iter().filter_map(|tid| Some((rank(target, tid)?, tid))).collect();

@@ -5,8 +5,8 @@
 //!     hold NAME OLD ─▶        free ─▶ (all are back)        end of the line: set back what is held
 //! ```
 //! It is this program again (/proc/self/exe) under another argv[0], in a process group of its own, so a Ctrl-C, a
-//! hangup or a SIGKILL of plimsoll doesn't reach it. It opens /proc/PID before plimsoll changes anything: a process that
-//! takes the PID later is never touched.
+//! hangup or a SIGKILL of plimsoll doesn't reach it. It opens /proc/PID before plimsoll changes anything: a process
+//! that takes the PID later is never touched.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};

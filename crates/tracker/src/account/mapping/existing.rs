@@ -26,12 +26,15 @@ pub fn forget(segment: Segment) {
     held.release();
 }
 
-/// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main stack and
-/// the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel changes its list while it is read,
-/// so two kinds of calls make the books differ from it until the same addresses are mapped or unmapped again:
+/// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main
+/// stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel changes its list
+/// while it is read, so two kinds of calls make the books differ from it until the same addresses are mapped or
+/// unmapped again:
 ///
-/// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read: missing.
-/// - A munmap is booked (or entered the kernel before), and takes effect after its addresses were read: its mapping stays.
+/// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read:
+///   missing.
+/// - A munmap is booked (or entered the kernel before), and takes effect after its addresses were read: its mapping
+///   stays.
 ///
 /// A reader finds nothing resident at addresses that are gone, and `explain` begins with smaps.
 pub fn take_in(segment: Segment) {
@@ -66,8 +69,8 @@ pub fn take_in(segment: Segment) {
     held.release();
 }
 
-/// Removes the stack of a thread from before the attach from the map: the part that [`glibc_stack`] finds in the mapping that
-/// holds `here`, and the inaccessible mapping below. Returns the guard's low end and the stack's ends.
+/// Removes the stack of a thread from before the attach from the map: the part that [`glibc_stack`] finds in the
+/// mapping that holds `here`, and the inaccessible mapping below. Returns the guard's low end and the stack's ends.
 pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();
@@ -85,9 +88,9 @@ pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usiz
     found
 }
 
-/// The stack that ends with glibc's thread descriptor at `pointer`: the guard's low end and the stack's ends. Memory above it
-/// in the same entry of the map is a neighbour, since the map joins equal mappings. A stack that the program provides may lie
-/// in any mapping: if more memory follows, only a guard below proves that the stack begins here.
+/// The stack that ends with glibc's thread descriptor at `pointer`: the guard's low end and the stack's ends. Memory
+/// above it in the same entry of the map is a neighbour, since the map joins equal mappings. A stack that the program
+/// provides may lie in any mapping: if more memory follows, only a guard below proves that the stack begins here.
 fn glibc_stack(mapping: Range<usize>, guard: Option<usize>, pointer: usize) -> Option<(usize, usize, usize)> {
     if !mapping.contains(&pointer) {
         return None;

@@ -1,4 +1,5 @@
-//! The books of mappings: who may write the map of [`super::vmas`], in which order, and the mappings from before an attach.
+//! The books of mappings: who may write the map of [`super::vmas`], in which order, and the mappings from before an
+//! attach.
 
 use crate::segment::Segment;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,8 +10,8 @@ pub mod existing;
 mod sync;
 mod turns;
 
-/// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap chunks),
-/// so the map alone can't tell the number of calls.
+/// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap
+/// chunks), so the map alone can't tell the number of calls.
 pub fn count_mapping(segment: Segment, index: u32, bytes: u64) {
     if segment.caller(index).flags.load(Relaxed) & CALLER_SITE != 0 {
         count_of_site(segment, index, bytes);

@@ -1,4 +1,5 @@
-//! Whose turn it is to write the books of mappings: a lock that knows its holder, and a queue for threads that can't get it.
+//! Whose turn it is to write the books of mappings: a lock that knows its holder, and a queue for threads that can't
+//! get it.
 //!
 //! ```text
 //! word    count of acquisitions << 32 | id of the holder, 0 free     no two acquisitions have the same word
@@ -6,9 +7,10 @@
 //! slot    round (t / N) << 32 | 0 free · id reserved · WRITING | id · FILLED
 //! ```
 //!
-//! The holder alone moves `head`: it takes filled slots in the order of their tickets and stops at the first unfilled one. A
-//! thread that fills a slot tries the lock afterwards; a thread that releases the lock reads the queue afterwards. One of the
-//! two sees the other (both have a full fence between their store and their load), so no filled slot is left behind.
+//! The holder alone moves `head`: it takes filled slots in the order of their tickets and stops at the first unfilled
+//! one. A thread that fills a slot tries the lock afterwards; a thread that releases the lock reads the queue
+//! afterwards. One of the two sees the other (both have a full fence between their store and their load), so no filled
+//! slot is left behind.
 //!
 //! This file knows nothing of mappings, threads or time, and takes its atomics from `super::sync`:
 //! `tests/turns.rs` runs it under loom.
@@ -19,7 +21,8 @@ use super::sync::{AtomicU64, AtomicUsize, Cell, fence};
 /// A slot of the queue.
 pub(super) struct Slot<T> {
     pub(super) state: AtomicU64,
-    /// Stack pointer and return address of the call that reserved it; 0 = unknown. Only the reserving thread reads them.
+    /// Stack pointer and return address of the call that reserved it; 0 = unknown. Only the reserving thread reads
+    /// them.
     pub(super) frame: [AtomicUsize; 2],
     pub(super) value: Cell<T>,
 }
@@ -78,8 +81,8 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     pub(super) unsafe fn release(&self, held: u64) -> bool {
         self.word.store(held & !ID, Release);
         fence(SeqCst);
-        // For an empty queue, one comparison. A slot that was reserved and isn't yet counted in `tail` isn't filled either, and
-        // the thread that fills it tries the lock.
+        // For an empty queue, one comparison. A slot that was reserved and isn't yet counted in `tail` isn't filled
+        // either, and the thread that fills it tries the lock.
         !self.is_empty() && self.is_first_filled()
     }
 
@@ -212,8 +215,8 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         (word & !ID) | id as u64
     }
 
-    /// In a fork child: its one thread has a new id, and the lock gets this word. Gives up the tickets of the parent's other
-    /// threads; returns their number.
+    /// In a fork child: its one thread has a new id, and the lock gets this word. Gives up the tickets of the parent's
+    /// other threads; returns their number.
     ///
     /// # Safety
     /// The process has one thread.

@@ -15,8 +15,8 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Words of an entry.
 pub(super) const WORDS: usize = 13;
-/// Minimum words of a tail. Shorter tails are filled up, because they measured slower: presumably a loop of one or two rounds
-/// makes the CPU mispredict malloc's branches.
+/// Minimum words of a tail. Shorter tails are filled up, because they measured slower: presumably a loop of one or two
+/// rounds makes the CPU mispredict malloc's branches.
 pub(super) const TAIL_WORDS: usize = 12;
 /// In the tag of an entry of a mapping call or a sample, which names a site; no user address has it.
 pub(super) const SITE: u64 = 1 << 47;
@@ -29,7 +29,8 @@ pub struct Memo {
     /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`SEVEN_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
     pub sp: usize,
     pub(super) fp: usize,
-    /// The upper part of the trailers of this row's blocks. Of a mapping call or a sample: category, and bit 16 for a site.
+    /// The upper part of the trailers of this row's blocks. Of a mapping call or a sample: category, and bit 16 for a
+    /// site.
     pub row_key: u64,
     /// Offset in the segment of this thread's row for the caller; of a mapping call or a sample, its site.
     pub row: u32,
@@ -72,7 +73,8 @@ pub(super) struct Tail {
     pub(super) guards: u16,
     /// Bytes of the tail, this header included.
     pub(super) room: u32,
-    /// [`memory::unmappings`] when the guards last held. While it is unchanged, the memory that they name stays readable.
+    /// [`memory::unmappings`] when the guards last held. While it is unchanged, the memory that they name stays
+    /// readable.
     pub(super) readable: AtomicU64,
 }
 
@@ -140,14 +142,15 @@ unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     hold
 }
 
-/// The place where a search for a tag begins. For one call, entries that name a site begin elsewhere than those of a row.
+/// The place where a search for a tag begins. For one call, entries that name a site begin elsewhere than those of a
+/// row.
 #[inline(always)]
 pub(super) fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
     place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
 }
 
-/// A multiplication carries low bits up. The low bits of this product are zero, since the stack pointer and 8 × ra are multiples
-/// of 8.
+/// A multiplication carries low bits up. The low bits of this product are zero, since the stack pointer and 8 × ra are
+/// multiples of 8.
 #[inline(always)]
 pub(super) fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
     let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
@@ -176,7 +179,8 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     if m.words_used > 3 {
         if m.words_used > 7 {
             if !m.tail.is_null() {
-                // SAFETY: an entry's tail is its own until the entry is given up; the memory of tails is never unmapped.
+                // SAFETY: an entry's tail is its own until the entry is given up; the memory of tails is never
+                // unmapped.
                 let tail = unsafe { &*m.tail };
                 // SAFETY: as this function.
                 if !unsafe { tail.same(sp) } {
@@ -200,8 +204,9 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     !guarded || unsafe { guards_hold(m.tail) }
 }
 
-/// The second place of a call. Wrappers (operator new, xmalloc) are called at one depth from many places. The first such stack
-/// is the leader. The place of the others follows from their words at the positions of the leader's first words.
+/// The second place of a call. Wrappers (operator new, xmalloc) are called at one depth from many places. The first
+/// such stack is the leader. The place of the others follows from their words at the positions of the leader's first
+/// words.
 ///
 /// # Safety
 /// `m` is the leader, made for this stack pointer on this thread's stack.

@@ -1,23 +1,23 @@
 //! The memo: finds the caller without walking the stack again.
 //!
 //! A walk is a function of the stack's words that it read, of the registers at entry and of the code map
-//! ([`crate::stack::walk`] guarantees that). So an entry keeps every word, with its address, and a remembered stack is used
-//! only if every word is unchanged. [`entry`] has the layout.
+//! ([`crate::stack::walk`] guarantees that). So an entry keeps every word, with its address, and a remembered stack is
+//! used only if every word is unchanged. [`entry`] has the layout.
 //!
-//! An entry of a mapping call or of a sample names a site and keeps a deep stack: all words that the walk to the outermost
-//! frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry does too, and its
-//! row belongs to a site.
+//! An entry of a mapping call or of a sample names a site and keeps a deep stack: all words that the walk to the
+//! outermost frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry
+//! does too, and its row belongs to a site.
 //!
-//! Two traps. Return addresses alone don't suffice: an alloca in a shared callee moves the frames, which only the saved frame
-//! pointers show. And the words may lie beyond a smaller stack that the thread has switched to. So entries are made only on the
-//! thread's own stack, and used only for the same stack pointer: an address that was inside that stack then is inside it now.
-//! An entry's first place follows from return address and stack pointer; if another path leads through it at the same depth,
-//! the second place follows from the words too. A new thread in the slot and a change of the code map (dlopen, dlclose) put an
-//! empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, up to the end of the stack pointer's
-//! page, which is mapped.
+//! Two traps. Return addresses alone don't suffice: an alloca in a shared callee moves the frames, which only the saved
+//! frame pointers show. And the words may lie beyond a smaller stack that the thread has switched to. So entries are
+//! made only on the thread's own stack, and used only for the same stack pointer: an address that was inside that stack
+//! then is inside it now. An entry's first place follows from return address and stack pointer; if another path leads
+//! through it at the same depth, the second place follows from the words too. A new thread in the slot and a change of
+//! the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines, sigaltstack) each call
+//! walks, up to the end of the stack pointer's page, which is mapped.
 //!
-//! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the remembered
-//! one. The fast path's code stays the same.
+//! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the
+//! remembered one. The fast path's code stays the same.
 
 use super::blocks::{row_key, row_of_key};
 use super::thread::ThreadState;
@@ -48,7 +48,8 @@ const SHORT: usize = 4;
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the caller's contract; `place` returns an entry that only this thread writes, with its state borrowed mutably.
+    // SAFETY: the caller's contract; `place` returns an entry that only this thread writes, with its state borrowed
+    // mutably.
     unsafe {
         let ra = return_address(sp);
         recall_at(&*place(t.memo(), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
@@ -61,7 +62,8 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
 /// As `recall`.
 #[inline(always)]
 pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: as in `recall`; an offset is used where the entry was made for this stack pointer, so it is inside the stack.
+    // SAFETY: as in `recall`; an offset is used where the entry was made for this stack pointer, so it is inside the
+    // stack.
     unsafe {
         let ra = return_address(sp);
         let m = &*place(t.memo(), t.memo_mask, ra, sp);
@@ -69,7 +71,8 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     }
 }
 
-/// Whether an entry was made for this stack pointer and every word is unchanged; more than three are compared out of line.
+/// Whether an entry was made for this stack pointer and every word is unchanged; more than three are compared out of
+/// line.
 #[inline(always)]
 unsafe fn same_few(m: &Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: an offset is used where the entry was made for this stack pointer, so it is inside the stack.
@@ -111,7 +114,8 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
     }
 }
 
-/// Walks, numbers the caller and remembers it. Returns the caller and the row to book in: this thread's, or the shared one.
+/// Walks, numbers the caller and remembers it. Returns the caller and the row to book in: this thread's, or the shared
+/// one.
 ///
 /// # Safety
 /// As `recall`.
@@ -295,7 +299,8 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     let mut walk_to = |depth: usize, frames: &mut [u64; FRAMES]| {
         walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], &mut reads)
     };
-    // Four frames decide the category of most callers. If they don't, and the object's rules go deeper, eight are walked.
+    // Four frames decide the category of most callers. If they don't, and the object's rules go deeper, eight are
+    // walked.
     let first = depth.min(SHORT);
     let mut w = walk_to(first, &mut frames);
     if depth > first && w.frames == first && !classify::is_decided(segment, &frames[..first]) {
@@ -318,7 +323,8 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     if w.frames == 0 {
         frames[0] = ra;
     }
-    // The length of a truncated walk depends on where the page ended, so only its innermost frame identifies the caller.
+    // The length of a truncated walk depends on where the page ended, so only its innermost frame identifies the
+    // caller.
     let n = if w.wall.is_some() && !known { 1 } else { n };
     let caller = classify::caller(segment, &frames[..n], flags, t.category());
     Short { caller, walk: w, reads, known }
@@ -359,7 +365,8 @@ fn remember_walk(
 /// Beyond this many rows, sites get no more: the rest is for callers, and for releases by other threads.
 const SITE_ROWS: usize = Section::Rows.capacity() / 4 * 3;
 
-/// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no space for them.
+/// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no space for
+/// them.
 fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
     let scratch = t.scratch(control::now(segment).0 == control::EXACT)?;
     let (low, top) = t.stack();
@@ -367,8 +374,8 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     let high = if known { top as u64 } else { (entry.sp | 4095) + 1 };
     let own = (low as u64, top as u64);
     let reach = Reach { low: entry.sp, high, unknown: !known, own };
-    // SAFETY: this thread's work space, zeroed or as an earlier walk left it. The state is taken, so this is the only walk,
-    // and `leave` comes after its last use.
+    // SAFETY: this thread's work space, zeroed or as an earlier walk left it. The state is taken, so this is the only
+    // walk, and `leave` comes after its last use.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
     deep.walk(|pc| rule_at(segment, pc), entry);
     segment.count(Counter::deep_walks, 1);
@@ -464,8 +471,8 @@ fn remember(
         m.offsets[i] = offset(w) as u16;
         m.words[i] = w.value;
     }
-    // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer, so the
-    // second place is computed for no other entry.
+    // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer,
+    // so the second place is computed for no other entry.
     let at = unsafe {
         let first = place_of(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
         if (*first).tag != m.tag || !(*first).is_at(m.sp) {

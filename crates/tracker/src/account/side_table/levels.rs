@@ -9,11 +9,12 @@
 //! entry     name (0 = free) │ WORDS − 1 more words
 //! ```
 //!
-//! All levels before the newest have about as many entries as the newest alone. So most look-ups read one line. A level opens when
-//! those before it are two thirds full, so a table never touches much more than three words for one word in use.
+//! All levels before the newest have about as many entries as the newest alone. So most look-ups read one line. A level
+//! opens when those before it are two thirds full, so a table never touches much more than three words for one word in
+//! use.
 //!
-//! Inserting claims an entry by compare-and-swap. Removing is a plain store: only the thread that frees a block removes its entry,
-//! and the program's own hand-over of the pointer orders the two. No tombstones, no locks.
+//! Inserting claims an entry by compare-and-swap. Removing is a plain store: only the thread that frees a block removes
+//! its entry, and the program's own hand-over of the pointer orders the two. No tombstones, no locks.
 
 use crate::sys::os;
 use core::mem::offset_of;
@@ -30,8 +31,8 @@ const LINE: usize = 64;
 
 #[repr(C)]
 pub struct Levels<const WORDS: usize> {
-    /// The level to search first: its address, a multiple of 64, plus the number of bits by which a hash is shifted for an index
-    /// into it. 0: no level is open.
+    /// The level to search first: its address, a multiple of 64, plus the number of bits by which a hash is shifted for
+    /// an index into it. 0: no level is open.
     newest: AtomicUsize,
     at: [AtomicUsize; LEVELS],
     open: AtomicUsize,
@@ -88,8 +89,8 @@ impl<const WORDS: usize> Levels<WORDS> {
         let index = (hash >> (word % LINE)) as usize;
         let base = word & !(LINE - 1);
         (0..Self::BUCKET).map(move |i| {
-            // SAFETY: the index is below the level's entries, and i changes it within a bucket; reserved memory, never unmapped,
-            // atomics only.
+            // SAFETY: the index is below the level's entries, and i changes it within a bucket; reserved memory, never
+            // unmapped, atomics only.
             unsafe { &*((base + (index ^ i) * size_of::<Entry<WORDS>>()) as *const Entry<WORDS>) }
         })
     }

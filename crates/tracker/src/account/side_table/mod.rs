@@ -7,10 +7,10 @@
 //! any block      address │ row 20 bits << 44 | sampled 1 bit << 43 | requested 43 bits      two words, in levels from 4 KiB
 //! ```
 //!
-//! A block below 64 KiB is here because fewer than eight of its usable bytes weren't requested: that slack, three bits, gives the
-//! requested bytes. The hash is the address times an odd number, so 45 bits of address give 45 bits of hash. A bucket's number is its
-//! upper bits, at least seven, so the other 38 name the address. Large blocks, and addresses that aren't of this kind,
-//! have the wide form. [`levels`] has the table itself.
+//! A block below 64 KiB is here because fewer than eight of its usable bytes weren't requested: that slack, three bits,
+//! gives the requested bytes. The hash is the address times an odd number, so 45 bits of address give 45 bits of hash.
+//! A bucket's number is its upper bits, at least seven, so the other 38 name the address. Large blocks, and addresses
+//! that aren't of this kind, have the wide form. [`levels`] has the table itself.
 
 pub mod levels;
 
@@ -47,8 +47,8 @@ fn hash(p: *mut u8) -> u64 {
     ((p as u64) << 16).wrapping_mul(FACTOR)
 }
 
-/// The part of a hash that names a block in a small entry. The seven upper bits are left out: in every level they follow from
-/// the bucket's number.
+/// The part of a hash that names a block in a small entry. The seven upper bits are left out: in every level they
+/// follow from the bucket's number.
 #[inline(always)]
 fn name(hash: u64) -> u64 {
     hash << 7 | USED
@@ -85,8 +85,8 @@ fn insert_wide(p: *mut u8, key: Key) -> bool {
     true
 }
 
-/// Looks a block up, and removes it if `take`. The second table is searched for a block whose size was changed in place by a call
-/// that isn't hooked.
+/// Looks a block up, and removes it if `take`. The second table is searched for a block whose size was changed in place
+/// by a call that isn't hooked.
 #[inline(always)]
 fn look(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
     if usable < TABLE_FROM {

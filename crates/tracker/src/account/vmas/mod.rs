@@ -1,9 +1,9 @@
 //! The virtual memory map's writer: mmap, munmap, mprotect and mremap, booked range by range.
 //!
-//! The usual operation changes one entry ([`one`]). Any other goes through its range from left to right. A step takes the
-//! longest run that lies in one leaf and ends up with the same attributes. It replaces the run by one entry, joined with a
-//! neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts always match the map,
-//! also without space: a lost step changes neither.
+//! The usual operation changes one entry ([`one`]). Any other goes through its range from left to right. A step takes
+//! the longest run that lies in one leaf and ends up with the same attributes. It replaces the run by one entry, joined
+//! with a neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts always match
+//! the map, also without space: a lost step changes neither.
 
 mod one;
 mod region;
@@ -72,11 +72,12 @@ fn pages(start: u64, bytes: u64) -> (u64, u64) {
 
 impl<G: FnMut(usize) -> bool> VmaBook<G> {
     /// An empty map. `grow(upto)` makes the first `upto` bytes safe to store to, or returns false; it is called with
-    /// ascending values, before the first store to the new part. `None` if the region is too small or can't be grown at all.
+    /// ascending values, before the first store to the new part. `None` if the region is too small or can't be grown at
+    /// all.
     ///
     /// # Safety
-    /// `base` is aligned to 8 bytes, addressable for `capacity` bytes as long as the book lives, safe to store to as far
-    /// as `grow` said so, and no one else in this process stores there.
+    /// `base` is aligned to 8 bytes, addressable for `capacity` bytes as long as the book lives, safe to store to as
+    /// far as `grow` said so, and no one else in this process stores there.
     pub unsafe fn create(base: *mut u8, capacity: usize, grow: G) -> Option<Self> {
         // SAFETY: the same promise.
         unsafe { Tree::create(base, capacity, grow) }.map(|tree| Self { tree })
@@ -200,8 +201,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.end(diff)
     }
 
-    /// Books a range that was enlarged or shrunk in place, moved, or (shared mappings, `old_bytes` 0) mapped once more. It
-    /// keeps its attributes; added pages get those of its last page. If the old range isn't in the map, neither is the new one.
+    /// Books a range that was enlarged or shrunk in place, moved, or (shared mappings, `old_bytes` 0) mapped once more.
+    /// It keeps its attributes; added pages get those of its last page. If the old range isn't in the map, neither is
+    /// the new one.
     pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Change {
         let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
         let head = self.tree.region.header();
@@ -236,8 +238,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             let (mut at, mut known) = (0, false);
             while at < moves {
                 let (attributes, run) = self.run_at(old + at, old + moves);
-                // Linux 6.17 moves several VMAs at once. It keeps mappings at the destination of a gap between them, and refuses
-                // a gap at the beginning. So for a gap at the beginning the map lacks a mapping, of which nothing else is known.
+                // Linux 6.17 moves several VMAs at once. It keeps mappings at the destination of a gap between them,
+                // and refuses a gap at the beginning. So for a gap at the beginning the map lacks a mapping, of which
+                // nothing else is known.
                 known |= !attributes.is_hole();
                 if !known || !attributes.is_hole() {
                     diff = diff + self.apply(new + at, run, move |_| attributes, post, &mut |_| ());

@@ -1,5 +1,5 @@
-//! The usual operation: its range lies in one leaf, in a hole or inside one entry. One search finds the place and one entry
-//! changes; anything else is `None`, before the first store, and goes step by step ([`super`]).
+//! The usual operation: its range lies in one leaf, in a hole or inside one entry. One search finds the place and one
+//! entry changes; anything else is `None`, before the first store, and goes step by step ([`super`]).
 //!
 //! ```text
 //! map      hole ─────────────▶ a new entry │ a neighbour that is alike grows
@@ -155,8 +155,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         Some((old, end - start))
     }
 
-    /// Changes an entry, or one end of it, to what `change` makes of its attributes. Returns both, and the bytes. Only if the
-    /// reservation stays whose it is.
+    /// Changes an entry, or one end of it, to what `change` makes of its attributes. Returns both, and the bytes. Only
+    /// if the reservation stays whose it is.
     #[inline(always)]
     pub(crate) fn change_one(
         &mut self,
@@ -208,8 +208,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         Some((old, new, end - start))
     }
 
-    /// One end of an entry becomes part of the neighbour there, whose bound is stored first: entries may overlap for a moment,
-    /// but never leave a hole.
+    /// One end of an entry becomes part of the neighbour there, whose bound is stored first: entries may overlap for a
+    /// moment, but never leave a hole.
     #[inline(never)]
     #[unsafe(link_section = ".text.hot")]
     fn grow_into(&mut self, operation: Operation, [start, end]: [u64; 2], new: Attributes) -> Option<u64> {

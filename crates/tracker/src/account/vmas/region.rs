@@ -51,15 +51,17 @@ impl Region {
     /// An atomic store, since a reader may copy the file at any time; a plain instruction on every machine.
     #[inline(always)]
     pub(super) fn put(&mut self, block: Block, at: usize, value: u64) {
-        // SAFETY: `at` is brought below BLOCK_WORDS, and a Block is whole, in the region and aligned; AtomicU64 has the layout
-        // of u64. Nobody else in this process stores to the word, and others (a fork's copy) load it as an atomic.
+        // SAFETY: `at` is brought below BLOCK_WORDS, and a Block is whole, in the region and aligned; AtomicU64 has the
+        // layout of u64. Nobody else in this process stores to the word, and others (a fork's copy) load it as an
+        // atomic.
         unsafe { AtomicU64::from_ptr(block.0.add(at % BLOCK_WORDS)) }.store(value, Ordering::Relaxed);
         #[cfg(test)]
         super::tests::stored(self.base.cast(), self.blocks * BLOCK);
     }
 
-    /// The store that makes the earlier stores valid. Neither the compiler nor the processor moves a store across it. The first
-    /// matters for a SIGKILL, which cuts the stores off in program order; the second for a reader on another processor.
+    /// The store that makes the earlier stores valid. Neither the compiler nor the processor moves a store across it.
+    /// The first matters for a SIGKILL, which cuts the stores off in program order; the second for a reader on another
+    /// processor.
     #[inline(always)]
     pub(super) fn publish(&mut self, block: Block, at: usize, value: u64) {
         fence(Ordering::Release);

@@ -1,5 +1,5 @@
-//! The writer against a naive twin, one record for each page; the reader at every store; the reader on damaged bytes. Over
-//! 800 lines, since all three drive the map through the same twin and the same random operations.
+//! The writer against a naive twin, one record for each page; the reader at every store; the reader on damaged bytes.
+//! Over 800 lines, since all three drive the map through the same twin and the same random operations.
 
 extern crate std;
 use super::tree::Event;
@@ -25,7 +25,8 @@ std::thread_local! {
 pub(super) fn stored(base: *const u8, bytes: usize) {
     WATCH.with_borrow_mut(|watch| {
         if let Some(watch) = watch {
-            // SAFETY: the region's own base and size; the store before this is done, and no other thread has the region.
+            // SAFETY: the region's own base and size; the store before this is done, and no other thread has the
+            // region.
             watch(unsafe { core::slice::from_raw_parts(base, bytes) });
         }
     });
@@ -684,8 +685,8 @@ fn a_copied_map_goes_on() {
     assert!(unsafe { VmaBook::resume(region[1..].as_mut_ptr().cast(), 64 << 10, 64 << 10, |_| true) }.is_none());
 }
 
-/// A signal handler jumps out of an update, or a fork copies it, at any store. A writer that continues with what lies there has
-/// a sound map, and no block in two places.
+/// A signal handler jumps out of an update, or a fork copies it, at any store. A writer that continues with what lies
+/// there has a sound map, and no block in two places.
 #[test]
 fn a_writer_that_was_left_at_any_store_goes_on() {
     const PAGES: usize = 500;

@@ -179,9 +179,9 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         Some(tree)
     }
 
-    /// A leaf that was being updated may have free entries that start somewhere, or two entries that overlap: a reader knows
-    /// what they mean (segment/vmap.rs), [`Block::entries_from`] relies on there being none. Nodes are never updated in
-    /// place.
+    /// A leaf that was being updated may have free entries that start somewhere, or two entries that overlap: a reader
+    /// knows what they mean (segment/vmap.rs), [`Block::entries_from`] relies on there being none. Nodes are never
+    /// updated in place.
     fn mend(&mut self) {
         let mut at = 0;
         while at < ADDRESS_END {
@@ -207,8 +207,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    /// As [`Tree::find`], without a search: the leaf that was found last, at the place where an entry changed last, which need
-    /// not be that of the range. `None`: the range isn't in its share.
+    /// As [`Tree::find`], without a search: the leaf that was found last, at the place where an entry changed last,
+    /// which need not be that of the range. `None`: the range isn't in its share.
     #[inline(always)]
     pub(super) fn at_finger(&self, start: u64, end: u64) -> Option<Leaf> {
         let Hint { low, high, block, at } = self.hint;
@@ -310,13 +310,14 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         true
     }
 
-    /// An unlinked block. There is always one (`SPARE`), unless the tracked program has overwritten the header: then the result
-    /// is the header's block, and the map is lost.
+    /// An unlinked block. There is always one (`SPARE`), unless the tracked program has overwritten the header: then
+    /// the result is the header's block, and the map is lost.
     fn take(&mut self) -> u64 {
         let head = self.region.header();
         let free = head.get(header::FREE_COUNT);
         if free != 0 {
-            // The count first: an interruption in between leaves a block that isn't counted, not a count without a block.
+            // The count first: an interruption in between leaves a block that isn't counted, not a count without a
+            // block.
             let number = head.get(header::FREE_HEAD);
             self.region.put(head, header::FREE_COUNT, free - 1);
             self.region.publish(head, header::FREE_HEAD, self.region.block(number).get(2));
@@ -349,8 +350,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.region.publish(leaf.block, entry_word(leaf.order, at) + 1, end);
     }
 
-    /// Changes an entry's attributes in place, which [`Leaf::changes_in_place`] permits. The committer is meaningless while the
-    /// range is only reserved, so that word is stored before a commit and after an uncommit.
+    /// Changes an entry's attributes in place, which [`Leaf::changes_in_place`] permits. The committer is meaningless
+    /// while the range is only reserved, so that word is stored before a commit and after an uncommit.
     #[inline(always)]
     pub(super) fn set_attributes(&mut self, leaf: &Leaf, at: usize, old: Attributes, new: Attributes) {
         let word = entry_word(leaf.order, at);
@@ -483,8 +484,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         number
     }
 
-    /// Where to cut `all`: in the middle, but beside the new entry where mappings come in sequence, so that the leaf that
-    /// gets no more is left full. (mmap goes downwards: descending is the usual sequence.)
+    /// Where to cut `all`: in the middle, but beside the new entry where mappings come in sequence, so that the leaf
+    /// that gets no more is left full. (mmap goes downwards: descending is the usual sequence.)
     fn cut(&self, all: &[Vma], from: usize) -> usize {
         let half = all.len() / 2;
         let start = |at: usize| all.get(at).map_or(0, |vma| vma.start);
@@ -509,8 +510,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.link(path, path.height, 1, (slots, 2));
     }
 
-    /// Moves `left`, the entries that remain of the path's leaf, into a sibling; removes the leaf if there are none. False if no
-    /// sibling has space.
+    /// Moves `left`, the entries that remain of the path's leaf, into a sibling; removes the leaf if there are none.
+    /// False if no sibling has space.
     fn join_leaf(&mut self, path: &Path, left: &[Vma]) -> bool {
         if left.is_empty() {
             happened(Event::LeafRemoved);
@@ -568,8 +569,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`. The change continues upwards as far
-    /// as needed; the topmost change is the one store that makes it valid.
+    /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`. The change continues
+    /// upwards as far as needed; the topmost change is the one store that makes it valid.
     #[unsafe(link_section = ".text.hot")]
     fn link(&mut self, path: &Path, depth: usize, old: usize, (new, n): Slots) {
         let Some(level) = depth.checked_sub(1) else {
@@ -626,7 +627,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    /// A new node like `node`, which has `count` slots, but for `old` slots from `at` on: they are `new`. All slots fit.
+    /// A new node like `node`, which has `count` slots, but for `old` slots from `at` on: they are `new`. All slots
+    /// fit.
     fn copy_node(&mut self, tag: u64, node: Block, (at, old, count): (usize, usize, usize), (new, n): Slots) -> u64 {
         let number = self.take();
         let to = self.region.block(number);
@@ -658,7 +660,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         number
     }
 
-    /// Joins `all[..n]`, the slots that remain of the path's node at `level`, with a sibling's in one node, if they fit.
+    /// Joins `all[..n]`, the slots that remain of the path's node at `level`, with a sibling's in one node, if they
+    /// fit.
     fn join_node(&mut self, path: &Path, level: usize, all: &mut [u64; 2 * NODE_SLOTS], n: usize) -> bool {
         let fits = |block: Block| n + block.slots() <= NODE_JOINED;
         let Some((first, other)) = self.sibling(path, level - 1, fits) else {
@@ -675,8 +678,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         for at in 0..count {
             all[place + at] = block.get(1 + at);
         }
-        // The first slot's key is meaningless in its own node; when it moves into the middle, it becomes the start of the old
-        // node's share.
+        // The first slot's key is meaningless in its own node; when it moves into the middle, it becomes the start of
+        // the old node's share.
         let seam = if below { count } else { n };
         all[seam] = self.key(parent, first + 1) | all[seam] & SLOT_BLOCK;
         happened(Event::NodeJoined);

@@ -1,8 +1,8 @@
 //! aarch64: the same macros and functions as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles; only
 //! `make test-full GROUP=roots` runs it, under qemu-user.
 
-/// See `x86_64.rs`. The return address is in the link register. The hooks expect it where the stack pointer points, so the
-/// stub makes a frame and stores it there.
+/// See `x86_64.rs`. The return address is in the link register. The hooks expect it where the stack pointer points, so
+/// the stub makes a frame and stores it there.
 #[macro_export]
 macro_rules! entry_with_caller {
     ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x1, sp", "mov x2, x29", $target); };

@@ -1,5 +1,5 @@
-//! The exported entries: assembly for each CPU that keeps the arguments, passes the caller's stack pointer, and continues in
-//! the hook.
+//! The exported entries: assembly for each CPU that keeps the arguments, passes the caller's stack pointer, and
+//! continues in the hook.
 //!
 //! On x86-64 `malloc` and `free` have no entry here: [`super::malloc`] says what runs instead.
 

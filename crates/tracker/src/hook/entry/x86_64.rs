@@ -44,8 +44,8 @@ macro_rules! entry_through {
     };
 }
 
-/// Defines an exported entry for calls with up to six integer arguments. All six registers are kept. The stack pointer at
-/// entry and the frame pointer follow on the stack as seventh and eighth argument.
+/// Defines an exported entry for calls with up to six integer arguments. All six registers are kept. The stack pointer
+/// at entry and the frame pointer follow on the stack as seventh and eighth argument.
 #[macro_export]
 macro_rules! entry_with_caller_on_stack {
     ($name:ident, $target:path) => {
@@ -69,8 +69,8 @@ macro_rules! entry_with_caller_on_stack {
     };
 }
 
-/// Defines an exported entry of a variadic function. The hook gets two addresses: that of the stored argument registers, and
-/// that of the arguments on the stack.
+/// Defines an exported entry of a variadic function. The hook gets two addresses: that of the stored argument
+/// registers, and that of the arguments on the stack.
 #[macro_export]
 macro_rules! entry_variadic {
     ($name:ident, $target:path) => {
@@ -100,8 +100,8 @@ macro_rules! entry_variadic {
     };
 }
 
-/// Calls `{b}` with the arguments kept, then jumps to the address that it returns. `{b}` gets the caller's address as its
-/// fourth argument, so the fourth argument of the call becomes its fifth.
+/// Calls `{b}` with the arguments kept, then jumps to the address that it returns. `{b}` gets the caller's address as
+/// its fourth argument, so the fourth argument of the call becomes its fifth.
 #[macro_export]
 macro_rules! look_then_jump {
     () => {
@@ -135,8 +135,8 @@ macro_rules! look_then_jump {
     };
 }
 
-/// Defines an exported entry that calls `$before` with the arguments kept, then jumps to the address that it returns. To the
-/// real function it looks as if the program had called it directly (dlopen and dlsym look at their caller).
+/// Defines an exported entry that calls `$before` with the arguments kept, then jumps to the address that it returns.
+/// To the real function it looks as if the program had called it directly (dlopen and dlsym look at their caller).
 #[macro_export]
 macro_rules! entry_then_tail_jump {
     ($name:ident, $before:path) => {
@@ -149,8 +149,8 @@ macro_rules! entry_then_tail_jump {
     };
 }
 
-/// Defines syscall(2): a jump to the real one, except for the numbers that `hook::calls` lists. Of those, some are called and
-/// booked by a hook; for the others a hook only examines the arguments first.
+/// Defines syscall(2): a jump to the real one, except for the numbers that `hook::calls` lists. Of those, some are
+/// called and booked by a hook; for the others a hook only examines the arguments first.
 #[macro_export]
 macro_rules! entry_numbered {
     ($name:ident, $before:path) => {
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn first_syscall() {
     );
 }
 
-/// Defines an exported entry that calls `$before` with the arguments kept. The result of `$before` decides: the entry jumps
-/// on, or it calls the real function and then `$after`, and returns the real function's result.
+/// Defines an exported entry that calls `$before` with the arguments kept. The result of `$before` decides: the entry
+/// jumps on, or it calls the real function and then `$after`, and returns the real function's result.
 #[macro_export]
 macro_rules! entry_around {
     ($name:ident, $before:path, $after:path) => {
@@ -251,7 +251,8 @@ macro_rules! entry_around {
     };
 }
 
-/// The target of the exported free over an allocator other than glibc's: adds the stack pointer and continues in the hook.
+/// The target of the exported free over an allocator other than glibc's: adds the stack pointer and continues in the
+/// hook.
 ///
 /// # Safety
 /// As free(3).
@@ -341,8 +342,9 @@ macro_rules! entry_ends {
     };
 }
 
-/// The start of a thread made by pthread_create. `begin` returns the program's routine and its argument (rax, rdx). A tail
-/// jump follows, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to libc's).
+/// The start of a thread made by pthread_create. `begin` returns the program's routine and its argument (rax, rdx). A
+/// tail jump follows, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to
+/// libc's).
 ///
 /// # Safety
 /// Only as a start routine, with the pointer that the pthread_create hook made.

@@ -91,8 +91,8 @@ pub(super) struct Extended {
 }
 
 impl Extended {
-    /// `None` in these cases: the strings can't be read; no memory is left; the program's own LD_PRELOAD has the tracker already;
-    /// or the next program couldn't read the library.
+    /// `None` in these cases: the strings can't be read; no memory is left; the program's own LD_PRELOAD has the
+    /// tracker already; or the next program couldn't read the library.
     pub(super) fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;
@@ -118,7 +118,8 @@ impl Extended {
         let bytes = words + preload.len() + others.len() + 2;
         let extended = Extended { base: os::map_private(bytes, bytes.min(4096))?, bytes };
         let (array, list) = (extended.base.cast::<*const c_char>(), words);
-        // SAFETY: the mapping has space for that many words and, behind them, for both lists, a colon and a NUL; it is zeroed.
+        // SAFETY: the mapping has space for that many words and, behind them, for both lists, a colon and a NUL; it is
+        // zeroed.
         unsafe {
             let mut to = extended.base.add(list);
             let separator: &[u8] = if others.is_empty() { b"" } else { b":" };

@@ -1,5 +1,5 @@
-//! Whether an executable file would load the tracker: only a program that asks for glibc's loader does. A static program would
-//! hand the tracker's variables on to programs that it starts.
+//! Whether an executable file would load the tracker: only a program that asks for glibc's loader does. A static
+//! program would hand the tracker's variables on to programs that it starts.
 
 use crate::options::Path;
 use crate::sys::filter::AUDIT_ARCH;

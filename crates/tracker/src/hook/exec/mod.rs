@@ -1,12 +1,12 @@
-//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker removes itself from
-//! the environment when a process starts, so the programs that the process starts run untracked. But a program that takes the
-//! place of this one, under the same PID (a start script that ends in `exec java`, env, nice), is tracked: it gets the
-//! tracker's variables. It doesn't get them if its file is static, set-user-ID or unreadable, or if the library can't be read
-//! (after chroot, or as another user). The segment notes that another program has replaced this one. The system call by number
-//! isn't hooked.
+//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker removes
+//! itself from the environment when a process starts, so the programs that the process starts run untracked. But a
+//! program that takes the place of this one, under the same PID (a start script that ends in `exec java`, env, nice),
+//! is tracked: it gets the tracker's variables. It doesn't get them if its file is static, set-user-ID or unreadable,
+//! or if the library can't be read (after chroot, or as another user). The segment notes that another program has
+//! replaced this one. The system call by number isn't hooked.
 //!
-//! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables make too
-//! large (E2BIG) is tried again without them.
+//! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables
+//! make too large (E2BIG) is tried again without them.
 
 mod environment;
 mod executable;
@@ -125,7 +125,8 @@ pub unsafe extern "C" fn execle(registers: *const usize, stack: *const usize) ->
     unsafe { with_list(registers, stack, |path, list, given| execve(path, list, given as Strings)) }
 }
 
-/// Makes an array of a variadic call's list, and calls `exec` with the first argument, that array, and the word behind its NULL.
+/// Makes an array of a variadic call's list, and calls `exec` with the first argument, that array, and the word behind
+/// its NULL.
 ///
 /// # Safety
 /// `registers` has [`ARGUMENT_REGISTERS`] words, `stack` the others; a NULL ends the list.
@@ -135,7 +136,8 @@ unsafe fn with_list(
     exec: impl Fn(*const c_char, Strings, usize) -> c_int,
 ) -> c_int {
     const SHORT: usize = 64;
-    // SAFETY: the caller's contract, up to the word behind the NULL, which is either an argument or a word of the caller's frame.
+    // SAFETY: the caller's contract, up to the word behind the NULL, which is either an argument or a word of the
+    // caller's frame.
     let word = |i: usize| unsafe {
         if i < ARGUMENT_REGISTERS { registers.add(i).read() } else { stack.add(i - ARGUMENT_REGISTERS).read() }
     };

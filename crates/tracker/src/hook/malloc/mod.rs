@@ -1,7 +1,7 @@
-//! malloc, calloc, realloc, free and related functions. malloc_usable_size returns the bytes that the program may write. It
-//! returns at least the requested bytes, but not always the same number as without the tracker, since the tracker's key is at
-//! the end of the block: 16 instead of 24 for `malloc(7)`, 32 instead of 24 for `malloc(24)`. A program may rely on neither
-//! (malloc_usable_size(3)).
+//! malloc, calloc, realloc, free and related functions. malloc_usable_size returns the bytes that the program may
+//! write. It returns at least the requested bytes, but not always the same number as without the tracker, since the
+//! tracker's key is at the end of the block: 16 instead of 24 for `malloc(7)`, 32 instead of 24 for `malloc(24)`. A
+//! program may rely on neither (malloc_usable_size(3)).
 //!
 //! | file | what it is | runs |
 //! | --- | --- | --- |
@@ -11,7 +11,8 @@
 //! | [`slow`] | the steps of the second in Rust; large blocks, samples, the first block of a thread, signal handlers inside a hook | everywhere |
 //! | this file | calloc, realloc and the rest | everywhere |
 //!
-//! `tests/books/malloc_twins.rs` puts the same operations through the assembly and the Rust, and compares the books after each.
+//! `tests/books/malloc_twins.rs` puts the same operations through the assembly and the Rust, and compares the books
+//! after each.
 //!
 //! Corner cases of glibc 2.36 (malloc/malloc.c), which the program must find unchanged:
 //!
@@ -121,7 +122,8 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             }
         }
         let old_usable = blocks::usable(p);
-        // The key is taken out first: if the real call moves the block, another thread may own the old address before it returns.
+        // The key is taken out first: if the real call moves the block, another thread may own the old address before
+        // it returns.
         let old = if early::booking() { take_key_of(p, old_usable) } else { None };
         let sample = match (old, Segment::current()) {
             (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),

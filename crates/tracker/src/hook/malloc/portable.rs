@@ -19,15 +19,15 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// malloc(3).
 ///
-/// The state is taken before the stack is recalled and given back when the block is booked. In between, glibc's malloc calls
-/// no hook; a signal handler that allocates meanwhile books in the shared rows.
+/// The state is taken before the stack is recalled and given back when the block is booked. In between, glibc's malloc
+/// calls no hook; a signal handler that allocates meanwhile books in the shared rows.
 ///
 /// # Safety
 /// Called by the entry stub: `sp` and `fp` are the caller's.
 pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
-    // SAFETY: a non-null `current` is this thread's state, which no frame has borrowed; the real function is resolved before any
-    // state exists.
+    // SAFETY: a non-null `current` is this thread's state, which no frame has borrowed; the real function is resolved
+    // before any state exists.
     unsafe {
         if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
             return off_path::malloc_slow(n, sp, fp);

@@ -1,5 +1,5 @@
-//! The cold half of malloc and free: whatever a fast path leaves out, and every block of an allocator other than glibc's.
-//! Both halves keep one order of booking.
+//! The cold half of malloc and free: whatever a fast path leaves out, and every block of an allocator other than
+//! glibc's. Both halves keep one order of booking.
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::early;
@@ -72,8 +72,8 @@ pub(super) struct Place {
     drawn: Option<Drawn>,
 }
 
-/// The place of a block of n bytes by this call. Counts down to the next sample. `None`: there are no books, after a detach or in
-/// an unprepared fork child.
+/// The place of a block of n bytes by this call. Counts down to the next sample. `None`: there are no books, after a
+/// detach or in an unprepared fork child.
 ///
 /// # Safety
 /// `sp` and `fp` are the hooked call's.
@@ -130,8 +130,8 @@ unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
     Some(unsafe { memo::walk(books, t, sp, fp).1 })
 }
 
-/// Gives the state back without booking: since it was taken, the tracker was detached, or the process became an unprepared
-/// fork child.
+/// Gives the state back without booking: since it was taken, the tracker was detached, or the process became an
+/// unprepared fork child.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
@@ -214,9 +214,9 @@ unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     unsafe { real_call(sp, || calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
 }
 
-/// Runs the real call, and then books its block, unless the allocator itself is the caller. Allocators other than glibc's may
-/// call their own functions by the exported names, which are the hooks (malloc from calloc, operator new from
-/// malloc_usable_size).
+/// Runs the real call, and then books its block, unless the allocator itself is the caller. Allocators other than
+/// glibc's may call their own functions by the exported names, which are the hooks (malloc from calloc, operator new
+/// from malloc_usable_size).
 ///
 /// # Safety
 /// `sp` is the hooked call's: the return address lies there.
@@ -274,7 +274,8 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     true
 }
 
-/// malloc called by the allocator itself: not the program's block. Also undoes what the fast path has counted for the sampling.
+/// malloc called by the allocator itself: not the program's block. Also undoes what the fast path has counted for the
+/// sampling.
 ///
 /// # Safety
 /// The fast path has taken the state `t`, and counted the block for the sampling.
@@ -286,8 +287,8 @@ unsafe fn for_allocator(t: *mut ThreadState, n: usize) -> *mut u8 {
     }
 }
 
-/// Gives the state back for the real call of an allocator other than glibc's, and takes it again for the block. `None`: there is
-/// no block, or nothing to book it with.
+/// Gives the state back for the real call of an allocator other than glibc's, and takes it again for the block. `None`:
+/// there is no block, or nothing to book it with.
 ///
 /// # Safety
 /// The fast path has taken the state `t`, and counted the block for the sampling.
@@ -375,7 +376,8 @@ unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) 
     }
 }
 
-/// Writes the key of a fresh block: in its trailer if there is space, else into the side table. `None`: it is not booked.
+/// Writes the key of a fresh block: in its trailer if there is space, else into the side table. `None`: it is not
+/// booked.
 #[inline(always)]
 unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Option<Amount> {
     // SAFETY: the caller's block, of n bytes.
@@ -536,7 +538,8 @@ pub unsafe fn book_release(p: *mut u8) {
 /// As `book_release`.
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
-    // SAFETY: p is a live block. Without a segment its size isn't needed, and without a C library no function returns it.
+    // SAFETY: p is a live block. Without a segment its size isn't needed, and without a C library no function returns
+    // it.
     unsafe {
         match Segment::current() {
             Some(_) => release_sized(p, blocks::usable(p)),
@@ -639,8 +642,8 @@ unsafe fn take_booked(segment: Segment, p: *mut u8) -> Option<(u32, Amount)> {
     Some((caller_of_key(segment, key)?, amount))
 }
 
-/// The caller of a key's row. `None`: the row isn't in use. In a fork child, other threads of the parent allocated such blocks
-/// during the fork; elsewhere the key was damaged.
+/// The caller of a key's row. `None`: the row isn't in use. In a fork child, other threads of the parent allocated such
+/// blocks during the fork; elsewhere the key was damaged.
 pub(super) fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
     let row = segment.seen(key.row);
     let caller = row.caller();

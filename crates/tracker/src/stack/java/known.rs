@@ -4,11 +4,11 @@
 //! cell by Method's address ─▶ every pointer, length and index that [`super::method::identity`] went through
 //!                             its names: where they lie in the segment        the answer: identity, entry
 //! ```
-//! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that lead
-//! on, of three Symbols, and of the first line numbers. A kept answer is used only if each of these bytes is unchanged. The
-//! Symbols' texts are compared too, with the segment's copy: so a Method whose class was unloaded, or one
-//! that was redefined, can't pass for another even if all addresses and sizes are the same. This saves the hashing, and
-//! the query for each page whether it can be read: all pages could be read when the answer was kept, and nothing
+//! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that
+//! lead on, of three Symbols, and of the first line numbers. A kept answer is used only if each of these bytes is
+//! unchanged. The Symbols' texts are compared too, with the segment's copy: so a Method whose class was unloaded, or
+//! one that was redefined, can't pass for another even if all addresses and sizes are the same. This saves the hashing,
+//! and the query for each page whether it can be read: all pages could be read when the answer was kept, and nothing
 //! was unmapped since ([`super::memory::unmappings`]).
 
 use core::sync::atomic::Ordering::*;
@@ -84,8 +84,9 @@ fn is_still(vm: &Vm, segment: Segment, k: &KnownMethod) -> bool {
     let l = &vm.layout;
     let own = |offset: u32| k.const_method + offset as u64;
     let entry = |index: u16| k.pool + l.pool_size as u64 + 8 * index as u64;
-    // SAFETY: every byte that `k` names could be read when it was kept, and no hook has seen anything unmapped since. Each address
-    // is compared before it is followed, so all of them belong to the frame's own method, and stay while that runs.
+    // SAFETY: every byte that `k` names could be read when it was kept, and no hook has seen anything unmapped since.
+    // Each address is compared before it is followed, so all of them belong to the frame's own method, and stay while
+    // that runs.
     unsafe {
         if peek::<u64>(k.method + l.const_method as u64) != k.const_method
             || peek::<u64>(own(l.pool)) != k.pool
@@ -151,8 +152,8 @@ unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     }
 }
 
-/// Keeps what was read of a method. Not if another thread is writing its cell, or if the entry, which was found by a hash, has
-/// other names.
+/// Keeps what was read of a method. Not if another thread is writing its cell, or if the entry, which was found by a
+/// hash, has other names.
 pub fn keep(vm: &Vm, segment: Segment, k: KnownMethod) {
     let m = segment.method(k.index);
     let [class, name, signature] = k.lengths;

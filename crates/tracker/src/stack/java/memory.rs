@@ -11,8 +11,9 @@ use core::marker::PhantomData;
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two pages that
-/// a VM uses together could collide, and each walk would query the kernel. A cell is one word: a lost store only costs a query.
+/// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two
+/// pages that a VM uses together could collide, and each walk would query the kernel. A cell is one word: a lost store
+/// only costs a query.
 static PAGES: [[AtomicU64; WAYS]; 1024] = [const { [const { AtomicU64::new(0) }; WAYS] }; 1024];
 const WAYS: usize = 4;
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -66,9 +67,9 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 /// Pages that are trusted, first and one past the last, by range. (0, 0) = none.
 static TRUSTED: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
 
-/// While `read` runs, takes whole pages of these ranges for readable without a query of the kernel, unless a hook sees them
-/// unmapped. The ranges are those of an object's file, whose many small tables are read once. No longer than that: the
-/// loader unmaps an object past the hooks.
+/// While `read` runs, takes whole pages of these ranges for readable without a query of the kernel, unless a hook sees
+/// them unmapped. The ranges are those of an object's file, whose many small tables are read once. No longer than that:
+/// the loader unmaps an object past the hooks.
 pub fn trusting<R>(ranges: impl Iterator<Item = Range<usize>>, read: impl FnOnce() -> R) -> R {
     for ([first, end], range) in TRUSTED.iter().zip(ranges) {
         first.store((range.start as u64).div_ceil(4096), Relaxed);
@@ -114,8 +115,8 @@ pub fn load<T: Plain>(at: u64) -> Option<T> {
     if !page(at >> 12) || (last >> 12 != at >> 12 && !page(last >> 12)) {
         return None;
     }
-    // SAFETY: both pages were found readable, and no hook has seen them unmapped since. What a live frame leads to stays
-    // mapped while its thread is in here.
+    // SAFETY: both pages were found readable, and no hook has seen them unmapped since. What a live frame leads to
+    // stays mapped while its thread is in here.
     Some(unsafe { peek(at) })
 }
 

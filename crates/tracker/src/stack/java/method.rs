@@ -6,8 +6,8 @@
 //!                                                                       └▶ Symbol { length, text }
 //! ```
 //! A Method's address is given to another one once its class is unloaded. So an entry is found by what the method *is*:
-//! the hash of its class's name, its own, its signature, its line numbers. The same class loaded again by another loader
-//! has the same entries.
+//! the hash of its class's name, its own, its signature, its line numbers. The same class loaded again by another
+//! loader has the same entries.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -29,8 +29,8 @@ const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
 const NATIVE: u16 = 0x100;
 
-/// Identity → index of its entry + 1. Open addressing, never removed from. The first table is small, since a table is touched all
-/// over.
+/// Identity → index of its entry + 1. Open addressing, never removed from. The first table is small, since a table is
+/// touched all over.
 static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
     [const { AtomicU32::new(0) }; 2 * Section::Methods.capacity()];
@@ -97,7 +97,8 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     };
     let word = |i: usize| text.word(i).map_or(0, u64::from_le);
     let whole = text.len() & !7;
-    // Seed and length are mixed in separately: if a text's first word could cancel them, two methods would have one identity.
+    // Seed and length are mixed in separately: if a text's first word could cancel them, two methods would have one
+    // identity.
     let mut h = mix(seed, (text.len() as u64) << 32);
     for i in (0..whole).step_by(8) {
         h = mix(h, word(i));
@@ -142,7 +143,8 @@ fn of(vm: &Vm, t: &Texts) -> (u64, Option<KnownMethod>) {
     let own = t.known_method.const_method;
     let code_size: Option<u16> = load(own.wrapping_add(l.code_size as u64));
     let h = hash(hash(hash(code_size.unwrap_or(0) as u64 + 1, t.class), t.name), t.signature);
-    // In another version of the class perhaps only the lines differ. Their table has no length: up to a zero byte is enough.
+    // In another version of the class perhaps only the lines differ. Their table has no length: up to a zero byte is
+    // enough.
     let lines_at = lines_at(vm, own);
     let mut first = [0; 16];
     let lines = lines_at.and_then(|at| slice(at, 16, 16)).map_or(&[][..], |at| at.copy_to(0, &mut first));
@@ -193,8 +195,8 @@ fn line_table(vm: &Vm, const_method: u64) -> Option<Bytes<'static>> {
         .or_else(|| slice(at, page, page))
 }
 
-/// One entry of a line number table, as differences of bci and line: a byte bci << 3 | line, or 0xff and two signed numbers;
-/// a zero byte ends it (hotspot, share/code/compressedStream.cpp, CompressedLineNumberReadStream).
+/// One entry of a line number table, as differences of bci and line: a byte bci << 3 | line, or 0xff and two signed
+/// numbers; a zero byte ends it (hotspot, share/code/compressedStream.cpp, CompressedLineNumberReadStream).
 fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
     Some(match stream.byte()? {
         0 => None,
@@ -203,8 +205,8 @@ fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
     })
 }
 
-/// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No index:
-/// there is no space; counted.
+/// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No
+/// index: there is no space; counted.
 pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64)> {
     if let Some((identity, index)) = recall(vm, method) {
         return Some((Some(index), identity));
@@ -246,7 +248,8 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
                 };
                 segment.method(made).identity.store(identity, Relaxed);
                 segment.method(made).first_ns.store(crate::sys::clock::ordered_ns(), Release);
-                // If another thread took the place, perhaps for this very method, ours stays an entry that none refers to.
+                // If another thread took the place, perhaps for this very method, ours stays an entry that none refers
+                // to.
                 i = cell.compare_exchange(0, made + 1, AcqRel, Acquire).map_or_else(|other| other, |_| made + 1);
             }
             if segment.method(i - 1).identity.load(Relaxed) == identity {

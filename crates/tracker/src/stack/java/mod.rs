@@ -7,17 +7,17 @@
 //!        ◀ interpreter                       slots of the frame: method, bytecode pointer
 //!        ◀ call stub ◀ libjvm … thread start
 //! ```
-//! The rules for the walk are ordinary ones ([`super::rule`]); which Java methods a frame has is determined after the walk is
-//! done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for debuggers
-//! ([`structs`]), with loads that can't fault ([`memory`]).
+//! The rules for the walk are ordinary ones ([`super::rule`]); which Java methods a frame has is determined after the
+//! walk is done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for
+//! debuggers ([`structs`]), with loads that can't fault ([`memory`]).
 //!
-//! AsyncGetCallTrace isn't used. It needs a JNIEnv and a class-load event enabled by an agent (else it returns −1), it returns
-//! jmethodIDs that must have been made beforehand, and it doesn't know the native frames between Java ones.
+//! AsyncGetCallTrace isn't used. It needs a JNIEnv and a class-load event enabled by an agent (else it returns −1), it
+//! returns jmethodIDs that must have been made beforehand, and it doesn't know the native frames between Java ones.
 //!
 //! # When a remembered stack may stand for a new one
 //!
-//! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the place of
-//! one later. [`Guard`]s say what else must be the same: for a compiled frame the word of the
+//! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the
+//! place of one later. [`Guard`]s say what else must be the same: for a compiled frame the word of the
 //! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
 //! ([`known`]: compared byte by byte with what was read before, not hashed again).
 
@@ -68,7 +68,8 @@ fn look() -> Option<&'static Vm> {
     let claim = VM.claim()?;
     let layout = Layout::find();
     let Some(vm) = layout.and_then(Vm::new) else {
-        // No new attempt before another object is loaded, except for a VM that is still starting: it runs Java code soon.
+        // No new attempt before another object is loaded, except for a VM that is still starting: it runs Java code
+        // soon.
         if layout.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
             TRIED.store(generation, Relaxed);
         }
@@ -86,8 +87,9 @@ fn forget() {
     }
 }
 
-/// Calls `real`, which unmaps memory of the process or makes it unreadable. What is known about that memory is forgotten before
-/// the call, since a reader may be about to use it, and after it, since a reader may have queried the kernel in between.
+/// Calls `real`, which unmaps memory of the process or makes it unreadable. What is known about that memory is
+/// forgotten before the call, since a reader may be about to use it, and after it, since a reader may have queried the
+/// kernel in between.
 #[inline(always)]
 pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     unmapping_if(true, start, bytes, real)

@@ -1,10 +1,11 @@
-//! Return addresses into compiled code that were met before: by which rule their frame is walked, which Java frames they
-//! stand for.
+//! Return addresses into compiled code that were met before: by which rule their frame is walked, which Java frames
+//! they stand for.
 //!
-//! What an nmethod's code stands for is decided when it is installed, and its compile id is never given out again. So an
-//! answer holds for a frame on a stack as long as the word with the id is unchanged. The guard of a remembered stack checks the
-//! same word ([`super::Guard`]). Methods of an nmethod that has a frame are alive, and with them their names. Nothing is kept for
-//! a deoptimised frame: it returns to a handler, and keeps its own return address in the frame.
+//! What an nmethod's code stands for is decided when it is installed, and its compile id is never given out again. So
+//! an answer holds for a frame on a stack as long as the word with the id is unchanged. The guard of a remembered stack
+//! checks the same word ([`super::Guard`]). Methods of an nmethod that has a frame are alive, and with them their
+//! names. Nothing is kept for a deoptimised frame: it returns to a handler, and keeps its own return address in the
+//! frame.
 
 use super::cells::{Cells, WORDS};
 use super::{Guard, memory};

@@ -5,8 +5,8 @@
 //! gHotSpotVMTypes   ─▶ { type, superclass, …, size }
 //! gHotSpotVM…Entry…Offset, …ArrayStride: where the fields of an entry lie
 //! ```
-//! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below, except those that are marked. Versions
-//! without a marked field have it in another form.
+//! (hotspot, share/runtime/vmStructs.hpp.) Versions 8 to 27 have every field below, except those that are marked.
+//! Versions without a marked field have it in another form.
 
 use super::memory::{self, c_string, load};
 use crate::segment::Segment;

@@ -1,12 +1,13 @@
-//! The frames of a stopped thread, from its registers to its first function, as far as unwind tables prove them: bytes in,
-//! frames out.
+//! The frames of a stopped thread, from its registers to its first function, as far as unwind tables prove them: bytes
+//! in, frames out.
 //!
 //! ```text
 //! registers ─▶ rules of the function ─▶ its caller's registers ─▶ … ─▶ a function without a caller
 //! ```
-//! Each step must hold by itself: a table has the address, the stack pointer rises, and a call ends at the return address.
-//! A table may be wrong between two instructions of a function's prologue or epilogue: not every compiler makes it exact
-//! there. So the words of an interrupted frame are reported too, and the caller of [`walk`] checks all of them.
+//! Each step must hold by itself: a table has the address, the stack pointer rises, and a call ends at the return
+//! address. A table may be wrong between two instructions of a function's prologue or epilogue: not every compiler
+//! makes it exact there. So the words of an interrupted frame are reported too, and the caller of [`walk`] checks all
+//! of them.
 
 use std::ops::Range;
 

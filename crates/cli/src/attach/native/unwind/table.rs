@@ -3,8 +3,8 @@
 //! ```text
 //! index: version 1 │ encodings 1b 03 3b │ → .eh_frame │ count │ (function, its entry) … ascending
 //! ```
-//! Addresses are those of the file. The tables belong to the target's user: every length is checked, and an index is refused
-//! unless it has the encoding that linkers write.
+//! Addresses are those of the file. The tables belong to the target's user: every length is checked, and an index is
+//! refused unless it has the encoding that linkers write.
 
 use gimli::{BaseAddresses, EhFrame, EndianSlice, FrameDescriptionEntry, UnwindContext, UnwindTableRow};
 use gimli::{LittleEndian as Little, UnwindSection};

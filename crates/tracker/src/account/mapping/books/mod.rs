@@ -2,26 +2,28 @@
 //!
 //! # The rules
 //!
-//! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or sleeps.
-//! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the real
-//!   call without the lock and puts the operation into a queue of [`WAITING`] slots ([`turns`]). The next holder books the
-//!   queue in the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another thread, and
-//!   after the first such wait for a holder, no call waits for that holder again.
-//! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the queue. An
-//!   operation that finds the queue full is in no books; `vmap_lost` counts it.
+//! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or
+//!   sleeps.
+//! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the
+//!   real call without the lock and puts the operation into a queue of [`WAITING`] slots ([`turns`]). The next holder
+//!   books the queue in the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another
+//!   thread, and after the first such wait for a holder, no call waits for that holder again.
+//! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the
+//!   queue. An operation that finds the queue full is in no books; `vmap_lost` counts it.
 //!
 //! # Order
 //!
-//! The kernel may reuse an address range as soon as it is free. So an operation that frees addresses (munmap, shmdt, mremap,
-//! a lowered break) takes the lock or its ticket before the real call, and one that gets addresses takes it afterwards.
-//! mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
+//! The kernel may reuse an address range as soon as it is free. So an operation that frees addresses (munmap, shmdt,
+//! mremap, a lowered break) takes the lock or its ticket before the real call, and one that gets addresses takes it
+//! afterwards. mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
 //! While a ticket is out, a holder that got its addresses under the lock queues up too.
 //!
 //! # Who holds
 //!
-//! The lock's word has the holder's thread id and the number of the acquisition. A thread knows its own hold by comparing
-//! the word with its thread-local copy ([`cpu::HOLDS`]), so a thread that got the id or the descriptor of a dead one isn't
-//! taken for the holder. The copy is written before the word: a signal handler between the two finds both unequal.
+//! The lock's word has the holder's thread id and the number of the acquisition. A thread knows its own hold by
+//! comparing the word with its thread-local copy ([`cpu::HOLDS`]), so a thread that got the id or the descriptor of a
+//! dead one isn't taken for the holder. The copy is written before the word: a signal handler between the two finds
+//! both unequal.
 //!
 //! | the holder | what happens |
 //! | --- | --- |
@@ -32,9 +34,9 @@
 //! | ended by a raw exit | after one wait, tgkill(2) with signal 0 fails with ESRCH: the waiter takes the map over |
 //! | is a thread of a fork's parent | the child frees the lock ([`resume_after_fork`]) |
 //!
-//! If a filter of system calls refuses tgkill, the holder counts as alive. So does the first thread of the process, which the
-//! kernel keeps as a zombie after a raw exit. Then the queue fills, and later operations are counted as lost. The map is valid
-//! after every store (segment/vmap.rs), so a thread that takes it over loses at most one operation.
+//! If a filter of system calls refuses tgkill, the holder counts as alive. So does the first thread of the process,
+//! which the kernel keeps as a zombie after a raw exit. Then the queue fills, and later operations are counted as lost.
+//! The map is valid after every store (segment/vmap.rs), so a thread that takes it over loses at most one operation.
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
@@ -76,14 +78,15 @@ static TURNS: Turns<Operation, WAITING> = Turns {
         }
     }; WAITING],
 };
-/// Stack pointer and return address of the call that has the lock; [`NO_FRAME`] where they aren't known, [`FORK`] between
-/// the handlers around fork().
+/// Stack pointer and return address of the call that has the lock; [`NO_FRAME`] where they aren't known, [`FORK`]
+/// between the handlers around fork().
 static HOLDER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 pub(super) const NO_FRAME: usize = 0;
 const FORK: usize = 1;
 /// A frame of the holder is writing the map.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// In a fork child: the frame that is writing the map began in the parent. When it ends, its thread continues with the child's map.
+/// In a fork child: the frame that is writing the map began in the parent. When it ends, its thread continues with the
+/// child's map.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The word for which a thread has waited in vain: its holder makes no progress.
 static STUCK: AtomicU64 = AtomicU64::new(0);
@@ -91,7 +94,8 @@ static STUCK: AtomicU64 = AtomicU64::new(0);
 static FULL_AT: AtomicU64 = AtomicU64::new(0);
 /// How often the holder met the same unfilled slot: its ticket + 1, and the number. Written by the holder.
 static BLOCKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Attributes of the range that an mremap moved away, by the slot of the ticket for its new range; accessed by the holder.
+/// Attributes of the range that an mremap moved away, by the slot of the ticket for its new range; accessed by the
+/// holder.
 static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAITING];
 
 /// An operation on the map.
@@ -116,7 +120,8 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The part that frees addresses, and the part that got addresses from the kernel, with its ticket `to` if there is one.
+    /// The part that frees addresses, and the part that got addresses from the kernel, with its ticket `to` if there is
+    /// one.
     fn parts(self, to: Option<u64>) -> (Operation, Operation) {
         match self {
             Operation::Map { placement: Placement::Chosen, .. } => (Operation::Nothing, self),
@@ -152,8 +157,8 @@ pub fn init(segment: Segment) -> bool {
     // SAFETY: the section of a fresh mapping; grow makes it safe to store to.
     let book = unsafe { Book::create(region(segment), Section::Vmap.capacity(), grow) };
     let made = book.is_some();
-    // SAFETY: no segment is published, so no hook takes the lock; one thread at a time comes here (the constructor, or the
-    // agent).
+    // SAFETY: no segment is published, so no hook takes the lock; one thread at a time comes here (the constructor, or
+    // the agent).
     unsafe { *BOOK.0.get() = book };
     if let Some(held) = take(segment, NO_FRAME) {
         held.release();
@@ -193,7 +198,8 @@ pub fn id_of_thread() -> u32 {
 /// Whether the thread that a word or a ticket names doesn't exist any more. False in doubt.
 #[cold]
 fn is_gone(segment: Segment, id: u32) -> bool {
-    // A child of vfork, or of clone(2) with CLONE_VM, has this memory and another process id, so its query proves nothing.
+    // A child of vfork, or of clone(2) with CLONE_VM, has this memory and another process id, so its query proves
+    // nothing.
     id < OWN_IDS && segment.header().pid.load(Relaxed) == os::getpid() && os::is_thread_gone(id)
 }
 
@@ -227,8 +233,8 @@ fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
 #[inline(always)]
 fn take_from(segment: Segment, sp: usize, me: u32, seen: u64) -> Option<Held> {
     let held = Turns::<Operation, WAITING>::next_word(seen, me);
-    // Before the word, so that a handler in between recognises its own thread's hold. If a handler takes the lock in between,
-    // the count has changed and the exchange fails.
+    // Before the word, so that a handler in between recognises its own thread's hold. If a handler takes the lock in
+    // between, the count has changed and the exchange fails.
     cpu::tls_set::<{ cpu::HOLDS }>(held as usize);
     TURNS.acquire(seen, held).then(|| hold(segment, sp))
 }
@@ -288,8 +294,8 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
     is_gone(segment, word as u32).then(|| go_on(segment, sp, me, word)).flatten()
 }
 
-/// Takes the lock from a holder that ended, or whose frame was left. It left the map as after a kill: valid, with at most one
-/// operation half booked. The writer's state beside the map is read from the map again.
+/// Takes the lock from a holder that ended, or whose frame was left. It left the map as after a kill: valid, with at
+/// most one operation half booked. The writer's state beside the map is read from the map again.
 fn go_on(segment: Segment, sp: usize, me: u32, word: u64) -> Option<Held> {
     let mut held = take_from(segment, sp, me, word)?;
     held.reread();
@@ -304,11 +310,13 @@ fn frame_of_holder() -> [usize; 2] {
 /// still there lies above the current one, and its return address is unchanged.
 fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     let on_stack = slots::is_on_own_stack;
-    // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later one.
+    // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later
+    // one.
     on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { return_address(frame) } as usize != returned)
 }
 
-/// Gives up the tickets of calls of this thread that were left by a jump. The ticket `own`, of the call at `sp`, is kept.
+/// Gives up the tickets of calls of this thread that were left by a jump. The ticket `own`, of the call at `sp`, is
+/// kept.
 fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     for (ticket, frame) in TURNS.reserved_by(me) {
         if own != Some(ticket) && has_left(sp, frame) {
@@ -318,8 +326,8 @@ fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     }
 }
 
-/// A ticket for an operation, before or after its real call. The call may already have the ticket `own`. `None`: the queue is
-/// full.
+/// A ticket for an operation, before or after its real call. The call may already have the ticket `own`. `None`: the
+/// queue is full.
 #[cold]
 #[inline(never)]
 fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
@@ -441,8 +449,8 @@ pub(crate) fn locked<R>(
 }
 
 impl Held {
-    /// Whether nothing happened in between during the real call. Otherwise other threads have tickets, or a handler forked and this
-    /// is the child, or a handler concluded that this call was left.
+    /// Whether nothing happened in between during the real call. Otherwise other threads have tickets, or a handler
+    /// forked and this is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
         is_mine() && TURNS.is_empty() && self.segment.is_published()
@@ -476,7 +484,8 @@ impl Held {
         self.release();
     }
 
-    /// Books the queue. `None`: an earlier ticket isn't filled yet, so this call queues and doesn't hold the lock any more.
+    /// Books the queue. `None`: an earlier ticket isn't filled yet, so this call queues and doesn't hold the lock any
+    /// more.
     #[cold]
     #[inline(never)]
     fn after_the_others(mut self) -> Option<Held> {
@@ -649,7 +658,8 @@ impl Held {
         self.change(|b| b.remap(remap, move |d| post(segment, d)));
     }
 
-    /// Books the first half of a move. The second half gets the attributes of the range's last page, as growth by mremap does.
+    /// Books the first half of a move. The second half gets the attributes of the range's last page, as growth by
+    /// mremap does.
     #[cold]
     #[inline(never)]
     fn leave(&mut self, start: usize, bytes: usize, to: u64) {
@@ -784,8 +794,8 @@ pub fn thread_ends(segment: Segment) {
     }
 }
 
-/// Before a fork: takes the lock, so that no thread writes the map while the child's copy is taken. If the holder makes no
-/// progress, no other thread writes either, and the copy is as after a kill: valid.
+/// Before a fork: takes the lock, so that no thread writes the map while the child's copy is taken. If the holder makes
+/// no progress, no other thread writes either, and the copy is as after a kill: valid.
 pub fn lock_for_fork(segment: Segment) {
     let here = cpu::thread_pointer();
     if take(segment, &raw const here as usize).is_some() {
@@ -835,8 +845,8 @@ pub fn resume_after_fork(child: Segment, in_map: bool, populated: SectionBytes) 
     }
 }
 
-/// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of the
-/// parent's other threads are released.
+/// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of
+/// the parent's other threads are released.
 fn go_by_new_id() -> AfterFork {
     let (word, mine) = (TURNS.word(), is_mine());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;

@@ -1,5 +1,5 @@
-//! The books of mappings with holders that stop, end or are interrupted. The calls are real, and the books must equal the
-//! kernel's own list afterwards.
+//! The books of mappings with holders that stop, end or are interrupted. The calls are real, and the books must equal
+//! the kernel's own list afterwards.
 
 use super::*;
 use crate::account::blocks;
@@ -166,8 +166,8 @@ fn maps(into: &mut [u8]) -> usize {
 
 const OTHERS: usize = 4;
 
-/// Runs `holder` in a thread that calls its argument when it holds the lock, and then waits until the others are done. Returns
-/// the counters.
+/// Runs `holder` in a thread that calls its argument when it holds the lock, and then waits until the others are done.
+/// Returns the counters.
 fn others_go_on_beside(
     rounds: usize,
     holder: impl FnOnce(Segment, &dyn Fn()) -> Vec<(usize, usize)> + Send,
@@ -177,7 +177,8 @@ fn others_go_on_beside(
     let (go_on, wait) = mpsc::channel::<()>();
     let mut text = std::vec![0u8; 4 << 20];
     let mut touched: Vec<Vec<(usize, usize)>> = (0..OTHERS).map(|_| Vec::with_capacity(rounds)).collect();
-    // Mappings that libc and std make for a thread are not booked, so all threads exist before the first address is freed.
+    // Mappings that libc and std make for a thread are not booked, so all threads exist before the first address is
+    // freed.
     let [ready, start, done, leave] = [(); 4].map(|()| Barrier::new(OTHERS + 1));
     let all = thread::scope(|scope| {
         let others: Vec<_> = touched

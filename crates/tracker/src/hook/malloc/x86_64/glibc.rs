@@ -1,9 +1,10 @@
 //! malloc and free over glibc, as long as nothing unusual happens: assembly for x86-64.
 //!
-//! Written by hand, since it runs for every block of the program. The compiler needs more instructions for the same steps: it
-//! saves six registers for paths that a block doesn't take, uses two for the entry's stack and frame pointer, and loads every
-//! pointer to a real function into a register. The assembly stores nothing in aligned places, so it runs on any stack; what it
-//! jumps to aligns the stack ([`crate::any_alignment`]). [`portable`](super::super::portable) has the same steps in Rust.
+//! Written by hand, since it runs for every block of the program. The compiler needs more instructions for the same
+//! steps: it saves six registers for paths that a block doesn't take, uses two for the entry's stack and frame pointer,
+//! and loads every pointer to a real function into a register. The assembly stores nothing in aligned places, so it
+//! runs on any stack; what it jumps to aligns the stack ([`crate::any_alignment`]).
+//! [`portable`](super::super::portable) has the same steps in Rust.
 //!
 //! ```text
 //! malloc   the thread's state, taken │ small enough │ no sample due │ the remembered stack, each word compared
@@ -211,10 +212,11 @@ macro_rules! free {
 }
 
 free! {
-    /// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler may add to the
-    /// same row meanwhile.
+    /// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler may add
+    /// to the same row meanwhile.
     ///
-    /// In a forked process that no handler prepared, the secret is zero. Real secrets are odd, so no trailer passes the check there.
+    /// In a forked process that no handler prepared, the secret is zero. Real secrets are odd, so no trailer passes the
+    /// check there.
     free_glibc, ["# {mapped} {of_rows}: all rows are mapped"], []
 }
 free! {

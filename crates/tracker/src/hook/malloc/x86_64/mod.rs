@@ -1,5 +1,5 @@
-//! malloc and free in assembly for x86-64: [`glibc`] over glibc's malloc, [`other`] over any other. [`parts`] has what both
-//! share, [`table`] the steps for blocks without a trailer.
+//! malloc and free in assembly for x86-64: [`glibc`] over glibc's malloc, [`other`] over any other. [`parts`] has what
+//! both share, [`table`] the steps for blocks without a trailer.
 
 pub mod glibc;
 pub mod other;

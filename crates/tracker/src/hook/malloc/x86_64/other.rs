@@ -7,13 +7,14 @@
 //!          │ the row is this thread's │ trailer or entry cleared │ four numbers │ on to the real one
 //! ```
 //!
-//! The allocator's own calls of these functions aren't the program's. No stack of such a call is ever remembered, and its blocks
-//! have no key. So only the paths after a miss look at the caller.
+//! The allocator's own calls of these functions aren't the program's. No stack of such a call is ever remembered, and
+//! its blocks have no key. So only the paths after a miss look at the caller.
 //!
-//! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside
-//! malloc, and these calls go through the hooks. So the state is given back before the real call, and row and key are on the
-//! stack. The row stays this thread's: only the thread's end and new books give rows up, and new books wait until all hooks have
-//! returned. Each counter is one instruction, so a signal handler may add to the same row meanwhile.
+//! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads
+//! inside malloc, and these calls go through the hooks. So the state is given back before the real call, and row and
+//! key are on the stack. The row stays this thread's: only the thread's end and new books give rows up, and new books
+//! wait until all hooks have returned. Each counter is one instruction, so a signal handler may add to the same row
+//! meanwhile.
 //!
 //! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
@@ -40,8 +41,8 @@ const THREADS: usize = Section::Threads.offset() - size_of::<Thread>();
 const THREAD_SHIFT: u32 = size_of::<Thread>().trailing_zeros();
 const _: () = assert!(size_of::<Thread>().is_power_of_two());
 
-/// malloc(3), after the entry has found this thread's state (in `r9`; the offset of its thread-local word in `r8`), and that the
-/// request isn't below the bound of glibc's fast path.
+/// malloc(3), after the entry has found this thread's state (in `r9`; the offset of its thread-local word in `r8`), and
+/// that the request isn't below the bound of glibc's fast path.
 ///
 /// # Safety
 /// Reached by a jump from the entry only.

@@ -1,7 +1,7 @@
 //! What malloc and free over glibc and over other allocators have in common: where fields lie, and pieces of assembly.
 //!
-//! Registers in all of them: the block or the requested bytes in `rdi`, the thread's state in `r9`, the remembered entry in
-//! `rdx`. Labels: 21 and 22 leave the fast path, 24 continues it.
+//! Registers in all of them: the block or the requested bytes in `rdi`, the thread's state in `r9`, the remembered
+//! entry in `rdx`. Labels: 21 and 22 leave the fast path, 24 continues it.
 
 use crate::account::blocks::{REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
 use crate::account::memo::entry::Memo;
@@ -40,9 +40,9 @@ pub mod at {
     pub const ROW_BITS: u32 = ROW_SHIFT;
 }
 
-/// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and compares
-/// its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if one differs, and to 23 if the entry
-/// hasn't one to three words. Changes `rcx` and `rdx` only.
+/// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and
+/// compares its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if one differs, and to
+/// 23 if the entry hasn't one to three words. Changes `rcx` and `rdx` only.
 #[macro_export]
 macro_rules! recall_stack {
     () => {
@@ -75,8 +75,9 @@ macro_rules! recall_stack {
     };
 }
 
-/// Label 23: entries with other numbers of words. The low bits of the entry's stack pointer say whether it has none, up to seven
-/// (outermost first), or more. Keeps `rdi`, `r8`, `r9` and `rdx`; `rax` has the bytes that the sampling has counted.
+/// Label 23: entries with other numbers of words. The low bits of the entry's stack pointer say whether it has none, up
+/// to seven (outermost first), or more. Keeps `rdi`, `r8`, `r9` and `rdx`; `rax` has the bytes that the sampling has
+/// counted.
 #[macro_export]
 macro_rules! recall_more_words {
     () => {
@@ -134,8 +135,8 @@ macro_rules! recall_more_words {
     };
 }
 
-/// Checks the trailer in the last eight bytes of a block: jumps to the label if there is none, else leaves its row's offset in
-/// `r8` and the trailer in `rdx`. `rdi` is the block, `rcx` the bytes in front of the trailer.
+/// Checks the trailer in the last eight bytes of a block: jumps to the label if there is none, else leaves its row's
+/// offset in `r8` and the trailer in `rdx`. `rdi` is the block, `rcx` the bytes in front of the trailer.
 macro_rules! check_trailer {
     ($without:literal) => {
         concat!(
@@ -151,9 +152,9 @@ macro_rules! check_trailer {
     };
 }
 
-/// Books a release in the row with its offset in `r8`, and jumps to the real free. Jumps to 25 if the row isn't this thread's, and
-/// to 22 if the drift has passed its bound. Label 26 continues with a row of this thread in `r8`. `rcx` has the bytes. `$take`
-/// leaves the requested bytes in `rdx`, and takes the key out of the block.
+/// Books a release in the row with its offset in `r8`, and jumps to the real free. Jumps to 25 if the row isn't this
+/// thread's, and to 22 if the drift has passed its bound. Label 26 continues with a row of this thread in `r8`. `rcx`
+/// has the bytes. `$take` leaves the requested bytes in `rdx`, and takes the key out of the block.
 macro_rules! book_free {
     () => {
         book_free!("shr rdx, 48\n", "mov qword ptr [rdi + rcx], 0\n")
@@ -180,8 +181,8 @@ macro_rules! book_free {
 }
 
 /// Label 25 of [`book_free`]: finds the thread's own row for the caller of the row in `r8`, by a hint of
-/// [`handed`](crate::account::handed); jumps to 21 if there is none. Changes `rax` and `r8`. `$bound` compares an offset with the
-/// mapped rows.
+/// [`handed`](crate::account::handed); jumps to 21 if there is none. Changes `rax` and `r8`. `$bound` compares an
+/// offset with the mapped rows.
 macro_rules! own_row_of_other {
     ($($bound:literal),*) => {
         concat!(

@@ -1,11 +1,12 @@
 //! The side table's newest level in assembly: `account/side_table` has the same steps in Rust, for all levels.
 //!
-//! An entry is one word ([`side_table`](crate::account::side_table)). An index into a level, times eight, has its low three bits
-//! above the low three bits of an address. So the entries of a bucket have addresses that differ in bits 3 to 5 only.
+//! An entry is one word ([`side_table`](crate::account::side_table)). An index into a level, times eight, has its low
+//! three bits above the low three bits of an address. So the entries of a bucket have addresses that differ in bits 3
+//! to 5 only.
 
-/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx`, and books it. Jumps to 28 if
-/// the drift has passed its bound, with the row in `rcx`, and to 29 if another level must take the entry. Keeps `rax`, `rdx`, `rdi`
-/// and `rsi` until then. Begins at 34.
+/// Enters the block in `rax`, of `rsi` usable and `rdi` requested bytes, with the row's key in `rdx`, and books it.
+/// Jumps to 28 if the drift has passed its bound, with the row in `rcx`, and to 29 if another level must take the
+/// entry. Keeps `rax`, `rdx`, `rdi` and `rsi` until then. Begins at 34.
 macro_rules! enter_table {
     () => {
         concat!(
@@ -70,8 +71,9 @@ macro_rules! enter_table {
     };
 }
 
-/// Finds the entry of the block in `rdi`, of `rsi` usable bytes, and continues at 28: its address in `r11`, the row and the slack
-/// in `rdx`. Jumps to the label if the newest level hasn't got the entry, or if it is a sample's. Changes `rcx` and `r8` to `r11`.
+/// Finds the entry of the block in `rdi`, of `rsi` usable bytes, and continues at 28: its address in `r11`, the row and
+/// the slack in `rdx`. Jumps to the label if the newest level hasn't got the entry, or if it is a sample's. Changes
+/// `rcx` and `r8` to `r11`.
 macro_rules! find_in_table {
     ($without:literal) => {
         concat!(

@@ -262,12 +262,19 @@ fn kernel_has_killed(segment: &Segment) -> bool {
     };
     // The log's clock and ours differ by some ms.
     let since = (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000);
-    let executable = segment.command.first().map(Vec::as_slice).unwrap_or_default();
-    let name = executable.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    let name = name.get(..name.len().min(15)).unwrap_or_default();
-    kernel_log::oom_kills()
-        .iter()
-        .any(|kill| kill.pid == segment.head.pid && kill.time_us >= since && kill.name == name)
+    kernel_log::oom_kills().iter().any(|kill| {
+        kill.pid == segment.head.pid && kill.time_us >= since && may_have_name(&segment.command, &kill.name)
+    })
+}
+
+/// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path
+/// that was executed, at most 15 bytes (TASK_COMM_LEN). That path isn't recorded. It is the executable's; or a link's,
+/// as argv 0 usually is (Debian's redis-server is a link to redis-check-rdb); or a script's, argv 1.
+fn may_have_name(command: &[Vec<u8>], name: &[u8]) -> bool {
+    command.iter().take(3).any(|word| {
+        let last = word.rsplit(|&b| b == b'/').next().unwrap_or_default();
+        last.get(..last.len().min(15)) == Some(name)
+    })
 }
 
 /// What the process itself recorded about its end.
@@ -394,3 +401,19 @@ fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, R
 
 /// What the kernel appends to the name of a mapped file that was deleted.
 const DELETED: &[u8] = b" (deleted)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_names_a_process_by_the_path_that_was_executed() {
+        let command = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+        let linked = command(&["/usr/bin/redis-check-rdb", "/usr/bin/redis-server", "--port", "7000"]);
+        assert!(may_have_name(&linked, b"redis-server") && may_have_name(&linked, b"redis-check-rdb"));
+        assert!(!may_have_name(&linked, b"7000") && !may_have_name(&linked, b"redis"));
+        let script = command(&["/usr/bin/dash", "/bin/sh", "/opt/start-the-shop.sh"]);
+        assert!(may_have_name(&script, b"start-the-shop."), "15 bytes");
+        assert!(!may_have_name(&[], b"java"));
+    }
+}

@@ -419,14 +419,3 @@ pub fn set_text(field: &[core::sync::atomic::AtomicU8], text: &[u8]) {
         cell.store(if i + 1 < field.len() { text.get(i).copied().unwrap_or(0) } else { 0 }, Relaxed);
     }
 }
-
-#[cfg(test)]
-#[test]
-fn what_is_populated_is_counted_in_bytes() {
-    // SAFETY: nothing at the address is touched.
-    let segment = unsafe { Segment::at(0) };
-    let is_whole = |s: &Section| s.offset() < Section::Categories.offset();
-    let (whole, later): (Vec<_>, Vec<_>) = plimsoll_segment::ALL_SECTIONS.into_iter().partition(is_whole);
-    assert!(whole.iter().all(|s| segment.populated_of(*s) == SectionBytes(s.bytes())) && !whole.is_empty());
-    assert!(later.iter().all(|s| segment.populated_of(*s) == SectionBytes(0)) && !later.is_empty());
-}

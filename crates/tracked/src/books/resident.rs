@@ -106,12 +106,8 @@ impl Books {
                 }
             }
         }
-        // The tracker counts what it handed out to itself; whole pages are resident.
+        // May be more than what is committed: the tracker counts what it handed out to itself, and whole pages are resident.
         let own = self.own.private + self.own.segment;
-        let index = self.category_named(PLIMSOLL);
-        let beyond = own - self.categories[index].figures.committed;
-        self.categories[index].figures.committed += beyond;
-        self.total.committed += beyond;
         let libraries = sum(libraries);
         for (name, resident, files) in [
             (THREAD_STACK, sum(stacks), Bytes::ZERO),

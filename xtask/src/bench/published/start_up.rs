@@ -131,13 +131,15 @@ fn change(name: &str, change: &Value, unit: f64) -> Vec<String> {
     vec![name.to_owned(), plain(of("a")), plain(of("b")), signed(of("mean")), interval, shown]
 }
 
-/// The innermost frames outside of the VM and the C library; if there are none, the innermost of all.
+/// The innermost frames outside of the VM and the C library; if there are none, the innermost of all. In a native image
+/// the VM is Java too, and a chunk is allocated below a function that is named `slowPathNew…`.
 fn frames(site: &Value) -> String {
     let all: Vec<&str> = site["frames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let all = &all[all.iter().rposition(|frame| frame.contains("slowPathNew")).unwrap_or(0)..];
     let is_own =
         |frame: &&&str| !["(libjvm.so)", "(libc.so", "(ld-linux"].iter().any(|library| frame.contains(library));
     let own: Vec<&str> = all.iter().filter(is_own).take(4).copied().collect();
-    let shown = if own.is_empty() { all.into_iter().take(4).collect() } else { own };
+    let shown = if own.is_empty() { all.iter().take(4).copied().collect() } else { own };
     shown.join(" ← ").replace('|', "\\|")
 }
 
@@ -151,5 +153,7 @@ mod tests {
         let mixed = site(&["os::commit  (libjvm.so)", "Shop.load:7", "Shop.main:2"]);
         assert_eq!(frames(&mixed), "Shop.load:7 ← Shop.main:2");
         assert_eq!(frames(&site(&["os::commit  (libjvm.so)"])), "os::commit  (libjvm.so)");
+        let image = site(&["Chunks.commit  (shop)", "ThreadLocal.slowPathNewArray  (shop)", "Shop.load  (shop)"]);
+        assert_eq!(frames(&image), "ThreadLocal.slowPathNewArray  (shop) ← Shop.load  (shop)");
     }
 }

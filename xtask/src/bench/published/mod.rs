@@ -23,7 +23,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::stage::{Result, folder, must, plimsoll};
+use crate::stage::{Result, folder, must, plimsoll, repository};
 
 /// What a table needs to know.
 pub struct Session {
@@ -61,8 +61,10 @@ impl Table {
         self.line(&format!("| {} |", cells.join(" | ")));
     }
 
-    /// The command that made it, for a reader to type.
+    /// The command that made it, for a reader to type in the checkout.
     pub fn command(&mut self, words: &[String]) {
+        let checkout = format!("{}/", repository().display());
+        let words: Vec<String> = words.iter().map(|word| word.replace(&checkout, "")).collect();
         let quote = |word: &String| match word.contains([' ', '$', ';', '?', '&', '*']) {
             true => format!("'{word}'"),
             false => word.clone(),

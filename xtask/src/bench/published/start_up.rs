@@ -36,7 +36,7 @@ pub fn table(session: &Session) -> Result<Table> {
             "not run".into()
         }
     };
-    table.summary = format!("JVM: {jvm} Native image: {native}");
+    table.summary = format!("JVM: {jvm}. Native image: {native}");
     Ok(table)
 }
 

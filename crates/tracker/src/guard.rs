@@ -5,7 +5,7 @@
 //! books finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never
 //! waits.
 //!
-//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
+//! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
 //! written.
 
 use crate::account::thread::{self, ThreadState};
@@ -17,16 +17,16 @@ use core::ops::{Deref, DerefMut};
 use plimsoll_segment::Counter;
 
 /// This thread's state, taken: ours until this is dropped, which gives it back.
-pub struct Taken(*mut ThreadState);
+pub struct TakenState(*mut ThreadState);
 
-impl Taken {
+impl TakenState {
     /// The state that a fast path has taken already.
     ///
     /// # Safety
     /// `state` is what `current` held, and `current` was set to 0.
     #[inline(always)]
-    pub unsafe fn of(state: *mut ThreadState) -> Taken {
-        Taken(state)
+    pub unsafe fn of(state: *mut ThreadState) -> TakenState {
+        TakenState(state)
     }
 
     /// Takes the state that a fast path has found.
@@ -34,23 +34,23 @@ impl Taken {
     /// # Safety
     /// `state` is what `current` holds, and not 0.
     #[inline(always)]
-    pub unsafe fn now(state: *mut ThreadState) -> Taken {
+    pub unsafe fn now(state: *mut ThreadState) -> TakenState {
         tls_set::<CURRENT>(0);
-        Taken(state)
+        TakenState(state)
     }
 }
 
-impl Deref for Taken {
+impl Deref for TakenState {
     type Target = ThreadState;
     #[inline(always)]
     fn deref(&self) -> &ThreadState {
-        // SAFETY: whoever makes a `Taken` has set `current` to 0, so a signal handler of this thread finds no state to
-        // take; other threads touch only what lies in front of the state (`slots::Shared`).
+        // SAFETY: whoever makes a `TakenState` has set `current` to 0, so a signal handler of this thread finds no
+        // state to take; other threads touch only what lies in front of the state (`slots::Shared`).
         unsafe { &*self.0 }
     }
 }
 
-impl DerefMut for Taken {
+impl DerefMut for TakenState {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut ThreadState {
         // SAFETY: as above.
@@ -58,7 +58,7 @@ impl DerefMut for Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenState {
     #[inline(always)]
     fn drop(&mut self) {
         tls_set::<CURRENT>(self.0 as usize);
@@ -67,7 +67,7 @@ impl Drop for Taken {
 
 /// The thread is inside the tracker, with its state.
 pub struct Inside {
-    state: Taken,
+    state: TakenState,
     segment: Segment,
 }
 
@@ -100,7 +100,7 @@ pub fn enter() -> Entered {
     let current = tls_get::<CURRENT>();
     if current != 0 {
         // SAFETY: just found.
-        let state = unsafe { Taken::now(current as *mut ThreadState) };
+        let state = unsafe { TakenState::now(current as *mut ThreadState) };
         return Entered::Thread(Inside { state, segment });
     }
     enter_without(segment)
@@ -121,7 +121,7 @@ fn enter_without(segment: Segment) -> Entered {
             tls_set_half::<DEPTH>(0);
             match t {
                 // SAFETY: a new state, which `current` does not name yet.
-                Some(t) => Entered::Thread(Inside { state: unsafe { Taken::of(t) }, segment }),
+                Some(t) => Entered::Thread(Inside { state: unsafe { TakenState::of(t) }, segment }),
                 None => Entered::Shared(Nested(segment)),
             }
         }

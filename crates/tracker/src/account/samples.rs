@@ -37,7 +37,7 @@ static FREE: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
 
 /// A sample that was taken out of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken(u32);
+pub struct TakenSample(u32);
 
 /// Reserves the index.
 pub fn init() -> bool {
@@ -160,16 +160,16 @@ fn drop(segment: Segment, drawn: Drawn, amount: Amount) -> bool {
 
 /// Takes a block's sample out of the index before the block is freed. `None`: the key was damaged and says 'sampled',
 /// or the sample stayed behind in a fork.
-pub fn take(segment: Segment, p: *mut u8) -> Option<Taken> {
+pub fn take(segment: Segment, p: *mut u8) -> Option<TakenSample> {
     if INDEX.load(Relaxed) == 0 {
         return None;
     }
     let entry = leave(p as u64)?;
-    (segment.sample(entry).address.load(Relaxed) == p as u64).then_some(Taken(entry))
+    (segment.sample(entry).address.load(Relaxed) == p as u64).then_some(TakenSample(entry))
 }
 
 /// Puts the sample back: the block was neither freed nor moved. False: its place was taken, so the sample is lost.
-pub fn put_back(segment: Segment, p: *mut u8, taken: Taken) -> bool {
+pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
     let stays = enter(p as u64, taken.0);
     if !stays {
         end(segment, taken);
@@ -188,7 +188,7 @@ pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
 }
 
 /// Ends the sample: the block was freed.
-pub fn end(segment: Segment, taken: Taken) {
+pub fn end(segment: Segment, taken: TakenSample) {
     let e = segment.sample(taken.0);
     let (usable, requested) = (e.usable.load(Relaxed), e.requested.load(Relaxed));
     let s = Share::of(usable, requested, f64::from_bits(e.weight.load(Relaxed)));

@@ -316,8 +316,9 @@ impl ThreadState {
     /// The books, and the state again. `None`: no books exist, after a detach or in a fork child without a segment yet.
     #[inline(always)]
     pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
-        // SAFETY: hooks reach the state through `Taken`, so `current` is 0 as long as `self` is borrowed, and the token
-        // has that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call this.
+        // SAFETY: hooks reach the state through `TakenState`, so `current` is 0 as long as `self` is borrowed, and the
+        // token has that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call
+        // this.
         Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
     }
 

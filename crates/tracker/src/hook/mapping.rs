@@ -16,7 +16,7 @@ use crate::account::mapping::{count_mapping, count_of_site};
 use crate::account::thread::ThreadState;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{classify, image, memo};
-use crate::guard::{Entered, Taken, enter};
+use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
@@ -77,7 +77,7 @@ unsafe fn who_at_once(sp: usize, fp: usize) -> Option<(Segment, memo::Site)> {
         return None;
     }
     // SAFETY: just found.
-    let state = unsafe { Taken::now(current as *mut ThreadState) };
+    let state = unsafe { TakenState::now(current as *mut ThreadState) };
     // SAFETY: the entry's stack and frame pointer; the state is taken.
     unsafe { memo::mapping_at_once(&state, sp, fp) }.map(|site| (segment, site))
 }

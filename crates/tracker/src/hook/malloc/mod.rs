@@ -29,14 +29,14 @@ pub mod slow;
 #[cfg(target_arch = "x86_64")]
 pub mod x86_64;
 
-use self::slow::{book_fresh, book_slow, caller_of_key, finish_any, place_of, real_call};
+use self::slow::{attribute, book_fresh, book_slow, caller_of_key, finish_any, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
 use crate::account::keys::{set_key, take_key_of};
 use crate::account::rows::{self, Amount};
 use crate::account::thread::ThreadState;
 use crate::account::{image, pending, samples};
-use crate::guard::{Entered, Taken, enter};
+use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
@@ -75,10 +75,10 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
     unsafe {
         match n.checked_mul(size) {
             Some(bytes) if !t.is_null() && bytes < (*t).shared().trailer_below.load(Relaxed) => {
-                let mut t = Taken::now(t);
-                let place = place_of(&mut t, bytes, sp, fp);
+                let mut t = TakenState::now(t);
+                let attribution = attribute(&mut t, bytes, sp, fp);
                 let p = calls::calloc(1, bytes + TRAILER);
-                finish_any(t, p, bytes, place)
+                finish_any(t, p, bytes, attribution)
             }
             bytes => {
                 if !resolved() {
@@ -151,14 +151,14 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             book_slow(q, n, sp, fp);
             return q;
         }
-        let mut t = Taken::now(t);
-        let place = place_of(&mut t, n, sp, fp);
-        finish_any(t, q, n, place)
+        let mut t = TakenState::now(t);
+        let attribution = attribute(&mut t, n, sp, fp);
+        finish_any(t, q, n, attribution)
     }
 }
 
 /// Books the release of a block whose key and sample were taken.
-fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>, usable: usize) {
+fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::TakenSample)>, usable: usize) {
     if let Some((segment, taken)) = sample {
         samples::end(segment, taken);
     }

@@ -8,7 +8,7 @@ use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
 use crate::account::{classes, classify, control, handed, image, memo, pending, sampling};
-use crate::guard::{Entered, Taken, enter};
+use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::books::{Books, OwnRow, SlotMark};
@@ -47,9 +47,9 @@ pub mod off_path {
 unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
-        let mut t = Taken::of(t);
-        let place = walk(&mut t, sp, fp).map(|row| Place { row, drawn: None });
-        finish_any(t, calls::malloc(n + TRAILER), n, place)
+        let mut t = TakenState::of(t);
+        let attribution = walk(&mut t, sp, fp).map(|row| Attribution { row, drawn: None });
+        finish_any(t, calls::malloc(n + TRAILER), n, attribution)
     }
 }
 
@@ -59,49 +59,49 @@ unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadS
 unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
-        let mut t = Taken::of(t);
-        let place = sampled(&mut t, n, sp, fp);
-        finish_any(t, calls::malloc(n + TRAILER), n, place)
+        let mut t = TakenState::of(t);
+        let attribution = sampled(&mut t, n, sp, fp);
+        finish_any(t, calls::malloc(n + TRAILER), n, attribution)
     }
 }
 
-/// Where a block is to be booked, and whether it is a sample.
+/// The row that a block is booked in, and the sample if one was drawn.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Attribution {
     row: u32,
     drawn: Option<Drawn>,
 }
 
-/// The place of a block of n bytes by this call. Counts down to the next sample. `None`: there are no books, after a
+/// Attributes a block of `n` bytes to this call. Counts down to the next sample. `None`: there are no books, after a
 /// detach or in an unprepared fork child.
 ///
 /// # Safety
 /// `sp` and `fp` are the hooked call's.
-pub(super) unsafe fn place_of(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+pub(super) unsafe fn attribute(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Attribution> {
     // SAFETY: the caller's contract.
     unsafe {
         if t.passes_mark(n) {
             return sampled(t, n, sp, fp);
         }
-        row_of(t, sp, fp).map(|row| Place { row, drawn: None })
+        row_of(t, sp, fp).map(|row| Attribution { row, drawn: None })
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn sampled(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+unsafe fn sampled(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Attribution> {
     let (books, t) = t.with_books()?;
     let weight = sampling::weight(n as u64, t.mean);
     let mode = t.draw(*books);
-    // SAFETY: as `place_of`.
+    // SAFETY: as `attribute`.
     let row = unsafe { row_of(t, sp, fp) }?;
     if mode == control::OFF {
-        return Some(Place { row, drawn: None });
+        return Some(Attribution { row, drawn: None });
     }
-    // SAFETY: as `place_of`.
+    // SAFETY: as `attribute`.
     let site = unsafe { site_of(*books, t, row, sp, fp) };
     let row = if site == books.seen(row).caller() { row } else { rows::row_for(books, Some(t), site) };
-    Some(Place { row, drawn: Some(Drawn { site, slot: t.slot, weight }) })
+    Some(Attribution { row, drawn: Some(Drawn { site, slot: t.slot, weight }) })
 }
 
 /// The site of a call whose row is known: in exact mode the row is a site's already.
@@ -110,13 +110,13 @@ unsafe fn site_of(segment: Segment, t: &mut ThreadState, row: u32, sp: usize, fp
     if callers::parent(segment, caller) != caller || segment.header().mode.load(Relaxed) == control::OFF {
         return caller;
     }
-    // SAFETY: as `place_of`.
+    // SAFETY: as `attribute`.
     unsafe { memo::site(segment, t, sp, fp, caller) }
 }
 
-/// The row for this call, remembered or found by a walk. `None`: as `place_of`.
+/// The row for this call, remembered or found by a walk. `None`: as `attribute`.
 unsafe fn row_of(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
-    // SAFETY: as `place_of`.
+    // SAFETY: as `attribute`.
     match unsafe { memo::recall(t, sp, fp) } {
         Some(m) => Some(blocks::row_of_key(m.row_key)),
         // SAFETY: as above.
@@ -126,7 +126,7 @@ unsafe fn row_of(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
 
 unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
     let (books, t) = t.with_books()?;
-    // SAFETY: as `place_of`.
+    // SAFETY: as `attribute`.
     Some(unsafe { memo::walk(books, t, sp, fp).1 })
 }
 
@@ -136,7 +136,7 @@ unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
 #[inline(never)]
 unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
     // SAFETY: the fast path has taken the state.
-    drop(unsafe { Taken::of(t) });
+    drop(unsafe { TakenState::of(t) });
     p
 }
 
@@ -145,24 +145,24 @@ unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
 #[inline(never)]
 unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 {
     // SAFETY: as `finish_any`.
-    unsafe { finish_any(Taken::of(t), p, n, Some(Place { row, drawn: None })) }
+    unsafe { finish_any(TakenState::of(t), p, n, Some(Attribution { row, drawn: None })) }
 }
 
 /// The same for any block and any row.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn finish_any(mut t: Taken, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
-    if let (false, Some(place), Some((books, t))) = (p.is_null(), place, t.with_books()) {
+pub(super) unsafe fn finish_any(mut t: TakenState, p: *mut u8, n: usize, attribution: Option<Attribution>) -> *mut u8 {
+    if let (false, Some(attribution), Some((books, t))) = (p.is_null(), attribution, t.with_books()) {
         // SAFETY: p is a live block of at least n bytes.
-        unsafe { book_in(books, Some(t), p, n, place) };
+        unsafe { book_in(books, Some(t), p, n, attribution) };
     }
     p
 }
 
 /// Writes a block's key and books it in its row.
-unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: usize, place: Place) {
+unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: usize, attribution: Attribution) {
     let segment = *books;
-    let Place { row, drawn } = place;
+    let Attribution { row, drawn } = attribution;
     // SAFETY: p is a live block of at least n bytes.
     unsafe {
         // A sample is entered with the amount that `set_key` will return for the block.
@@ -199,7 +199,7 @@ fn flush(t: &mut ThreadState, caller: u32) {
 #[inline(never)]
 unsafe extern "C" fn flush_now(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 {
     // SAFETY: the fast path has taken the state.
-    let mut t = unsafe { Taken::of(t) };
+    let mut t = unsafe { TakenState::of(t) };
     flush(&mut t, caller);
     p
 }
@@ -255,7 +255,7 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     }
     // SAFETY: a non-null `current` is this thread's state; p is a live block; the entry's row is this thread's.
     unsafe {
-        let mut t = Taken::now(t);
+        let mut t = TakenState::now(t);
         if t.passes_mark(n) {
             book_sample(t, p, n, sp, fp);
             return true;
@@ -282,7 +282,7 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
 unsafe fn for_allocator(t: *mut ThreadState, n: usize) -> *mut u8 {
     // SAFETY: the caller's contract.
     unsafe {
-        Taken::of(t).countdown += (n + sampling::EXTRA) as i64;
+        TakenState::of(t).countdown += (n + sampling::EXTRA) as i64;
         calls::malloc(n)
     }
 }
@@ -292,16 +292,16 @@ unsafe fn for_allocator(t: *mut ThreadState, n: usize) -> *mut u8 {
 ///
 /// # Safety
 /// The fast path has taken the state `t`, and counted the block for the sampling.
-unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Taken>) {
+unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<TakenState>) {
     // SAFETY: the caller's contract; a `current` other than 0 is this thread's state.
     unsafe {
-        drop(Taken::of(t));
+        drop(TakenState::of(t));
         let p = calls::malloc(asked(n));
         let t = tls_get::<CURRENT>() as *mut ThreadState;
         if t.is_null() || Segment::current().is_none() {
             return (p, None);
         }
-        let mut t = Taken::now(t);
+        let mut t = TakenState::now(t);
         if p.is_null() {
             t.countdown += (n + sampling::EXTRA) as i64;
             return (p, None);
@@ -322,8 +322,8 @@ unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadSt
         }
         let (p, t) = real_meanwhile(t, n);
         let Some(mut t) = t else { return p };
-        let place = walk(&mut t, sp, fp).map(|row| Place { row, drawn: None });
-        finish_any(t, p, n, place)
+        let attribution = walk(&mut t, sp, fp).map(|row| Attribution { row, drawn: None });
+        finish_any(t, p, n, attribution)
     }
 }
 
@@ -368,11 +368,11 @@ unsafe extern "C" fn other_flush(p: *mut u8, caller: u32) -> *mut u8 {
 /// Books a fresh block in which a mark of the sampling lies.
 #[cold]
 #[inline(never)]
-unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) {
+unsafe fn book_sample(mut t: TakenState, p: *mut u8, n: usize, sp: usize, fp: usize) {
     // SAFETY: the caller's contract.
     unsafe {
-        let place = sampled(&mut t, n, sp, fp);
-        finish_any(t, p, n, place);
+        let attribution = sampled(&mut t, n, sp, fp);
+        finish_any(t, p, n, attribution);
     }
 }
 
@@ -426,8 +426,8 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
                 if image::is_image() {
                     pending::settle(books, t);
                 }
-                if let Some(place) = place_of(t, n, sp, fp) {
-                    book_in(books, Some(&mut *t), p, n, place);
+                if let Some(attribution) = attribute(t, n, sp, fp) {
+                    book_in(books, Some(&mut *t), p, n, attribution);
                 }
                 if image::is_image() {
                     pending::note(t, p);
@@ -438,7 +438,7 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
                 let ra = return_address(sp);
                 let caller = classify::caller(*books, &[ra], callers::TRUNCATED, 0);
                 let row = rows::shared_row(books, caller);
-                book_in(books, None, p, n, Place { row, drawn: None });
+                book_in(books, None, p, n, Attribution { row, drawn: None });
             }
             Entered::Outside => early::alloc(p, n),
         }

@@ -145,8 +145,8 @@ fn an_operation_gains_what_the_golden_file_says() {
         let more = over(tracked("sampled")) - over(Below::default());
         figures.push((format!("malloc and free over {name}"), more));
     }
-    let handed = program("handed");
-    let by_another = |below| each(&handed, [16_384, 212_992], words, below);
+    let remote_free = program("remote_free");
+    let by_another = |below| each(&remote_free, [16_384, 212_992], words, below);
     let more = by_another(tracked("sampled")) - by_another(Below::default());
     figures.push(("malloc, and free by another thread".into(), more));
     // About as many rounds of mprotect as mappings: a second round on the same mapping costs less.

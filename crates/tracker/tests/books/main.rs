@@ -7,7 +7,6 @@ mod categories;
 mod classes;
 mod fork;
 mod guesses;
-mod handed;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod malloc_twins;
@@ -15,6 +14,7 @@ mod malloc_twins;
 mod opening;
 #[path = "../../../../fixtures/random.rs"]
 mod random;
+mod remote_free;
 mod rows;
 mod samples;
 mod segment;

@@ -7,7 +7,7 @@ use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
-use crate::account::{classes, classify, control, handed, image, memo, pending, sampling};
+use crate::account::{classes, classify, control, image, memo, pending, remote_free, sampling};
 use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
@@ -563,7 +563,7 @@ unsafe fn release_sized(p: *mut u8, usable: usize) {
         }
         // The state isn't taken: a signal handler may add to the same row meanwhile.
         let own = SlotMark::of_thread();
-        match OwnRow::of(segment, key.row, own).or_else(|| handed::own_row(segment, key.row, own)) {
+        match OwnRow::of(segment, key.row, own).or_else(|| remote_free::own_row(segment, key.row, own)) {
             None => free_for_other(segment, p, key, amount),
             Some(row) if rows::add_free(row, amount, tls_get::<ROOM_SPAN>() as i64) => {
                 flush_own(row.caller.load(Relaxed))
@@ -593,7 +593,7 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
         Entered::Thread(mut inside) => {
             let (books, t) = inside.parts();
             rows::free(books, Some(&mut *t), caller, amount);
-            handed::note(key.row, SlotMark::of_thread(), rows::row_for(books, Some(t), caller));
+            remote_free::note(key.row, SlotMark::of_thread(), rows::row_for(books, Some(t), caller));
         }
         Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
         // Detached since `segment` was found: the block is still booked there.

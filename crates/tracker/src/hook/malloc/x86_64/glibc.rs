@@ -14,7 +14,7 @@
 
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use crate::account::blocks::CHECKED;
-use crate::account::handed::{self, HINTS};
+use crate::account::remote_free::{self, HINTS};
 use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
 use crate::segment::{self, LASTING, WIPED};
@@ -194,8 +194,8 @@ macro_rules! free {
         slot_mark = const SLOT_MARK,
         room_span = const ROOM_SPAN,
         hints = sym HINTS,
-        hints_mask = const handed::NUMBER - 1,
-        spread = const handed::SPREAD,
+        hints_mask = const remote_free::NUMBER - 1,
+        spread = const remote_free::SPREAD,
         slot = const ROWS + offset_of!(Row, slot),
         free_bytes = const ROWS + offset_of!(Row, free_bytes),
         free_requested = const ROWS + offset_of!(Row, free_requested),

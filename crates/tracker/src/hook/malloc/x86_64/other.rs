@@ -22,9 +22,9 @@ use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
 use crate::account::classes::{ADDED, ASK, ASK_AT, LEFT, TABLE};
-use crate::account::handed::{self, HINTS};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
+use crate::account::remote_free::{self, HINTS};
 use crate::account::side_table::levels::Levels;
 use crate::account::side_table::{FACTOR, SAMPLED, SLACK_SHIFT, SMALL, USED};
 use crate::hook::malloc::slow::off_path;
@@ -327,8 +327,8 @@ macro_rules! free {
         slot_mark = const SLOT_MARK,
         room_span = const ROOM_SPAN,
         hints = sym HINTS,
-        hints_mask = const handed::NUMBER - 1,
-        spread = const handed::SPREAD,
+        hints_mask = const remote_free::NUMBER - 1,
+        spread = const remote_free::SPREAD,
         slot = const ROWS + offset_of!(Row, slot),
         free_bytes = const ROWS + offset_of!(Row, free_bytes),
         free_requested = const ROWS + offset_of!(Row, free_requested),

@@ -181,8 +181,8 @@ macro_rules! book_free {
 }
 
 /// Label 25 of [`book_free`]: finds the thread's own row for the caller of the row in `r8`, by a hint of
-/// [`handed`](crate::account::handed); jumps to 21 if there is none. Changes `rax` and `r8`. `$bound` compares an
-/// offset with the mapped rows.
+/// [`remote_free`](crate::account::remote_free); jumps to 21 if there is none. Changes `rax` and `r8`. `$bound`
+/// compares an offset with the mapped rows.
 macro_rules! own_row_of_other {
     ($($bound:literal),*) => {
         concat!(

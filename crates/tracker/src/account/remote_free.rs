@@ -1,5 +1,5 @@
-//! Blocks that are handed to another thread and freed there: which row of the freeing thread has the same caller as the
-//! row that the block was booked in.
+//! Remote frees: one thread allocates a block, another frees it. Which row of the freeing thread has the same caller as
+//! the row that the block was booked in?
 //!
 //! ```text
 //! row of the key, freeing thread ──hash──▶ HINTS ──▶ row of the freeing thread │ its slot and its caller are compared
@@ -14,9 +14,9 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Hints. A power of two.
 pub const NUMBER: usize = 1024;
-/// What a slot's mark is multiplied by, so that threads that free blocks of the same rows have their hints apart.
+/// A slot's mark is multiplied by this, so that threads that free blocks of the same rows have different hints.
 pub const SPREAD: u32 = 61;
-/// Numbers of rows.
+/// Numbers of rows of the freeing threads.
 pub static HINTS: [AtomicU32; NUMBER] = [const { AtomicU32::new(0) }; NUMBER];
 
 #[inline(always)]

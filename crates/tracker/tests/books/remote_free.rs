@@ -1,8 +1,9 @@
-//! account/handed.rs: a hint counts only if it names a row of the calling thread for the same caller, whoever wrote it.
+//! account/remote_free.rs: a hint counts only if it names a row of the calling thread for the same caller, whoever
+//! wrote it.
 
 use crate::{Random, alone, books, fresh};
 use plimsoll_tracker::account::thread::{self, Stack};
-use plimsoll_tracker::account::{blocks, handed, rows};
+use plimsoll_tracker::account::{blocks, remote_free, rows};
 use plimsoll_tracker::segment::books::SlotMark;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,8 +15,8 @@ fn no_hint_leads_to_the_row_of_another_thread_or_caller() {
         let segment = fresh();
         assert!(blocks::publish(segment));
         // Without a state no row is this thread's.
-        handed::note(3, SlotMark::of_thread(), 0);
-        assert!((0..8).all(|row| handed::own_row(segment, row, SlotMark::of_thread()).is_none()));
+        remote_free::note(3, SlotMark::of_thread(), 0);
+        assert!((0..8).all(|row| remote_free::own_row(segment, row, SlotMark::of_thread()).is_none()));
         // Rows of three threads, one after the other, each for the same callers. The last thread is the one that frees.
         let rows: Vec<Vec<u32>> = (0..3)
             .map(|_| {
@@ -26,9 +27,9 @@ fn no_hint_leads_to_the_row_of_another_thread_or_caller() {
             .collect();
         let own = SlotMark::of_thread();
         let found =
-            |row| handed::own_row(segment, row, own).map(|own| (own.slot.load(Relaxed), own.caller.load(Relaxed)));
+            |row| remote_free::own_row(segment, row, own).map(|own| (own.slot.load(Relaxed), own.caller.load(Relaxed)));
         for (theirs, ours) in rows[0].iter().zip(&rows[2]) {
-            handed::note(*theirs, own, *ours);
+            remote_free::note(*theirs, own, *ours);
             assert_eq!(found(*theirs), Some((own.number(), segment.seen(*theirs).caller())));
         }
         let (mut random, mut right, mut refused) = (Random(3), 0, 0);
@@ -36,7 +37,7 @@ fn no_hint_leads_to_the_row_of_another_thread_or_caller() {
             let [theirs, hint] = [0, 1].map(|_| rows[random.below(3) as usize][random.below(CALLERS.into()) as usize]);
             // Rarely the row of no caller.
             let theirs = if random.below(20) == 0 { (theirs + 1) << 8 } else { theirs };
-            handed::note(theirs, own, hint);
+            remote_free::note(theirs, own, hint);
             let (theirs_seen, hint_seen) = (segment.seen(theirs), segment.seen(hint));
             let is_right = theirs_seen.slot_mark() != 0
                 && hint_seen.slot_mark() == own.number()

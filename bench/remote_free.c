@@ -1,6 +1,6 @@
 /* Blocks that one thread allocates and another frees, as in a queue: for counting instructions.
  *
- * usage: handed BLOCKS
+ * usage: remote_free BLOCKS
  *   sizes 16 to 528, in batches of 4,096; 4 frames between the loop and malloc
  */
 #include <pthread.h>

@@ -171,7 +171,7 @@ unsafe fn two(f: *const ()) -> extern "C" fn(usize, usize) -> usize {
     unsafe { transmute(f) }
 }
 
-/// Clears the stack that the call is about to use. The memo's second place is found by words where another path's
+/// Clears the stack that the call is about to use. The memo's second bucket is found by words where another path's
 /// frames had theirs. The frames of this path may leave holes there, so older contents of the stack would decide.
 #[inline(never)]
 fn clear_stack() {

@@ -50,7 +50,7 @@ pub const NO_WORDS: usize = 1;
 pub const MORE_WORDS: usize = 2;
 /// Four to seven words, or fewer and the frame pointer counts.
 pub const SEVEN_WORDS: usize = 3;
-/// Multiplier of [`place`].
+/// Multiplier of [`bucket`].
 pub const HASH: u32 = 0x61c8_8647;
 
 impl Memo {
@@ -142,17 +142,16 @@ unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     hold
 }
 
-/// The place where a search for a tag begins. For one call, entries that name a site begin elsewhere than those of a
-/// row.
+/// The first bucket of a tag. For one call, an entry that names a site has another first bucket than one of a row.
 #[inline(always)]
-pub(super) fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
-    place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
+pub(super) fn bucket_of_tag(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
+    bucket(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
 }
 
-/// A multiplication carries low bits up. The low bits of this product are zero, since the stack pointer and 8 × ra are
-/// multiples of 8.
+/// The first bucket of a call: one entry. A multiplication carries low bits up. The low bits of this product are zero,
+/// since the stack pointer and 8 × ra are multiples of 8.
 #[inline(always)]
-pub(super) fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
+pub(super) fn bucket(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
     let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
     // SAFETY: a thread's own memo has mask + 1 entries, and a memo that is in force instead has the largest size.
     unsafe { memo.add((h >> 6) as usize & mask) }
@@ -204,14 +203,14 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     !guarded || unsafe { guards_hold(m.tail) }
 }
 
-/// The second place of a call. Wrappers (operator new, xmalloc) are called at one depth from many places. The first
-/// such stack is the leader. The place of the others follows from their words at the positions of the leader's first
-/// words.
+/// The index of a call's second bucket. Wrappers (operator new, xmalloc) are called at one depth from many places. The
+/// first such stack is the leader, in the first bucket. The bucket of the others follows from their words at the
+/// positions of the leader's first words.
 ///
 /// # Safety
 /// `m` is the leader, made for this stack pointer on this thread's stack.
 #[inline(always)]
-pub(super) unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
+pub(super) unsafe fn second_bucket(mask: usize, m: &Memo, sp: usize) -> usize {
     // SAFETY: each offset is inside the stack.
     let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) };
     let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)

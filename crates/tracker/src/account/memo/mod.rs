@@ -11,8 +11,8 @@
 //! Two traps. Return addresses alone don't suffice: an alloca in a shared callee moves the frames, which only the saved
 //! frame pointers show. And the words may lie beyond a smaller stack that the thread has switched to. So entries are
 //! made only on the thread's own stack, and used only for the same stack pointer: an address that was inside that stack
-//! then is inside it now. An entry's first place follows from return address and stack pointer; if another path leads
-//! through it at the same depth, the second place follows from the words too. A new thread in the slot and a change of
+//! then is inside it now. An entry's first bucket follows from return address and stack pointer; if another path leads
+//! through it at the same depth, the second bucket follows from the words too. A new thread in the slot and a change of
 //! the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines, sigaltstack) each call
 //! walks, up to the end of the stack pointer's page, which is mapped.
 //!
@@ -48,11 +48,11 @@ const SHORT: usize = 4;
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the caller's contract; `place` returns an entry that only this thread writes, with its state borrowed
+    // SAFETY: the caller's contract; `bucket` returns an entry that only this thread writes, with its state borrowed
     // mutably.
     unsafe {
         let ra = return_address(sp);
-        recall_at(&*place(t.memo(), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
+        recall_at(&*bucket(t.memo(), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
     }
 }
 
@@ -66,7 +66,7 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     // stack.
     unsafe {
         let ra = return_address(sp);
-        let m = &*place(t.memo(), t.memo_mask, ra, sp);
+        let m = &*bucket(t.memo(), t.memo_mask, ra, sp);
         (m.tag == ra | t.category_tag && same_few(m, sp, fp)).then_some(m)
     }
 }
@@ -93,20 +93,20 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
     // SAFETY: as in `recall`.
     unsafe {
         let ra = return_address(sp);
-        recall_at(&*place_of(memo, t.memo_mask, ra, tag, sp), ra | tag, sp, fp)
+        recall_at(&*bucket_of_tag(memo, t.memo_mask, ra, tag, sp), ra | tag, sp, fp)
     }
 }
 
-/// The entry in the second place, if there is a leader and the words are unchanged.
+/// The entry in the second bucket, if there is a leader and the words are unchanged.
 unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: as in `recall`; places are inside the memo; both entries compared were made for this stack pointer.
+    // SAFETY: as in `recall`; buckets are inside the memo; both entries compared were made for this stack pointer.
     unsafe {
         let ra = return_address(sp);
-        let leader = &*place_of(memo, t.memo_mask, ra, tag, sp);
+        let leader = &*bucket_of_tag(memo, t.memo_mask, ra, tag, sp);
         if leader.tag != ra | tag || !leader.is_at(sp) {
             return None;
         }
-        let at = second(t.memo_mask, leader, sp);
+        let at = second_bucket(t.memo_mask, leader, sp);
         [at, at ^ 1]
             .map(|at| &*memo.add(at))
             .into_iter()
@@ -185,7 +185,7 @@ impl Site {
     }
 }
 
-/// The site of a mapping call, if it is remembered in the first place.
+/// The site of a mapping call, if the first bucket remembers it.
 ///
 /// # Safety
 /// As `recall`.
@@ -194,7 +194,7 @@ pub unsafe fn mapping_at_once(t: &ThreadState, sp: usize, fp: usize) -> Option<S
     // SAFETY: as in `recall`.
     unsafe {
         let ra = return_address(sp);
-        let m = &*place_of(t.memo(), t.memo_mask, ra, SITE, sp);
+        let m = &*bucket_of_tag(t.memo(), t.memo_mask, ra, SITE, sp);
         (m.tag == ra | SITE | t.category_tag && same_few(m, sp, fp)).then(|| Site::kept(m))
     }
 }
@@ -271,7 +271,7 @@ fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     checking
 }
 
-/// As `recall`, from the thread's own memo, both places.
+/// As `recall`, from the thread's own memo, both buckets.
 unsafe fn recall_own(t: &ThreadState, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the caller's contract.
     unsafe { recall_from(t, t.own_memo, tag, sp, fp).or_else(|| recall_second(t, t.own_memo, tag, sp, fp)) }
@@ -472,13 +472,13 @@ fn remember(
         m.words[i] = w.value;
     }
     // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer,
-    // so the second place is computed for no other entry.
+    // so the second bucket is computed for no other entry.
     let at = unsafe {
-        let first = place_of(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
+        let first = bucket_of_tag(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
         if (*first).tag != m.tag || !(*first).is_at(m.sp) {
             first
         } else {
-            let at = second(t.memo_mask, &*first, m.sp);
+            let at = second_bucket(t.memo_mask, &*first, m.sp);
             let taken = (*t.own_memo.add(at)).tag != 0;
             // Alternating, so that of two stacks that collide here neither always loses.
             t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
@@ -528,6 +528,6 @@ fn remember(
         4..=7 => SEVEN_WORDS,
         _ => MORE_WORDS,
     };
-    // SAFETY: as above. An entry without a tail gives up the space that the one in its place had.
+    // SAFETY: as above. An entry without a tail gives up the space of the entry that it replaces.
     unsafe { *at = m };
 }

@@ -47,7 +47,7 @@ pub mod at {
 macro_rules! recall_stack {
     () => {
         concat!(
-            // The entry: as in `memo::entry::place`.
+            // The entry: as in `memo::entry::bucket`.
             "mov rcx, qword ptr [rsp]\n",
             "lea rdx, [rsp + rcx*8]\n",
             "imul edx, edx, {hash}\n",

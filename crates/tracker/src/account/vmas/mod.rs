@@ -1,12 +1,12 @@
 //! The virtual memory map's writer: mmap, munmap, mprotect and mremap, booked range by range.
 //!
-//! The usual operation changes one entry ([`one`]). Any other goes through its range from left to right. A step takes
-//! the longest run that lies in one leaf and ends up with the same attributes. It replaces the run by one entry, joined
-//! with a neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts always match
-//! the map, also without space: a lost step changes neither.
+//! The usual operation changes one entry ([`single_entry`]). Any other goes through its range from left to right. A
+//! step takes the longest run that lies in one leaf and ends up with the same attributes. It replaces the run by one
+//! entry, joined with a neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts
+//! always match the map, also without space: a lost step changes neither.
 
-mod one;
 mod region;
+mod single_entry;
 #[cfg(test)]
 mod tests;
 mod tree;

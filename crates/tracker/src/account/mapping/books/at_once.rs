@@ -1,5 +1,5 @@
-//! The usual call: the lock is free, no ticket is out, and one entry of the map changes (`vmas/one.rs`). The result is
-//! that of [`locked`], which any other call takes, in a third of the instructions.
+//! The usual call: the lock is free, no ticket is out, and one entry of the map changes (`vmas/single_entry.rs`). The
+//! result is that of [`locked`], which any other call takes, in a third of the instructions.
 
 use super::*;
 use core::ffi::c_int;

@@ -215,7 +215,7 @@ pub(super) fn take(segment: Segment, sp: usize) -> Option<Held> {
     if me != 0
         && let Some(held) = try_take(segment, sp, me)
     {
-        return if TURNS.is_empty() { Some(held) } else { held.after_the_others() };
+        return if TURNS.is_empty() { Some(held) } else { held.drain_or_release() };
     }
     wait(segment, sp)
 }
@@ -267,14 +267,14 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
         let word = TURNS.word();
         if word as u32 == 0 {
             if let Some(held) = take_from(segment, sp, me, word) {
-                return held.after_the_others();
+                return held.drain_or_release();
             }
             continue;
         }
         if word as u32 == me {
             let is_own = word == cpu::tls_get::<{ cpu::HOLDS }>() as u64;
             // Not this thread's hold: an ended thread had the same id.
-            return (!is_own || has_left(sp, frame_of_holder())).then(|| go_on(segment, sp, me, word)).flatten();
+            return (!is_own || has_left(sp, frame_of_holder())).then(|| take_over(segment, sp, me, word)).flatten();
         }
         if word == STUCK.load(Relaxed) {
             break word;
@@ -291,15 +291,15 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
             break word;
         }
     };
-    is_gone(segment, word as u32).then(|| go_on(segment, sp, me, word)).flatten()
+    is_gone(segment, word as u32).then(|| take_over(segment, sp, me, word)).flatten()
 }
 
 /// Takes the lock from a holder that ended, or whose frame was left. It left the map as after a kill: valid, with at
 /// most one operation half booked. The writer's state beside the map is read from the map again.
-fn go_on(segment: Segment, sp: usize, me: u32, word: u64) -> Option<Held> {
+fn take_over(segment: Segment, sp: usize, me: u32, word: u64) -> Option<Held> {
     let mut held = take_from(segment, sp, me, word)?;
     held.reread();
-    held.after_the_others()
+    held.drain_or_release()
 }
 
 fn frame_of_holder() -> [usize; 2] {
@@ -376,7 +376,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
 /// Puts the operation of a ticket into the queue, and books the queue if the lock is free.
 #[cold]
 #[inline(never)]
-fn leave_with(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
+fn enqueue(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
     let me = match id_of_thread() {
         0 => NOBODY,
         me => me,
@@ -409,18 +409,18 @@ fn queued<R>(
     let Some(segment) = Segment::current() else { return r };
     if !frees {
         if !matches!(op, Operation::Nothing) {
-            leave_with(segment, sp, reserve(segment, sp, None), op);
+            enqueue(segment, sp, reserve(segment, sp, None), op);
         }
         return r;
     }
     if let (_, Operation::Nothing) = op.parts(None) {
-        leave_with(segment, sp, first, op);
+        enqueue(segment, sp, first, op);
         return r;
     }
     let last = reserve(segment, sp, first);
     let (before, after) = op.parts(last);
-    leave_with(segment, sp, first, before);
-    leave_with(segment, sp, last, after);
+    enqueue(segment, sp, first, before);
+    enqueue(segment, sp, last, after);
     r
 }
 
@@ -468,7 +468,7 @@ impl Held {
         if !is_mine() {
             // The lock isn't this call's any more: nothing to release.
             if let Some(op) = op {
-                leave_with(segment, sp, reserve(segment, sp, None), op);
+                enqueue(segment, sp, reserve(segment, sp, None), op);
             }
             return;
         }
@@ -479,16 +479,15 @@ impl Held {
         let (before, after) = op.parts(last);
         self.book(before);
         if !matches!(after, Operation::Nothing) {
-            leave_with(segment, sp, last, after);
+            enqueue(segment, sp, last, after);
         }
         self.release();
     }
 
-    /// Books the queue. `None`: an earlier ticket isn't filled yet, so this call queues and doesn't hold the lock any
-    /// more.
+    /// Books the queue. `None`: an earlier ticket isn't filled yet, so this call has released the lock and queues.
     #[cold]
     #[inline(never)]
-    fn after_the_others(mut self) -> Option<Held> {
+    fn drain_or_release(mut self) -> Option<Held> {
         self.book_queue(false);
         if TURNS.is_empty() {
             return Some(self);
@@ -713,14 +712,14 @@ impl Held {
     fn wrote(&mut self) {
         WRITING.store(false, Relaxed);
         if FORKED.load(Relaxed) {
-            self.go_on_in_child();
+            self.continue_in_child();
         }
     }
 
     /// In a fork child: the frame that was writing the parent's map when a handler forked has ended.
     #[cold]
     #[inline(never)]
-    fn go_on_in_child(&mut self) {
+    fn continue_in_child(&mut self) {
         FORKED.store(false, Relaxed);
         match Segment::current() {
             Some(segment) => {
@@ -788,7 +787,7 @@ pub fn thread_ends(segment: Segment) {
     }
     let word = TURNS.word();
     if word as u32 == me
-        && let Some(held) = go_on(segment, NO_FRAME, me, word)
+        && let Some(held) = take_over(segment, NO_FRAME, me, word)
     {
         held.release();
     }
@@ -828,7 +827,7 @@ pub struct AfterFork {
 
 /// In the child, before it has a map. A frame that was writing the map continues with memory at the same address.
 pub fn leave_after_fork() -> AfterFork {
-    let after = go_by_new_id();
+    let after = adopt_new_id();
     if !after.in_map {
         // SAFETY: one thread, none of whose frames is in the map.
         unsafe { *BOOK.0.get() = None };
@@ -847,7 +846,7 @@ pub fn resume_after_fork(child: Segment, in_map: bool, populated: SectionBytes) 
 
 /// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of
 /// the parent's other threads are released.
-fn go_by_new_id() -> AfterFork {
+fn adopt_new_id() -> AfterFork {
     let (word, mine) = (TURNS.word(), is_mine());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     cpu::tls_set::<{ cpu::HOLDS }>(0);

@@ -174,7 +174,7 @@ fn others_go_on_beside(
 ) -> [u64; 3] {
     let (_one, segment) = alone(ROOM);
     let (entered, inside) = mpsc::channel();
-    let (go_on, wait) = mpsc::channel::<()>();
+    let (resume, wait) = mpsc::channel::<()>();
     let mut text = std::vec![0u8; 4 << 20];
     let mut touched: Vec<Vec<(usize, usize)>> = (0..OTHERS).map(|_| Vec::with_capacity(rounds)).collect();
     // Mappings that libc and std make for a thread are not booked, so all threads exist before the first address is
@@ -208,7 +208,7 @@ fn others_go_on_beside(
         // The threads get here while the holder still has the lock.
         done.wait();
         assert_ne!(TURNS.word() as u32, 0, "the holder is inside");
-        go_on.send(()).expect("the holder");
+        resume.send(()).expect("the holder");
         let held = stopped.join().expect("the holder");
         let n = maps(&mut text);
         leave.wait();

@@ -14,14 +14,14 @@ use super::tree::{Event, Leaf, happened};
 use super::{PAGE, VmaBook};
 use plimsoll_segment::vmap::{Attributes, LEAF_ENTRIES, Operation, Vma, header};
 
-/// What a range meets at a place of a leaf.
+/// How a range fits at a position of a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Nothing: an entry fits there.
+enum Fit {
+    /// The range is free, and gets an entry of its own.
     Free,
-    /// Nothing, and a neighbour is alike.
+    /// The range is free, and a neighbour is alike: it may grow instead.
     Beside,
-    /// An entry, or another place is its own, or the leaf is full.
+    /// An entry lies there, or the range belongs at another position, or the leaf is full.
     Other,
 }
 
@@ -49,29 +49,29 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         (end <= to).then_some((leaf, [from, to]))
     }
 
-    /// Whether a range is free at this place of a leaf whose share holds it.
+    /// How a range fits at this position of a leaf whose share holds it.
     #[inline(always)]
-    fn place(leaf: &Leaf, start: u64, end: u64, new: Attributes) -> Place {
+    fn fit(leaf: &Leaf, start: u64, end: u64, new: Attributes) -> Fit {
         let at = leaf.at;
-        // Behind the last entry is a free one, which starts nowhere.
+        // Behind the last entry is a free one, whose start is NOWHERE.
         let next = leaf.start(at);
         if leaf.count == LEAF_ENTRIES || next < end {
-            return Place::Other;
+            return Fit::Other;
         }
         if next == end && leaf.attributes(at).alike(new) {
-            return Place::Beside;
+            return Fit::Beside;
         }
         if at == 0 {
-            return Place::Free;
+            return Fit::Free;
         }
         let before = leaf.end(at - 1);
         if before > start {
-            return Place::Other;
+            return Fit::Other;
         }
         if before == start && leaf.attributes(at - 1).alike(new) {
-            return Place::Beside;
+            return Fit::Beside;
         }
-        Place::Free
+        Fit::Free
     }
 
     /// Maps a hole. Returns the bytes.
@@ -79,20 +79,20 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     pub(crate) fn map_one(&mut self, start: u64, bytes: u64, new: Attributes) -> Option<u64> {
         let end = Self::end_of(start, bytes)?;
         let mut found = self.tree.at_finger(start, end);
-        let mut place = match &found {
-            Some(leaf) => Self::place(leaf, start, end, new),
-            None => Place::Other,
+        let mut fit = match &found {
+            Some(leaf) => Self::fit(leaf, start, end, new),
+            None => Fit::Other,
         };
-        if place == Place::Other {
+        if fit == Fit::Other {
             found = self.tree.find(start, end);
-            place = match &found {
-                Some(leaf) => Self::place(leaf, start, end, new),
+            fit = match &found {
+                Some(leaf) => Self::fit(leaf, start, end, new),
                 None => return None,
             };
         }
         let leaf = found?;
-        if place != Place::Free || new.is_hole() {
-            return if place == Place::Beside { self.join(start, end, new) } else { None };
+        if fit != Fit::Free || new.is_hole() {
+            return if fit == Fit::Beside { self.join(start, end, new) } else { None };
         }
         happened(Event::OneMapped);
         self.begin(Operation::Map, start, bytes);
@@ -232,7 +232,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         Some(end - start)
     }
 
-    /// Ends an operation that lost nothing, at this place of the leaf.
+    /// Ends an operation that lost nothing, at this position of the leaf.
     #[inline(always)]
     fn done(&mut self, at: usize) {
         self.tree.put_finger(at);

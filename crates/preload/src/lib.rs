@@ -34,12 +34,12 @@ pub mod entry {
     macro_rules! operators {
         ($(($name:ident, $kind:ident))*) => { operators!(@ 0, $(($name, $kind))*); };
         (@ $i:expr, ) => {};
-        (@ $i:expr, ($name:ident, makes) $($rest:tt)*) => {
-            plimsoll_tracker::entry_makes!($name, $i);
+        (@ $i:expr, ($name:ident, new) $($rest:tt)*) => {
+            plimsoll_tracker::entry_operator_new!($name, $i);
             operators!(@ $i + 1, $($rest)*);
         };
-        (@ $i:expr, ($name:ident, ends) $($rest:tt)*) => {
-            plimsoll_tracker::entry_ends!($name, $i);
+        (@ $i:expr, ($name:ident, delete) $($rest:tt)*) => {
+            plimsoll_tracker::entry_operator_delete!($name, $i);
             operators!(@ $i + 1, $($rest)*);
         };
     }

@@ -88,7 +88,7 @@ fn hooks() -> String {
     }
     writeln!(p, "\n## Operators of C++\n\n{}\n\n| symbol | |\n| --- | --- |", essay("operator")).unwrap();
     for (name, kind) in OPERATORS {
-        let what = if *kind == "makes" { "allocates a block" } else { "frees a block" };
+        let what = if *kind == "new" { "allocates a block" } else { "frees a block" };
         writeln!(p, "| `{name}` | {what} |").unwrap();
     }
     p += "\n## Entries\n\n";

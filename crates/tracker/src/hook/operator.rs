@@ -13,29 +13,28 @@ use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What an entry calls, and whether it books.
+/// The real operator, as the entry gets it in two registers.
 #[repr(C)]
-pub struct Next {
-    /// The real operator.
-    real: usize,
-    /// Whether its block must be booked by the entry.
+pub struct RealOperator {
+    address: usize,
+    /// Whether the entry must book the block: the operator belongs to the allocator, which doesn't call malloc.
     books: usize,
 }
 
-/// Called by the entry of the operator with this number.
-pub extern "C" fn next(i: usize) -> Next {
+/// The real operator with this number, for the entry.
+pub extern "C" fn real_operator(i: usize) -> RealOperator {
     if !resolved() {
         resolve();
     }
-    let (real, own) = libc::operator(i, GENERATION.load(Relaxed));
-    Next { real, books: own as usize }
+    let (address, own) = libc::operator(i, GENERATION.load(Relaxed));
+    RealOperator { address, books: own as usize }
 }
 
 /// Books the block that a real new returned.
 ///
 /// # Safety
 /// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
-pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
+pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked
     // the block.
     unsafe {
@@ -50,11 +49,11 @@ pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mu
 ///
 /// # Safety
 /// `p` is null or a live block; `ra` is where the delete was called.
-pub unsafe extern "C" fn ending(p: *mut u8, i: usize, ra: usize) -> usize {
-    let n = next(i);
-    if n.books != 0 && !p.is_null() && !libc::is_allocator(ra) {
+pub unsafe extern "C" fn before_delete(p: *mut u8, i: usize, ra: usize) -> usize {
+    let real = real_operator(i);
+    if real.books != 0 && !p.is_null() && !libc::is_allocator(ra) {
         // SAFETY: the caller's contract.
         unsafe { book_release(p) };
     }
-    n.real
+    real.address
 }

@@ -4,9 +4,9 @@ use super::entry;
 use crate::sys::libc::{self, Call};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
-/// The target of the entry for a number that [`super::calls`] does not name: first the search for the real function,
-/// then that function.
-pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
+/// The target of the entry for a number that [`super::calls`] doesn't name: at first a stub that finds the real
+/// function, from then on that function.
+pub static PASS_THROUGH: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
 
 /// First address of that object, and one past the last.
 static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -15,7 +15,7 @@ static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 pub fn init() {
     let syscall = libc::real(Call::syscall);
     if syscall != 0 {
-        GO_ON.store(syscall as *mut (), Relaxed);
+        PASS_THROUGH.store(syscall as *mut (), Relaxed);
     }
     if let Some(object) = libc::find_object(libc::real(Call::mmap)) {
         REAL_MMAP[1].store(object.end, Relaxed);

@@ -77,20 +77,20 @@ macro_rules! hooked_calls {
 
 /// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
 /// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps to the real operator, and the walk finds the caller above
-/// it. Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
+/// it. Calls `$m! { (symbol, kind) … }`: `new` (bytes first) or `delete` (pointer first).
 #[macro_export]
 macro_rules! hooked_operators {
     ($m:ident) => {
         $m! {
-            (_Znwm, makes) (_Znam, makes)
-            (_ZnwmRKSt9nothrow_t, makes) (_ZnamRKSt9nothrow_t, makes)
-            (_ZnwmSt11align_val_t, makes) (_ZnamSt11align_val_t, makes)
-            (_ZnwmSt11align_val_tRKSt9nothrow_t, makes) (_ZnamSt11align_val_tRKSt9nothrow_t, makes)
-            (_ZdlPv, ends) (_ZdaPv, ends) (_ZdlPvm, ends) (_ZdaPvm, ends)
-            (_ZdlPvRKSt9nothrow_t, ends) (_ZdaPvRKSt9nothrow_t, ends)
-            (_ZdlPvSt11align_val_t, ends) (_ZdaPvSt11align_val_t, ends)
-            (_ZdlPvmSt11align_val_t, ends) (_ZdaPvmSt11align_val_t, ends)
-            (_ZdlPvSt11align_val_tRKSt9nothrow_t, ends) (_ZdaPvSt11align_val_tRKSt9nothrow_t, ends)
+            (_Znwm, new) (_Znam, new)
+            (_ZnwmRKSt9nothrow_t, new) (_ZnamRKSt9nothrow_t, new)
+            (_ZnwmSt11align_val_t, new) (_ZnamSt11align_val_t, new)
+            (_ZnwmSt11align_val_tRKSt9nothrow_t, new) (_ZnamSt11align_val_tRKSt9nothrow_t, new)
+            (_ZdlPv, delete) (_ZdaPv, delete) (_ZdlPvm, delete) (_ZdaPvm, delete)
+            (_ZdlPvRKSt9nothrow_t, delete) (_ZdaPvRKSt9nothrow_t, delete)
+            (_ZdlPvSt11align_val_t, delete) (_ZdaPvSt11align_val_t, delete)
+            (_ZdlPvmSt11align_val_t, delete) (_ZdaPvmSt11align_val_t, delete)
+            (_ZdlPvSt11align_val_tRKSt9nothrow_t, delete) (_ZdaPvSt11align_val_tRKSt9nothrow_t, delete)
         }
     };
 }

@@ -106,7 +106,7 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
             (a, own)
         }
         // No object defines it, so no caller can have been linked to it. malloc and free are the closest functions.
-        None => (real(if i < MAKES { Call::malloc } else { Call::free }), false),
+        None => (real(if i < OPERATORS_NEW { Call::malloc } else { Call::free }), false),
     }
 }
 
@@ -120,7 +120,7 @@ const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
 /// Objects that the program started with: the first in the loader's list, never unloaded.
 static AT_START: AtomicUsize = AtomicUsize::new(0);
 /// The first operators in the list are those that allocate (new).
-const MAKES: usize = 8;
+const OPERATORS_NEW: usize = 8;
 
 /// Notes that the real malloc is this object's and not libc's.
 pub fn set_allocator(o: elf::Object) {

@@ -244,8 +244,8 @@ pub mod nr {
 
 /// Makes a frame that ends on a multiple of 16, wherever the stack pointer was. Programs call glibc's malloc on
 /// misaligned stacks too (old code, hand-written assembly, some JITs), and it works. Our compiled code may keep vector
-/// registers in aligned places, so every path into it makes this frame, or uses [`go_on`](crate::go_on), which makes it
-/// only if needed.
+/// registers in aligned places, so every path into it makes this frame, or uses [`tail_jump`](crate::tail_jump), which
+/// makes it only if needed.
 #[macro_export]
 macro_rules! align_stack {
     () => {
@@ -271,7 +271,7 @@ macro_rules! restore_stack {
 /// Continues in `{t}` with unchanged arguments. A jump, so that no frame is added, and exceptions, pthread_exit and
 /// backtraces pass as if the hook weren't there. A call only if the stack isn't aligned as the ABI demands (rsp + 8).
 #[macro_export]
-macro_rules! go_on {
+macro_rules! tail_jump {
     () => {
         concat!(
             "lea rax, [rsp + 8]
@@ -297,7 +297,7 @@ macro_rules! any_alignment {
         /// As the function that it continues in.
         #[unsafe(naked)]
         $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
-            core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);
+            core::arch::naked_asm!(".cfi_startproc", $crate::tail_jump!(), ".cfi_endproc", t = sym $target);
         }
     )*};
 }

@@ -23,7 +23,7 @@ macro_rules! entry_with_caller {
     };
 }
 
-/// Defines an exported entry that adds the stack pointer at entry and the caller's frame pointer behind one argument.
+/// As `entry_with_caller` for one argument.
 #[macro_export]
 macro_rules! entry_straight {
     ($name:ident, $target:path) => {
@@ -147,7 +147,7 @@ macro_rules! entry_numbered {
                 "lsr w9, w0, #6",
                 "adrp x10, {caught}", "add x10, x10, :lo12:{caught}",
                 "ldr x10, [x10, w9, uxtw #3]", "lsr x10, x10, x0", "tbnz x10, #0, 5f",
-                "4: adrp x9, {go_on}", "ldr x9, [x9, :lo12:{go_on}]", "br x9",
+                "4: adrp x9, {pass_through}", "ldr x9, [x9, :lo12:{pass_through}]", "br x9",
                 "5: adrp x10, {booked}", "add x10, x10, :lo12:{booked}",
                 "ldr x10, [x10, w9, uxtw #3]", "lsr x10, x10, x0", "tbnz x10, #0, 6f",
                 $crate::look_then_jump!(),
@@ -169,7 +169,7 @@ macro_rules! entry_numbered {
                 caught = sym $crate::hook::calls::CAUGHT,
                 booked = sym $crate::hook::calls::BOOKED,
                 book = sym $crate::hook::calls::booked,
-                go_on = sym $crate::hook::syscall::GO_ON);
+                pass_through = sym $crate::hook::syscall::PASS_THROUGH);
         }
     };
 }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
 
 /// See `x86_64.rs`.
 #[macro_export]
-macro_rules! entry_makes {
+macro_rules! entry_operator_new {
     ($name:ident, $i:expr) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
@@ -246,22 +246,24 @@ macro_rules! entry_makes {
                 ".cfi_startproc",
                 "stp x0, x1, [sp, #-48]!", ".cfi_adjust_cfa_offset 48",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
-                "mov w0, #{i}", "bl {next}",
+                "mov w0, #{i}", "bl {real}",
                 "mov x9, x0", "mov x10, x1",
                 "ldp x0, x1, [sp]", "ldr x2, [sp, #16]",
                 "cbnz x10, 2f",
                 "ldr x30, [sp, #24]", "add sp, sp, #48", "br x9",
                 "2: blr x9",
-                "ldr x1, [sp]", "add x2, sp, #24", "mov x3, x29", "bl {made}",
+                "ldr x1, [sp]", "add x2, sp, #24", "mov x3, x29", "bl {book}",
                 "ldr x30, [sp, #24]", "add sp, sp, #48", "ret", ".cfi_endproc",
-                i = const $i, next = sym $crate::hook::operator::next, made = sym $crate::hook::operator::made);
+                i = const $i,
+                real = sym $crate::hook::operator::real_operator,
+                book = sym $crate::hook::operator::after_new);
         }
     };
 }
 
 /// See `x86_64.rs`.
 #[macro_export]
-macro_rules! entry_ends {
+macro_rules! entry_operator_delete {
     ($name:ident, $i:expr) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
@@ -271,9 +273,9 @@ macro_rules! entry_ends {
                 ".cfi_startproc",
                 "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
-                "mov w1, #{i}", "mov x2, x30", "bl {ending}", "mov x9, x0",
+                "mov w1, #{i}", "mov x2, x30", "bl {book}", "mov x9, x0",
                 "ldp x2, x30, [sp, #16]", "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32", "br x9",
-                ".cfi_endproc", i = const $i, ending = sym $crate::hook::operator::ending);
+                ".cfi_endproc", i = const $i, book = sym $crate::hook::operator::before_delete);
         }
     };
 }

@@ -1,7 +1,7 @@
 //! x86-64: the entry stubs and the thread trampoline. `sys/x86_64.rs` describes how the stack is aligned.
 
-/// Defines an exported entry that adds two arguments behind the `$args` (0 to 4) integer ones: the stack pointer at
-/// entry (where the return address lies) and the caller's frame pointer.
+/// Defines an exported entry for calls with one to four integer arguments. It adds two: the stack pointer at entry,
+/// where the return address lies, and the caller's frame pointer.
 #[macro_export]
 macro_rules! entry_with_caller {
     ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rsi, rsp", "mov rdx, rbp", $target); };
@@ -13,7 +13,7 @@ macro_rules! entry_with_caller {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, $crate::go_on!(), ".cfi_endproc", t = sym $target);
+            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, $crate::tail_jump!(), ".cfi_endproc", t = sym $target);
         }
     };
 }
@@ -26,7 +26,7 @@ macro_rules! entry_plain {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);
+            core::arch::naked_asm!(".cfi_startproc", $crate::tail_jump!(), ".cfi_endproc", t = sym $target);
         }
     };
 }
@@ -164,7 +164,7 @@ macro_rules! entry_numbered {
                 "jae 4f",
                 "bt dword ptr [rip + {caught}], edi",
                 "jc 5f",
-                "4: jmp qword ptr [rip + {go_on}]",
+                "4: jmp qword ptr [rip + {pass_through}]",
                 "5: bt dword ptr [rip + {booked}], edi",
                 "jc 6f",
                 $crate::look_then_jump!(),
@@ -190,7 +190,7 @@ macro_rules! entry_numbered {
                 caught = sym $crate::hook::calls::CAUGHT,
                 booked = sym $crate::hook::calls::BOOKED,
                 book = sym $crate::hook::calls::booked,
-                go_on = sym $crate::hook::syscall::GO_ON
+                pass_through = sym $crate::hook::syscall::PASS_THROUGH
             );
         }
     };
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "mov rsi, rsp",
-        crate::go_on!(),
+        crate::tail_jump!(),
         ".cfi_endproc",
         t = sym crate::hook::malloc::slow::free_any
     );
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
 
 /// Defines operator new number `$i`. The real operator is called from here, so that its exceptions pass no Rust frame.
 #[macro_export]
-macro_rules! entry_makes {
+macro_rules! entry_operator_new {
     ($name:ident, $i:expr) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
@@ -283,7 +283,7 @@ macro_rules! entry_makes {
                 "push rdx",
                 "sub rsp, 8",
                 "mov edi, {i}",
-                "call {next}",
+                "call {real}",
                 "mov rcx, rdx",
                 "mov rdx, [rsp + 8]",
                 "mov rsi, [rsp + 16]",
@@ -299,13 +299,13 @@ macro_rules! entry_makes {
                 "mov rsi, [rsp + 24]",
                 "lea rdx, [rbp + 8]",
                 "mov rcx, [rbp]",
-                "call {made}",
+                "call {book}",
                 $crate::restore_stack!(),
                 "ret",
                 ".cfi_endproc",
                 i = const $i,
-                next = sym $crate::hook::operator::next,
-                made = sym $crate::hook::operator::made
+                real = sym $crate::hook::operator::real_operator,
+                book = sym $crate::hook::operator::after_new
             );
         }
     };
@@ -313,7 +313,7 @@ macro_rules! entry_makes {
 
 /// Defines operator delete number `$i`.
 #[macro_export]
-macro_rules! entry_ends {
+macro_rules! entry_operator_delete {
     ($name:ident, $i:expr) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
@@ -328,7 +328,7 @@ macro_rules! entry_ends {
                 "sub rsp, 8",
                 "mov esi, {i}",
                 "mov rdx, [rbp + 8]",
-                "call {ending}",
+                "call {book}",
                 "mov rdx, [rsp + 8]",
                 "mov rsi, [rsp + 16]",
                 "mov rdi, [rsp + 24]",
@@ -336,7 +336,7 @@ macro_rules! entry_ends {
                 "jmp rax",
                 ".cfi_endproc",
                 i = const $i,
-                ending = sym $crate::hook::operator::ending
+                book = sym $crate::hook::operator::before_delete
             );
         }
     };

@@ -76,7 +76,7 @@ impl Tracked {
         }
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         self.input.write_all(b"\n").expect("it reads");
     }
 
@@ -89,7 +89,7 @@ impl Tracked {
     }
 
     fn end(mut self) -> PathBuf {
-        self.go_on();
+        self.resume();
         assert!(self.child.wait().expect("it ends").success());
         self.folder
     }
@@ -268,7 +268,7 @@ fn leak(name: &str, mode: &[&str]) {
     let (mut tracked, _) = Tracked::start(name, mode, Command::new(native()).arg("leak"));
     let before = tracked.folder.join("before.json");
     fs::write(&before, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
-    tracked.go_on();
+    tracked.resume();
     let printed = tracked.until_ready();
     let report = tracked.json();
     adds_up(&report);
@@ -639,7 +639,7 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert_eq!(first(&text), Some("take_blocks"), "{text}");
     assert!(!text.contains("not known"), "{text}");
 
-    tracked.go_on();
+    tracked.resume();
     tracked.until_ready();
     let diff = |after: &Path, arguments: &[&str]| {
         let output = Command::new(PLIMSOLL).arg("diff").arg(&before).arg(after).args(arguments).output().expect("diff");

@@ -46,7 +46,7 @@ static ALLOCATOR: Counting = Counting;
 /// Reserved and committed bytes: what a report sums.
 type Sums = (u64, u64);
 
-trait Books {
+trait MappingBooks {
     fn reserve(&mut self, start: u64, bytes: u64);
     /// Commits the beginning of a reserved range.
     fn commit(&mut self, start: u64, bytes: u64);
@@ -84,7 +84,7 @@ fn attributes(prot: u16) -> Attributes {
     Attributes::new(7, 3, MappingKind::Anonymous, prot, 1)
 }
 
-impl<G: FnMut(usize) -> bool> Books for Map<G> {
+impl<G: FnMut(usize) -> bool> MappingBooks for Map<G> {
     fn reserve(&mut self, start: u64, bytes: u64) {
         let rows = &mut self.rows;
         let post = |delta: Delta| *rows = [rows[0] + delta.reserved, rows[1] + delta.committed];
@@ -144,7 +144,7 @@ impl List {
     }
 }
 
-impl Books for List {
+impl MappingBooks for List {
     fn reserve(&mut self, start: u64, bytes: u64) {
         let link = self.link(start);
         let next = link.take();
@@ -184,7 +184,7 @@ impl Array {
     }
 }
 
-impl Books for Array {
+impl MappingBooks for Array {
     fn reserve(&mut self, start: u64, bytes: u64) {
         let at = self.at(start);
         self.0.insert(at, Entry { start, pages: (bytes >> 12) as u32, committed: 0 });
@@ -214,7 +214,7 @@ impl Books for Array {
 #[derive(Default)]
 struct Tree(BTreeMap<u64, Range>);
 
-impl Books for Tree {
+impl MappingBooks for Tree {
     fn reserve(&mut self, start: u64, bytes: u64) {
         self.0.insert(start, Range { start, bytes, committed: 0 });
     }
@@ -258,7 +258,7 @@ impl Queue {
     }
 }
 
-impl Books for Queue {
+impl MappingBooks for Queue {
     fn reserve(&mut self, start: u64, bytes: u64) {
         self.push(What::Reserve, start, bytes);
     }
@@ -283,27 +283,27 @@ impl Books for Queue {
 // The functions that callgrind counts: never inlined, and named alike for each structure.
 
 #[inline(never)]
-fn books_reserve<B: Books>(books: &mut B, start: u64, bytes: u64) {
+fn books_reserve<B: MappingBooks>(books: &mut B, start: u64, bytes: u64) {
     books.reserve(black_box(start), black_box(bytes));
 }
 
 #[inline(never)]
-fn books_commit<B: Books>(books: &mut B, start: u64, bytes: u64) {
+fn books_commit<B: MappingBooks>(books: &mut B, start: u64, bytes: u64) {
     books.commit(black_box(start), black_box(bytes));
 }
 
 #[inline(never)]
-fn books_release<B: Books>(books: &mut B, start: u64, bytes: u64) {
+fn books_release<B: MappingBooks>(books: &mut B, start: u64, bytes: u64) {
     books.release(black_box(start), black_box(bytes));
 }
 
 #[inline(never)]
-fn books_report<B: Books>(books: &mut B) -> Sums {
+fn books_report<B: MappingBooks>(books: &mut B) -> Sums {
     black_box(books.report())
 }
 
 #[inline(never)]
-fn rounds_of<B: Books>(books: &mut B, mappings: u64, rounds: u64) {
+fn rounds_of<B: MappingBooks>(books: &mut B, mappings: u64, rounds: u64) {
     for i in 0..rounds {
         // The gap behind a region; these are spread over all of them.
         let at = BASE + i * mappings / rounds * STRIDE + REGION + 0x4000;
@@ -313,7 +313,7 @@ fn rounds_of<B: Books>(books: &mut B, mappings: u64, rounds: u64) {
     }
 }
 
-fn run<B: Books>(mut books: B, mappings: u64, number: u64) {
+fn run<B: MappingBooks>(mut books: B, mappings: u64, number: u64) {
     let before = books.bytes();
     books.fill(mappings);
     let held = books.bytes() - before;

@@ -44,12 +44,13 @@ use turns::{Next, Slot, Turns};
 
 const SLOTS: usize = 2;
 
-/// The map is a page that is mapped (1) or not (0), and how often it was booked in the wrong order.
-struct Books {
+/// The lock and the queue around a map of one page, which is mapped (1) or not (0).
+struct Model {
     turns: Turns<usize, SLOTS>,
     page: Cell<usize>,
     /// The kernel's state of the page.
     kernel: Atomic,
+    /// How often it was booked in the wrong order.
     wrong: Atomic,
     lost: Atomic,
     /// A holder reads the queue once more after it has released the lock.
@@ -61,7 +62,7 @@ struct Books {
 const MAP: usize = 1;
 const UNMAP: usize = 0;
 
-impl Books {
+impl Model {
     fn new(looks: bool, in_line: bool) -> Self {
         let slot = || Slot {
             state: AtomicU64::new(0),
@@ -180,7 +181,7 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 /// One thread unmaps the page; two others map it as soon as it is free.
 fn given_on(looks: bool, in_line: bool) {
     explore(move || {
-        let books = Arc::new(Books::new(looks, in_line));
+        let books = Arc::new(Model::new(looks, in_line));
         assert!(books.map(1));
         let others: Vec<_> = (2..4)
             .map(|me| {
@@ -226,7 +227,7 @@ fn a_holder_that_passes_the_queue_books_in_the_wrong_order() {
 /// One of the threads that find the lock of an ended thread takes it over.
 fn inherited(counts: bool) {
     explore(move || {
-        let books = Arc::new(Books::new(true, true));
+        let books = Arc::new(Model::new(true, true));
         let dead = books.try_take(1).expect("the lock");
         let heirs: Vec<_> = (2..4)
             .map(|me| {

@@ -1,8 +1,8 @@
 //! `make bench`: the figures of Plimsoll and of its peers, in one session on one machine.
 
 mod attach;
-mod books;
 mod cost;
+mod counters;
 mod forks;
 mod load;
 pub mod measure;

@@ -1,6 +1,6 @@
 //! The cost of observing: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
 
-use super::books;
+use super::counters;
 use super::measure::{Waiting, children};
 use super::results::{Results, verdict};
 use super::setup::Setup;
@@ -55,7 +55,7 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
     let text = must(Command::new("python3").arg(repository().join("fixtures/sites/many.py")))?;
     std::fs::write(&source, text)?;
     must(Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source))?;
-    let segments = books::run(&program, &words(&["100000"]), "exact", false)?;
+    let segments = counters::run(&program, &words(&["100000"]), "exact", false)?;
     let [segment] = segments.as_slice() else { return Err(format!("{} segments", segments.len()).into()) };
     let report = |format: &str| -> Result<Command> {
         let mut command = Command::new(plimsoll()?);

@@ -1,7 +1,7 @@
 //! Exact sites in programs that people use: their cost, how often the memo knows a stack, and whether it is ever wrong.
 
-use super::books::Books;
 use super::cost::{cc1plus, javac};
+use super::counters::RunCounters;
 use super::measure::{children, columns, instructions, turns};
 use super::results::{Results, verdict};
 use super::setup::Setup;
@@ -55,7 +55,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     for (name, program, arguments) in programs()? {
         let count = |setup: &Setup| instructions(setup, &program, &arguments).map(|count| count as f64);
         let (plain, exact) = (count(&PLAIN)?, count(&EXACT)?);
-        let books = Books::of(&program, &arguments, "exact", false)?;
+        let counters = RunCounters::of(&program, &arguments, "exact", false)?;
         let ratio = exact / plain;
         results.row(&[
             name.into(),
@@ -64,11 +64,11 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
             format!("{ratio:.4}"),
             "≤ 1.50".into(),
             verdict(ratio, 1.5),
-            format!("{:.0}", books.blocks),
-            format!("{:.0}", books.walks),
-            format!("{:.3}", 100.0 * (1.0 - books.walks / books.blocks)),
-            format!("{:.1}", books.frames / books.walks),
-            format!("{:.0}", (exact - plain) / books.walks),
+            format!("{:.0}", counters.blocks),
+            format!("{:.0}", counters.walks),
+            format!("{:.3}", 100.0 * (1.0 - counters.walks / counters.blocks)),
+            format!("{:.1}", counters.frames / counters.walks),
+            format!("{:.0}", (exact - plain) / counters.walks),
         ]);
     }
 
@@ -99,11 +99,11 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
     for ((name, program, arguments), share) in programs.iter().zip(SHARES) {
         // If a program does less than its share, the next ones do more.
         let share = CHECKS * share;
-        let (mut runs, mut own) = (0, Books::default());
+        let (mut runs, mut own) = (0, RunCounters::default());
         while runs == 0 || !bench.quick && runs < 200 && checks + own.checks < share {
-            let books = Books::of(program, arguments, "exact", true)?;
-            own.checks += books.checks;
-            own.disagreements += books.disagreements;
+            let counters = RunCounters::of(program, arguments, "exact", true)?;
+            own.checks += counters.checks;
+            own.disagreements += counters.disagreements;
             runs += 1;
         }
         let figures = [runs.to_string(), format!("{:.0}", own.checks), format!("{:.0}", own.disagreements)];

@@ -38,7 +38,7 @@ impl Figures {
 
 /// One process's books at one moment.
 #[derive(Clone, Debug)]
-pub struct Books {
+pub struct BooksReport {
     pub command: String,
     pub state: String,
     pub total: Figures,
@@ -46,19 +46,19 @@ pub struct Books {
     whole: Value,
 }
 
-impl Books {
+impl BooksReport {
     /// Runs `plimsoll report`; `target` is a PID or a segment file.
-    pub fn read(plimsoll: &Path, target: &str) -> Books {
+    pub fn read(plimsoll: &Path, target: &str) -> BooksReport {
         let mut command = Command::new(plimsoll);
         command.args(["report", "--format", "json", target]);
         let output = command.output().expect("plimsoll starts");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "report {target}: {}\n{errors}", output.status);
         let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-        Books::parse(&text, target)
+        BooksReport::parse(&text, target)
     }
 
-    pub fn parse(text: &str, target: &str) -> Books {
+    pub fn parse(text: &str, target: &str) -> BooksReport {
         let whole: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("report {target}: {e}\n{text}"));
         assert_eq!(whole["schema"], "plimsoll.report/1", "{target}");
         let mut categories = BTreeMap::new();
@@ -67,7 +67,7 @@ impl Books {
             let figures = Figures::of(category, &name);
             assert!(categories.insert(name.clone(), figures).is_none(), "{target}: category {name} is there twice");
         }
-        Books {
+        BooksReport {
             command: whole["process"]["command"].to_string(),
             state: whole["state"].as_str().expect("a state").to_string(),
             total: Figures::of(&whole["total"], "total"),
@@ -120,7 +120,7 @@ impl Books {
     }
 }
 
-impl std::fmt::Display for Books {
+impl std::fmt::Display for BooksReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{} ({})", self.command, self.state)?;
         writeln!(f, "  {:24} {:?}", "total", self.total.0)?;
@@ -143,9 +143,9 @@ fn cooked_books_are_refused() {
         one["name"] = "zlib".into();
         let text = serde_json::json!({"schema": "plimsoll.report/1", "state": "dead", "process": {"command": "x"},
             "total": figures(total_live, peak), "categories": [one]});
-        Books::parse(&text.to_string(), "test")
+        BooksReport::parse(&text.to_string(), "test")
     };
-    let refused = |books: Books| std::panic::catch_unwind(|| books.assert_balanced("test")).is_err();
+    let refused = |books: BooksReport| std::panic::catch_unwind(|| books.assert_balanced("test")).is_err();
     assert!(!refused(report(24, 30)));
     assert!(refused(report(25, 30)), "a total that is not the sum");
     assert!(refused(report(24, 20)), "a peak below the live bytes");

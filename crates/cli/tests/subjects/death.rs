@@ -2,7 +2,7 @@
 //! next start of a container, which finds its predecessor's last books. docs/containers.md describes the same for
 //! users.
 
-use crate::books::Books;
+use crate::books::BooksReport;
 use crate::cgroup::Cgroup;
 use crate::door::{Door, Running, plimsoll, wait_end, wait_for};
 use crate::stage::{Scratch, c_program, log_line};
@@ -55,7 +55,7 @@ fn at_the_gate(log: &Path, threads: u64, child: &mut Child) -> Log {
 
 /// Compares the dead process's books with its log. Stated bound: if a thread is killed after malloc returns and before
 /// it logs the block, the books have one block more.
-fn hold_beside(whose: &str, before: &Books, dead: &Books, logged: &Logged, threads: i128) {
+fn hold_beside(whose: &str, before: &BooksReport, dead: &BooksReport, logged: &Logged, threads: i128) {
     assert_eq!(dead.state, "dead", "{whose}");
     assert!(logged.operations > 1000, "{whose}: only {} operations before the kill", logged.operations);
     let grown = |figure: &str| dead.total.get(figure) - before.total.get(figure);
@@ -156,7 +156,7 @@ fn the_next_start_finds_its_predecessors_books() {
     let mut child = Running::start(&mut group.wrap(&first), Stdio::null());
     let file = at_the_gate(&log, 4, &mut child);
     let predecessor = volume.segment_files().pop().expect("a segment in the volume");
-    let before = Books::read(plimsoll(), predecessor.to_str().expect("UTF-8"));
+    let before = BooksReport::read(plimsoll(), predecessor.to_str().expect("UTF-8"));
     file.go();
     wait_end("the OOM killer", &mut child);
     assert!(group.oom_kills() >= 1, "the kill was the cgroup's");
@@ -165,7 +165,8 @@ fn the_next_start_finds_its_predecessors_books() {
     let report = ["report", "--format", "json", predecessor.to_str().expect("UTF-8")];
     let second = container(volume.command(plimsoll()).args(report)).output().expect("unshare starts");
     assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
-    let dead = Books::parse(&String::from_utf8_lossy(&second.stdout), "the predecessor, seen from the next start");
+    let dead =
+        BooksReport::parse(&String::from_utf8_lossy(&second.stdout), "the predecessor, seen from the next start");
     dead.assert_balanced("the predecessor");
     hold_beside("container-volume", &before, &dead, &file.sums(4), 4);
     let segments = volume.segment_files();

@@ -1,6 +1,6 @@
 //! Starts a subject plain or under the tracker (the two doors), and compares the two.
 
-use crate::books::Books;
+use crate::books::BooksReport;
 pub use crate::child::Running;
 use crate::stage::{Scratch, log_line};
 use std::ffi::OsStr;
@@ -103,9 +103,9 @@ impl Door {
     }
 
     /// Books of every process that left a segment, each checked.
-    pub fn balanced_books(&self, whose: &str) -> Vec<Books> {
+    pub fn balanced_books(&self, whose: &str) -> Vec<BooksReport> {
         let read = |file: &PathBuf| {
-            let books = Books::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
+            let books = BooksReport::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
             let whose = format!("{whose}, {}", file.display());
             books.assert_balanced(&whose);
             books.assert_complete(&whose);
@@ -115,8 +115,8 @@ impl Door {
     }
 
     /// Books of a running subject, through the segment's folder or by PID alone.
-    pub fn live_books(&self, child: &Child, whose: &str) -> Option<Books> {
-        let books = Books::read(plimsoll(), &self.segment_of(child, whose)?);
+    pub fn live_books(&self, child: &Child, whose: &str) -> Option<BooksReport> {
+        let books = BooksReport::read(plimsoll(), &self.segment_of(child, whose)?);
         books.assert_balanced(whose);
         Some(books)
     }
@@ -196,7 +196,7 @@ pub fn compare(
     user: Option<User>,
     sites: &'static str,
     subject: impl Fn(&Door, &Path) -> Evidence,
-) -> Vec<Books> {
+) -> Vec<BooksReport> {
     let scratch = Scratch::new(name);
     let folder = |which: &str| {
         let path = scratch.path().join(which);
@@ -239,7 +239,7 @@ pub fn compare(
 }
 
 /// One line with the key figures of all processes of a subject.
-fn line(name: &str, plain: &Evidence, tracked: &Evidence, books: &[Books]) -> String {
+fn line(name: &str, plain: &Evidence, tracked: &Evidence, books: &[BooksReport]) -> String {
     let sum = |figure: &str| -> i128 { books.iter().map(|b| b.total.get(figure)).sum() };
     let mut categories: Vec<&str> = books.iter().flat_map(|b| b.categories.keys().map(String::as_str)).collect();
     categories.sort_unstable();

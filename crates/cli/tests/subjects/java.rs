@@ -1,6 +1,6 @@
 //! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
 
-use crate::books::Books;
+use crate::books::BooksReport;
 use crate::door::{Door, Evidence, Running, compare, plimsoll, wait_end, wait_for};
 use crate::http::Connection;
 use crate::nmt;
@@ -100,7 +100,7 @@ fn server(major: u32) {
 
 /// The books once two readings in a row agree: after a load the compiler works on for a while, on a busy machine for
 /// long. If the server doesn't come to rest, the last reading.
-fn at_rest(door: &Door, server: &Server) -> Option<Books> {
+fn at_rest(door: &Door, server: &Server) -> Option<BooksReport> {
     let books = || door.live_books(&server.child, "after some load");
     let mut last = books()?;
     for _ in 0..100 {
@@ -119,7 +119,7 @@ fn at_rest(door: &Door, server: &Server) -> Option<Books> {
 const ROUNDS: u32 = 8;
 
 /// A direct buffer is one malloc of the VM. What else the server takes or gives back between the two reports is small.
-fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128, last: bool) -> bool {
+fn grew_by_a_buffer(before: &BooksReport, after: &BooksReport, bytes: i128, last: bool) -> bool {
     let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
     let holds = (bytes..bytes + (1 << 20)).contains(&grown);
     assert!(holds || !last, "a direct buffer of {bytes}: grew by {grown}\n{before}{after}");
@@ -202,9 +202,10 @@ fn beside_nmt(major: u32) {
 /// in which the report itself allocates megabytes of output. A freed chunk returns to a pool, which hands it to other
 /// owners. NMT renames it each time; in our books it stays with the caller of malloc. So a category of ours may exceed
 /// the tolerance by the chunks that are in NMT's pool at that moment. The VM empties the pool every 5 s.
-fn hold_beside([ours, after]: [&Books; 2], theirs: &nmt::Report, blocks: impl Fn(&nmt::Category) -> u64) {
-    let figure = |books: &Books, name: &str, figure: &str| books.categories.get(name).map_or(0, |f| f.get(figure));
-    let requested = |books: &Books, name: &str| figure(books, name, "requested_bytes");
+fn hold_beside([ours, after]: [&BooksReport; 2], theirs: &nmt::Report, blocks: impl Fn(&nmt::Category) -> u64) {
+    let figure =
+        |books: &BooksReport, name: &str, figure: &str| books.categories.get(name).map_or(0, |f| f.get(figure));
+    let requested = |books: &BooksReport, name: &str| figure(books, name, "requested_bytes");
     let our = |names: &[&str]| {
         [ours, after].map(|books| names.iter().map(|name| figure(books, name, "committed_bytes")).sum::<i128>())
     };

@@ -86,7 +86,7 @@ struct Todo {
     depth: u32,
 }
 
-/// Calls `go_on` from a frame whose CFA follows from its frame pointer, which a walk must read too.
+/// Calls `descend` from a frame whose CFA follows from its frame pointer, which a walk must read too.
 #[unsafe(naked)]
 unsafe extern "C" fn framed(todo: *const Todo, left: u32) -> usize {
     core::arch::naked_asm!(
@@ -102,28 +102,28 @@ unsafe extern "C" fn framed(todo: *const Todo, left: u32) -> usize {
         ".cfi_def_cfa rsp, 8",
         "ret",
         ".cfi_endproc",
-        on = sym go_on
+        on = sym descend
     );
 }
 
 #[inline(never)]
 extern "C" fn left(todo: *const Todo, left: u32) -> usize {
-    std::hint::black_box(go_on(todo, left))
+    std::hint::black_box(descend(todo, left))
 }
 
 #[inline(never)]
 extern "C" fn right(todo: *const Todo, left: u32) -> usize {
-    std::hint::black_box(go_on(todo, left)) ^ std::hint::black_box(0)
+    std::hint::black_box(descend(todo, left)) ^ std::hint::black_box(0)
 }
 
 #[inline(never)]
 extern "C" fn roomy(todo: *const Todo, left: u32) -> usize {
     let room = std::hint::black_box([0u64; 40]);
-    go_on(todo, left) ^ room[left as usize % 40] as usize
+    descend(todo, left) ^ room[left as usize % 40] as usize
 }
 
 #[inline(never)]
-extern "C" fn go_on(todo: *const Todo, to_go: u32) -> usize {
+extern "C" fn descend(todo: *const Todo, to_go: u32) -> usize {
     // SAFETY: `perform`'s local.
     let path = unsafe { (*todo).path } >> (to_go * 2) & 3;
     match (to_go, path) {
@@ -181,7 +181,7 @@ fn clear_stack() {
 fn perform(todo: Todo) -> usize {
     clear_stack();
     let nested = matches!(todo.what, What::MallocNested | What::FreeNested).then(enter);
-    let answer = go_on(&raw const todo, todo.depth);
+    let answer = descend(&raw const todo, todo.depth);
     assert!(nested.is_none_or(|nested| matches!(nested, Entered::Thread(_))), "the state was there to be taken");
     assert_eq!(tls_get::<CURRENT>(), tls_get::<OWN>(), "{todo:?} gives the state back");
     answer
@@ -261,16 +261,16 @@ fn compared() -> [(Section, usize, Vec<usize>); 7] {
 }
 
 /// The books after the last operation.
-struct Books {
+struct BookChanges {
     segment: Segment,
     of: [(Section, usize, Vec<usize>); 7],
     known: [Vec<u64>; 7],
     header: Vec<u64>,
 }
 
-impl Books {
-    fn new(segment: Segment) -> Books {
-        Books { segment, of: compared(), known: Default::default(), header: vec![] }
+impl BookChanges {
+    fn new(segment: Segment) -> BookChanges {
+        BookChanges { segment, of: compared(), known: Default::default(), header: vec![] }
     }
 
     /// Writes what has changed since.
@@ -489,7 +489,7 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
             });
             drop(baton.wait_for(0));
         }
-        let (books, random) = (Books::new(segment), Random(0x7e57_ab1e));
+        let (books, random) = (BookChanges::new(segment), Random(0x7e57_ab1e));
         let exercised = operations(below, &baton, books, random, &categories, &mut to);
         writeln!(to, "exercised {exercised:?}").expect("the pipe");
     });
@@ -498,7 +498,7 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
 fn operations(
     below: Below,
     baton: &Baton,
-    mut books: Books,
+    mut books: BookChanges,
     mut random: Random,
     categories: &[u32],
     to: &mut File,

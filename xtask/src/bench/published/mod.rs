@@ -5,12 +5,12 @@
 //! | 1 `requests` | NMT in Native Image (Red Hat, 2024) | `plimsoll try` |
 //! | 2 `arenas` | Taming JVM memory, part 2 | `plimsoll try` |
 //! | 3 `start_up` | Quarkus native start-up RSS | `plimsoll compare` |
-//! | 4 `books` | RFR 8304442, hotspot-runtime-dev, 2023-03-19 | callgrind |
+//! | 4 `mapping_books` | RFR 8304442, hotspot-runtime-dev, 2023-03-19 | callgrind |
 
 mod arenas;
-mod books;
 mod callgrind;
 mod image;
+mod mapping_books;
 mod quarkus;
 mod requests;
 mod section;
@@ -83,7 +83,7 @@ const TABLES: [PublishedTable; 4] = [
     PublishedTable { number: 1, title: "A server whose request makes 1,000 native blocks", make: requests::table },
     PublishedTable { number: 2, title: "Arena caps, allocators and one ClientResources", make: arenas::table },
     PublishedTable { number: 3, title: "Start-up of two versions of Quarkus", make: start_up::table },
-    PublishedTable { number: 4, title: "Instructions of booking a reserve and a commit", make: books::table },
+    PublishedTable { number: 4, title: "Instructions of booking a reserve and a commit", make: mapping_books::table },
 ];
 
 pub fn run(arguments: &[String]) -> Result<()> {

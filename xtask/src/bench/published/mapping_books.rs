@@ -16,7 +16,8 @@ const MAPPINGS: [u64; 3] = [100, 10_000, 1_000_000];
 /// An array of 10⁶ entries moves 8 MB for each new one.
 const ROUNDS: u32 = 40;
 
-struct Books {
+/// Books of mappings to compare, and the program that calls them.
+struct Contender {
     name: String,
     program: PathBuf,
     first: Vec<String>,
@@ -51,12 +52,12 @@ pub fn table(session: &Session) -> Result<Table> {
         "memory, B of one region",
     ]);
     let mut found = Vec::new();
-    for books in all_books()? {
+    for contender in contenders()? {
         for mappings in MAPPINGS {
-            let figures = books.figures(mappings, &rounds)?;
+            let figures = contender.figures(mappings, &rounds)?;
             let cells = figures.map(|figure| figure.map_or("-".to_owned(), |figure| format!("{figure:.0}")));
-            table.row(&[&[books.name.clone(), grouped(mappings)], cells.as_slice()].concat());
-            found.push((books.name.clone(), mappings, figures));
+            table.row(&[&[contender.name.clone(), grouped(mappings)], cells.as_slice()].concat());
+            found.push((contender.name.clone(), mappings, figures));
         }
     }
     table.line(
@@ -108,14 +109,14 @@ fn start(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn all_books() -> Result<Vec<Books>> {
+fn contenders() -> Result<Vec<Contender>> {
     let harness = folder("bench")?.join("hotspot_books");
     let source = repository().join("bench/hotspot_books.c");
     must(Command::new("gcc").args(["-O2", "-o"]).arg(&harness).arg(source).arg("-ldl"))?;
     let mut all = Vec::new();
     for major in [17, 25] {
         let Some(home) = jdk(major) else { continue };
-        all.push(Books {
+        all.push(Contender {
             name: format!("HotSpot {major}, summary (linked list)"),
             program: harness.clone(),
             first: vec![home.join("lib/server/libjvm.so").display().to_string()],
@@ -131,7 +132,7 @@ fn all_books() -> Result<Vec<Books>> {
     cargo.args(["build", "-q", "--release", "-p", "plimsoll-tracker", "--example", "mapping_books"]);
     must(cargo.current_dir(repository()))?;
     let example = target().join("release/examples/mapping_books");
-    all.extend(OURS.map(|(name, word)| Books {
+    all.extend(OURS.map(|(name, word)| Contender {
         name: name.to_owned(),
         program: example.clone(),
         first: vec![word.to_owned()],
@@ -140,7 +141,7 @@ fn all_books() -> Result<Vec<Books>> {
     Ok(all)
 }
 
-impl Books {
+impl Contender {
     /// Reserve, commit, release, report of one region, bytes of one region.
     fn figures(&self, mappings: u64, rounds: &str) -> Result<[Option<f64>; 5]> {
         let arguments = [self.first.clone(), vec![mappings.to_string(), rounds.to_owned()]].concat();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 /// Sums over all processes of a run.
 #[derive(Default)]
-pub struct Books {
+pub struct RunCounters {
     pub blocks: f64,
     /// Deep walks and their frames.
     pub walks: f64,
@@ -19,10 +19,10 @@ pub struct Books {
     pub disagreements: f64,
 }
 
-impl Books {
+impl RunCounters {
     /// Runs a program to its end with this value of `--sites`.
-    pub fn of(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Books> {
-        let mut books = Books::default();
+    pub fn of(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<RunCounters> {
+        let mut counters = RunCounters::default();
         for segment in run(program, arguments, sites, check)? {
             let text = must(Command::new(plimsoll()?).args(["report", "--format", "json"]).arg(&segment))?;
             let report: Value = serde_json::from_str(&text)?;
@@ -32,19 +32,19 @@ impl Books {
                     counters.find(|counter| counter["name"] == name).ok_or_else(|| format!("no counter {name}"))?;
                 Ok(own["value"].as_f64().ok_or("a counter without a value")?)
             };
-            books.blocks += report["total"]["cumulative_count"].as_f64().ok_or("no cumulative_count")?;
-            books.walks += counter("deep_walks")?;
-            books.frames += counter("deep_frames")?;
-            books.checks += counter("memo_checks")?;
-            books.disagreements += counter("memo_disagreements")?;
+            counters.blocks += report["total"]["cumulative_count"].as_f64().ok_or("no cumulative_count")?;
+            counters.walks += counter("deep_walks")?;
+            counters.frames += counter("deep_frames")?;
+            counters.checks += counter("memo_checks")?;
+            counters.disagreements += counter("memo_disagreements")?;
         }
-        Ok(books)
+        Ok(counters)
     }
 }
 
 /// The segments that a run left; the folder is emptied first.
 pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Vec<PathBuf>> {
-    let folder = segments()?.join("books");
+    let folder = segments()?.join("counters");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }

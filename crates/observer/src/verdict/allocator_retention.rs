@@ -1,10 +1,11 @@
 //! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst in the past. If many thread
 //! arenas share the free pages, `arena_retention` applies instead.
 
-use super::arena_retention::{WORTH_SAYING, after_a_burst, at_ends, cap_in_force, spread};
+use super::arena_retention::{after_a_burst, at_ends, cap_in_force, spread};
 use super::case::Case;
 use super::redis::Redis;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
 use plimsoll_facts::units::{Bytes, count};
@@ -41,14 +42,14 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let returned: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
     let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
     evidence.extend(at_ends(&arenas, retained));
-    if returned.percent_of(retained) >= WORTH_SAYING {
+    if returned.percent_of(retained) >= MIN_PERCENT_TO_MENTION {
         remedies.push(trim(case));
         remedies.extend(periodic_trim(case));
     } else {
         evidence.push(format!("a trim would return {returned}: no more of it is in whole pages between blocks"));
     }
     // An allocator returns whole pages. Large blocks that were freed leave such pages, too.
-    if (returned + at_end).percent_of(retained) >= WORTH_SAYING {
+    if (returned + at_end).percent_of(retained) >= MIN_PERCENT_TO_MENTION {
         remedies.extend(large_blocks_apart(case));
         remedies.push(other_allocator());
     } else {

@@ -3,6 +3,7 @@
 
 use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
@@ -13,8 +14,6 @@ const PERCENT: f64 = 10.0;
 /// With fewer arenas than this, a cap on their number changes little.
 const MANY: usize = 4;
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
-/// Percentage of the kept bytes: below it, a trim isn't offered as a remedy, and its limits aren't mentioned.
-pub(super) const WORTH_SAYING: f64 = 10.0;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let retained = case.retained(ArenaKind::Thread);
@@ -38,7 +37,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.extend(at_ends(&arenas, retained));
     evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
-    if trimmable.percent_of(retained) >= WORTH_SAYING {
+    if trimmable.percent_of(retained) >= MIN_PERCENT_TO_MENTION {
         remedies.push(trim(case));
         remedies.extend(periodic_trim(case));
     }
@@ -74,7 +73,7 @@ pub(crate) fn spread(case: Case<'_>) -> bool {
 /// The end of a thread arena shrinks only when a free reaches it (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
 pub(crate) fn at_ends(arenas: &[&Arena], retained: Bytes) -> Option<String> {
     let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
-    (at_end.percent_of(retained) >= WORTH_SAYING).then(|| {
+    (at_end.percent_of(retained) >= MIN_PERCENT_TO_MENTION).then(|| {
         format!(
             "{at_end} of it lies at the ends of arenas: a trim leaves it; glibc returns it when the block next to it is freed"
         )

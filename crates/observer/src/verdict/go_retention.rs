@@ -7,13 +7,11 @@
 //! isn't retention.
 
 use super::case::Case;
-use super::remedy::{FLOOR, remedy};
+use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
-/// Percentage of the kept bytes: a smaller part gets no sentence.
-const WORTH_SAYING: f64 = 10.0;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let heap = case.snapshot.go.as_ref()?;
@@ -30,13 +28,13 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mut evidence =
         vec![format!("{live} live or not yet collected; {pages} in free pages, {beside} free beside live blocks")];
     evidence.extend(when_it_collects(pace));
-    if beside.percent_of(kept) >= WORTH_SAYING {
+    if beside.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!("{beside} lies between live blocks: only new objects of the same sizes use it"));
     }
     // Go's scavenger releases free pages above the goal plus a tenth (runtime/mgcscavenge.go, retainExtraPercent).
     // Without a goal and without a memory limit, it releases none.
     let returns = pace.goal.is_some() || pace.memory_limit.is_some();
-    if pages.percent_of(kept) >= WORTH_SAYING {
+    if pages.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(match returns {
             true => "the runtime's scavenger gives free pages beyond the goal back, in the background".to_owned(),
             false => "GOGC is off and there is no GOMEMLIMIT: the runtime's scavenger gives nothing back".to_owned(),

@@ -4,13 +4,11 @@
 use super::arena_retention::burst;
 use super::case::Case;
 use super::opened_remedies::remedies;
-use super::remedy::FLOOR;
+use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION};
 use super::{Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
-/// Percentage of the kept bytes: a smaller part gets no remedy.
-const WORTH_SAYING: f64 = 10.0;
 /// Name of jemalloc's threads, as the kernel cuts it (src/background_thread.c).
 const BACKGROUND_THREAD: &str = "jemalloc_bg_thd";
 
@@ -25,17 +23,17 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let (kind, live) = (heap.kind, heap.resident(HeapPart::Live));
     let mut evidence = vec![format!("{live} live; {pages} in whole free pages, {beside} free beside live blocks")];
     let muzzy = heap.resident(HeapPart::Muzzy);
-    if muzzy.percent_of(kept) >= WORTH_SAYING {
+    if muzzy.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!("{muzzy} of it was given back by MADV_FREE: the kernel takes it when it needs memory"));
     }
-    if cached.percent_of(kept) >= WORTH_SAYING {
+    if cached.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!("{cached} in caches of threads and between them: a purge leaves that"));
     }
     let returns = heap.kind == AllocatorKind::Jemalloc && has_background_thread(case);
-    if pages.percent_of(kept) >= WORTH_SAYING {
+    if pages.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.extend(when_pages_go_back(heap, returns).map(str::to_owned));
     }
-    if beside.percent_of(kept) >= WORTH_SAYING {
+    if beside.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         let runs = heap.part(HeapPart::Live).resident + cached + beside;
         evidence.push(format!(
             "of pages with live blocks {:.0} % is free (fragmentation): a purge leaves that",

@@ -9,7 +9,7 @@ use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
 /// (docs/decisions/verdicts.md).
-const ASKED_VM_TAKES: Bytes = Bytes::kib(1536);
+const DIAGNOSTIC_COMMAND_BYTES: Bytes = Bytes::kib(1536);
 
 /// Releases free memory of all arenas, once: the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
 /// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper bound.
@@ -35,7 +35,7 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.
     let line = case.resident(LineId::GlibcRetained);
-    let taken = if case.is_jvm() { ASKED_VM_TAKES } else { Bytes(0) };
+    let taken = if case.is_jvm() { DIAGNOSTIC_COMMAND_BYTES } else { Bytes(0) };
     trim.saves(pages.min(line) - taken, (pages + ends).min(line))
 }
 

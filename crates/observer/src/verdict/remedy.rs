@@ -5,6 +5,8 @@ use plimsoll_facts::units::Bytes;
 
 /// Below this, a remedy isn't worth offering.
 pub(crate) const FLOOR: Bytes = Bytes::mib(16);
+/// Percentage of the bytes that a verdict is about: a smaller part gets neither a sentence nor a remedy.
+pub(super) const MIN_PERCENT_TO_MENTION: f64 = 10.0;
 pub(crate) const GIVE_BACK: &str = "give the free pages back now";
 
 /// `how` must be pasteable unchanged, and contain no command line of the target (`start.rs`). [`Remedy::saves`] adds

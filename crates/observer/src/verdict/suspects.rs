@@ -2,7 +2,7 @@
 //! besides the JDK's, jars that it has open, and blocks of one size.
 
 use super::case::Case;
-use super::remedies::remedy;
+use super::remedy::{MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy};
 use crate::ledger::is_tracker;
 use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass};
@@ -11,8 +11,7 @@ use plimsoll_tracked::symbols::demangle;
 
 /// Libraries that the evidence names.
 const NAMED: usize = 5;
-/// From this percentage of the suspected bytes on, blocks of one size are named; at most `SIZES` sizes.
-const WORTH_SAYING: f64 = 10.0;
+/// Sizes of blocks that the evidence names.
 const SIZES: usize = 3;
 
 /// A library with native memory of its own.
@@ -153,7 +152,7 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     if has_nettys_blocks(case) {
         ends.push(NETTY);
     }
-    if zlib(case).1.percent_of(of) >= WORTH_SAYING {
+    if zlib(case).1.percent_of(of) >= MIN_PERCENT_TO_MENTION {
         ends.insert(0, ZIP);
     }
     if ends.is_empty() {
@@ -180,7 +179,7 @@ pub(crate) fn may_be_a_cache(case: Case<'_>, of: Bytes) -> bool {
         && holding.all(|name| known(file_name(name)).is_some_and(|known| known.caches))
         && !has_nettys_blocks(case)
         && in_objects(case).percent_of(of) < OBJECTS_AT_LEAST
-        && zlib(case).1.percent_of(of) < WORTH_SAYING
+        && zlib(case).1.percent_of(of) < MIN_PERCENT_TO_MENTION
 }
 
 /// Classes of the suspects, largest first.
@@ -208,7 +207,7 @@ fn objects(case: Case<'_>, of: Bytes) -> Option<String> {
     let line = |class: &ObjectClass| format!("{} of {} ({})", count(class.count), name(class), class.resident);
     let largest: Vec<String> = classes(case).take(SIZES).map(line).collect();
     let library = classes(case).next().map(|class| file_name(&class.library))?;
-    (all.percent_of(of) >= WORTH_SAYING)
+    (all.percent_of(of) >= MIN_PERCENT_TO_MENTION)
         .then(|| format!("{all} are objects of classes of {library}, the largest: {}", largest.join(", ")))
 }
 
@@ -289,7 +288,7 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 /// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
-    let is_worth = |peak: &&EqualBlocks| peak.resident.percent_of(of) >= WORTH_SAYING;
+    let is_worth = |peak: &&EqualBlocks| peak.resident.percent_of(of) >= MIN_PERCENT_TO_MENTION;
     let mut cached = bounded(case);
     let line = |peak: &EqualBlocks| {
         let may_be_cached = peak.resident <= cached;

@@ -10,7 +10,7 @@
 //! | segment and tables; or new books in those of the last attach | no segment is published: the hooks pass through |
 //! | import tables of all objects | a call goes through the hook or not, and is booked in neither case |
 //! | the segment is published | from this store on every call is booked: no block is booked by a hook and freed past one |
-//! | mappings from before | under the map's lock: a call that is booked is neither missed nor doubled; others: `take_in` |
+//! | mappings from before | under the map's lock: a booked call is neither missed nor doubled; others: `book_existing` |
 //!
 //! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads
 //! may be in hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and
@@ -174,7 +174,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         patch::take_hooks();
         return Answer::NoSegment;
     }
-    existing::take_in(segment);
+    existing::book_existing(segment);
     // A thread that was loading an object while the tables were searched has usually finished by now.
     patch::patch_new_objects();
     answer
@@ -194,7 +194,7 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
 /// No thread is in a hook that it entered when blocks were booked.
 unsafe fn begin_anew(segment: Segment) -> Segment {
     blocks::renew_secret();
-    existing::forget(segment);
+    existing::empty_map(segment);
     // SAFETY: the caller's contract. Only `boot::book` publishes the segment, and the caller calls it later.
     unsafe {
         side_table::reset_books();

@@ -169,7 +169,7 @@ pub fn book(segment: Segment) -> bool {
     segment.header().end_boottime_ns.store(0, Relaxed);
     segment.header().state.store(State::Running as u32, Release);
     blocks::write_trailers(true);
-    slots::set_trailer_bound(segment, blocks::short_way_below());
+    slots::set_trailer_bound(segment, blocks::fast_path_below());
     if !blocks::publish(segment) {
         return false;
     }

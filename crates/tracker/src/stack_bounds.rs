@@ -77,7 +77,7 @@ pub fn unseen() -> Option<Stack> {
     let here = &raw const stack as usize;
     // A thread from before an attach: its stack's mapping is in the map, and is removed, as the map has no other
     // thread's stack.
-    if let Some((guard, low, high)) = existing::take_stack_out(here, cpu::thread_pointer()) {
+    if let Some((guard, low, high)) = existing::remove_stack(here, cpu::thread_pointer()) {
         stack = Stack { low, high, guard: low - guard, kind: 0 };
     }
     (stack.low..stack.high).contains(&here).then_some(stack)

@@ -98,16 +98,16 @@ pub fn init(allocator: Allocator) {
 
 /// Makes this the segment of the process, with the secret of the existing blocks. False: the kernel refuses.
 pub fn publish(segment: Segment) -> bool {
-    segment.publish(KEPT.load(Relaxed), short_way_below(), other_way_below())
+    segment.publish(KEPT.load(Relaxed), fast_path_below(), other_fast_path_below())
 }
 
 /// Requests below this take the fast path. In a native image every call takes the slow path, which reads headers.
-pub fn short_way_below() -> usize {
+pub fn fast_path_below() -> usize {
     if super::image::is_image() { 0 } else { trailer_below() }
 }
 
 /// The same over an allocator other than glibc's.
-fn other_way_below() -> usize {
+fn other_fast_path_below() -> usize {
     if super::image::is_image() || allocator() == Allocator::Glibc as u32 { 0 } else { OTHER_BELOW }
 }
 

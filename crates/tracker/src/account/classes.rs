@@ -88,6 +88,6 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
 
 /// Bytes to request from the allocator for a request of `n`, if blocks are booked.
 #[inline(always)]
-pub fn asked(n: usize) -> usize {
+pub fn real_request(n: usize) -> usize {
     if n < small_requests_below() && LEFT[n].load(Relaxed) & TABLE == 0 { n + ADDED.load(Relaxed) } else { n }
 }

@@ -68,7 +68,7 @@ pub struct ThreadState {
     scratch: *mut Scratch,
     keeps_scratch: bool,
     /// The work space that it passed on last.
-    left_scratch: usize,
+    returned_scratch: usize,
     /// Threads that had this state.
     lives: u32,
     /// The memo's tails: address, bytes reserved, bytes in use.
@@ -126,7 +126,7 @@ const LAST_INDEX: usize = 1 << 17;
 
 /// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that
 /// only sample pass it on.
-static PASSED_ON: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
+static SPARE_SCRATCH: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Reserves the slots. False: no address space.
 pub fn init() -> bool {
@@ -181,7 +181,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     // doesn't exist in this process (a fork).
     let t = unsafe { &mut *t };
     let shared = t.shared();
-    shared.trailer_below.store(super::blocks::short_way_below(), Relaxed);
+    shared.trailer_below.store(super::blocks::fast_path_below(), Relaxed);
     shared.pending.store(0, Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
     t.draw(segment);
@@ -390,24 +390,24 @@ impl ThreadState {
         mode
     }
 
-    /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::leave`] passes it on,
-    /// unless this thread is to `keep` it. `None`: no memory.
+    /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::return_scratch`] passes it
+    /// on, unless this thread is to `keep` it. `None`: no memory.
     pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
         if self.scratch.is_null() {
             // The one that this thread left last, for its cache; else any.
-            let last = self.left_scratch;
+            let last = self.returned_scratch;
             let same = |p: &AtomicUsize| last != 0 && p.compare_exchange(last, 0, AcqRel, Relaxed).is_ok();
-            let left = if PASSED_ON.0.iter().any(same) {
+            let left = if SPARE_SCRATCH.0.iter().any(same) {
                 Some(last)
             } else {
-                PASSED_ON.0.iter().map(|p| p.swap(0, AcqRel)).find(|p| *p != 0)
+                SPARE_SCRATCH.0.iter().map(|p| p.swap(0, AcqRel)).find(|p| *p != 0)
             };
             self.scratch = match left {
                 Some(p) => p as *mut Scratch,
                 None => os::private(size_of::<Scratch>())? as *mut Scratch,
             };
-            // SAFETY: zeroed memory is an empty work space. The thread that takes one out of PASSED_ON owns it, and the
-            // thread that put it there no longer uses it.
+            // SAFETY: zeroed memory is an empty work space. The thread that takes one out of SPARE_SCRATCH owns it, and
+            // the thread that put it there no longer uses it.
             unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
             self.keeps_scratch = false;
         }
@@ -416,7 +416,7 @@ impl ThreadState {
     }
 
     /// Ends a walk: passes the work space on to the next thread that samples. In mode exact each thread keeps its own.
-    pub fn leave(&mut self, segment: Segment) {
+    pub fn return_scratch(&mut self, segment: Segment) {
         let own = self.scratch;
         if own.is_null() {
             return;
@@ -424,9 +424,9 @@ impl ThreadState {
         // SAFETY: this thread's, until it is passed on below; the walk that borrowed it is over.
         segment.count(Counter::own_private_bytes, unsafe { (*own).grown() } as u64);
         let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();
-        if !self.keeps_scratch && PASSED_ON.0.iter().any(is_empty) {
+        if !self.keeps_scratch && SPARE_SCRATCH.0.iter().any(is_empty) {
             self.scratch = core::ptr::null_mut();
-            self.left_scratch = own as usize;
+            self.returned_scratch = own as usize;
         }
     }
 

@@ -390,7 +390,7 @@ impl<'a> Deep<'a> {
         let mut known = None;
         let mut guessed = 0;
         loop {
-            r.pc = generated_code::own(r.pc & arch::CODE_BITS);
+            r.pc = generated_code::original(r.pc & arch::CODE_BITS);
             if r.pc == 0 {
                 return;
             }
@@ -517,7 +517,7 @@ impl<'a> Deep<'a> {
         may_end: bool,
         rule: &mut impl FnMut(u64) -> Option<(Rule, bool)>,
     ) -> Option<(Registers, Guess)> {
-        let pc = generated_code::own(next.pc & arch::CODE_BITS);
+        let pc = generated_code::original(next.pc & arch::CODE_BITS);
         if pc == 0 {
             return may_end.then_some((next, Guess::Led(None)));
         }

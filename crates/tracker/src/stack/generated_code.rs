@@ -101,7 +101,7 @@ pub fn mapped_file(segment: Segment, ra: u64, start: usize, bytes: usize, offset
 
 /// Translates an address that may lie in a copy into that in the object itself.
 #[inline]
-pub fn own(pc: u64) -> u64 {
+pub fn original(pc: u64) -> u64 {
     let used = COPIES_USED.load(Acquire);
     if used == 0 {
         return pc;

@@ -3,7 +3,7 @@
 use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
 use plimsoll_tracker::account::blocks::{self, OTHER_BELOW, TRAILER};
-use plimsoll_tracker::account::classes::{ADDED, ASK, LEFT, TABLE, asked, learn, most_added};
+use plimsoll_tracker::account::classes::{ADDED, ASK, LEFT, TABLE, learn, most_added, real_request};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sizes like those of the three allocators: multiples of 8, four for each doubling or all multiples of 16.
@@ -31,7 +31,7 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
     let mut counts = [0; 3];
     assert_eq!(LEFT[0].load(Relaxed), ASK);
     for (n, entry) in LEFT.iter().enumerate().skip(1) {
-        let (left, real) = (entry.load(Relaxed), asked(n));
+        let (left, real) = (entry.load(Relaxed), real_request(n));
         if left & TABLE == 0 {
             // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind
             // the request.
@@ -48,7 +48,7 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
             counts[2] += 1;
         }
     }
-    assert_eq!(asked(OTHER_BELOW), OTHER_BELOW);
+    assert_eq!(real_request(OTHER_BELOW), OTHER_BELOW);
     counts
 }
 
@@ -87,7 +87,7 @@ fn nothing_is_learned_from_an_allocator_without_classes() {
         for size_of in [|request| request, |_| 0, |request| request / 8 * 8 + 12] {
             learn(Allocator::Mimalloc as u32, size_of);
             assert!(LEFT.iter().all(|left| left.load(Relaxed) == ASK));
-            assert!((0..=OTHER_BELOW).all(|n| asked(n) == n));
+            assert!((0..=OTHER_BELOW).all(|n| real_request(n) == n));
         }
     });
 }

@@ -14,8 +14,8 @@ use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES};
 /// The end of addresses that a program can map (x86-64 and AArch64 with 48 bits; Documentation/arch/x86/x86_64/mm.rst).
 const END: usize = 1 << 47;
 
-/// Empties the map (a new attach).
-pub fn forget(segment: Segment) {
+/// Empties the map, for a new attach.
+pub fn empty_map(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
     };
@@ -37,7 +37,7 @@ pub fn forget(segment: Segment) {
 ///   stays.
 ///
 /// A reader finds nothing resident at addresses that are gone, and `explain` begins with smaps.
-pub fn take_in(segment: Segment) {
+pub fn book_existing(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
     };
@@ -71,7 +71,7 @@ pub fn take_in(segment: Segment) {
 
 /// Removes the stack of a thread from before the attach from the map: the part that [`glibc_stack`] finds in the
 /// mapping that holds `here`, and the inaccessible mapping below. Returns the guard's low end and the stack's ends.
-pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
+pub fn remove_stack(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();
     let mut held = take(segment, &raw const own as usize)?;

@@ -152,7 +152,7 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
         let of = Of { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), of);
     }
-    t.leave(segment);
+    t.return_scratch(segment);
     (segment.seen(row).caller(), row)
 }
 
@@ -246,7 +246,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     if known && kept && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Site::of(segment, site).entry(tag));
     }
-    t.leave(segment);
+    t.return_scratch(segment);
     site
 }
 
@@ -375,7 +375,7 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     let own = (low as u64, top as u64);
     let reach = Reach { low: entry.sp, high, unknown: !known, own };
     // SAFETY: this thread's work space, zeroed or as an earlier walk left it. The state is taken, so this is the only
-    // walk, and `leave` comes after its last use.
+    // walk, and `return_scratch` comes after its last use.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
     deep.walk(|pc| rule_at(segment, pc), entry);
     segment.count(Counter::deep_walks, 1);
@@ -433,7 +433,7 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
         let of = Site::of(segment, site).entry(tag);
         remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), of);
     }
-    t.leave(segment);
+    t.return_scratch(segment);
     site
 }
 

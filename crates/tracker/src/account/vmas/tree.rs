@@ -175,14 +175,14 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         region.put(head, header::SEQ, head.get(header::SEQ).wrapping_add(1) & !1);
         let hint = Hint { low: 0, high: 0, block: head, at: 0 };
         let mut tree = Self { region, grow, last_start: 0, hint };
-        tree.mend();
+        tree.repair();
         Some(tree)
     }
 
-    /// A leaf that was being updated may have free entries that start somewhere, or two entries that overlap: a reader
-    /// knows what they mean (segment/vmap.rs), [`Block::entries_from`] relies on there being none. Nodes are never
-    /// updated in place.
-    fn mend(&mut self) {
+    /// Repairs leaves whose update was interrupted: a free entry may have a start, and two entries may overlap. A
+    /// reader knows what they mean (segment/vmap.rs), but [`Block::entries_from`] relies on there being none. Nodes are
+    /// never updated in place.
+    fn repair(&mut self) {
         let mut at = 0;
         while at < ADDRESS_END {
             let Hint { high, block, .. } = self.search(at);

@@ -137,7 +137,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             }
             return q;
         }
-        let q = calls::realloc(p, slow::asked(n));
+        let q = calls::realloc(p, slow::real_request(n));
         if q.is_null() {
             if let Some((key, _)) = old {
                 let sampled = sample.is_some_and(|(segment, taken)| samples::put_back(segment, p, taken));

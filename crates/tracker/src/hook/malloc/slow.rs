@@ -211,7 +211,7 @@ unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
         resolve();
     }
     // SAFETY: resolved; the arguments are the program's.
-    unsafe { real_call(sp, || calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
+    unsafe { real_call(sp, || calls::malloc(real_request(n)), |p| book_fresh(p, n, sp, fp)) }
 }
 
 /// Runs the real call, and then books its block, unless the allocator itself is the caller. Allocators other than
@@ -296,7 +296,7 @@ unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Take
     // SAFETY: the caller's contract; a `current` other than 0 is this thread's state.
     unsafe {
         drop(TakenState::of(t));
-        let p = calls::malloc(asked(n));
+        let p = calls::malloc(real_request(n));
         let t = tls_get::<CURRENT>() as *mut ThreadState;
         if t.is_null() || Segment::current().is_none() {
             return (p, None);
@@ -407,8 +407,8 @@ unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64,
 
 /// Bytes to request from the allocator for a request of `n`.
 #[inline(always)]
-pub fn asked(n: usize) -> usize {
-    if n < blocks::trailer_below() { n + TRAILER } else { classes::asked(n) }
+pub fn real_request(n: usize) -> usize {
+    if n < blocks::trailer_below() { n + TRAILER } else { classes::real_request(n) }
 }
 
 /// Books a fresh block of any kind.

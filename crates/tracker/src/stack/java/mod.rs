@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 use super::frames::Frame;
-use super::generated_code as elsewhere;
+use super::generated_code;
 use super::read::peek;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
@@ -153,7 +153,7 @@ fn entry_bytes(vm: &Vm) -> Option<u32> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Guard {
-    /// Address of a word in the code cache; or, if odd, one above a method's; 0: [`elsewhere::changes`].
+    /// Address of a word in the code cache; or, if odd, one above a method's; 0: [`generated_code::changes`].
     at: u64,
     value: u64,
 }
@@ -161,14 +161,14 @@ pub struct Guard {
 impl Guard {
     /// No more memory has become executable.
     pub fn no_more_code() -> Guard {
-        Guard { at: 0, value: elsewhere::changes() }
+        Guard { at: 0, value: generated_code::changes() }
     }
 
     /// Whether it is unchanged. Called after the stack's words have been compared: then the frame is live.
     #[inline]
     pub fn holds(self) -> bool {
         if self.at == 0 {
-            return elsewhere::changes() == self.value;
+            return generated_code::changes() == self.value;
         }
         let Some(vm) = vm() else { return false };
         if self.at & 1 == 0 {

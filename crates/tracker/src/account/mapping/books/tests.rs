@@ -281,7 +281,7 @@ fn what_finds_the_queue_full_is_counted() {
     assert_eq!(counted(segment, Counter::vmap_operations) + MORE as u64, (2 + WAITING + MORE) as u64);
     assert!(TURNS.is_empty());
 
-    super::super::existing::forget(segment);
+    super::super::existing::empty_map(segment);
     let mut held = take(segment, NO_FRAME).expect("the lock");
     assert_eq!(held.map().expect("the map").lost_ops(), 0);
     held.release();

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use plimsoll_segment::rules::{Decision, RuleTarget};
 
-use super::{COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, FILES, LIVE, LIVE_COUNT, REQUESTED, RESERVED, RESIDENT, Sites};
+use super::{RESIDENT, Sites, figures};
 use crate::books::{Books, Category, Figures, Origin};
 use crate::rules::RuleSet;
 use plimsoll_facts::units::Bytes;
@@ -105,21 +105,11 @@ fn again(rules: &RuleSet, profile: &Profile, frames: &[FrameId]) -> Option<u16> 
 }
 
 fn shift(books: &mut Books, from: Option<&str>, to: &str, values: &[Value]) {
-    let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
-    let f = Figures {
-        live: Bytes(n(LIVE)),
-        live_count: n(LIVE_COUNT),
-        requested: Bytes(n(REQUESTED)),
-        cumulative: Bytes(n(CUMULATIVE)),
-        cumulative_count: n(CUMULATIVE_COUNT),
-        reserved: Bytes(n(RESERVED)),
-        committed: Bytes(n(COMMITTED)),
-        files: Bytes(n(FILES)),
-        ..Figures::default()
-    };
+    let f = figures(values);
     let Some(from) = books.categories.iter().position(|c| Some(c.name.as_str()) == from) else { return };
     // A site maps either files or other memory.
-    let resident = books.categories[from].figures.resident.map(|_| Bytes(n(RESIDENT)));
+    let pages = Bytes(u64::try_from(values[RESIDENT].amount).unwrap_or(0));
+    let resident = books.categories[from].figures.resident.map(|_| pages);
     let f = Figures { resident, resident_files: resident.unwrap_or_default().min(f.files), ..f };
     let to = books.categories.iter().position(|c| c.name == to).unwrap_or_else(|| {
         books.categories.push(Category { name: to.into(), kind: Origin::Rule, ..Category::default() });

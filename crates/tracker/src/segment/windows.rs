@@ -46,20 +46,15 @@ pub const WHOLE: Windows = {
     all
 };
 
-/// Of this process's segment.
-pub static MAPPED: [AtomicUsize; SECTIONS] = {
-    let mut all = [const { AtomicUsize::new(0) }; SECTIONS];
-    let mut i = 0;
-    while i < SECTIONS {
-        all[i] = AtomicUsize::new(WHOLE[i]);
-        i += 1;
-    }
-    all
-};
+/// What is mapped of each section of this process's segment.
+pub static MAPPED: [AtomicUsize; SECTIONS] = whole();
 
 /// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. What is
 /// mapped is always one of the two, so a fork child can find out which.
-static CHANGING: [AtomicUsize; SECTIONS] = {
+static CHANGING: [AtomicUsize; SECTIONS] = whole();
+
+/// [`WHOLE`], to be changed later.
+const fn whole() -> [AtomicUsize; SECTIONS] {
     let mut all = [const { AtomicUsize::new(0) }; SECTIONS];
     let mut i = 0;
     while i < SECTIONS {
@@ -67,7 +62,7 @@ static CHANGING: [AtomicUsize; SECTIONS] = {
         i += 1;
     }
     all
-};
+}
 
 /// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller. The bits of [`FORKED_MASK`] count the
 /// forks at which there was such a thread.
@@ -128,8 +123,8 @@ fn map_windows(fd: Fd, base: usize) -> Option<Segment> {
     None
 }
 
-/// Maps another file in the place of this process's segment, or of what [`blank`] has put there. Of each section at
-/// least `written` bytes. False: the kernel refuses; some of it may be mapped.
+/// Maps another file in the place of this process's segment, or of what [`replace_with_zeros`] has put there: of each
+/// section at least `written` bytes. False: the kernel refuses; some of it may be mapped.
 ///
 /// # Safety
 /// Nobody needs what is there.

@@ -19,6 +19,7 @@ mod threads;
 
 pub use section::SECTION;
 
+use std::fmt::Display;
 use std::process::Command;
 
 use serde_json::Value;
@@ -59,6 +60,12 @@ impl Table {
 
     pub fn row(&mut self, cells: &[String]) {
         self.line(&format!("| {} |", cells.join(" | ")));
+    }
+
+    /// The result of a table without its rows of native images, which need GraalVM.
+    fn without_native_images(&mut self, error: impl Display) -> String {
+        self.line(&format!("\nNot run: native images ({error})."));
+        "not run".into()
     }
 
     /// The command that made it, for a reader to type in the checkout.

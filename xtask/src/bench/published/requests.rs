@@ -40,10 +40,7 @@ pub fn table(session: &Session) -> Result<Table> {
     let jvm = on_the_jvm()?.measure(session, &mut table)?;
     let native = match on_native_images() {
         Ok(part) => part.measure(session, &mut table)?,
-        Err(error) => {
-            table.line(&format!("\nNot run: native images ({error})."));
-            "not run".into()
-        }
+        Err(error) => table.without_native_images(error),
     };
     table.summary = format!("mean / p99 against plain: JVM {jvm}; native image {native}");
     Ok(table)

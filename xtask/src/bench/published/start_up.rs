@@ -31,10 +31,7 @@ pub fn table(session: &Session) -> Result<Table> {
     let jvm = on_the_jvm()?.compare(session, &mut table)?;
     let native = match on_native_images() {
         Ok(pair) => pair.compare(session, &mut table)?,
-        Err(error) => {
-            table.line(&format!("\nNot run: native images ({error})."));
-            "not run".into()
-        }
+        Err(error) => table.without_native_images(error),
     };
     table.summary = format!("JVM: {jvm}. Native image: {native}");
     Ok(table)

@@ -39,6 +39,11 @@ pub fn jdk(major: u32) -> Option<PathBuf> {
     jdks::jdk(major).map(|jdk| jdk.home)
 }
 
+/// The folder of JDK 25, or of 17 where it is missing.
+pub fn any_jdk() -> Result<PathBuf> {
+    Ok(jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed (run .ci/setup)")?)
+}
+
 /// Runs a command that must succeed; returns its standard output.
 pub fn must(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e} (run .ci/setup)"))?;

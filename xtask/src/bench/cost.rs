@@ -4,7 +4,7 @@ use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
 use super::results::Results;
 use super::setup::{Setup, library};
 use super::{Bench, java, words};
-use crate::stage::{Result, folder, jdk, must, repository};
+use crate::stage::{Result, any_jdk, folder, must, repository};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,7 +45,7 @@ pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
         print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
     row("python3", &mut |setup| instructions(setup, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
 
-    if let Some(home) = jdk(25).or_else(|| jdk(17)) {
+    if let Ok(home) = any_jdk() {
         let flags = javac()?;
         row("javac", &mut |setup| instructions(setup, &home.join("bin/javac"), &flags))?;
     }
@@ -150,7 +150,7 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Start", "More than plain. Instructions by callgrind, system calls by strace, RSS of the waiting program from /proc/PID/status.");
     results.head(&["program", "way", "instructions", "system calls", "RSS, KiB"]);
     let crowd = bench.program("crowd")?;
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let classes = bench.classes()?.display().to_string();
     let hello =
         |wait: &[&str]| words(&[&["-XX:+UseSerialGC", "-Xmx64m", "-Xint", "-cp", &classes, "Hello"], wait].concat());

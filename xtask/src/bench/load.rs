@@ -16,7 +16,7 @@ use super::measure::Column;
 use super::results::Results;
 use super::stats::{median, paired};
 use super::{Bench, java, words};
-use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
+use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -171,7 +171,7 @@ fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
 }
 
 pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let mut server = Server::start(&home, &shop(&home)?)?;
     for _ in 0..if bench.quick { 100 } else { 300 } {
         block(&mut server, BLOCK)?;

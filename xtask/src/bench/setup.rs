@@ -1,6 +1,6 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
-use crate::stage::{Result, folder, jdk, must, plimsoll};
+use crate::stage::{Result, any_jdk, folder, must, plimsoll};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -147,7 +147,7 @@ pub fn async_profiler() -> Result<PathBuf> {
         let mut maven = Command::new("mvn");
         maven.args(["-q", "-B", "dependency:copy", "-Dartifact=tools.profiler:async-profiler:4.5"]);
         must(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
-        let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed to unpack async-profiler")?;
+        let home = any_jdk()?;
         must(Command::new(home.join("bin/jar")).arg("xf").arg("async-profiler-4.5.jar").current_dir(&folder))?;
     }
     Ok(library)

@@ -6,7 +6,7 @@ use super::measure::{children, columns, instructions, turns};
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::{Bench, words};
-use crate::stage::{Result, jdk, must};
+use crate::stage::{Result, any_jdk, must};
 use std::path::{Path, PathBuf};
 
 const PLAIN: Setup = Setup::Plain("plain");
@@ -25,7 +25,7 @@ fn programs() -> Result<Vec<Program>> {
         t+=float((a@a.T).sum())+len(n.unique(n.round(a,1)))\nd={str(i):n.arange(i%9) for i in range(20000)}\n\
         print(t,sum(map(len,d.values())))";
     let (compiler, compile) = cc1plus()?;
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     Ok(vec![
         ("cc1plus", compiler, compile),
         ("python3 with numpy", Path::new("/usr/bin/python3").to_path_buf(), words(&["-c", numpy])),

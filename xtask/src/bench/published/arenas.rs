@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Session, Table, figure, free_port, jars, measured};
 use crate::bench::{java, words};
-use crate::stage::{Result, folder, jdk, must, repository};
+use crate::stage::{Result, any_jdk, folder, must, repository};
 
 const ROUNDS: u32 = 5;
 const ROWS: [&str; 7] = ["arenas=4", "arenas=2", "jemalloc", "jemalloc,background", "tcmalloc", "mimalloc", "trim"];
@@ -55,7 +55,7 @@ impl Drop for Redis {
 }
 
 pub fn table(session: &Session) -> Result<Table> {
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let (redis, port) = (Redis::start()?, free_port()?);
     let class_path = classes(&home)?;
     let agent = agent()?;

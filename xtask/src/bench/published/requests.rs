@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Session, Table, figure, free_port, image, measured, quarkus};
 use crate::bench::{java, setup, words};
-use crate::stage::{Result, folder, jdk, plimsoll};
+use crate::stage::{Result, any_jdk, folder, plimsoll};
 
 /// As in the article: 50 requests a second, at most 25 at once, for 5 s, 10 runs.
 const ROUNDS: u32 = 10;
@@ -47,7 +47,7 @@ pub fn table(session: &Session) -> Result<Table> {
 }
 
 fn on_the_jvm() -> Result<Part> {
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let jar = quarkus::server(VERSION)?.display().to_string();
     let port = free_port()?;
     let program = java(&home).display().to_string();

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Session, Table, free_port, image, measured, quarkus};
 use crate::bench::{java, words};
-use crate::stage::{Result, jdk};
+use crate::stage::{Result, any_jdk};
 
 const ROUNDS: u32 = 10;
 const OLD: &str = "3.15.1";
@@ -38,7 +38,7 @@ pub fn table(session: &Session) -> Result<Table> {
 }
 
 fn on_the_jvm() -> Result<Pair> {
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let port = free_port()?;
     let server = |version: &str| -> Result<String> {
         let jar = quarkus::server(version)?.display().to_string();

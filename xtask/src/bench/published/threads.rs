@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Session, Table, figure, measured};
 use crate::bench::stats::median;
 use crate::bench::{java, words};
-use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
+use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
 
 const ROUNDS: u32 = 5;
 const THREADS: &str = "10000";
@@ -16,7 +16,7 @@ const COLUMNS: [(&str, &str); 3] =
     [("ready_seconds", "all threads wait after, s"), ("cpu_seconds", "CPU, s"), ("steady_bytes", "RSS, MiB")];
 
 pub fn rows(session: &Session, table: &mut Table) -> Result<()> {
-    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let home = any_jdk()?;
     let classes = folder("bench/published/threads")?;
     let source = repository().join("bench/published/threads/Threads.java");
     must(Command::new(home.join("bin/javac")).arg("-d").arg(&classes).arg(source))?;

@@ -93,7 +93,7 @@ pub enum Entered {
     Outside,
 }
 
-/// Enters from a hook that is not written by hand.
+/// Enters the tracker from a hook. (The assembly of malloc and free takes the state itself.)
 #[inline(always)]
 pub fn enter() -> Entered {
     let Some(segment) = Segment::current() else { return Entered::Outside };

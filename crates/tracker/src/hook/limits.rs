@@ -46,7 +46,8 @@ fn look(resource: usize, limit: usize) {
     }
 }
 
-/// `given` points to `struct rlimit`, the soft limit first. Null: the program only reads the old limit.
+/// The program sets a limit on address space. `given` points to `struct rlimit`, the soft limit first. Null: it only
+/// reads the old limit.
 fn limited(given: usize) {
     // A child of vfork has the parent's memory, and limits of its own.
     if given == 0 || !os::readable(given) || is_child_of_vfork() {
@@ -59,8 +60,7 @@ fn limited(given: usize) {
     limit_address_space(unsafe { (given as *const u64).read_unaligned() });
 }
 
-/// The program sets a limit on its address space: the tracker unmaps memory that it doesn't use, and from now on maps
-/// no more than it uses.
+/// Unmaps memory that the tracker doesn't use. From now on it maps no more than it uses.
 #[cold]
 fn limit_address_space(limit: u64) {
     if !os::note_limit(limit) {

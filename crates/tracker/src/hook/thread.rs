@@ -23,7 +23,7 @@ use crate::sys::{cpu, os};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
-/// What a new thread needs to know. One of a pool: handed over by pthread_create, given back by the new thread.
+/// What a new thread needs to know. pthread_create takes a record from the pool, the new thread returns it.
 #[repr(C)]
 struct Start {
     next: AtomicU64,
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-/// Two words in registers (rax, rdx).
+/// What the trampoline jumps to, in two registers (rax, rdx; x0, x1).
 #[repr(C)]
 pub struct Routine {
     routine: usize,

@@ -42,7 +42,7 @@ pub fn reserve() {
     INDEX.reserve();
 }
 
-/// Entries that sites leave to callers.
+/// Entries at the section's end that only callers may take, so that sites can't fill it.
 const CALLERS_ONLY: usize = Section::Callers.capacity() / 8;
 
 /// The hash of frames under a pushed category; its top bit is set.
@@ -77,7 +77,7 @@ pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32, categor
 
 /// The site with this stack (its innermost node) under a caller; the caller itself if there is no space.
 pub fn site(segment: Segment, caller: u32, stack: u32, flags: u32) -> u32 {
-    let room = segment.used(Section::Callers) < Section::Callers.capacity() - CALLERS_ONLY;
+    let has_space = segment.used(Section::Callers) < Section::Callers.capacity() - CALLERS_ONLY;
     let parent = segment.caller(caller);
     let is = |c: &Caller| {
         c.flags.load(Relaxed) & CALLER_SITE != 0 && c.parent.load(Relaxed) == caller && c.stack.load(Relaxed) == stack
@@ -90,14 +90,14 @@ pub fn site(segment: Segment, caller: u32, stack: u32, flags: u32) -> u32 {
         c.flags.store(flags | CALLER_SITE, Relaxed);
     };
     let h = hash(&[caller as u64, stack as u64], 0, CALLER_SITE);
-    let found = if room { find_or_make(segment, h, is, make) } else { find(segment, h, is).ok() };
+    let found = if has_space { find_or_make(segment, h, is, make) } else { find(segment, h, is).ok() };
     found.unwrap_or_else(|| {
         segment.count(Counter::sites_merged, 1);
         caller
     })
 }
 
-/// The caller of a site; a caller is its own.
+/// The caller that a site lies under; of a caller, itself.
 pub fn parent(segment: Segment, caller: u32) -> u32 {
     match segment.caller(caller).parent.load(Relaxed) {
         0 => caller,
@@ -105,7 +105,7 @@ pub fn parent(segment: Segment, caller: u32) -> u32 {
     }
 }
 
-/// The entry with this hash; or where it belongs.
+/// The entry with this hash. `Err`: the free cell where it belongs.
 fn find(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool) -> Result<u32, Option<Free>> {
     INDEX.find(h, segment.used(Section::Callers), |i| {
         let c = segment.caller(i);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pc in an object          rule (8 bytes for one pc), as the short walk's         → one frame
-//!  pc in the code cache     HotSpot's rules (java.rs)                              → its Java frames, inlined ones too
+//!  pc in the code cache     HotSpot's rules (java/mod.rs)                          → its Java frames, inlined ones too
 //!  pc in other code         the frame pointer, if it leads into code; guessed      → one frame of kind Jit
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! anything. So its frame pointer counts only if a frame record lies there, above the frame, whose return address lies
 //! in code: of an object, of HotSpot, or in memory that was made executable ([`generated_code`]). If only a guess led
 //! to code outside of objects, that code is a frame only if its own frame pointer leads on in the same way. So a chain
-//! that goes astray in data ends before the first false frame, with the mark of a cut.
+//! that leads into data ends before the first false frame, with the mark of a cut.
 //!
 //! JIT code that uses the register for other things shows one frame, the place that a call returns to, and then the
 //! cut. If it left an outer frame's pointer in the register, the callers of that frame follow, marked as guessed.
@@ -584,7 +584,7 @@ impl<'a> Deep<'a> {
         self.by_rule(r, Cfa { base: Base::Sp, offset: bytes, deref: None }, SavedFp::Cfa(-16))
     }
 
-    /// Slots from the frame pointer: walk.rs says which.
+    /// The step out of an interpreted frame. `walk.rs` lists its slots, relative to the frame pointer.
     fn interpreted(&mut self, mut r: Registers, bytecode_slot: i32) -> Result<(Registers, [u64; 2]), Cut> {
         let fp = self.frame_pointer(&mut r.fp)?;
         if fp < r.sp {
@@ -594,14 +594,15 @@ impl<'a> Deep<'a> {
         let sp = self.stack_word(fp - 8)?;
         let bytecode = fp.wrapping_add_signed(i64::from(bytecode_slot));
         let words = [self.stack_word(fp - 3 * 8)?, self.stack_word(bytecode)?];
-        // Below the frame by a word where a method handle's linker popped an argument: walk.rs.
+        // The saved pointer is one word too low where a method handle's linker popped an argument (walk.rs).
         if sp < fp || sp % 8 != 0 {
             return Err(Cut::Broken);
         }
         Ok((Registers { pc, exact: false, sp: sp.max(fp + 16), fp: Fp::Saved(fp) }, words))
     }
 
-    /// The arguments of the frame inside this one lie in between.
+    /// The step to the frame through which a virtual thread was entered. It is searched for, because arguments of the
+    /// frame inside it lie in between.
     fn continuation(
         &mut self,
         r: Registers,

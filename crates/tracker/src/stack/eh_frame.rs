@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
         Some((value | sign) as i64)
     }
 
-    /// By value and back, so that a cursor stays in registers.
+    /// Takes and returns the cursor by value, so that it stays in registers.
     #[inline(always)]
     pub(super) fn leb(&mut self, first: u8) -> Option<(u64, u32, u8)> {
         let (value, shift, last, after) = self.leb_tail(first)?;
@@ -142,7 +142,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A pointer as `DW_EH_PE_…` encodes it; `data` is what data-relative ones count from, 0 where there is no such
-    /// base. Indirect ones name a slot, and no code address is written so.
+    /// base. Indirect ones aren't read, since no code address is encoded that way.
     #[inline(always)]
     pub(super) fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
         let at = self.address();

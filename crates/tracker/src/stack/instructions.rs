@@ -6,9 +6,9 @@ use super::eh_frame::{Cursor, Fde};
 use super::expression::{Operand, Value, evaluate};
 use super::rule::{Base, Cfa, Rule, SavedFp};
 
-/// A damaged length could make a program of the whole mapping.
+/// Longest program that is run, in bytes: a damaged length could span the whole mapping.
 const LONGEST: usize = 1 << 16;
-/// Compilers nest `remember_state` once or twice.
+/// Rows that `remember_state` can put aside. Compilers nest it once or twice.
 const REMEMBERED: usize = 6;
 
 #[derive(Clone, Copy)]
@@ -173,7 +173,7 @@ impl Machine<'_> {
         Some(())
     }
 
-    /// The register rules that compilers rarely write. By value and back: see `Cursor::leb`.
+    /// The register rules that compilers rarely write. Takes and returns the cursor by value: see `Cursor::leb_tail`.
     #[cold]
     fn rare<'c>(&mut self, op: u8, mut code: Cursor<'c>, data_factor: i64) -> Option<Cursor<'c>> {
         let factored = |n: i64| offset(n.wrapping_mul(data_factor));

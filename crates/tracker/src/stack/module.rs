@@ -216,8 +216,8 @@ fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> O
     append(segment, &BY_START[at], 0, extent, hdr, object)
 }
 
-/// Whether an object at a known one's address has its extent, tables and build id: called for each rule that must be
-/// computed. The id is read only where the ELF header is, which the loader has mapped for any object.
+/// Whether the object at the address of a known one has its extent, tables and build id. Called for each rule that must
+/// be computed. The id is read only where the ELF header is, which the loader has mapped for any object.
 fn has_build_id(m: &Module, end: usize, bias: usize, hdr: usize) -> bool {
     let fits = m.build_id_at != 0 && m.end == end && m.bias == bias && (m.eh_frame_hdr == hdr || m.eh_frame_hdr == 0);
     // SAFETY: in the page of the object's ELF header, which is mapped as long as the object is; it holds code of a live
@@ -228,7 +228,7 @@ fn has_build_id(m: &Module, end: usize, bias: usize, hdr: usize) -> bool {
 /// Bytes of a path's end that tell objects of one folder apart.
 const FILE_NAME: usize = 24;
 
-/// Whether an object at a known one's address is that one; `whole`: by its full name and build id.
+/// Whether the object at the address of a known one is that object; `whole`: by its full path and build id.
 fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name: &[u8], whole: bool) -> bool {
     if m.end != end || m.bias != bias || (m.eh_frame_hdr != hdr && m.eh_frame_hdr != 0) {
         return false;

@@ -1,4 +1,4 @@
-//! How to step from one frame to its caller, for one pc, in 8 bytes:
+//! A rule: how to step from one frame to its caller, for one pc, in 8 bytes.
 //!
 //! ```text
 //!   0        4        6      7      8

@@ -1,5 +1,4 @@
-//! The rule for a pc in a loaded object, remembered for all threads: reading an object's unwind table is what a walk
-//! costs.
+//! The rule for a pc in a loaded object, remembered for all threads: reading the unwind table is most of a walk's cost.
 
 use super::module::{self, Module};
 #[cfg(target_arch = "x86_64")]

@@ -382,7 +382,8 @@ impl<M: Memory> State<'_, M> {
         Ok((ra, words))
     }
 
-    /// The arguments of the frame inside this one lie in between.
+    /// The step to the frame through which a virtual thread was entered. It is searched for, because arguments of the
+    /// frame inside it lie in between.
     fn continuation(&mut self, entry_bytes: i32, mut is_java: impl FnMut(u64) -> bool) -> Result<u64, WalkEnd> {
         for words in 0..32 {
             let top = self.sp.wrapping_add(words * 8 + i64::from(entry_bytes));

@@ -14,7 +14,7 @@ const OURS: &[u8] = b"PLIMSOLL_";
 /// `plimsoll run` sets six variables, three of them paths. If they don't fit, nothing is kept.
 const CAPACITY: usize = 4096;
 
-/// C strings, one behind the other: `LD_PRELOAD=` and the library, then the options.
+/// C strings, one after the other: `LD_PRELOAD=` and the library, then the options.
 struct Kept {
     bytes: UnsafeCell<[u8; CAPACITY]>,
     used: AtomicUsize,

@@ -1,5 +1,5 @@
-//! The cold half of malloc and free: whatever a fast path leaves out, and every block of an allocator other than
-//! glibc's. Both halves keep one order of booking.
+//! The cold half of malloc and free: whatever a fast path leaves out. On CPUs without the assembly, also every block of
+//! an allocator other than glibc's. Both halves keep one order of booking.
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::early;
@@ -42,6 +42,7 @@ pub mod off_path {
     }
 }
 
+/// malloc over glibc, from a stack that isn't remembered.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
@@ -187,7 +188,7 @@ unsafe fn unbooked(segment: Segment, p: *mut u8) {
     segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
 }
 
-/// The drift of a row is beyond its bound.
+/// Updates the central figures, because the drift of this thread's row for the caller has passed its bound.
 #[cold]
 #[inline(never)]
 fn flush(t: &mut ThreadState, caller: u32) {
@@ -445,7 +446,7 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
     }
 }
 
-/// Takes out a block's key, and its sample out of the estimates. The block is about to be freed.
+/// Takes the key out of a block that is about to be freed, and its sample out of the estimates.
 ///
 /// # Safety
 /// `p` is a live block, held by this thread.
@@ -538,8 +539,8 @@ pub unsafe fn book_release(p: *mut u8) {
 /// As `book_release`.
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
-    // SAFETY: p is a live block. Without a segment its size isn't needed, and without a C library no function returns
-    // it.
+    // SAFETY: p is a live block. Without a segment its size isn't needed, and the function that returns it may be
+    // missing.
     unsafe {
         match Segment::current() {
             Some(_) => release_sized(p, blocks::usable(p)),
@@ -581,7 +582,7 @@ fn end_sample(segment: Segment, p: *mut u8) {
     }
 }
 
-/// Books the release of a block that another thread, or the shared row, has booked.
+/// Books the release of a block that is booked in a row of another thread, or in a shared row.
 ///
 /// # Safety
 /// `p` is a live block.

@@ -1,8 +1,8 @@
 //! A table of facts by address, for all threads: fifteen words each, the first of which is the address.
 //!
 //! Cells are taken one after the other, so that only used pages are touched. When all are taken, or when two addresses
-//! fall on the same slot, the later one replaces the other. No thread waits: a thread that finds another one at a cell
-//! does without the fact.
+//! fall on the same slot, the later one replaces the other. No thread waits: if another thread is writing a cell, the
+//! fact counts as unknown, or isn't kept.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence};
 

@@ -14,7 +14,7 @@ use super::code_cache::{Blob, Vm};
 use super::memory::{Bytes, load, slice};
 use super::structs::NONE;
 
-/// Limit of methods inlined into each other: C2 stops far below.
+/// Methods inlined into each other, at most: C2 stops far below.
 const INLINED: usize = 64;
 
 /// A Java frame as the VM describes it.
@@ -36,7 +36,8 @@ pub fn level(vm: &Vm, blob: Blob) -> u8 {
     load(blob.at.wrapping_add(vm.layout.level as u64)).unwrap_or(0)
 }
 
-/// If deoptimised frames return to `pc`: where the frame keeps its own return address, from its stack pointer.
+/// Where a deoptimised frame keeps its own return address, as an offset from its stack pointer. `None`: no deoptimised
+/// frame returns to `pc`.
 pub fn deoptimised(vm: &Vm, blob: Blob, pc: u64) -> Option<u32> {
     let l = &vm.layout;
     let handler = |address: u32, offset: u32| match (address, offset) {

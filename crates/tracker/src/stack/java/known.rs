@@ -35,7 +35,7 @@ pub struct KnownMethod {
     pub const_method: u64,
     pub pool: u64,
     pub holder: u64,
-    /// Of the class's name, the method's own, its signature.
+    /// The Symbols of the class's name, of the method's name and of its signature.
     pub symbols: [u64; 3],
     pub lengths: [u16; 3],
     /// 0: it has no line numbers.
@@ -43,7 +43,7 @@ pub struct KnownMethod {
     pub code_size: u16,
     pub name_index: u16,
     pub signature_index: u16,
-    /// As far as it counts: an index is checked against it.
+    /// Entries of the constant pool: an index is checked against it.
     pub pool_length: u16,
     pub lines: [u64; 2],
     pub identity: u64,
@@ -126,7 +126,7 @@ fn is_still(vm: &Vm, segment: Segment, k: &KnownMethod) -> bool {
 /// Whether two texts are the same. Most are too short to be worth a call of memcmp.
 ///
 /// # Safety
-/// So many bytes can be read at both.
+/// `bytes` bytes can be read at both addresses.
 #[inline(always)]
 unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     // SAFETY: the caller's contract: each place with what is read there ends within `bytes`.
@@ -152,8 +152,8 @@ unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     }
 }
 
-/// Keeps what was read of a method. Not if another thread is writing its cell, or if the entry, which was found by a
-/// hash, has other names.
+/// Keeps what was read of a method, unless another thread is writing its cell, or its entry in the segment has other
+/// names: the entry was found by a hash.
 pub fn keep(vm: &Vm, segment: Segment, k: KnownMethod) {
     let m = segment.method(k.index);
     let [class, name, signature] = k.lengths;

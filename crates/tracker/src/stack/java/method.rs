@@ -110,7 +110,7 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     }
 }
 
-/// What distinguishes this method from every other one by name; `None`: there is no method at this address.
+/// A hash of what distinguishes this method from every other one by name. `None`: there is no method at this address.
 pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     if let Some((identity, _)) = recall(vm, method) {
         return Some(identity);

@@ -95,10 +95,10 @@ pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     unmapping_if(true, start, bytes, real)
 }
 
-/// The same, if `so` is true.
+/// The same, but only if `forgets` is true.
 #[inline(always)]
-pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
-    let forgets = so && VM.is_ready();
+pub fn unmapping_if<R>(forgets: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
+    let forgets = forgets && VM.is_ready();
     if forgets {
         memory::forget(start..start.saturating_add(bytes));
     }

@@ -1,5 +1,5 @@
-//! A value that one thread makes and all threads then read. No thread waits: while the value is being made, others do
-//! without it.
+//! A value that one thread makes and all threads then read. No thread waits: while one makes the value, the others
+//! continue without it.
 //!
 //! ```text
 //! EMPTY ── claim ──▶ BUSY ── fill ──▶ READY, for good

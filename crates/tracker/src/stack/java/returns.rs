@@ -1,5 +1,5 @@
-//! Return addresses into compiled code that were met before: by which rule their frame is walked, which Java frames
-//! they stand for.
+//! Return addresses into compiled code that were met before: the rule by which their frame is walked, and the Java
+//! frames that they stand for.
 //!
 //! What an nmethod's code stands for is decided when it is installed, and its compile id is never given out again. So
 //! an answer holds for a frame on a stack as long as the word with the id is unchanged. The guard of a remembered stack

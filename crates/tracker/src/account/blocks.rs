@@ -15,10 +15,10 @@
 //! first. The row (of the thread that allocated) names the caller.
 //!
 //! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16), on mimalloc mostly one
-//! below 512 B ([`super::classes`]). Everywhere else, and for
-//! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the
-//! rest goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that
-//! isn't in the table either is 'unknown or overwritten': counted, never harmful.
+//! below 512 B ([`super::classes`]). Everywhere else, and for aligned and large blocks, the trailer is written only
+//! where the allocator's own rounding leaves eight bytes; the other keys go to the side table ([`super::side_table`]).
+//! A trailer is cleared at free. A block that has no valid trailer and isn't in the table either is 'unknown or
+//! overwritten': counted, never harmful.
 
 use crate::segment::{Segment, WIPED};
 use crate::sys::{cpu, libc};
@@ -146,7 +146,7 @@ fn mix(x: u64) -> u64 {
 }
 
 /// Usable bytes of a block of glibc's, read from its chunk header as malloc_usable_size does (malloc/malloc.c,
-/// `musable`): the size field in front of the block, its low three bits are flags, IS_MMAPPED is 2.
+/// `musable`): from the size field in front of the block. Its low three bits are flags; IS_MMAPPED is 2.
 ///
 /// # Safety
 /// `p` is a live block of glibc's malloc.

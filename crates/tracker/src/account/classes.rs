@@ -1,11 +1,11 @@
-//! What an allocator other than glibc's gives for a small request, learned from it when the tracker starts.
+//! How many bytes an allocator other than glibc's gives for a small request, queried when the tracker starts.
 //!
 //! ```text
 //! LEFT       one entry of 2 B for each request below 4 KiB
 //!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report;
 //!                     the allocator is asked for ADDED bytes more than the request
 //!            odd      the usable bytes + 1: no eight bytes are left behind the request, so the key goes to the side table
-//!            65,535   ask malloc_usable_size of this block
+//!            65,535   call malloc_usable_size for this block
 //! ```
 //!
 //! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both
@@ -27,7 +27,8 @@ use plimsoll_segment::Allocator;
 
 /// Sizes are multiples of it.
 const STEP: usize = 8;
-/// The entry that says nothing. Odd, as are the entries without a trailer ([`TABLE`]).
+/// The entry where nothing is known: malloc_usable_size is called. Odd, as are the entries without a trailer
+/// ([`TABLE`]).
 pub const ASK: u16 = u16::MAX;
 /// Bit of an entry whose requests leave no space for a trailer.
 pub const TABLE: u16 = 1;

@@ -50,7 +50,7 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     };
     let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
     let exhausted = Cell::new(false);
-    // A rule that decides asks for no more frames. So if a frame after the last was asked for, the category isn't
+    // A rule that decides reads no more frames. So if the rules wanted a frame after the last one, the category isn't
     // decided yet.
     let all = (0..known).map(with).chain(core::iter::from_fn(|| {
         exhausted.set(true);

@@ -70,8 +70,8 @@ const HEADER_AT: usize = size_of::<Facts>();
 const _: () = assert!(HEADER_AT.is_multiple_of(8));
 /// Zeroed bytes behind each section, so that the child's first steps need no growth.
 const SPARE: usize = 1024;
-/// The last entries, which may have been claimed but incomplete when they were copied: one for each other thread that
-/// was adding an entry.
+/// How many of the last entries are read again: they may have been claimed but incomplete when they were copied, one
+/// for each other thread that was adding an entry.
 const RECENT: usize = 64;
 /// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
 const MORE: usize = 64 << 10;
@@ -136,7 +136,7 @@ impl Inherited {
         &self.facts().parts[s as usize]
     }
 
-    /// Work space.
+    /// Work space of [`retained::prune`](super::retained::prune).
     pub fn prune_buffer(&mut self) -> &mut PruneBuffer {
         let at = self.0 + (self.facts().most & !7);
         // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else.
@@ -172,7 +172,7 @@ impl Inherited {
         Some(at)
     }
 
-    /// Copies the entries from a byte offset in the section on to `at`: of each entry, the words in `of`.
+    /// Copies a section's bytes `from..to` to `at`: of each entry, the words in the mask `of`.
     fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
         let ours = self.words(at, to - from);
         let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };

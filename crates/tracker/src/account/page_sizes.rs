@@ -6,12 +6,12 @@
 //! jemalloc, tcmalloc and mimalloc keep blocks of one size on a page. A trailer contains the address of its block
 //! ([`super::blocks`]), and is cleared when the block is freed or moved. So the word at the guessed place passes the
 //! check only if it was written for this block, at this place, and an outdated guess can't mislead. If the check fails,
-//! the allocator is asked. A guess is used only if the trailer lies on the page where the block begins, which is
+//! malloc_usable_size is called. A guess is used only if the trailer lies on the page where the block begins, which is
 //! readable.
 //!
-//! One case is left: a block was freed by a function that isn't hooked, so its trailer stays; then the page gets
-//! another size, the same address another block, and the program never writes that word. Then the block is booked with
-//! the old key.
+//! One case is left: a function that isn't hooked freed a block, so its trailer stays; the page gets another size, and
+//! the same address another block; and the program never writes the trailer's word. Then the release of the new block
+//! is booked with the old key.
 //!
 //! All threads write here without order: an entry is one word of two bytes, and each of its values is a guess.
 

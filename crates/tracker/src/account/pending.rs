@@ -82,7 +82,7 @@ pub fn forget(segment: Segment, p: *mut u8) {
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
-        // A signal handler that interrupted its own thread's claim would wait for ever.
+        // Not for the own thread: a signal handler that interrupted the claim would wait for ever.
         while word.load(Acquire) == claimed && !slots::is_own(shared) {
             os::sleep_ms(0);
         }

@@ -24,7 +24,7 @@ pub const ROW_EARLY: u32 = 2;
 /// Caller → [`SharedEntry`], private; reserved, touched where used.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
-/// For shared rows, what [`IndexEntry`] is for a thread's rows.
+/// The counterpart of [`IndexEntry`] for shared rows.
 #[repr(C)]
 struct SharedEntry {
     row: AtomicU32,

@@ -128,8 +128,8 @@ pub fn open_directory() -> Option<os::Fd> {
     None
 }
 
-/// Whether a fork child can probably make its segment. Costs nothing before the program has changed root, user or
-/// limits.
+/// Whether a fork child can probably make its segment. Makes no system call before the program has changed root, user
+/// or limits.
 pub fn reaches_directory() -> bool {
     if !IN_DOUBT.load(Relaxed) {
         return true;

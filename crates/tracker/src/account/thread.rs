@@ -67,7 +67,7 @@ pub struct ThreadState {
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
-    /// The work space that it passed on last.
+    /// The work space that it returned last.
     returned_scratch: usize,
     /// Threads that had this state.
     lives: u32,
@@ -116,7 +116,7 @@ const _: () = assert!(
 
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
-/// A rarer miss than one in so many blocks doesn't justify more memory: a walk takes some 2,000 instructions.
+/// If fewer than one block in this many misses, the memo doesn't grow: a walk takes some 2,000 instructions.
 const FEW: u64 = 64;
 /// Bytes for tails: for each entry of the memo, and the least in total. A stack with 60 Java frames takes 2.5 KiB.
 const TAIL_BYTES: usize = 1024;
@@ -125,7 +125,7 @@ const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
 /// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that
-/// only sample pass it on.
+/// only sample share a few.
 static SPARE_SCRATCH: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Reserves the slots. False: no address space.
@@ -415,7 +415,7 @@ impl ThreadState {
         Some(self.scratch)
     }
 
-    /// Ends a walk: passes the work space on to the next thread that samples. In mode exact each thread keeps its own.
+    /// Ends a walk: the next thread that samples may take the work space. In mode exact each thread keeps its own.
     pub fn return_scratch(&mut self, segment: Segment) {
         let own = self.scratch;
         if own.is_null() {

@@ -1,6 +1,6 @@
 //! The mapped segment as the writer sees it: where the records lie, and growth.
 //!
-//! `BASE` lies in a page of its own that the kernel hands zeroed to every child of fork, whatever call made it
+//! Its address lies in [`WIPED`], a page that the kernel zeroes in every child of fork, whatever call made the child
 //! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its
 //! own when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
@@ -21,7 +21,7 @@ pub mod windows;
 #[repr(C, align(4096))]
 pub struct WipedOnFork {
     base: AtomicUsize,
-    /// The same, detached too.
+    /// The same, but kept after a detach.
     mapped: AtomicUsize,
     /// What the trailers of blocks are xored with (`account::blocks`): odd, so that none passes where this was wiped.
     pub secret: AtomicU64,
@@ -38,7 +38,7 @@ pub struct WipedOnFork {
     _page: [u8; 4096 - 72],
 }
 
-/// What the kernel hands zeroed to a child of fork.
+/// A page that the kernel zeroes in a child of fork.
 pub static WIPED: WipedOnFork = WipedOnFork {
     base: AtomicUsize::new(0),
     mapped: AtomicUsize::new(0),
@@ -57,8 +57,8 @@ pub const OTHER_BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, other_below
 /// Offset in [`WIPED`] of the secret.
 pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 
-/// Address of the segment. Not wiped, and mapped as long as the process lives: free looks there before it knows whose a
-/// block is, malloc after the real one.
+/// Address of the segment. Not wiped, and mapped as long as the process lives: free reads a row there before it knows
+/// which thread booked the block, and malloc writes one after the real call.
 pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 
 /// `fn()`, called when a hook finds no segment, since a child of fork() may make one then; 0 = none.
@@ -403,7 +403,7 @@ impl Segment {
     }
 }
 
-/// The beginning of a section, in bytes; a section's capacity is in entries.
+/// A length from a section's beginning, in bytes. (A section's capacity is in entries.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionBytes(pub usize);
 

@@ -10,8 +10,8 @@ use crate::sys::{cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Section;
 
-/// What other threads, and signal handlers that interrupt the owner's hook, read or write too. Atomics only. It lies
-/// directly in front of the private state, outside of what the owner's `&mut` covers.
+/// The part of a state that other threads, and signal handlers that interrupt the owner's hook, read or write too.
+/// Atomics only. It lies directly in front of the private state, outside of what the owner's `&mut` covers.
 #[repr(C)]
 pub struct Shared {
     /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
@@ -26,7 +26,7 @@ pub struct Shared {
     pub pending: AtomicUsize,
     /// Row that this slot's next caller gets; 0 none.
     pub spare_row: AtomicU32,
-    /// In a fork child: what makes its sequence of samples unlike its parent's, until it is drawn from; 0 none.
+    /// In a fork child: a number that makes its samples differ from its parent's, until the next draw uses it; 0 none.
     pub reseed: AtomicU32,
 }
 

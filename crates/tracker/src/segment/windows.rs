@@ -23,7 +23,7 @@ pub type Windows = [usize; SECTIONS];
 
 /// Sections before this one are one window, which never changes.
 const FIRST: usize = Section::Categories as usize;
-/// Addresses that are tried.
+/// Addresses that [`map`] tries at most.
 const TRIES: usize = 3;
 /// The least by which a window grows.
 const STEP: usize = 64 << 10;
@@ -36,7 +36,7 @@ const _: () = {
     }
 };
 
-/// All of every section.
+/// Every section is mapped whole.
 pub const WHOLE: Windows = {
     let (mut all, mut i) = ([0; SECTIONS], 0);
     while i < SECTIONS {
@@ -72,8 +72,8 @@ const FORKED: u32 = 1 << 22;
 const FORKED_MASK: u32 = CUTTING - FORKED;
 /// A thread makes a window larger.
 static WIDENING: AtomicU32 = AtomicU32::new(0);
-/// Turns of a loop that waits for either. A thread that waits in vain gives up: a signal handler may be waiting for its
-/// own thread.
+/// Turns of a loop that waits for [`GATE`] or [`WIDENING`]. Then the thread gives up: a signal handler may be waiting
+/// for its own thread.
 const TURNS: usize = 1 << 16;
 
 /// Bytes of a section, in whole pages.

@@ -27,8 +27,8 @@ pub fn empty_map(segment: Segment) {
 }
 
 /// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main
-/// stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel changes its list
-/// while it is read, so two kinds of calls make the books differ from it until the same addresses are mapped or
+/// stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel's list changes
+/// while it is read. So two kinds of calls make the books differ from it, until the same addresses are mapped or
 /// unmapped again:
 ///
 /// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read:

@@ -37,9 +37,9 @@ use plimsoll_segment::{CALLER_SITE, Counter, Section};
 
 pub mod entry;
 
-/// Once a thread's tails have so many bytes, no more samples' stacks are remembered.
+/// Once a thread's tails have this many bytes, no more samples' stacks are remembered.
 const SAMPLES_TAILS: usize = 256 << 10;
-/// Frames of the first walk.
+/// Frames of the first, short walk.
 const SHORT: usize = 4;
 
 /// The remembered entry for this call, if every word that it depends on is unchanged.
@@ -156,14 +156,14 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
     (segment.seen(row).caller(), row)
 }
 
-/// The site of a mapping call, with what its hook needs of the caller's record.
+/// The site of a mapping call, and the parts of its record that the hook needs.
 #[derive(Clone, Copy)]
 pub struct Site {
-    /// Its number; the caller's in mode off.
+    /// Its number; in mode off, the caller's.
     pub index: u32,
     /// Its category.
     pub category: u16,
-    /// It isn't only a caller.
+    /// Whether it is a site, not only a caller.
     pub is_site: bool,
 }
 
@@ -174,7 +174,7 @@ impl Site {
         Site { index, category: c.category.load(Relaxed), is_site: c.flags.load(Relaxed) & CALLER_SITE != 0 }
     }
 
-    /// How an entry that names a site keeps it.
+    /// The site in the form that a memo entry keeps.
     fn entry(self, tag: u64) -> Of {
         Of { tag, row_key: u64::from(self.category) | u64::from(self.is_site) << 16, row: self.index }
     }
@@ -282,7 +282,7 @@ struct Short {
     caller: u32,
     walk: Walk,
     reads: [Read; WORDS],
-    /// It is on the thread's own stack.
+    /// Whether it was on the thread's own stack.
     known: bool,
 }
 

@@ -83,7 +83,7 @@ impl<const WORDS: usize> Levels<WORDS> {
         self.at[level].load(Acquire) | (64 - self.first as usize - level)
     }
 
-    /// The entries of this hash's bucket in the level of a word of [`Levels::word_of`], the one that it prefers first.
+    /// The entries of this hash's bucket in one level, the preferred one first. `word`: see [`Levels::word_of`].
     #[inline(always)]
     fn bucket(&self, word: usize, hash: u64) -> impl Iterator<Item = &'static Entry<WORDS>> {
         let index = (hash >> (word % LINE)) as usize;
@@ -123,7 +123,7 @@ impl<const WORDS: usize> Levels<WORDS> {
             if open == LEVELS || !self.reserve(open) {
                 return None;
             }
-            // If another thread opens it first, or one more, that is as good.
+            // Another thread may open it first, or open one more: then that one serves.
             let _ = self.open.compare_exchange(open, open + 1, AcqRel, Relaxed);
             self.note_newest();
         }

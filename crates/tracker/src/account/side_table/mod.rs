@@ -34,7 +34,7 @@ const SLACK: u64 = TRAILER as u64 - 1;
 pub const SAMPLED: u64 = 1 << 23;
 /// Set in each entry, so that none is 0.
 pub const USED: u64 = 1 << 24;
-/// What an address is multiplied by.
+/// The odd number that an address is multiplied by, for its hash.
 pub const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bits that name a block in a small entry.
 const NAME: u64 = !(USED - 1);

@@ -322,7 +322,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let run = Run::new(leaf, first, from, limit, change);
         let Run { new, upto, next, changed } = run;
         if upto <= from {
-            // Only in a map that the tracked program has overwritten.
+            // Happens only in a map that the tracked program has overwritten.
             diff.lost += end - from;
             return (end, diff);
         }

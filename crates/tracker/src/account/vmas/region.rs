@@ -90,7 +90,7 @@ impl Block {
         Vma::from_words([self.get(word), self.get(word + 1), self.get(word + 2), self.get(word + 3)])
     }
 
-    /// How many entries of a leaf start at `address` or below; free entries start nowhere. Four comparisons.
+    /// How many entries of a leaf start at `address` or below; free entries start at NOWHERE. Four comparisons.
     #[inline(always)]
     pub(super) fn entries_from(self, order: u64, address: u64) -> usize {
         let mut at = 0;

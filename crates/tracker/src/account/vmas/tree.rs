@@ -90,7 +90,7 @@ struct Path {
     leaf: u64,
 }
 
-/// The result for a run of slots or entries, at most a split in two.
+/// The slots that replace a run of slots, and their number: two after a split.
 type Slots = ([u64; 2], usize);
 
 pub(super) struct Tree<G> {

@@ -163,7 +163,7 @@ fn commit(segment: Segment, category: u16, bytes: u64) {
     raise(&h.committed_bytes, &h.peak_committed_bytes, bytes as i64);
 }
 
-/// Takes a commit off again. No peak rises.
+/// Subtracts a commit. No peak rises.
 #[inline(always)]
 fn uncommit(segment: Segment, category: u16, bytes: u64) {
     let (k, h) = (segment.category(category), segment.header());
@@ -171,7 +171,7 @@ fn uncommit(segment: Segment, category: u16, bytes: u64) {
     lower(&h.committed_bytes, bytes);
 }
 
-/// Takes a reservation off again.
+/// Subtracts a reservation.
 #[inline(always)]
 fn unreserve(segment: Segment, category: u16, bytes: u64) {
     let (k, h) = (segment.category(category), segment.header());

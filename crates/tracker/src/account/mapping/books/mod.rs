@@ -88,7 +88,7 @@ static WRITING: AtomicBool = AtomicBool::new(false);
 /// In a fork child: the frame that is writing the map began in the parent. When it ends, its thread continues with the
 /// child's map.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The word for which a thread has waited in vain: its holder makes no progress.
+/// The lock's word for which a thread has waited in vain: its holder makes no progress.
 static STUCK: AtomicU64 = AtomicU64::new(0);
 /// The head at which a thread has waited in vain for a free slot, + 1.
 static FULL_AT: AtomicU64 = AtomicU64::new(0);
@@ -373,7 +373,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
     TURNS.reserve(me)
 }
 
-/// Puts the operation of a ticket into the queue, and books the queue if the lock is free.
+/// Puts an operation into the queue, under its ticket, and books the queue if the lock is free.
 #[cold]
 #[inline(never)]
 fn enqueue(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {

@@ -154,7 +154,7 @@ pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if (-4095..0).contains(&r) { Err(-r as i32) } else { Ok(r as usize) }
 }
 
-/// A counter: only to seed the key.
+/// A counter, which only seeds the secret of the trailers.
 #[inline]
 pub fn ticks() -> u64 {
     let v: u64;

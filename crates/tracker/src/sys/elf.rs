@@ -66,20 +66,20 @@ pub struct Object(&'static LinkMap);
 /// First node of the loader's list; null if it can't be found.
 fn first() -> *const LinkMap {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
-    let mut door = weak_address!("_r_debug");
-    if door == 0 {
-        door = FOUND.load(Relaxed);
+    let mut record = weak_address!("_r_debug");
+    if record == 0 {
+        record = FOUND.load(Relaxed);
     }
-    if door == 0 {
-        door = door_of_program().unwrap_or(0);
-        FOUND.store(door, Relaxed);
+    if record == 0 {
+        record = record_of_program().unwrap_or(0);
+        FOUND.store(record, Relaxed);
     }
     // SAFETY: ld.so's record, which is set up before relocation, and stays.
-    unsafe { (door as *const Debug).as_ref() }.map_or(core::ptr::null(), |d| d.map)
+    unsafe { (record as *const Debug).as_ref() }.map_or(core::ptr::null(), |d| d.map)
 }
 
 /// The address of `_r_debug` as the loader stores it for debuggers: in the program's dynamic section (DT_DEBUG).
-fn door_of_program() -> Option<usize> {
+fn record_of_program() -> Option<usize> {
     const AT_PHDR: u64 = 3;
     const AT_PHNUM: u64 = 5;
     const PT_PHDR: u32 = 6;
@@ -298,7 +298,7 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
     })
 }
 
-/// The object of a node, while other threads may unload it: read only after `readable` has confirmed it.
+/// The object of a node that other threads may be unloading: read only after `readable` has confirmed it.
 ///
 /// # Safety
 /// `node` is or was a node of the loader's list.
@@ -335,7 +335,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&Loaded);
 ///
 /// # Safety
 /// `info` is what dl_iterate_phdr passes, and `data` points to a [`Visit`].
-pub(super) unsafe extern "C" fn shown(info: *const c_void, _bytes: usize, data: *mut c_void) -> i32 {
+pub(super) unsafe extern "C" fn visit_loaded(info: *const c_void, _bytes: usize, data: *mut c_void) -> i32 {
     // SAFETY: the caller's contract.
     unsafe {
         let (info, visit) = (&*(info as *const PhdrInfo), &mut *(data as *mut Visit<'_>));

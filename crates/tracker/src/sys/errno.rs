@@ -1,4 +1,4 @@
-//! The values of errno that are distinguished (errno(3)).
+//! The values of errno that the tracker distinguishes (errno(3)).
 #![allow(missing_docs)]
 
 pub const EPERM: i32 = 1;

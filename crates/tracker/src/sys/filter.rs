@@ -23,9 +23,9 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 pub struct Instruction {
     /// What to do.
     pub code: u16,
-    /// Instructions to skip if the condition holds,
+    /// Instructions to skip if the condition holds.
     pub yes: u8,
-    /// and if it doesn't.
+    /// Instructions to skip if it doesn't.
     pub no: u8,
     /// Operand.
     pub k: u32,

@@ -173,8 +173,8 @@ pub fn is_allocator(address: usize) -> bool {
     (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
-/// Finds all functions. Called while the process has one thread, or late and without a lock; then only objects that are
-/// never unloaded are searched. A second call is harmless.
+/// Finds all functions. Called while the process has one thread, or late and without a lock: then it searches only
+/// objects that are never unloaded. A second call is harmless.
 pub fn resolve() {
     AT_START.store(elf::startup_count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
@@ -398,7 +398,7 @@ pub fn each_loaded(mut visit: elf::Visit<'_>) -> bool {
     let f = other(Other::IterateObjects);
     if f != 0 {
         // SAFETY: dl_iterate_phdr(3), with a callback of its type and the callback's argument.
-        unsafe { call!(f, (Shown, *mut c_void) -> c_int, elf::shown, (&raw mut visit).cast()) };
+        unsafe { call!(f, (Shown, *mut c_void) -> c_int, elf::visit_loaded, (&raw mut visit).cast()) };
     }
     f != 0
 }

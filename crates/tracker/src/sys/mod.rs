@@ -1,10 +1,11 @@
-//! The fence: all system calls, assembly and thread-local words of the tracker. Nothing above this folder issues a
-//! system call or knows a register.
+//! The fence: the tracker's system calls, thread-local words and assembly. Nothing above this folder issues a system
+//! call. Only the exported entries (`hook/entry`) and the fast path of malloc and free (`hook/malloc/x86_64`) have
+//! assembly too.
 //!
 //! # Contract
 //!
-//! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and errno
-//!   stays.
+//! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and leave
+//!   errno alone.
 //! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
 //! - After [`crate::boot`] or [`crate::agent`] has finished, a file is opened for three purposes only: a fork child's
 //!   segment, the summary on a signal, and the program that an exec is about to run.

@@ -456,7 +456,7 @@ pub fn grows_under(filter: Filter) -> bool {
     (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &probe_arguments)) || populates
 }
 
-/// Whether the kernel is older than 5.14 and refused `MADV_POPULATE_WRITE` as unknown.
+/// Set if the kernel is older than 5.14, and refused `MADV_POPULATE_WRITE` as unknown.
 static WITHOUT_POPULATE: AtomicBool = AtomicBool::new(false);
 
 /// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and
@@ -622,7 +622,7 @@ pub fn file_size_limit() -> u64 {
     rlimit(RLIMIT_FSIZE)
 }
 
-/// Makes a directory for its owner alone; one that exists is fine.
+/// Makes a directory that only its owner may enter, unless it exists.
 pub fn make_dir(path: &core::ffi::CStr) {
     // SAFETY: a C string.
     let _ = unsafe { syscall(nr::MKDIRAT, [AT_CWD, path.as_ptr() as usize, 0o700, 0, 0, 0]) };
@@ -641,7 +641,7 @@ pub fn open_file(path: &core::ffi::CStr) -> Option<Fd> {
     open_at(Fd(AT_CWD), path)
 }
 
-/// Creates a file that did not exist, readable and writable by its owner alone.
+/// Creates a file, readable and writable by its owner alone. It fails if the file exists.
 pub fn create(dir: Fd, name: &core::ffi::CStr) -> Result<Fd, i32> {
     let flags = O_RDWR | O_CREAT | O_EXCL | O_PATHLESS;
     // SAFETY: a C string.

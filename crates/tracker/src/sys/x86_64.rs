@@ -183,7 +183,7 @@ pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if (-4095..0).contains(&r) { Err(-r as i32) } else { Ok(r as usize) }
 }
 
-/// Time stamp counter: only to seed the key.
+/// The time stamp counter, which only seeds the secret of the trailers.
 #[inline]
 pub fn ticks() -> u64 {
     // SAFETY: rdtsc has no memory effects.

@@ -60,7 +60,7 @@ impl Stacks {
         if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
             let rules =
                 rules::rules(&self.rules, target.deadline).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
-            sites.refine(&rules, &mut target.books);
+            sites.recategorize(&rules, &mut target.books);
         }
         Ok(sites)
     }

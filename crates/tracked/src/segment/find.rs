@@ -199,7 +199,7 @@ pub fn life_of(head: &Head, path: &Path, deadline: Deadline) -> Life {
 
 fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
     let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
-    match last_word(head) {
+    match recorded_end(head) {
         Some(life) => life,
         None if start_time_ns(pid).is_some_and(lives)
             && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline)) =>
@@ -207,11 +207,11 @@ fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
             Life::Live
         }
         // The process may have ended in order since the header was read.
-        None => read::head(path, deadline).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
+        None => read::head(path, deadline).ok().and_then(|head| recorded_end(&head)).unwrap_or(Life::Killed),
     }
 }
 
-/// How the process of a segment ended, by any source that knows. None if it lives, with or without its tracker.
+/// How the process of a segment ended, by the first source that knows. None if it lives, with or without its tracker.
 pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     let head = &segment.head;
     match life {
@@ -239,7 +239,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// What prevents knowing the ending: only the kernel's log records OOM kills of processes without a waiting parent.
+/// The gap if the ending may be an OOM kill that we can't see: only the kernel's log records those of processes without
+/// a waiting parent.
 pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
     let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
     let error = could_be_oom.then(kernel_log::refusal)??;
@@ -278,7 +279,7 @@ fn may_have_name(command: &[Vec<u8>], name: &[u8]) -> bool {
 }
 
 /// What the process itself recorded about its end.
-fn last_word(head: &Head) -> Option<Life> {
+fn recorded_end(head: &Head) -> Option<Life> {
     match head.state {
         state if state == State::Exited as u32 => Some(Life::Exited),
         state if state == State::Detached as u32 => Some(Life::Detached),
@@ -352,8 +353,8 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
     !readable
 }
 
-/// Opens it by the name in maps or, if that was deleted or means another file here, through the mapping itself
-/// (/proc/PID/map_files, for root).
+/// The segment that a process maps. It is opened by its name in maps or, if that was deleted or means another file
+/// here, through the mapping itself (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid, deadline).ok()?;
     mapped_files(&target)?.find_map(|(paths, requirements)| {

@@ -7,7 +7,7 @@
 //!   begins with the short stack. So its blocks are divided among them, in proportion. The deep stacks of both reports
 //!   are used, because the caller may have only its short stack in both.
 //! - The tracker's own memory grows with what it records. It is in each report, but isn't a change of the program.
-//! - Blocks come and go: their number at a moment is random, although it was counted (`coming_and_going`).
+//! - Blocks come and go: their number at a moment is random, although it was counted (`add_turnover_variance`).
 //! - Memory without a stack is compared by category.
 
 use std::collections::HashMap;
@@ -30,17 +30,17 @@ const ALIKE: usize = 2;
 
 /// Both reports in comparable form.
 pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
-    let mut both = [one(before, after), one(after, before)];
+    let mut both = [normalized(before, after), normalized(after, before)];
     // The title identifies the process. For two processes, cumulative figures say nothing about the time in between.
     if before.profile.title == after.profile.title {
-        coming_and_going(&mut both);
+        add_turnover_variance(&mut both);
     }
     both.into()
 }
 
-/// One report in the same form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
+/// One report in that form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
 pub fn of_one_run(sites: &Sites) -> Profile {
-    one(sites, sites)
+    normalized(sites, sites)
 }
 
 /// Blocks of one site, or of sites that begin alike, at the two moments.
@@ -72,7 +72,7 @@ impl Blocks {
 }
 
 /// Adds the variance from blocks that come and go to both sides of each site.
-fn coming_and_going(both: &mut [Profile; 2]) {
+fn add_turnover_variance(both: &mut [Profile; 2]) {
     let mut numbers: HashMap<Function, u32> = HashMap::new();
     let mut sites: HashMap<Vec<u32>, (Blocks, [Option<Entry>; 2])> = HashMap::new();
     let mut alike: HashMap<Vec<u32>, Blocks> = HashMap::new();
@@ -105,7 +105,7 @@ fn coming_and_going(both: &mut [Profile; 2]) {
     }
 }
 
-fn one(of: &Sites, other: &Sites) -> Profile {
+fn normalized(of: &Sites, other: &Sites) -> Profile {
     let deep = Deep::new(of, other);
     let mut copy = Copy::new(&other.profile);
     let mut profile = of.profile.emptied();

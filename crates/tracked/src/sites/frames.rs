@@ -25,8 +25,8 @@ pub(crate) struct Frames<'a> {
     nodes: Vec<Option<Option<usize>>>,
     wanted: BTreeMap<usize, BTreeSet<u64>>,
     modules: HashMap<usize, ModuleId>,
-    /// By node: range in `frames`.
-    turned: Vec<Option<(u32, u32)>>,
+    /// By node: its range in `frames`, once it was converted.
+    converted: Vec<Option<(u32, u32)>>,
     frames: Vec<FrameId>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Frames<'a> {
             nodes: vec![None; segment.frames.len()],
             wanted: BTreeMap::new(),
             modules: HashMap::new(),
-            turned: vec![None; segment.frames.len()],
+            converted: vec![None; segment.frames.len()],
             frames: Vec::new(),
         }
     }
@@ -80,12 +80,12 @@ impl<'a> Frames<'a> {
     pub(crate) fn stack(&mut self, profile: &mut Profile, symbols: &mut Symbols, stack: u32) -> Vec<FrameId> {
         let (mut out, mut at) = (Vec::new(), stack as usize);
         for node in sites::stack(&self.segment.frames, stack) {
-            if self.turned[at].is_none() {
+            if self.converted[at].is_none() {
                 let from = self.frames.len() as u32;
-                self.turn(profile, symbols, node, self.nodes[at].flatten());
-                self.turned[at] = Some((from, self.frames.len() as u32));
+                self.convert(profile, symbols, node, self.nodes[at].flatten());
+                self.converted[at] = Some((from, self.frames.len() as u32));
             }
-            if let Some((from, to)) = self.turned[at] {
+            if let Some((from, to)) = self.converted[at] {
                 out.extend_from_slice(&self.frames[from as usize..to as usize]);
             }
             at = node.parent as usize;
@@ -106,7 +106,7 @@ impl<'a> Frames<'a> {
         self.frames.drain(from..).collect()
     }
 
-    fn turn(&mut self, profile: &mut Profile, symbols: &mut Symbols, node: &FrameNodeFacts, module: Option<usize>) {
+    fn convert(&mut self, profile: &mut Profile, symbols: &mut Symbols, node: &FrameNodeFacts, module: Option<usize>) {
         match node.kind() {
             FrameKind::Cut => {
                 let frame = profile.frame(Frame::truncated());

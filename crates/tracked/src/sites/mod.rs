@@ -150,7 +150,7 @@ impl Sites {
         now_boottime_ns: u64,
         by_thread: bool,
     ) -> Sites {
-        let mut of = Making {
+        let mut of = SitesBuilder {
             segment,
             books,
             rows: rows(segment),
@@ -171,7 +171,7 @@ impl Sites {
         if by_thread {
             of.by_slot = rows_by_slot(segment);
         }
-        of.make(symbols);
+        of.build(symbols);
         let total = of.out.profile.total();
         for ((at, column), sum) in of.out.profile.columns.iter_mut().enumerate().zip(total) {
             let is_divided = column.of_one_moment && at != TEMPORARY;
@@ -324,7 +324,7 @@ fn times(segment: &Segment) -> Times {
     if segment.head.mode != 0 && segment.mode_changed_ns().is_none() { Times::Whole } else { Times::Parts }
 }
 
-struct Making<'a> {
+struct SitesBuilder<'a> {
     segment: &'a Segment,
     books: &'a Books,
     rows: Vec<RowTotals>,
@@ -337,8 +337,8 @@ struct Making<'a> {
     by_slot: HashMap<u32, Vec<(u32, f64)>>,
 }
 
-impl Making<'_> {
-    fn make(&mut self, symbols: &mut Symbols) {
+impl SitesBuilder<'_> {
+    fn build(&mut self, symbols: &mut Symbols) {
         let (segment, books) = (self.segment, self.books);
         let mut sites_of: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut frames = Frames::new(segment, books);
@@ -522,7 +522,7 @@ impl Making<'_> {
                     LIVE => of(site).bytes,
                     LIVE_COUNT => of(site).count,
                     REQUESTED => of(site).requested,
-                    _ => self.ever(*site, column, rows),
+                    _ => self.cumulative(*site, column, rows),
                 });
             }
             let whole = u64::try_from(all[column]).unwrap_or(0).saturating_sub(counted);
@@ -570,8 +570,8 @@ impl Making<'_> {
         out
     }
 
-    /// What samples say about all blocks that a site ever allocated, beyond those in its rows.
-    fn ever(&self, site: usize, column: usize, rows: u64) -> SampleWeight {
+    /// What the samples say about all blocks that a site ever allocated, beyond those in its rows.
+    fn cumulative(&self, site: usize, column: usize, rows: u64) -> SampleWeight {
         let Some(s) = self.segment.callers[site].samples().and_then(|i| self.segment.site_samples.get(i)) else {
             return SampleWeight::default();
         };

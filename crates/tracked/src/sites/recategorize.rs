@@ -23,14 +23,15 @@ pub(crate) const JAVA: &str = "java";
 
 impl Sites {
     /// Applies the rules again, and moves the matching figures in these sites and in the books.
-    pub fn refine(&mut self, rules: &RuleSet, books: &mut Books) {
+    pub fn recategorize(&mut self, rules: &RuleSet, books: &mut Books) {
         let profile = &self.profile;
         let mut known: HashMap<FrameId, Option<u16>> = HashMap::new();
         let mut moved: Vec<(Entry, u16)> = Vec::new();
         for (entry, _) in profile.entries() {
             let frames = profile.frames_of(entry.stack);
             let java = frames.iter().find_map(|f| *known.entry(*f).or_insert_with(|| by_method(rules, profile, *f)));
-            let decided = java.or_else(|| is_unruled(profile, entry, books).then(|| again(rules, profile, frames))?);
+            let decided =
+                java.or_else(|| is_unruled(profile, entry, books).then(|| by_frames(rules, profile, frames))?);
             let same = |c: u16| entry.labels.category.is_some_and(|of| profile.name_at(of) == rules.name(c));
             moved.extend(decided.filter(|c| !same(*c)).map(|c| (entry, c)));
         }
@@ -38,7 +39,7 @@ impl Sites {
             return;
         }
         let to: HashMap<Entry, u16> = moved.into_iter().collect();
-        let mut refined = self.profile.emptied();
+        let mut recategorized = self.profile.emptied();
         let mut details = HashMap::new();
         for (entry, values) in self.profile.entries() {
             let labels = match to.get(&entry) {
@@ -46,17 +47,17 @@ impl Sites {
                     let name = rules.name(*category);
                     let from = entry.labels.category.map(|c| self.profile.name_at(c).to_string());
                     shift(books, from.as_deref(), name, values);
-                    Labels { category: Some(refined.name(name)), ..entry.labels }
+                    Labels { category: Some(recategorized.name(name)), ..entry.labels }
                 }
                 None => entry.labels,
             };
-            refined.add(entry.stack, labels, values);
+            recategorized.add(entry.stack, labels, values);
             if let Some(detail) = self.details.remove(&entry) {
                 details.insert(Entry { labels, ..entry }, detail);
             }
         }
-        // Stacks keep their numbers, because the refined profile began as a copy of all names and stacks.
-        self.profile = refined;
+        // Stacks keep their numbers, because the recategorized profile began as a copy of all names and stacks.
+        self.profile = recategorized;
         self.details = details;
     }
 }
@@ -80,7 +81,7 @@ fn is_unruled(profile: &Profile, entry: Entry, books: &Books) -> bool {
     books.categories.iter().any(|c| c.name == name && c.kind == Origin::Module)
 }
 
-fn again(rules: &RuleSet, profile: &Profile, frames: &[FrameId]) -> Option<u16> {
+fn by_frames(rules: &RuleSet, profile: &Profile, frames: &[FrameId]) -> Option<u16> {
     let named: Vec<(String, Option<String>)> = frames
         .iter()
         .map(|f| profile.frame_at(*f))

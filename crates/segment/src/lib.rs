@@ -16,6 +16,7 @@
 //! …             names (text)               text       16 MiB   append; never removed
 //! …             samples                    64 B       65,536   live blocks that were sampled; entries are used again
 //! …             site samples              256 B      131,072   append; figures: every thread, atomically
+//! …             own mappings               32 B        4,096   append; never removed
 //! ```
 //!
 //! The exact offsets are in [`layout`], and in the section table of each file; a reader must use the section table.

@@ -47,7 +47,7 @@ macro_rules! record {
             /// Bytes of one entry in the file.
             pub const BYTES: usize = $bytes;
         }
-        const _: () = assert!(core::mem::size_of::<$shared>() == $bytes, "the drawn size is the real one");
+        const _: () = assert!(core::mem::size_of::<$shared>() == $bytes, "the stated size is the real one");
 
         impl $plain {
             /// Decodes one entry; `None` if fewer bytes are given than an entry has.

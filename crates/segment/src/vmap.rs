@@ -28,10 +28,9 @@
 //! and the replaced entries invalid (the permutation is Masstree's: Mao, Kohler, Morris, EuroSys 2012). In the same
 //! way, the store of a slot replaces a block, and the store of the root replaces the tree; new blocks are complete
 //! before anything links to them. Other stores only change an entry's start or end. If the common bound of two entries
-//! moves, the entry that grows is stored first; if two entries overlap, the reader uses the lower one.
-//! So a process killed between any two instructions leaves a valid tree, in which each page has its
-//! old or its new state; the record of the operation in flight gives the range concerned. A live map is read again
-//! while `seq` changes.
+//! moves, the entry that grows is stored first; if two entries overlap, the reader uses the lower one. So a process
+//! killed between any two instructions leaves a valid tree, in which each page has its old or its new state; the record
+//! of the operation in flight gives the range concerned. A live map is read again while `seq` changes.
 
 /// Bytes of a block, the unit of the region.
 pub const BLOCK: usize = 512;
@@ -55,7 +54,8 @@ pub const SLOT_BLOCK_BITS: u32 = 19;
 pub const MAX_HEIGHT: usize = 7;
 /// Addresses are counted in 4 KiB steps, whatever the machine's page size.
 pub const PAGE_BITS: u32 = 12;
-/// No mapping ends above: with five-level page tables, the user half is half of it. (Its page number is [`NO_SLOT`]'s.)
+/// No mapping ends above it: with five-level page tables, user addresses end at half of it. (Its page number is
+/// [`NO_SLOT`]'s.)
 pub const ADDRESS_END: u64 = (1 << 57) - (1 << PAGE_BITS);
 /// The largest region that slots can number.
 pub const MAX_CAPACITY: usize = BLOCK << SLOT_BLOCK_BITS;
@@ -338,7 +338,7 @@ impl<'a> VmaMap<'a> {
         self.word(0, header::LOST_BYTES)
     }
 
-    /// `None` between operations. So also for a dead process, unless it died during one.
+    /// `None` between operations. For a dead process too, unless it died during one.
     pub fn in_flight(&self) -> Option<InFlight> {
         if self.seq() & 1 == 0 {
             return None;

@@ -37,7 +37,7 @@ impl FigureChange {
     }
 }
 
-/// What is known of the mappings at both moments: their resident part, or only how much of them was committed.
+/// The figure of the mappings that is known at both moments: their resident part, or only their committed part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MappingFigure {
     Resident,

@@ -1,5 +1,5 @@
 //! Resident bytes of the mappings, from the kernel's page map (/proc/PID/pagemap), for a live process that we may read.
-//! 'Committed' is what may be touched; 'resident' is what was.
+//! 'Committed' is memory that may be touched, 'resident' memory that was.
 
 use plimsoll_segment::Purpose;
 
@@ -53,8 +53,9 @@ impl Books {
         self.book_resident(&residency, &stacks, &libraries);
     }
 
-    /// The tracker counts its private memory by what it handed out. But a table is resident only where it was touched,
-    /// and two pieces may share a page. Without a page map, the tracker's count stays.
+    /// Reads how much of the tracker's own memory is resident. The tracker counts what it has allocated for itself, but
+    /// a table is resident only where it was touched, and two pieces may share a page. Without a page map, its count
+    /// stays.
     fn read_own(&mut self, pid: u32, deadline: Deadline) {
         let page = Bytes(rustix::param::page_size() as u64);
         let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
@@ -106,7 +107,8 @@ impl Books {
                 }
             }
         }
-        // May be more than what is committed: the tracker counts what it handed out to itself, and whole pages are resident.
+        // May exceed the committed bytes: the tracker counts what it allocated for itself, and whole pages are
+        // resident.
         let own = self.own.private + self.own.segment;
         let libraries = sum(libraries);
         for (name, resident, files) in [

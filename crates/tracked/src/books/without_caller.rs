@@ -76,8 +76,8 @@ fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
 /// `max(32, n + 16 rounded up to 16)`, and without the tracker `max(32, n + 8 rounded up to 16)`. The difference is 16
 /// bytes only if the padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds the number of such
 /// blocks. A row's sum doesn't, because a row may have frees of blocks that other threads allocated. The minimum is 0:
-/// requests of 16 bytes or less, and aligned blocks, have padding but don't grow.
-/// A block with a mapping of its own may need one more page; then most of that page is padding.
+/// requests of 16 bytes or less, and aligned blocks, have padding but don't grow. A block with a mapping of its own may
+/// need one more page; then most of that page is padding.
 fn most_of_glibc(count: u64, requested: u64, padding: u64) -> u64 {
     let mapped = count.min(requested / MAPPED_FROM);
     let by_count = count.saturating_mul(CHUNK_STEP).saturating_add(mapped.saturating_mul(PAGE));

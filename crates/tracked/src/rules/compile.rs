@@ -27,7 +27,7 @@ pub struct Span {
     pub start: u32,
     /// One past the last byte.
     pub end: u32,
-    /// RuleTarget according to the rules.
+    /// Its target according to the rules.
     pub target: RuleTarget,
 }
 

@@ -72,7 +72,7 @@ pub fn plain(symbol: &str) -> Option<String> {
     }
 }
 
-/// The same with the full demangler.
+/// The qualified name, by the full demangler.
 pub fn demangled(symbol: &str) -> Option<String> {
     let name = cpp_demangle::Symbol::new(symbol).ok()?.demangle().ok()?;
     Some(without_signature(&name).to_string())

@@ -69,13 +69,13 @@ pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
     head_of(&file, path)
 }
 
-/// Does the same for an open file.
+/// The same for an open file.
 pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
     let header = at(file, path, 0, HEADER_BYTES as u64)?;
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
-/// The first page of the file with this inode, and its owner.
+/// The head of a file that fulfils these requirements, and its metadata.
 pub(super) fn read_head(path: &Path, requirements: Requirements<'_>, deadline: Deadline) -> Option<(Head, Metadata)> {
     let file = foreign::open(path, requirements, deadline).ok()?;
     Some((head_of(&file, path).ok()?, file.meta().clone()))

@@ -25,8 +25,8 @@ impl<'a> ModuleIndex<'a> {
         ModuleIndex { modules, starts, ends }
     }
 
-    /// The module that contained `address` when it was seen, else any that ever contained it: the first in the
-    /// segment's order.
+    /// The module that contained `address` when it was seen, else any that ever contained it. Of several, the first in
+    /// the segment's order.
     pub(crate) fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
         let after = self.starts.partition_point(|(start, _)| *start <= address.0);
         let (mut then, mut ever) = (None::<usize>, None::<usize>);

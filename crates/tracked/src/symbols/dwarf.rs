@@ -39,7 +39,7 @@ const HOPS: usize = 16;
 /// Limit of functions inlined into each other.
 const DEEPEST: usize = 256;
 
-/// Bytes of a section → reader.
+/// The reader of a section's bytes.
 pub(crate) fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
     EndianSlice::new(bytes, LittleEndian)
 }
@@ -416,7 +416,7 @@ struct Units<'a> {
     read: HashMap<usize, Option<std::rc::Rc<Unit<'a>>>>,
 }
 
-/// Number of units kept in memory.
+/// Units kept in memory, at most.
 const KEPT: usize = 4096;
 
 impl<'a> Units<'a> {

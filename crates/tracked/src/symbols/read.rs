@@ -288,7 +288,7 @@ fn mapped_line(line: &str) -> Option<MapsLine> {
     Some(MapsLine { start, range, inode, path: words.next().unwrap_or("").trim().to_string() })
 }
 
-/// What an object states about its other files.
+/// What an object states about files with more of its names.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub build_id: Vec<u8>,

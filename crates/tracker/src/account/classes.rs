@@ -1,9 +1,9 @@
 //! How many bytes an allocator other than glibc's gives for a small request, queried when the tracker starts.
 //!
 //! ```text
-//! LEFT       one entry of 2 B for each request below 4 KiB
+//! SIZES      one entry of 2 B for each request below 4 KiB
 //!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report;
-//!                     the allocator is asked for ADDED bytes more than the request
+//!                     the allocator is asked for ADDED_BYTES more than the request
 //!            odd      the usable bytes + 1: no eight bytes are left behind the request, so the key goes to the side table
 //!            65,535   call malloc_usable_size for this block
 //! ```
@@ -28,25 +28,25 @@ use plimsoll_segment::Allocator;
 /// Sizes are multiples of it.
 const STEP: usize = 8;
 /// The entry where nothing is known: malloc_usable_size is called. Odd, as are the entries without a trailer
-/// ([`TABLE`]).
-pub const ASK: u16 = u16::MAX;
+/// ([`IN_TABLE`]).
+pub const QUERY: u16 = u16::MAX;
 /// Bit of an entry whose requests leave no space for a trailer.
-pub const TABLE: u16 = 1;
+pub const IN_TABLE: u16 = 1;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each
 /// request.
-const MOST: usize = 128;
+const MOST_SIZES: usize = 128;
 /// How many bytes a trailer may add to a block. Programs that allocate many blocks of one size often choose a size of
 /// the allocator (512, 1,024).
 pub const fn most_added(is_a_size: bool) -> usize {
     if is_a_size { 16 } else { 64 }
 }
 
-/// See the module comment. The entry of `malloc(0)` always says: ask.
-pub static LEFT: [AtomicU16; OTHER_BELOW] = [const { AtomicU16::new(ASK) }; OTHER_BELOW];
+/// See the module comment. The entry of `malloc(0)` is always [`QUERY`].
+pub static SIZES: [AtomicU16; OTHER_BELOW] = [const { AtomicU16::new(QUERY) }; OTHER_BELOW];
 /// See the module comment. Set once: a hook that has read an entry must find the same number.
-pub static ADDED: AtomicUsize = AtomicUsize::new(0);
+pub static ADDED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The allocator is asked for the size of a block in whose address none of these bits is set.
-pub static ASK_AT: AtomicU32 = AtomicU32::new(4095);
+pub static QUERY_MASK: AtomicU32 = AtomicU32::new(4095);
 
 /// Learns the sizes of this allocator. `size_of` returns the usable bytes for a request, 0 if they aren't known.
 pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
@@ -55,11 +55,11 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
     if !enlarged && !is(Allocator::Jemalloc) && !is(Allocator::Tcmalloc) {
         return;
     }
-    let mut sizes = [0u16; MOST];
+    let mut sizes = [0u16; MOST_SIZES];
     let (mut known, mut request) = (0, 1);
     while request < OTHER_BELOW + TRAILER {
         let size = size_of(request);
-        if known == MOST || size < request || !size.is_multiple_of(STEP) || size >= ASK as usize {
+        if known == MOST_SIZES || size < request || !size.is_multiple_of(STEP) || size >= QUERY as usize {
             return;
         }
         sizes[known] = size as u16;
@@ -67,11 +67,11 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         request = size + 1;
     }
     if enlarged {
-        ADDED.store(TRAILER, Relaxed);
-        ASK_AT.store(u32::MAX, Relaxed);
+        ADDED_BYTES.store(TRAILER, Relaxed);
+        QUERY_MASK.store(u32::MAX, Relaxed);
     }
     let mut at = 0;
-    for (n, entry) in LEFT.iter().enumerate().skip(1) {
+    for (n, entry) in SIZES.iter().enumerate().skip(1) {
         if (sizes[at] as usize) < n {
             at += 1;
         }
@@ -81,7 +81,7 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         } else if enlarged && (next - size) as usize <= most_added(size as usize == n) {
             next - TRAILER as u16
         } else {
-            size | TABLE
+            size | IN_TABLE
         };
         entry.store(left, Relaxed);
     }
@@ -90,5 +90,5 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
 /// Bytes to request from the allocator for a request of `n`, if blocks are booked.
 #[inline(always)]
 pub fn real_request(n: usize) -> usize {
-    if n < small_requests_below() && LEFT[n].load(Relaxed) & TABLE == 0 { n + ADDED.load(Relaxed) } else { n }
+    if n < small_requests_below() && SIZES[n].load(Relaxed) & IN_TABLE == 0 { n + ADDED_BYTES.load(Relaxed) } else { n }
 }

@@ -3,7 +3,7 @@
 use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
 use plimsoll_tracker::account::blocks::{self, OTHER_BELOW, TRAILER};
-use plimsoll_tracker::account::classes::{ADDED, ASK, LEFT, TABLE, learn, most_added, real_request};
+use plimsoll_tracker::account::classes::{ADDED_BYTES, IN_TABLE, QUERY, SIZES, learn, most_added, real_request};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sizes like those of the three allocators: multiples of 8, four for each doubling or all multiples of 16.
@@ -29,14 +29,14 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
     assert!(blocks::publish(fresh()));
     learn(allocator as u32, size_of);
     let mut counts = [0; 3];
-    assert_eq!(LEFT[0].load(Relaxed), ASK);
-    for (n, entry) in LEFT.iter().enumerate().skip(1) {
+    assert_eq!(SIZES[0].load(Relaxed), QUERY);
+    for (n, entry) in SIZES.iter().enumerate().skip(1) {
         let (left, real) = (entry.load(Relaxed), real_request(n));
-        if left & TABLE == 0 {
+        if left & IN_TABLE == 0 {
             // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind
             // the request.
             assert_eq!(usize::from(left), size_of(real) - TRAILER, "{n}");
-            assert!(usize::from(left) >= n && real == n + ADDED.load(Relaxed), "{n}");
+            assert!(usize::from(left) >= n && real == n + ADDED_BYTES.load(Relaxed), "{n}");
             let more = size_of(real) - size_of(n);
             assert!(more <= most_added(size_of(n) == n), "{n}");
             counts[usize::from(more > 0)] += 1;
@@ -44,7 +44,7 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
             assert_eq!((usize::from(left), real), (size_of(n) + 1, n), "{n}");
             let more = size_of(n + TRAILER) - size_of(n);
             assert!(size_of(n) - n < TRAILER, "{n}");
-            assert!(ADDED.load(Relaxed) == 0 || more > most_added(size_of(n) == n), "{n}");
+            assert!(ADDED_BYTES.load(Relaxed) == 0 || more > most_added(size_of(n) == n), "{n}");
             counts[2] += 1;
         }
     }
@@ -86,7 +86,7 @@ fn nothing_is_learned_from_an_allocator_without_classes() {
         assert!(blocks::publish(fresh()));
         for size_of in [|request| request, |_| 0, |request| request / 8 * 8 + 12] {
             learn(Allocator::Mimalloc as u32, size_of);
-            assert!(LEFT.iter().all(|left| left.load(Relaxed) == ASK));
+            assert!(SIZES.iter().all(|left| left.load(Relaxed) == QUERY));
             assert!((0..=OTHER_BELOW).all(|n| real_request(n) == n));
         }
     });

@@ -445,7 +445,7 @@ impl Below {
             // SAFETY: the library's own function; mi_good_size ignores the second argument.
             let size_of: extern "C" fn(usize, i32) -> usize = unsafe { transmute(self.size_of) };
             classes::learn(self.allocator as u32, |request| size_of(request, 0));
-            assert!(classes::LEFT[1..].iter().all(|left| left.load(Relaxed) != classes::ASK));
+            assert!(classes::SIZES[1..].iter().all(|left| left.load(Relaxed) != classes::QUERY));
         }
     }
 }

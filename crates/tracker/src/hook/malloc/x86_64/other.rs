@@ -21,7 +21,7 @@
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
-use crate::account::classes::{ADDED, ASK, ASK_AT, LEFT, TABLE};
+use crate::account::classes::{ADDED_BYTES, IN_TABLE, QUERY, QUERY_MASK, SIZES};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use crate::account::remote_free::{self, HINTS};
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "js 21f",
         crate::recall_stack!(),
         // Once the state is given back, a signal handler may replace the entry.
-        "24: lea rcx, [rip + {left}]",
+        "24: lea rcx, [rip + {sizes}]",
         "movzx ecx, word ptr [rcx + rdi*2]",
         "push rdi",
         ".cfi_adjust_cfa_offset 8",
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "je 25f",
-        "test dword ptr [rip + {ask_at}], eax",
+        "test dword ptr [rip + {query_mask}], eax",
         "je 33f",
         "31: mov rcx, rdx",
         "shr rcx, {row_shift} - 6",
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "je 25b",
-        "cmp esi, {ask}",
+        "cmp esi, {query}",
         "je 33f",
-        "test dword ptr [rip + {ask_at}], eax",
+        "test dword ptr [rip + {query_mask}], eax",
         "je 33f",
         "dec rsi",
         enter_table!(),
@@ -166,11 +166,11 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".p2align 6",
         ".cfi_endproc",
         below = const segment::OTHER_BELOW_AT,
-        left = sym LEFT,
-        added = sym ADDED,
-        ask_at = sym ASK_AT,
-        ask = const ASK,
-        in_table = const TABLE,
+        sizes = sym SIZES,
+        added = sym ADDED_BYTES,
+        query_mask = sym QUERY_MASK,
+        query = const QUERY,
+        in_table = const IN_TABLE,
         table = sym SMALL,
         newest = const Levels::<1>::NEWEST_AT,
         factor = const FACTOR << 16,

@@ -1,7 +1,7 @@
 //! The start of a fork child's books: a copy of the used parts of its parent's segment, in private memory.
 //!
 //! ```text
-//! facts │ header │ used part of each section, one after the other │ space for later entries of the parent │
+//! layout │ header │ used part of each section, one after the other │ space for later entries of the parent │
 //! work space of `retained::prune`
 //! ```
 //! It is packed, because a fork touches each of its pages.
@@ -47,26 +47,26 @@ pub struct Child {
 
 /// Where the parts of the copy lie.
 #[repr(C)]
-struct Facts {
+struct CopyLayout {
     /// Bytes of the mapping; the end of the copy so far, and its largest end.
     bytes: usize,
     end: usize,
     most: usize,
-    parts: [Part; SECTIONS],
+    sections: [CopiedSection; SECTIONS],
     /// The parent's rows when the child read them; rows beyond the copied part have no caller here.
     rows: usize,
 }
 
 /// The copy of a section: the part in use before the fork, and the entries that were added until the child read it.
 #[derive(Clone, Copy)]
-struct Part {
+struct CopiedSection {
     at: usize,
     used: usize,
-    more_at: usize,
-    more: usize,
+    added_at: usize,
+    added: usize,
 }
 
-const HEADER_AT: usize = size_of::<Facts>();
+const HEADER_AT: usize = size_of::<CopyLayout>();
 const _: () = assert!(HEADER_AT.is_multiple_of(8));
 /// Zeroed bytes behind each section, so that the child's first steps need no growth.
 const SPARE: usize = 1024;
@@ -74,8 +74,8 @@ const SPARE: usize = 1024;
 /// for each other thread that was adding an entry.
 const RECENT: usize = 64;
 /// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
-const MORE: usize = 64 << 10;
-const MORE_ROWS: usize = 128;
+const ADDED_BYTES: usize = 64 << 10;
+const ADDED_ROWS: usize = 128;
 
 /// The copy. One address; private to the process that took it, and to each fork child.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl Inherited {
     pub fn take(parent: Segment) -> Option<Inherited> {
         // Another thread may claim entries meanwhile. If they don't fit, the copy is repeated with more space.
         (0..4).find_map(|tries| {
-            let own = Inherited::reserve(parent, (MORE + MORE_ROWS * Row::BYTES) << (4 * tries))?;
-            if own.fill(parent, MORE_ROWS << (4 * tries)) {
+            let own = Inherited::reserve(parent, (ADDED_BYTES + ADDED_ROWS * Row::BYTES) << (4 * tries))?;
+            if own.fill(parent, ADDED_ROWS << (4 * tries)) {
                 return Some(own);
             }
             own.give_back();
@@ -112,33 +112,38 @@ impl Inherited {
         let most = end + used + used / 8 + more;
         let bytes = most + size_of::<PruneBuffer>();
         // A fault for each page would cost more than the copy.
-        let base = os::map_private(bytes, end + used + MORE_ROWS * Row::BYTES)? as usize;
-        let facts =
-            Facts { bytes, end, most, parts: [Part { at: end, used: 0, more_at: end, more: 0 }; SECTIONS], rows: 0 };
-        // SAFETY: a fresh mapping, aligned to a page, larger than the facts.
-        unsafe { (base as *mut Facts).write(facts) };
+        let base = os::map_private(bytes, end + used + ADDED_ROWS * Row::BYTES)? as usize;
+        let layout = CopyLayout {
+            bytes,
+            end,
+            most,
+            sections: [CopiedSection { at: end, used: 0, added_at: end, added: 0 }; SECTIONS],
+            rows: 0,
+        };
+        // SAFETY: a fresh mapping, aligned to a page, larger than the layout.
+        unsafe { (base as *mut CopyLayout).write(layout) };
         Some(Inherited(base))
     }
 
-    fn facts(&self) -> &Facts {
-        // SAFETY: `reserve` wrote them. They are changed through `facts_mut` alone, in functions of this file that keep
-        // no reference.
-        unsafe { &*(self.0 as *const Facts) }
+    fn layout(&self) -> &CopyLayout {
+        // SAFETY: `reserve` wrote them. They are changed through `layout_mut` alone, in functions of this file that
+        // keep no reference.
+        unsafe { &*(self.0 as *const CopyLayout) }
     }
 
-    fn facts_mut(&mut self) -> &mut Facts {
-        // SAFETY: as in `facts`. One thread has the copy at a time: the forking thread, then the one that takes the
+    fn layout_mut(&mut self) -> &mut CopyLayout {
+        // SAFETY: as in `layout`. One thread has the copy at a time: the forking thread, then the one that takes the
         // word of the wiped page.
-        unsafe { &mut *(self.0 as *mut Facts) }
+        unsafe { &mut *(self.0 as *mut CopyLayout) }
     }
 
-    fn part(&self, s: Section) -> &Part {
-        &self.facts().parts[s as usize]
+    fn section(&self, s: Section) -> &CopiedSection {
+        &self.layout().sections[s as usize]
     }
 
     /// Work space of [`retained::prune`](super::retained::prune).
     pub fn prune_buffer(&mut self) -> &mut PruneBuffer {
-        let at = self.0 + (self.facts().most & !7);
+        let at = self.0 + (self.layout().most & !7);
         // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else.
         // Any bytes are a valid value of the type.
         unsafe { &mut *(at as *mut PruneBuffer) }
@@ -146,7 +151,7 @@ impl Inherited {
 
     /// Unmaps it.
     pub fn give_back(self) {
-        let bytes = self.facts().bytes;
+        let bytes = self.layout().bytes;
         // SAFETY: our own mapping; the caller has its only handle, and no handle is used afterwards.
         unsafe { os::unmap(self.0 as *mut u8, bytes) };
     }
@@ -158,14 +163,14 @@ impl Inherited {
 
     /// Words of the copy.
     fn words(&self, at: usize, bytes: usize) -> &[AtomicU64] {
-        debug_assert!(at.is_multiple_of(8) && at + bytes <= self.facts().bytes);
+        debug_assert!(at.is_multiple_of(8) && at + bytes <= self.layout().bytes);
         // SAFETY: inside the mapping, and aligned.
         unsafe { core::slice::from_raw_parts((self.0 + at) as *const AtomicU64, bytes.div_ceil(8)) }
     }
 
     /// Claims space for so many bytes. `None`: no space is left.
     fn claim(&mut self, bytes: usize) -> Option<usize> {
-        let f = self.facts_mut();
+        let f = self.layout_mut();
         let at = f.end;
         let end = at.checked_add(bytes.next_multiple_of(8)).filter(|end| *end <= f.most)?;
         f.end = end;
@@ -176,7 +181,7 @@ impl Inherited {
     fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
         let ours = self.words(at, to - from);
         let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };
-        if of == EACH {
+        if of == ALL_WORDS {
             ours.iter().zip(theirs).for_each(|(ours, theirs)| ours.store(theirs.load(Relaxed), Relaxed));
             return;
         }
@@ -195,43 +200,43 @@ impl Inherited {
 
     /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries
     /// that they refer to. False: other threads claimed more entries than there is space for.
-    fn fill(mut self, parent: Segment, more_rows: usize) -> bool {
+    fn fill(mut self, parent: Segment, added_rows: usize) -> bool {
         let steps = [
-            (Section::Vmap, EACH),
+            (Section::Vmap, ALL_WORDS),
             (Section::Rows, ROW_FREED),
             (Section::SiteSamples, SITE_FREED),
             (Section::Rows, !ROW_FREED),
-            (Section::Samples, EACH),
-            (Section::Callers, EACH),
+            (Section::Samples, ALL_WORDS),
+            (Section::Callers, ALL_WORDS),
             (Section::SiteSamples, !SITE_FREED),
-            (Section::Frames, EACH),
-            (Section::Methods, EACH),
-            (Section::Names, EACH),
-            (Section::Threads, EACH),
-            (Section::Modules, EACH),
-            (Section::Categories, EACH),
-            (Section::Schema, EACH),
-            (Section::Command, EACH),
+            (Section::Frames, ALL_WORDS),
+            (Section::Methods, ALL_WORDS),
+            (Section::Names, ALL_WORDS),
+            (Section::Threads, ALL_WORDS),
+            (Section::Modules, ALL_WORDS),
+            (Section::Categories, ALL_WORDS),
+            (Section::Schema, ALL_WORDS),
+            (Section::Command, ALL_WORDS),
         ];
         for (s, of) in steps {
-            let more = if s == Section::Rows { more_rows } else { 0 };
-            if self.part(s).used == 0 {
+            let more = if s == Section::Rows { added_rows } else { 0 };
+            if self.section(s).used == 0 {
                 let used = parent.used(s);
                 let Some(at) = self.claim((used + more) * s.entry_bytes()) else { return false };
-                self.facts_mut().parts[s as usize] = Part { at, used, more_at: at, more: 0 };
+                self.layout_mut().sections[s as usize] = CopiedSection { at, used, added_at: at, added: 0 };
             } else if s == Section::Rows {
                 // A block of a row added since may have been freed through an old row. Nothing was freed through the
                 // new row yet.
                 let used = parent.used(s);
-                if used > self.part(s).used + more {
+                if used > self.section(s).used + more {
                     return false;
                 }
-                self.facts_mut().parts[s as usize].used = used;
+                self.layout_mut().sections[s as usize].used = used;
             }
-            let Part { at, used, .. } = *self.part(s);
+            let CopiedSection { at, used, .. } = *self.section(s);
             self.copy(parent, s, at, (0, used * s.entry_bytes()), of);
         }
-        self.facts_mut().rows = self.part(Section::Rows).used;
+        self.layout_mut().rows = self.section(Section::Rows).used;
         // SAFETY: the parent's segment begins with a header, which consists of atomics. Some are halves of a word: the
         // language knows no loads of one size beside stores of another, but on x86-64 and aarch64 an aligned load sees
         // each half before or after.
@@ -246,29 +251,29 @@ impl Inherited {
     /// `slot` is that of the forking thread. If nothing was added, nothing is written, so the page stays shared with
     /// the parent.
     pub fn follow(&mut self, parent: Segment, slot: u32) {
-        let Part { at, used: known, .. } = *self.part(Section::Threads);
+        let CopiedSection { at, used: known, .. } = *self.section(Section::Threads);
         let is_other = |(i, t): (usize, &[AtomicU64])| i != slot as usize && t[0].load(Relaxed) >> 32 == IN_USE;
         let mut threads = self.words(at, known * Thread::BYTES).chunks(Thread::BYTES / 8).enumerate().skip(1);
         let is_alone = !threads.any(is_other) && parent.used(Section::Threads) == known;
         let recent = if is_alone { 0 } else { RECENT };
         let rows = parent.used(Section::Rows);
-        if rows > self.facts().rows {
-            self.facts_mut().rows = rows;
+        if rows > self.layout().rows {
+            self.layout_mut().rows = rows;
         }
         // Entries that refer before the entries that they refer to.
         let steps = [
             (Section::Samples, 0, 0),
             (Section::Callers, recent, CALLER_IDENTITY),
             (Section::SiteSamples, 0, SITE_IDENTITY),
-            (Section::Frames, recent, EACH),
-            (Section::Methods, recent, EACH),
-            (Section::Names, recent * 64, EACH),
+            (Section::Frames, recent, ALL_WORDS),
+            (Section::Methods, recent, ALL_WORDS),
+            (Section::Names, recent * 64, ALL_WORDS),
             (Section::Threads, 0, THREAD_IDENTITY),
-            (Section::Modules, recent, EACH),
+            (Section::Modules, recent, ALL_WORDS),
             (Section::Categories, recent, CATEGORY_IDENTITY),
         ];
         for (s, recent, of) in steps {
-            let (Part { at, used, .. }, now, entry) = (*self.part(s), parent.used(s), s.entry_bytes());
+            let (CopiedSection { at, used, .. }, now, entry) = (*self.section(s), parent.used(s), s.entry_bytes());
             // Sections of bytes: copied from a word boundary on.
             let from = (used - recent.min(used)) * entry / 8 * 8;
             if recent > 0 {
@@ -278,14 +283,14 @@ impl Inherited {
                 let first = used * entry / 8 * 8;
                 // The parent may have enlarged its window since; the child's mapping still has the old end.
                 let is_mapped = now * entry <= windows::mapped(s);
-                let more_at = if is_mapped { self.claim(now * entry - first) } else { None };
-                if let Some(more_at) = more_at {
-                    self.copy(parent, s, more_at, (first, now * entry), of);
+                let added_at = if is_mapped { self.claim(now * entry - first) } else { None };
+                if let Some(added_at) = added_at {
+                    self.copy(parent, s, added_at, (first, now * entry), of);
                 }
-                let part = &mut self.facts_mut().parts[s as usize];
-                part.more = now - used;
+                let section = &mut self.layout_mut().sections[s as usize];
+                section.added = now - used;
                 // Without space, their numbers stay in use and the entries are empty.
-                part.more_at = more_at.unwrap_or(0);
+                section.added_at = added_at.unwrap_or(0);
             }
         }
     }
@@ -301,24 +306,24 @@ impl Inherited {
         let header = write(0, of(HEADER_AT, size_of::<Header>()), HEADER_BYTES - size_of::<Header>());
         header
             && ALL_SECTIONS.into_iter().all(|s| {
-                let (Part { at, used, more_at, more }, entry) = (*self.part(s), s.entry_bytes());
+                let (CopiedSection { at, used, added_at, added }, entry) = (*self.section(s), s.entry_bytes());
                 let (end, written) = (used * entry, self.written_of(s));
-                if more == 0 || more_at == 0 {
+                if added == 0 || added_at == 0 {
                     return written == 0 || write(s.offset(), of(at, end), written - end);
                 }
-                let (first, bytes) = (end / 8 * 8, (used + more) * entry);
+                let (first, bytes) = (end / 8 * 8, (used + added) * entry);
                 write(s.offset(), of(at, end), 0)
-                    && write(s.offset() + first, of(more_at, bytes - first), written - bytes)
+                    && write(s.offset() + first, of(added_at, bytes - first), written - bytes)
             })
     }
 
     fn used_of(&self, s: Section) -> usize {
-        let part = self.part(s);
+        let section = self.section(s);
         match s {
-            Section::Rows => self.facts().rows,
+            Section::Rows => self.layout().rows,
             // The child lists its own mappings.
             Section::Own => 0,
-            _ => part.used + part.more,
+            _ => section.used + section.added,
         }
     }
 
@@ -330,7 +335,7 @@ impl Inherited {
 
     /// Rows that have no caller in the child.
     pub fn unknown_rows(&self) -> core::ops::Range<u32> {
-        self.part(Section::Rows).used as u32..self.facts().rows as u32
+        self.section(Section::Rows).used as u32..self.layout().rows as u32
     }
 
     /// Bytes of each section that are written: the used part only.
@@ -369,7 +374,7 @@ impl Inherited {
 }
 
 /// A mask has one bit for each word of an entry. This one: all words.
-const EACH: u64 = u64::MAX;
+const ALL_WORDS: u64 = u64::MAX;
 /// Words that identify an entry, in sections whose entries also have figures: the program's memory refers to such
 /// entries.
 const CALLER_IDENTITY: u64 = !words([

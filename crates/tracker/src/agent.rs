@@ -170,7 +170,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     segment.set(Counter::import_words_left, done.left);
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
     unsafe { hook::resolve::learn_sizes() };
-    if !boot::book(segment) {
+    if !boot::start_booking(segment) {
         patch::take_hooks();
         return Answer::NoSegment;
     }
@@ -195,7 +195,7 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
 unsafe fn begin_anew(segment: Segment) -> Segment {
     blocks::renew_secret();
     existing::empty_map(segment);
-    // SAFETY: the caller's contract. Only `boot::book` publishes the segment, and the caller calls it later.
+    // SAFETY: the caller's contract. Only `boot::start_booking` publishes the segment, and the caller calls it later.
     unsafe {
         side_table::reset_books();
         samples::reset_books(segment);
@@ -229,7 +229,7 @@ fn detach() -> Answer {
         return Answer::FromTheStart;
     }
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
-    boot::pass(segment);
+    boot::stop_booking(segment);
     match patch::take_hooks() {
         Some(_) => Answer::Detached,
         // Hooks that remain in tables pass through.

@@ -80,26 +80,26 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         hook::resolve::resolve();
     }
     // SAFETY: the loader's arguments.
-    let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
+    let (options, top) = unsafe { (Options::parse(environment), last_string(argv, environment)) };
     stack_bounds::init(top);
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
         // SAFETY: the loader's block, whole as yet.
         unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
         // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it
         // meanwhile, and setenv(3) could change it under such a thread too.
-        unsafe { leave_environment(environment) };
+        unsafe { remove_from_environment(environment) };
     }
     let Some(segment) = begin(&options, exports) else {
         phase::enter(Phase::Off);
         return;
     };
-    // SAFETY: the loader runs this once, and `book` below publishes the first segment.
+    // SAFETY: the loader runs this once, and `start_booking` below publishes the first segment.
     early::store(unsafe { Books::unpublished(segment) });
     side_table::settle(segment);
     early::seed(segment);
     // SAFETY: resolved above. The loader calls this, not the allocator.
     unsafe { hook::resolve::learn_sizes() };
-    if !book(segment) {
+    if !start_booking(segment) {
         segment_file::withdraw(segment, segment_file::directory());
         phase::enter(Phase::Off);
         return;
@@ -146,7 +146,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && callers::init(segment)
         && frames::init()
         && samples::init()
-        // SAFETY: only `book` publishes a segment, and the caller calls it after this function.
+        // SAFETY: only `start_booking` publishes a segment, and the caller calls it after this function.
         && rows::init(unsafe { Books::unpublished(segment) })
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && mapping::books::init(segment)
@@ -165,7 +165,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
 }
 
 /// From now on every block is booked. False: the kernel can't wipe a page on fork.
-pub fn book(segment: Segment) -> bool {
+pub fn start_booking(segment: Segment) -> bool {
     segment.header().end_boottime_ns.store(0, Relaxed);
     segment.header().state.store(State::Running as u32, Release);
     blocks::write_trailers(true);
@@ -181,7 +181,7 @@ pub fn book(segment: Segment) -> bool {
 }
 
 /// From now on no block is booked: hooks that are still called pass through.
-pub fn pass(segment: Segment) {
+pub fn stop_booking(segment: Segment) {
     phase::enter(Phase::Passing);
     Segment::withdraw();
     hook::malloc::FREE.store(libc::real(libc::Call::free) as *mut (), Release);
@@ -195,7 +195,7 @@ pub fn pass(segment: Segment) {
 pub fn fault() {
     if let Some(segment) = Segment::current() {
         segment.count(Counter::faults, 1);
-        pass(segment);
+        stop_booking(segment);
     }
 }
 
@@ -213,7 +213,7 @@ pub fn finish() {
 ///
 /// # Safety
 /// NULL-terminated arrays.
-unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char) -> usize {
+unsafe fn last_string(argv: *const *const c_char, environment: *mut *const c_char) -> usize {
     // SAFETY: the caller's contract.
     unsafe {
         let mut top = environment as usize;
@@ -243,7 +243,7 @@ fn own_path() -> &'static [u8] {
 ///
 /// # Safety
 /// A NULL-terminated array of writable C strings, which nobody else reads meanwhile.
-unsafe fn leave_environment(environment: *mut *const c_char) {
+unsafe fn remove_from_environment(environment: *mut *const c_char) {
     let own = own_path();
     // SAFETY: the caller's contract.
     unsafe {
@@ -252,7 +252,7 @@ unsafe fn leave_environment(environment: *mut *const c_char) {
             let entry = CStr::from_ptr(*at).to_bytes();
             let gone = match entry.strip_prefix(b"LD_PRELOAD=") {
                 // From the block's own pointer: the slice may only be read.
-                Some(list) => leave_list((*at).cast_mut().cast::<u8>().add(11), list.len(), own),
+                Some(list) => remove_from_list((*at).cast_mut().cast::<u8>().add(11), list.len(), own),
                 None => entry.starts_with(b"PLIMSOLL_") && !entry.starts_with(b"PLIMSOLL_DIR="),
             };
             if !gone {
@@ -272,7 +272,7 @@ unsafe fn leave_environment(environment: *mut *const c_char) {
 ///
 /// # Safety
 /// `list` is a writable string of n bytes and a NUL that nobody else reads meanwhile.
-unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
+unsafe fn remove_from_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
     // SAFETY: the caller's contract.
     let text = unsafe { core::slice::from_raw_parts_mut(list, n + 1) };
     let mut i = 0;

@@ -14,7 +14,7 @@ use core::ffi::c_int;
 /// The entry looks up numbers below this one.
 pub const NUMBERS: usize = 448;
 const MEMORY: [usize; 6] = [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE];
-const LOOKED_AT: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
+const HANDLED: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
 /// After these a fork child may be unable to make its segment. Landlock has no function in libc.
 const RIGHTS: [usize; 8] = [
     nr::CHROOT,
@@ -39,9 +39,9 @@ const fn bits<const N: usize>(mut all: [u64; NUMBERS / 64], numbers: [usize; N])
 /// A bit for each number of [`booked`].
 pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
 /// A bit for each number that isn't passed on at once.
-pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, LOOKED_AT), RIGHTS);
+pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, HANDLED), RIGHTS);
 
-/// syscall(2) with a number in `LOOKED_AT` or `RIGHTS`; with any number while the real function is unknown.
+/// syscall(2) with a number in `HANDLED` or `RIGHTS`; with any number while the real function is unknown.
 pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
     match number as usize {
         nr::SECCOMP => seccomp::before_seccomp(a as u32, b as u32, c),

@@ -16,8 +16,8 @@ macro_rules! before {
     ($($(#[doc = $d:literal])* $name:ident($($pid:ident)?) $call:ident;)*) => {$(
         $(#[doc = $d])*
         pub extern "C" fn $name($($pid: i32,)? resource: u32, limit: usize) -> Next {
-            if HAS_LOOK & 1 << (resource & 31) != 0 $(&& ($pid == 0 || $pid as u32 == os::getpid()))? {
-                look(resource as usize, limit);
+            if HANDLED & 1 << (resource & 31) != 0 $(&& ($pid == 0 || $pid as u32 == os::getpid()))? {
+                handle(resource as usize, limit);
             }
             Next::jump(real(Call::$call))
         }
@@ -34,13 +34,13 @@ before! {
     before_prlimit64(pid) prlimit64;
 }
 
-/// A bit for each of the limits that [`look`] knows.
-const HAS_LOOK: u32 = 1 << os::RLIMIT_AS | 1 << os::RLIMIT_FSIZE | 1 << os::RLIMIT_NOFILE;
+/// A bit for each of the limits that [`handle`] knows.
+const HANDLED: u32 = 1 << os::RLIMIT_AS | 1 << os::RLIMIT_FSIZE | 1 << os::RLIMIT_NOFILE;
 
 #[cold]
-fn look(resource: usize, limit: usize) {
+fn handle(resource: usize, limit: usize) {
     match resource {
-        os::RLIMIT_AS => limited(limit),
+        os::RLIMIT_AS => address_space_limited(limit),
         os::RLIMIT_FSIZE | os::RLIMIT_NOFILE if limit != 0 => rights::will_change(),
         _ => {}
     }
@@ -48,7 +48,7 @@ fn look(resource: usize, limit: usize) {
 
 /// The program sets a limit on address space. `given` points to `struct rlimit`, the soft limit first. Null: it only
 /// reads the old limit.
-fn limited(given: usize) {
+fn address_space_limited(given: usize) {
     // A child of vfork has the parent's memory, and limits of its own.
     if given == 0 || !os::readable(given) || is_child_of_vfork() {
         return;

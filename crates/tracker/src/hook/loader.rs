@@ -106,8 +106,11 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
         }
         let name_is = CStr::from_ptr(name);
         let Some(i) = libc::hooked(name_is) else { return Next::jump(dlsym) };
-        let found =
-            if handle as usize == RTLD_NEXT { behind(ra, name_is) } else { libc::calls::dlsym(handle, name) as usize };
+        let found = if handle as usize == RTLD_NEXT {
+            next_definition(ra, name_is)
+        } else {
+            libc::calls::dlsym(handle, name) as usize
+        };
         Next { jump: dlsym, answer: if found != 0 && found == libc::real_by_number(i) { libc::export(i) } else { 0 } }
     }
 }
@@ -115,7 +118,7 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
 /// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't
 /// be called for it, since it would count from this object. So a wrapper that asks for the function behind itself gets
 /// the one that it would get without the tracker, or the hook of that one.
-fn behind(ra: usize, name: &CStr) -> usize {
+fn next_definition(ra: usize, name: &CStr) -> usize {
     let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
     elf::objects_checked(os::readable).skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)).unwrap_or(0)
 }

@@ -50,7 +50,7 @@ pub const MOST_FRAMES: usize = 1024;
 /// Words at most: saved frame pointer and return address of each frame, and what Java's frames take more.
 const MOST_WORDS: usize = 4 * MOST_FRAMES;
 /// Marks a frame that a rule led to, from a frame that a guess had led to. No flag of a logged frame has this bit.
-const BEHIND: u8 = 0x40;
+const AFTER_GUESS: u8 = 0x40;
 /// How far a stack that isn't known is followed, bytes.
 const MOST_UNKNOWN: u64 = 1 << 20;
 
@@ -324,7 +324,7 @@ impl<'a> Deep<'a> {
         if at + 1 >= self.most {
             return Err(Cut::Deep);
         }
-        self.now.frames[at] = Frame { value, kind, flags: flags & !BEHIND };
+        self.now.frames[at] = Frame { value, kind, flags: flags & !AFTER_GUESS };
         self.now.frames_used = at + 1;
         Ok(())
     }
@@ -416,7 +416,7 @@ impl<'a> Deep<'a> {
                             known = there;
                             frame_flags::GUESSED
                         }
-                        Guess::None if guessed != 0 => BEHIND,
+                        Guess::None if guessed != 0 => AFTER_GUESS,
                         Guess::None => 0,
                     };
                     r = next;
@@ -447,7 +447,7 @@ impl<'a> Deep<'a> {
                 return Err(Cut::Broken);
             }
             // After a wrong guess, a rule takes any word for a return address.
-            if guessed == BEHIND && !self.is_code(r.pc - 1, false) {
+            if guessed == AFTER_GUESS && !self.is_code(r.pc - 1, false) {
                 return Err(Cut::Broken);
             }
             let before = self.now.frames_used;

@@ -88,16 +88,16 @@ fn insert_wide(p: *mut u8, key: Key) -> bool {
 /// Looks a block up, and removes it if `take`. The second table is searched for a block whose size was changed in place
 /// by a call that isn't hooked.
 #[inline(always)]
-fn look(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
+fn find(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
     if usable < TABLE_FROM {
-        look_small(p, usable, take).or_else(|| look_wide(p, take))
+        find_small(p, usable, take).or_else(|| find_wide(p, take))
     } else {
-        look_wide(p, take).or_else(|| look_small(p, usable, take))
+        find_wide(p, take).or_else(|| find_small(p, usable, take))
     }
 }
 
 #[inline(always)]
-fn look_small(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
+fn find_small(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
     if !is_named(p) {
         return None;
     }
@@ -113,7 +113,7 @@ fn look_small(p: *mut u8, usable: usize, take: bool) -> Option<Key> {
 
 #[cold]
 #[inline(never)]
-fn look_wide(p: *mut u8, take: bool) -> Option<Key> {
+fn find_wide(p: *mut u8, take: bool) -> Option<Key> {
     let e = WIDE.find(hash(p), p as u64, !0)?;
     let word = e[1].load(Acquire);
     if take {
@@ -126,14 +126,14 @@ fn look_wide(p: *mut u8, take: bool) -> Option<Key> {
 /// Removes a block; `usable` as when it was inserted.
 #[inline(always)]
 pub fn remove(p: *mut u8, usable: usize) -> Option<Key> {
-    let key = look(p, usable, true)?;
+    let key = find(p, usable, true)?;
     count::<{ offset_of!(Thread, table_removes) }>(Counter::table_removes, &EARLY_REMOVES);
     Some(key)
 }
 
 /// Looks a block up.
 pub fn get(p: *mut u8, usable: usize) -> Option<Key> {
-    look(p, usable, false)
+    find(p, usable, false)
 }
 
 /// New books: removes all blocks, and returns the memory to the kernel.

@@ -56,11 +56,11 @@ static ENTRY_BYTES: AtomicU32 = AtomicU32::new(0);
 
 /// The VM, if this process has one that runs Java code.
 fn vm() -> Option<&'static Vm> {
-    VM.get().or_else(look)
+    VM.get().or_else(find_vm)
 }
 
 #[cold]
-fn look() -> Option<&'static Vm> {
+fn find_vm() -> Option<&'static Vm> {
     let generation = GENERATION.load(Relaxed).wrapping_add(1).max(1);
     if cfg!(not(target_arch = "x86_64")) || TRIED.load(Relaxed) == generation {
         return None;
@@ -117,10 +117,10 @@ pub fn rule(pc: u64) -> Option<Rule> {
     {
         return Some(known.rule);
     }
-    work_out(vm, pc + 1)
+    rule_of_code(vm, pc + 1)
 }
 
-fn work_out(vm: &Vm, ra: u64) -> Option<Rule> {
+fn rule_of_code(vm: &Vm, ra: u64) -> Option<Rule> {
     let fp = Rule::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
     match vm.code(ra)? {
         Code::Interpreter => Some(Rule::interpreted(vm.bytecode_slot)),
@@ -251,7 +251,7 @@ pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(F
             }
             if words[0] == 0
                 && whole.is_some()
-                && let Some(rule) = work_out(vm, ra)
+                && let Some(rule) = rule_of_code(vm, ra)
             {
                 let differs = known.is_some_and(|known| !known.is(guard, rule, &list));
                 segment.count(Counter::memo_disagreements, differs as u64);

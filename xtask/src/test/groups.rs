@@ -81,7 +81,7 @@ pub const GROUPS: &[Group] = &[
             "tracker/import_tables",
             "tracker/java_memory",
             "tracker/protocols",
-            "tracker/turns",
+            "tracker/combining_lock",
             "tracker/unwind_image",
             "tracker/unwind_live",
             "tracker/unwind_rules",

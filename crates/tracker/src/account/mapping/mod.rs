@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::CALLER_SITE;
 
 pub mod books;
+mod combining_lock;
 pub mod existing;
 mod sync;
-mod turns;
 
 /// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap
 /// chunks), so the map alone can't tell the number of calls.

@@ -12,14 +12,14 @@ fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
     if me == 0 {
         return None;
     }
-    let seen = TURNS.word();
+    let seen = LOCK.word();
     if seen as u32 != 0 {
         return None;
     }
     let word = seen.wrapping_add(1 << 32 | u64::from(me));
     // As in `take_from`.
     cpu::tls_set::<{ cpu::HOLDS }>(word as usize);
-    if !TURNS.acquire(seen, word) {
+    if !LOCK.acquire(seen, word) {
         return None;
     }
     HOLDER[0].store(sp, Relaxed);
@@ -27,7 +27,7 @@ fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
     HOLDER[1].store(unsafe { return_address(sp) } as usize, Relaxed);
     let held = Held { segment, not_send: PhantomData };
     // Another segment: a handler forked since `segment` was looked up, and this is the child.
-    if TURNS.is_empty() && segment.is_published() {
+    if LOCK.is_empty() && segment.is_published() {
         return Some(held);
     }
     held.finish_late(sp, None);
@@ -141,7 +141,7 @@ impl Held {
         n.store(n.load(Relaxed) + 1, Relaxed);
         self.wrote();
         // SAFETY: `self` is the proof.
-        if unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+        if unsafe { LOCK.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
             release_again(sp);
         }
     }

@@ -5,9 +5,9 @@
 //! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or
 //!   sleeps.
 //! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the
-//!   real call without the lock and puts the operation into a queue of [`WAITING`] slots ([`turns`]). The next holder
-//!   books the queue in the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another
-//!   thread, and after the first such wait for a holder, no call waits for that holder again.
+//!   real call without the lock and puts the operation into a queue of [`WAITING`] slots ([`super::combining_lock`]).
+//!   The next holder books the queue in the order of its tickets. So no call of the program waits longer than
+//!   [`ROUNDS`] ms for another thread, and after the first such wait for a holder, no call waits for that holder again.
 //! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the
 //!   queue. An operation that finds the queue full is in no books; `vmap_lost` counts it.
 //!
@@ -40,8 +40,8 @@
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
+use super::combining_lock::{CombiningLock, Next, Slot};
 use super::sync::Cell;
-use super::turns::{Next, Slot, Turns};
 use crate::account::vmas::{Change, Delta, Placement, Remap, VmaBook};
 use crate::segment::{SectionBytes, Segment, slots};
 use crate::stack::read::return_address;
@@ -66,7 +66,7 @@ unsafe impl Sync for Guarded {}
 
 static BOOK: Guarded = Guarded(UnsafeCell::new(None));
 static BASE: AtomicUsize = AtomicUsize::new(0);
-static TURNS: Turns<Operation, WAITING> = Turns {
+static LOCK: CombiningLock<Operation, WAITING> = CombiningLock {
     word: AtomicU64::new(0),
     head: AtomicU64::new(0),
     tail: AtomicU64::new(0),
@@ -205,7 +205,7 @@ fn is_gone(segment: Segment, id: u32) -> bool {
 
 #[inline(always)]
 fn is_mine() -> bool {
-    TURNS.word() == cpu::tls_get::<{ cpu::HOLDS }>() as u64
+    LOCK.word() == cpu::tls_get::<{ cpu::HOLDS }>() as u64
 }
 
 /// Takes the lock. `None`: queue up. `sp` is the stack pointer at the hook's entry, where the return address lies.
@@ -215,7 +215,7 @@ pub(super) fn take(segment: Segment, sp: usize) -> Option<Held> {
     if me != 0
         && let Some(held) = try_take(segment, sp, me)
     {
-        return if TURNS.is_empty() { Some(held) } else { held.drain_or_release() };
+        return if LOCK.is_empty() { Some(held) } else { held.drain_or_release() };
     }
     wait(segment, sp)
 }
@@ -223,7 +223,7 @@ pub(super) fn take(segment: Segment, sp: usize) -> Option<Held> {
 /// Takes the lock if it is free.
 #[inline(always)]
 fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
-    let seen = TURNS.word();
+    let seen = LOCK.word();
     if seen as u32 != 0 {
         return None;
     }
@@ -232,11 +232,11 @@ fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
 
 #[inline(always)]
 fn take_from(segment: Segment, sp: usize, me: u32, seen: u64) -> Option<Held> {
-    let held = Turns::<Operation, WAITING>::next_word(seen, me);
+    let held = CombiningLock::<Operation, WAITING>::next_word(seen, me);
     // Before the word, so that a handler in between recognises its own thread's hold. If a handler takes the lock in
     // between, the count has changed and the exchange fails.
     cpu::tls_set::<{ cpu::HOLDS }>(held as usize);
-    TURNS.acquire(seen, held).then(|| hold(segment, sp))
+    LOCK.acquire(seen, held).then(|| hold(segment, sp))
 }
 
 #[inline(always)]
@@ -261,10 +261,10 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
     if me == 0 {
         return None;
     }
-    let first = TURNS.word();
+    let first = LOCK.word();
     let mut rounds = 0;
     let word = loop {
-        let word = TURNS.word();
+        let word = LOCK.word();
         if word as u32 == 0 {
             if let Some(held) = take_from(segment, sp, me, word) {
                 return held.drain_or_release();
@@ -318,10 +318,10 @@ fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
 /// Gives up the tickets of calls of this thread that were left by a jump. The ticket `own`, of the call at `sp`, is
 /// kept.
 fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
-    for (ticket, frame) in TURNS.reserved_by(me) {
+    for (ticket, frame) in LOCK.reserved_by(me) {
         if own != Some(ticket) && has_left(sp, frame) {
             // SAFETY: this thread's ticket, whose frame is gone.
-            unsafe { TURNS.fill(ticket, me, Operation::Nothing) };
+            unsafe { LOCK.fill(ticket, me, Operation::Nothing) };
         }
     }
 }
@@ -337,8 +337,8 @@ fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
         me => me,
     };
     give_up_left(me, sp, own);
-    let ticket = TURNS.reserve(me).or_else(|| wait_for_slot(segment, sp, me))?;
-    TURNS.note_frame(ticket, [sp, returns_to(sp)]);
+    let ticket = LOCK.reserve(me).or_else(|| wait_for_slot(segment, sp, me))?;
+    LOCK.note_frame(ticket, [sp, returns_to(sp)]);
     Some(ticket)
 }
 
@@ -347,20 +347,20 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
     if me == NOBODY || is_mine() {
         return None;
     }
-    let first = TURNS.head();
+    let first = LOCK.head();
     for _ in 0..ROUNDS {
-        if TURNS.head() + 1 == FULL_AT.load(Relaxed) {
+        if LOCK.head() + 1 == FULL_AT.load(Relaxed) {
             return None;
         }
         os::sleep_ms(1);
         if let Some(held) = try_take(segment, sp, me) {
             held.release();
         }
-        if let Some(ticket) = TURNS.reserve(me) {
+        if let Some(ticket) = LOCK.reserve(me) {
             return Some(ticket);
         }
     }
-    if TURNS.head() == first {
+    if LOCK.head() == first {
         match try_take(segment, sp, me) {
             // A thread that is stopped in its real call blocks all later tickets, so its operation may be given up.
             Some(mut held) => {
@@ -370,7 +370,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
             None => FULL_AT.store(first + 1, Relaxed),
         }
     }
-    TURNS.reserve(me)
+    LOCK.reserve(me)
 }
 
 /// Puts an operation into the queue, under its ticket, and books the queue if the lock is free.
@@ -382,7 +382,7 @@ fn enqueue(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
         me => me,
     };
     // SAFETY: the ticket is this call's, which fills it here only.
-    if !ticket.is_some_and(|ticket| unsafe { TURNS.fill(ticket, me, op) }) && !matches!(op, Operation::Nothing) {
+    if !ticket.is_some_and(|ticket| unsafe { LOCK.fill(ticket, me, op) }) && !matches!(op, Operation::Nothing) {
         segment.count(Counter::vmap_lost, 1);
     }
     if me != NOBODY
@@ -453,7 +453,7 @@ impl Held {
     /// forked and this is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
-        is_mine() && TURNS.is_empty() && self.segment.is_published()
+        is_mine() && LOCK.is_empty() && self.segment.is_published()
     }
 
     /// Books the result of the real call, and releases the lock.
@@ -489,7 +489,7 @@ impl Held {
     #[inline(never)]
     fn drain_or_release(mut self) -> Option<Held> {
         self.book_queue(false);
-        if TURNS.is_empty() {
+        if LOCK.is_empty() {
             return Some(self);
         }
         self.release();
@@ -501,14 +501,14 @@ impl Held {
     #[inline(never)]
     fn book_queue(&mut self, mut gives_up: bool) {
         loop {
-            let ticket = TURNS.head();
+            let ticket = LOCK.head();
             // SAFETY: the lock is held.
-            match unsafe { TURNS.next() } {
+            match unsafe { LOCK.next() } {
                 Next::Value(Operation::Arrive { start, bytes }) => self.arrive(ticket, start, bytes),
                 Next::Value(op) => self.book(op),
                 Next::Empty => return,
                 // SAFETY: the lock is held.
-                Next::Blocked(id) if gives_up && unsafe { TURNS.give_up_first(id, false) } => gives_up = false,
+                Next::Blocked(id) if gives_up && unsafe { LOCK.give_up_first(id, false) } => gives_up = false,
                 Next::Blocked(id) => {
                     const PATIENCE: u64 = 64;
                     let met =
@@ -518,7 +518,7 @@ impl Held {
                         return;
                     }
                     // SAFETY: the lock is held, and the kernel knows no such thread.
-                    if unsafe { TURNS.give_up_first(id, true) } {
+                    if unsafe { LOCK.give_up_first(id, true) } {
                         self.segment.count(Counter::vmap_lost, 1);
                     }
                 }
@@ -529,13 +529,13 @@ impl Held {
     /// Releases the lock. Operations that are queued meanwhile are booked by this thread, unless another has the lock.
     #[inline(always)]
     pub(super) fn release(self) {
-        if !TURNS.is_empty() {
+        if !LOCK.is_empty() {
             return self.release_last();
         }
         self.settle();
         let sp = HOLDER[0].load(Relaxed);
         // SAFETY: `self` is the proof.
-        if unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+        if unsafe { LOCK.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
             release_again(sp);
         }
     }
@@ -548,7 +548,7 @@ impl Held {
             self.settle();
             let sp = without_fork(HOLDER[0].load(Relaxed));
             // SAFETY: `self` is the proof.
-            if !unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+            if !unsafe { LOCK.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
                 return;
             }
             match try_take(self.segment, sp, id_of_thread()) {
@@ -781,11 +781,11 @@ pub fn thread_ends(segment: Segment) {
     if me == 0 {
         return;
     }
-    for (ticket, _) in TURNS.reserved_by(me) {
+    for (ticket, _) in LOCK.reserved_by(me) {
         // SAFETY: this thread's ticket; no frame of a hook is left on its stack.
-        unsafe { TURNS.fill(ticket, me, Operation::Nothing) };
+        unsafe { LOCK.fill(ticket, me, Operation::Nothing) };
     }
-    let word = TURNS.word();
+    let word = LOCK.word();
     if word as u32 == me
         && let Some(held) = take_over(segment, NO_FRAME, me, word)
     {
@@ -847,15 +847,15 @@ pub fn resume_after_fork(child: Segment, in_map: bool, populated: SectionBytes) 
 /// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of
 /// the parent's other threads are released.
 fn adopt_new_id() -> AfterFork {
-    let (word, mine) = (TURNS.word(), is_mine());
+    let (word, mine) = (LOCK.word(), is_mine());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     cpu::tls_set::<{ cpu::HOLDS }>(0);
     let new = id_of_thread();
     let frame_holds = mine && HOLDER[0].load(Relaxed) != FORK;
-    let word = Turns::<Operation, WAITING>::held_by(word, if frame_holds { new } else { 0 });
+    let word = CombiningLock::<Operation, WAITING>::held_by(word, if frame_holds { new } else { 0 });
     cpu::tls_set::<{ cpu::HOLDS }>(if frame_holds { word as usize } else { new as usize });
     // SAFETY: there is one thread.
-    let lost = unsafe { TURNS.after_fork(old, new, word, Operation::Nothing) };
+    let lost = unsafe { LOCK.after_fork(old, new, word, Operation::Nothing) };
     STUCK.store(0, Relaxed);
     FULL_AT.store(0, Relaxed);
     let in_map = frame_holds && WRITING.load(Relaxed);

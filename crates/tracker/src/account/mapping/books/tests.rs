@@ -31,8 +31,8 @@ fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
     let segment = unsafe { Segment::at(BASE_OF_ALL.load(Relaxed)) };
     assert!(segment.grow(Section::Vmap, room));
     segment.header().values.iter().for_each(|v| v.store(0, Relaxed));
-    assert_eq!(TURNS.word() as u32, 0, "an earlier test left the lock taken");
-    assert!(TURNS.is_empty(), "an earlier test left tickets");
+    assert_eq!(LOCK.word() as u32, 0, "an earlier test left the lock taken");
+    assert!(LOCK.is_empty(), "an earlier test left tickets");
     // SAFETY: the region is the segment's, and no test uses the map meanwhile.
     unsafe { *BOOK.0.get() = Book::create(region(segment), room, grow) };
     (guard, segment)
@@ -207,7 +207,7 @@ fn others_go_on_beside(
         start.wait();
         // The threads get here while the holder still has the lock.
         done.wait();
-        assert_ne!(TURNS.word() as u32, 0, "the holder is inside");
+        assert_ne!(LOCK.word() as u32, 0, "the holder is inside");
         resume.send(()).expect("the holder");
         let held = stopped.join().expect("the holder");
         let n = maps(&mut text);
@@ -216,7 +216,7 @@ fn others_go_on_beside(
         all.push(held);
         (all, n)
     });
-    assert!(TURNS.is_empty() && TURNS.word() as u32 == 0, "something was left in the queue");
+    assert!(LOCK.is_empty() && LOCK.word() as u32 == 0, "something was left in the queue");
     let (touched, n) = all;
     assert_equals_kernel(&touched, &text[..n]);
     [Counter::vmap_lost, Counter::vmap_deferred, Counter::faults].map(|c| counted(segment, c))
@@ -279,7 +279,7 @@ fn what_finds_the_queue_full_is_counted() {
     assert_eq!(counted(segment, Counter::vmap_deferred), (WAITING + MORE) as u64);
     assert_eq!(counted(segment, Counter::vmap_lost), MORE as u64 + in_map);
     assert_eq!(counted(segment, Counter::vmap_operations) + MORE as u64, (2 + WAITING + MORE) as u64);
-    assert!(TURNS.is_empty());
+    assert!(LOCK.is_empty());
 
     super::super::existing::empty_map(segment);
     let mut held = take(segment, NO_FRAME).expect("the lock");
@@ -342,7 +342,7 @@ fn the_lock_of_a_thread_that_is_gone_is_taken_over_and_of_no_other() {
     let (_one, segment) = alone(ROOM);
     let p = map(segment, 1);
     ends_inside(segment, p);
-    assert_ne!(TURNS.word() as u32, 0, "its lock was left");
+    assert_ne!(LOCK.word() as u32, 0, "its lock was left");
     let q = map(segment, 2);
     assert_eq!(counted(segment, Counter::faults), 1, "the map was read again once");
     let mut held = take(segment, NO_FRAME).expect("the lock");
@@ -382,9 +382,9 @@ fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
         scope.spawn(|| ends_inside(segment, p)).join().expect("it waits, queues, and ends in its real call");
     });
     held.release();
-    assert!(!TURNS.is_empty());
+    assert!(!LOCK.is_empty());
     let mapped: Vec<usize> = (0..200).map(|_| map(segment, 1)).collect();
-    assert!(TURNS.is_empty(), "all is booked");
+    assert!(LOCK.is_empty(), "all is booked");
     assert_eq!(counted(segment, Counter::vmap_lost), 1);
     let mut held = take(segment, NO_FRAME).expect("the lock");
     let book = held.map().expect("the map");

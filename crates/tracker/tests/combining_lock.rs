@@ -1,9 +1,9 @@
-//! The hand-over of the books of mappings (`account/mapping/turns.rs`, the file itself) under loom: every interleaving
-//! of a few threads. Each property has a twin with one step left out, which loom must catch.
+//! The lock of the books of mappings (`account/mapping/combining_lock.rs`, the file itself) under loom: every
+//! interleaving of a few threads. Each property has a twin with one step left out, which loom must catch.
 //!
-//! The contracts of `Cell` and of `turns` are what loom checks here, and the twins break them. That is sound: loom runs
-//! one thread at a time, and stops the test at the first access that isn't exclusive. The notes below cite this as
-//! "loom".
+//! The contracts of `Cell` and of `CombiningLock` are what loom checks here, and the twins break them. That is sound:
+//! loom runs one thread at a time, and stops the test at the first access that isn't exclusive. The notes below cite
+//! this as "loom".
 
 mod sync {
     pub use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -33,20 +33,20 @@ mod sync {
 }
 
 #[allow(dead_code, missing_docs)]
-#[path = "../src/account/mapping/turns.rs"]
-mod turns;
+#[path = "../src/account/mapping/combining_lock.rs"]
+mod combining_lock;
 
+use combining_lock::{CombiningLock, Next, Slot};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize as Atomic, Ordering::*};
 use loom::thread;
 use sync::{AtomicU64, AtomicUsize, Cell};
-use turns::{Next, Slot, Turns};
 
 const SLOTS: usize = 2;
 
 /// The lock and the queue around a map of one page, which is mapped (1) or not (0).
 struct Model {
-    turns: Turns<usize, SLOTS>,
+    lock: CombiningLock<usize, SLOTS>,
     page: Cell<usize>,
     /// The kernel's state of the page.
     kernel: Atomic,
@@ -54,32 +54,32 @@ struct Model {
     wrong: Atomic,
     lost: Atomic,
     /// A holder reads the queue once more after it has released the lock.
-    looks: bool,
+    checks_after_release: bool,
     /// A thread that finds tickets out queues behind them.
-    in_line: bool,
+    respects_tickets: bool,
 }
 
 const MAP: usize = 1;
 const UNMAP: usize = 0;
 
 impl Model {
-    fn new(looks: bool, in_line: bool) -> Self {
+    fn new(checks_after_release: bool, respects_tickets: bool) -> Self {
         let slot = || Slot {
             state: AtomicU64::new(0),
             frame: [AtomicUsize::new(0), AtomicUsize::new(0)],
             value: Cell::new(0),
         };
         let [word, head, tail] = [0; 3].map(AtomicU64::new);
-        let turns = Turns { word, head, tail, slots: [slot(), slot()] };
+        let lock = CombiningLock { word, head, tail, slots: [slot(), slot()] };
         let [kernel, wrong, lost] = [0; 3].map(Atomic::new);
-        Self { turns, page: Cell::new(0), kernel, wrong, lost, looks, in_line }
+        Self { lock, page: Cell::new(0), kernel, wrong, lost, checks_after_release, respects_tickets }
     }
 
     /// The word, if the lock was taken.
     fn try_take(&self, me: u32) -> Option<u64> {
-        let seen = self.turns.word();
-        let held = Turns::<usize, SLOTS>::next_word(seen, me);
-        (seen as u32 == 0 && self.turns.acquire(seen, held)).then_some(held)
+        let seen = self.lock.word();
+        let held = CombiningLock::<usize, SLOTS>::next_word(seen, me);
+        (seen as u32 == 0 && self.lock.acquire(seen, held)).then_some(held)
     }
 
     /// Books an operation; the caller holds the lock.
@@ -95,7 +95,7 @@ impl Model {
 
     fn drain(&self) {
         // SAFETY: the caller holds the lock.
-        while let Next::Value(op) = unsafe { self.turns.next() } {
+        while let Next::Value(op) = unsafe { self.lock.next() } {
             self.book(op);
         }
     }
@@ -105,7 +105,7 @@ impl Model {
         loop {
             self.drain();
             // SAFETY: the caller, or `try_take` below, took the lock with this word.
-            if !(unsafe { self.turns.release(held) } && self.looks) {
+            if !(unsafe { self.lock.release(held) } && self.checks_after_release) {
                 return;
             }
             match self.try_take((held & 0xffff_ffff) as u32) {
@@ -125,7 +125,7 @@ impl Model {
         }
         if let Some(held) = self.try_take(me) {
             self.drain();
-            if self.turns.is_empty() || !self.in_line {
+            if self.lock.is_empty() || !self.respects_tickets {
                 let done = is_done.unwrap_or_else(|| real.take().expect("once")());
                 if done {
                     self.book(op);
@@ -135,19 +135,19 @@ impl Model {
             }
             self.release(held);
         }
-        let early = if frees { self.turns.reserve(me) } else { None };
+        let early = if frees { self.lock.reserve(me) } else { None };
         let done = is_done.unwrap_or_else(|| real.take().expect("once")());
         let ticket = if frees {
             early
         } else if done {
-            self.turns.reserve(me)
+            self.lock.reserve(me)
         } else {
             return false;
         };
         // Without `done`, the ticket has nothing to book.
         match ticket {
             // SAFETY: this thread reserved the ticket above, under `me`, and fills it here only.
-            Some(ticket) if done => assert!(unsafe { self.turns.fill(ticket, me, op) }),
+            Some(ticket) if done => assert!(unsafe { self.lock.fill(ticket, me, op) }),
             _ => {
                 self.lost.fetch_add(1, Relaxed);
             }
@@ -179,9 +179,9 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// One thread unmaps the page; two others map it as soon as it is free.
-fn given_on(looks: bool, in_line: bool) {
+fn hand_over(checks_after_release: bool, respects_tickets: bool) {
     explore(move || {
-        let books = Arc::new(Model::new(looks, in_line));
+        let books = Arc::new(Model::new(checks_after_release, respects_tickets));
         assert!(books.map(1));
         let others: Vec<_> = (2..4)
             .map(|me| {
@@ -197,8 +197,8 @@ fn given_on(looks: bool, in_line: bool) {
         for other in others {
             other.join().expect("another");
         }
-        assert!(books.turns.is_empty(), "left in the queue");
-        assert_eq!(books.turns.word() as u32, 0, "the lock was left");
+        assert!(books.lock.is_empty(), "left in the queue");
+        assert_eq!(books.lock.word() as u32, 0, "the lock was left");
         if books.lost.load(Relaxed) == 0 {
             assert_eq!(books.wrong.load(Relaxed), 0, "booked in the wrong order");
             // SAFETY: the other threads have ended.
@@ -209,19 +209,19 @@ fn given_on(looks: bool, in_line: bool) {
 
 #[test]
 fn books_are_written_by_one_in_the_kernels_order_and_none_stays_behind() {
-    given_on(true, true);
+    hand_over(true, true);
 }
 
 #[test]
 #[should_panic(expected = "left in the queue")]
-fn without_a_look_after_the_release_something_stays_behind() {
-    given_on(false, true);
+fn without_a_check_after_the_release_something_stays_behind() {
+    hand_over(false, true);
 }
 
 #[test]
 #[should_panic(expected = "booked in the wrong order")]
 fn a_holder_that_passes_the_queue_books_in_the_wrong_order() {
-    given_on(true, false);
+    hand_over(true, false);
 }
 
 /// One of the threads that find the lock of an ended thread takes it over.
@@ -234,22 +234,22 @@ fn inherited(counts: bool) {
                 let books = books.clone();
                 thread::spawn(move || {
                     // tgkill has shown that thread 1 doesn't exist; the first thread that gets here takes the lock.
-                    let next = if counts { Turns::<usize, SLOTS>::next_word(dead, me) } else { me as u64 };
-                    if !books.turns.acquire(dead, next) {
+                    let next = if counts { CombiningLock::<usize, SLOTS>::next_word(dead, me) } else { me as u64 };
+                    if !books.lock.acquire(dead, next) {
                         return;
                     }
                     books.book(MAP);
                     // SAFETY: this thread took the lock with this word.
-                    unsafe { books.turns.release(next) };
+                    unsafe { books.lock.release(next) };
                     // A new thread gets the ended thread's id.
                     if let Some(held) =
-                        if counts { books.try_take(1) } else { books.turns.acquire(0, dead).then_some(dead) }
+                        if counts { books.try_take(1) } else { books.lock.acquire(0, dead).then_some(dead) }
                     {
                         books.book(UNMAP);
                         thread::yield_now();
                         books.book(MAP);
                         // SAFETY: this thread took the lock with this word.
-                        unsafe { books.turns.release(held) };
+                        unsafe { books.lock.release(held) };
                     }
                 })
             })

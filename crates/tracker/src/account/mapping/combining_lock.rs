@@ -1,5 +1,5 @@
-//! Whose turn it is to write the books of mappings: a lock that knows its holder, and a queue for threads that can't
-//! get it.
+//! The lock of the books of mappings. It knows its holder, and has a queue: a thread that can't get the lock leaves its
+//! operation there, and the holder books it ("flat combining").
 //!
 //! ```text
 //! word    count of acquisitions << 32 | id of the holder, 0 free     no two acquisitions have the same word
@@ -13,7 +13,7 @@
 //! slot is left behind.
 //!
 //! This file knows nothing of mappings, threads or time, and takes its atomics from `super::sync`:
-//! `tests/turns.rs` runs it under loom.
+//! `tests/combining_lock.rs` runs it under loom.
 
 use super::sync::Ordering::*;
 use super::sync::{AtomicU64, AtomicUsize, Cell, fence};
@@ -28,7 +28,7 @@ pub(super) struct Slot<T> {
 }
 
 /// The lock and its queue.
-pub(super) struct Turns<T, const N: usize> {
+pub(super) struct CombiningLock<T, const N: usize> {
     pub(super) word: AtomicU64,
     pub(super) head: AtomicU64,
     pub(super) tail: AtomicU64,
@@ -50,7 +50,7 @@ pub(super) enum Next<T> {
     Value(T),
 }
 
-impl<T: Copy, const N: usize> Turns<T, N> {
+impl<T: Copy, const N: usize> CombiningLock<T, N> {
     fn slot(&self, ticket: u64) -> (&Slot<T>, u64) {
         (&self.slots[(ticket % N as u64) as usize], (ticket / N as u64) & ID)
     }

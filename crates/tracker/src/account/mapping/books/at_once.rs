@@ -48,7 +48,7 @@ pub(crate) fn mapped(segment: Segment, sp: usize, start: usize, bytes: usize, at
         held.end(sp);
         return true;
     }
-    held.wrote();
+    held.end_write();
     held.book_map(start, bytes, attributes);
     held.release();
     true
@@ -79,7 +79,7 @@ pub(crate) fn unmapping(
         held.end(sp);
         return Some(r);
     }
-    held.wrote();
+    held.end_write();
     held.book_unmap(start, bytes);
     held.release();
     Some(r)
@@ -119,14 +119,14 @@ pub(crate) fn protecting(
         held.end(sp);
         return Some(r);
     }
-    held.wrote();
+    held.end_write();
     held.book_protect(start, bytes, prot, caller, false);
     held.release();
     Some(r)
 }
 
 impl Held {
-    /// Begins a change of the map. [`Held::end`] follows, or [`Held::wrote`] if there was none.
+    /// Begins a change of the map. [`Held::end`] follows, or [`Held::end_write`] if there was none.
     #[inline(always)]
     fn begin(&mut self) -> Option<&mut Book> {
         debug_assert!(!WRITING.load(Relaxed), "two writers of the books of mappings");
@@ -139,7 +139,7 @@ impl Held {
     fn end(mut self, sp: usize) {
         let n = &self.segment.header().values[Counter::vmap_operations as usize];
         n.store(n.load(Relaxed) + 1, Relaxed);
-        self.wrote();
+        self.end_write();
         // SAFETY: `self` is the proof.
         if unsafe { LOCK.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
             release_again(sp);

@@ -5,9 +5,9 @@
 //! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or
 //!   sleeps.
 //! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the
-//!   real call without the lock and puts the operation into a queue of [`WAITING`] slots ([`super::combining_lock`]).
+//!   real call without the lock and puts the operation into a queue ([`QUEUE_SLOTS`], [`super::combining_lock`]).
 //!   The next holder books the queue in the order of its tickets. So no call of the program waits longer than
-//!   [`ROUNDS`] ms for another thread, and after the first such wait for a holder, no call waits for that holder again.
+//!   [`SLEEPS`] ms for another thread, and after the first such wait for a holder, no call waits for that holder again.
 //! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the
 //!   queue. An operation that finds the queue full is in no books; `vmap_lost` counts it.
 //!
@@ -15,7 +15,7 @@
 //!
 //! The kernel may reuse an address range as soon as it is free. So an operation that frees addresses (munmap, shmdt,
 //! mremap, a lowered break) takes the lock or its ticket before the real call, and one that gets addresses takes it
-//! afterwards. mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
+//! afterwards. mremap does both: in the queue it is two operations, [`Operation::MoveFrom`] and [`Operation::MoveTo`].
 //! While a ticket is out, a holder that got its addresses under the lock queues up too.
 //!
 //! # Who holds
@@ -55,10 +55,10 @@ use plimsoll_segment::{Counter, Section};
 pub(super) type Book = VmaBook<fn(usize) -> bool>;
 
 /// Operations that can wait for the holder. Pages of the queue are touched as far as it is used.
-pub(super) const WAITING: usize = 4096;
+pub(super) const QUEUE_SLOTS: usize = 4096;
 /// Spins, then sleeps of 1 ms, before a thread queues up.
 const SPINS: u32 = 100;
-const ROUNDS: u32 = 100;
+const SLEEPS: u32 = 100;
 
 struct Guarded(UnsafeCell<Option<Book>>);
 // SAFETY: reached through `Held` only, which one thread has at a time, and by that thread in a fork child.
@@ -66,7 +66,7 @@ unsafe impl Sync for Guarded {}
 
 static BOOK: Guarded = Guarded(UnsafeCell::new(None));
 static BASE: AtomicUsize = AtomicUsize::new(0);
-static LOCK: CombiningLock<Operation, WAITING> = CombiningLock {
+static LOCK: CombiningLock<Operation, QUEUE_SLOTS> = CombiningLock {
     word: AtomicU64::new(0),
     head: AtomicU64::new(0),
     tail: AtomicU64::new(0),
@@ -76,7 +76,7 @@ static LOCK: CombiningLock<Operation, WAITING> = CombiningLock {
             frame: [const { AtomicUsize::new(0) }; 2],
             value: Cell::new(Operation::Nothing),
         }
-    }; WAITING],
+    }; QUEUE_SLOTS],
 };
 /// Stack pointer and return address of the call that has the lock; [`NO_FRAME`] where they aren't known, [`FORK`]
 /// between the handlers around fork().
@@ -96,7 +96,7 @@ static FULL_AT: AtomicU64 = AtomicU64::new(0);
 static BLOCKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Attributes of the range that an mremap moved away, by the slot of the ticket for its new range; accessed by the
 /// holder.
-static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAITING];
+static MOVED_ATTRIBUTES: [AtomicU64; 2 * QUEUE_SLOTS] = [const { AtomicU64::new(0) }; 2 * QUEUE_SLOTS];
 
 /// An operation on the map.
 #[derive(Clone, Copy)]
@@ -114,9 +114,9 @@ pub(crate) enum Operation {
     /// mremap.
     Remap { remap: Remap },
     /// The first half of an mremap that moved; the second has the ticket `to`.
-    Leave { start: usize, bytes: usize, to: u64 },
+    MoveFrom { start: usize, bytes: usize, to: u64 },
     /// The second half.
-    Arrive { start: usize, bytes: usize },
+    MoveTo { start: usize, bytes: usize },
 }
 
 impl Operation {
@@ -131,10 +131,10 @@ impl Operation {
             }
             Operation::Remap { remap: r } => (
                 match to {
-                    Some(to) => Operation::Leave { start: r.old as usize, bytes: r.old_bytes as usize, to },
+                    Some(to) => Operation::MoveFrom { start: r.old as usize, bytes: r.old_bytes as usize, to },
                     None => Operation::Unmap { start: r.old as usize, bytes: r.old_bytes as usize },
                 },
-                Operation::Arrive { start: r.new as usize, bytes: r.new_bytes as usize },
+                Operation::MoveTo { start: r.new as usize, bytes: r.new_bytes as usize },
             ),
             _ => (self, Operation::Nothing),
         }
@@ -232,7 +232,7 @@ fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
 
 #[inline(always)]
 fn take_from(segment: Segment, sp: usize, me: u32, seen: u64) -> Option<Held> {
-    let held = CombiningLock::<Operation, WAITING>::next_word(seen, me);
+    let held = CombiningLock::<Operation, QUEUE_SLOTS>::next_word(seen, me);
     // Before the word, so that a handler in between recognises its own thread's hold. If a handler takes the lock in
     // between, the count has changed and the exchange fails.
     cpu::tls_set::<{ cpu::HOLDS }>(held as usize);
@@ -282,7 +282,7 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
         rounds += 1;
         if rounds < SPINS {
             core::hint::spin_loop();
-        } else if rounds < SPINS + ROUNDS {
+        } else if rounds < SPINS + SLEEPS {
             os::sleep_ms(1);
         } else {
             if word == first {
@@ -348,7 +348,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
         return None;
     }
     let first = LOCK.head();
-    for _ in 0..ROUNDS {
+    for _ in 0..SLEEPS {
         if LOCK.head() + 1 == FULL_AT.load(Relaxed) {
             return None;
         }
@@ -504,7 +504,7 @@ impl Held {
             let ticket = LOCK.head();
             // SAFETY: the lock is held.
             match unsafe { LOCK.next() } {
-                Next::Value(Operation::Arrive { start, bytes }) => self.arrive(ticket, start, bytes),
+                Next::Value(Operation::MoveTo { start, bytes }) => self.book_move_to(ticket, start, bytes),
                 Next::Value(op) => self.book(op),
                 Next::Empty => return,
                 // SAFETY: the lock is held.
@@ -602,9 +602,9 @@ impl Held {
                 self.book_protect(start, bytes, prot, caller, failed)
             }
             Operation::Remap { remap } => self.book_remap(remap),
-            Operation::Leave { start, bytes, to } => self.leave(start, bytes, to),
+            Operation::MoveFrom { start, bytes, to } => self.book_move_from(start, bytes, to),
             // In the queue only, where its ticket is known.
-            Operation::Arrive { .. } => self.segment.count(Counter::vmap_lost, 1),
+            Operation::MoveTo { .. } => self.segment.count(Counter::vmap_lost, 1),
         }
     }
 
@@ -661,19 +661,19 @@ impl Held {
     /// mremap does.
     #[cold]
     #[inline(never)]
-    fn leave(&mut self, start: usize, bytes: usize, to: u64) {
+    fn book_move_from(&mut self, start: usize, bytes: usize, to: u64) {
         let last = (start + bytes.saturating_sub(1)) as u64;
         let vma = self.map().and_then(|b| b.lookup(last));
         let [.., a, b] = vma.map_or([0; 4], |vma| vma.words());
-        let at = to as usize % WAITING * 2;
-        CARRIED[at].store(a, Relaxed);
-        CARRIED[at + 1].store(b, Relaxed);
+        let at = to as usize % QUEUE_SLOTS * 2;
+        MOVED_ATTRIBUTES[at].store(a, Relaxed);
+        MOVED_ATTRIBUTES[at + 1].store(b, Relaxed);
         self.book_unmap(start, bytes);
     }
 
-    fn arrive(&mut self, ticket: u64, start: usize, bytes: usize) {
-        let at = ticket as usize % WAITING * 2;
-        let words = [0, 0, CARRIED[at].swap(0, Relaxed), CARRIED[at + 1].swap(0, Relaxed)];
+    fn book_move_to(&mut self, ticket: u64, start: usize, bytes: usize) {
+        let at = ticket as usize % QUEUE_SLOTS * 2;
+        let words = [0, 0, MOVED_ATTRIBUTES[at].swap(0, Relaxed), MOVED_ATTRIBUTES[at + 1].swap(0, Relaxed)];
         let attributes = plimsoll_segment::vmap::Vma::from_words(words).attributes();
         // Where the old range isn't in the map, the new one isn't either.
         if !attributes.is_hole() {
@@ -704,12 +704,12 @@ impl Held {
         }
         let n = &h.values[Counter::vmap_operations as usize];
         n.store(n.load(Relaxed) + 1, Relaxed);
-        self.wrote();
+        self.end_write();
     }
 
     /// Ends a change of the map.
     #[inline(always)]
-    fn wrote(&mut self) {
+    fn end_write(&mut self) {
         WRITING.store(false, Relaxed);
         if FORKED.load(Relaxed) {
             self.continue_in_child();
@@ -852,7 +852,7 @@ fn adopt_new_id() -> AfterFork {
     cpu::tls_set::<{ cpu::HOLDS }>(0);
     let new = id_of_thread();
     let frame_holds = mine && HOLDER[0].load(Relaxed) != FORK;
-    let word = CombiningLock::<Operation, WAITING>::held_by(word, if frame_holds { new } else { 0 });
+    let word = CombiningLock::<Operation, QUEUE_SLOTS>::held_by(word, if frame_holds { new } else { 0 });
     cpu::tls_set::<{ cpu::HOLDS }>(if frame_holds { word as usize } else { new as usize });
     // SAFETY: there is one thread.
     let lost = unsafe { LOCK.after_fork(old, new, word, Operation::Nothing) };

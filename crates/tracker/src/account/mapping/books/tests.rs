@@ -257,7 +257,7 @@ fn what_finds_the_queue_full_is_counted() {
         p,
         1,
         || {
-            for _ in 0..WAITING + MORE {
+            for _ in 0..QUEUE_SLOTS + MORE {
                 next += 2 * PAGE;
                 let at = next;
                 locked(
@@ -276,9 +276,9 @@ fn what_finds_the_queue_full_is_counted() {
     );
     // SAFETY: nobody uses the map now.
     let in_map = unsafe { (*BOOK.0.get()).as_ref() }.expect("the map").lost_ops();
-    assert_eq!(counted(segment, Counter::vmap_deferred), (WAITING + MORE) as u64);
+    assert_eq!(counted(segment, Counter::vmap_deferred), (QUEUE_SLOTS + MORE) as u64);
     assert_eq!(counted(segment, Counter::vmap_lost), MORE as u64 + in_map);
-    assert_eq!(counted(segment, Counter::vmap_operations) + MORE as u64, (2 + WAITING + MORE) as u64);
+    assert_eq!(counted(segment, Counter::vmap_operations) + MORE as u64, (2 + QUEUE_SLOTS + MORE) as u64);
     assert!(LOCK.is_empty());
 
     super::super::existing::empty_map(segment);

@@ -33,6 +33,9 @@ const MOST_RANGES: u64 = 1 << 16;
 const MOST_CANDIDATES: usize = 4;
 /// Chunks of a heap of 2 TiB.
 const MOST_CHUNKS: usize = 1 << 19;
+/// Limit of chunks that are looked up for spans that can't be taken. In a heap that changes while it is read, few spans
+/// can't; in a hostile process, each of four million records may name a span of terabytes.
+pub(crate) const MOST_VAIN: usize = 1 << 22;
 
 /// Bits of the pages of one chunk.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub(crate) struct Pages {
     pub records: Vec<AddressRange>,
     /// Number of the first word after the allocator in the data.
     pub end: usize,
+    /// Chunks that were looked up for spans that can't be taken.
+    pub vain: usize,
 }
 
 /// Word numbers in the data where the five summaries may begin.
@@ -120,7 +125,7 @@ pub(crate) fn read<M: Memory>(memory: &M, data: &Data, first_summary: usize, ano
             at += CHUNK;
         }
     }
-    Some(Pages { in_use, chunks, base, records, end: index + 3 })
+    Some(Pages { in_use, chunks, base, records, end: index + 3, vain: 0 })
 }
 
 /// The ranges in a slice of address pairs; None unless the word after the slice is the sum of their lengths.
@@ -146,21 +151,29 @@ fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anon
 }
 
 impl Pages {
-    /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false.
+    /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false. So
+    /// it does after [`MOST_VAIN`].
     pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
-        let all = || (0..pages).map(|page| start + page * PAGE_OF_GO);
-        let could_be = all().all(|page| {
-            let (word, bit) = bit_of(page);
-            let chunk = self.chunks.get(&(page / CHUNK * CHUNK));
-            chunk.is_some_and(|chunk| (chunk.allocated[word] & !chunk.taken[word]) & bit != 0)
-        });
-        for page in all().filter(|_| could_be) {
-            let (word, bit) = bit_of(page);
-            if let Some(chunk) = self.chunks.get_mut(&(page / CHUNK * CHUNK)) {
-                chunk.taken[word] |= bit;
+        let end = start.saturating_add(pages.saturating_mul(PAGE_OF_GO));
+        let wanted =
+            || (start / CHUNK * CHUNK..end).step_by(CHUNK as usize).map(|at| (at, bits_between(at, start, end)));
+        let mut looked_up = 0;
+        let could_be = self.vain < MOST_VAIN
+            && wanted().all(|(at, bits)| {
+                looked_up += 1;
+                let is_free = |chunk: &Chunk| (0..8).all(|n| bits[n] & !(chunk.allocated[n] & !chunk.taken[n]) == 0);
+                self.chunks.get(&at).is_some_and(is_free)
+            });
+        if !could_be {
+            self.vain += looked_up;
+            return false;
+        }
+        for (at, bits) in wanted() {
+            if let Some(chunk) = self.chunks.get_mut(&at) {
+                chunk.taken.iter_mut().zip(bits).for_each(|(taken, bits)| *taken |= bits);
             }
         }
-        could_be
+        true
     }
 
     /// Runs of pages that belong to no span.
@@ -193,6 +206,19 @@ impl Pages {
 fn bit_of(page: u64) -> (usize, u64) {
     let number = page % CHUNK / PAGE_OF_GO;
     ((number / 64) as usize, 1 << (number % 64))
+}
+
+/// Bits of the pages of the chunk at `chunk` that lie between two addresses of pages.
+fn bits_between(chunk: u64, start: u64, end: u64) -> [u64; 8] {
+    let pages_before = |at: u64| at.saturating_sub(chunk).min(CHUNK) / PAGE_OF_GO;
+    let (first, behind) = (pages_before(start), pages_before(end));
+    std::array::from_fn(|word| {
+        let below = |page: u64| match page.saturating_sub(64 * word as u64) {
+            bits @ 0..64 => (1 << bits) - 1,
+            _ => u64::MAX,
+        };
+        below(behind) & !below(first)
+    })
 }
 
 /// State of a page without a span. A page in a processor's page cache has the bit `allocated`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pages::PAGE_OF_GO;
+use super::pages::{Chunk, MOST_VAIN, PAGE_OF_GO, Pages};
 use super::walk::{GoMappings, Unopened, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
@@ -271,6 +271,61 @@ fn heaps_of_each_layout_are_summed_to_the_byte() {
             assert_eq!(heap.pace, Some(pace));
         }
     }
+}
+
+/// A heap of so many chunks.
+fn pages_of(chunks: u64, mut is_allocated: impl FnMut(u64) -> bool) -> Pages {
+    let mut word = |first: u64| (0..64).fold(0, |word, bit| word | u64::from(is_allocated(first + bit)) << bit);
+    let mut chunk = |number: u64| Chunk {
+        allocated: std::array::from_fn(|at| word(number * 512 + at as u64 * 64)),
+        given_back: [0; 8],
+        taken: [0; 8],
+    };
+    let chunks = (0..chunks).map(|number| (HEAP + number * CHUNK, chunk(number))).collect();
+    Pages { in_use: Vec::new(), chunks, base: X86, records: Vec::new(), end: 0, vain: 0 }
+}
+
+#[test]
+fn spans_take_pages_as_a_twin_that_goes_page_by_page() {
+    let mut random = Random(31);
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..60 {
+        let mut twin: Vec<bool> = (0..6 * 512).map(|_| random.below(200) > 0).collect();
+        let mut pages = pages_of(6, |page| twin[page as usize]);
+        for _ in 0..200 {
+            let longest = [4, 70, 1400][random.below(3) as usize];
+            let (first, count) = (random.below(6 * 512), 1 + random.below(longest));
+            let span = first as usize..(first + count) as usize;
+            // A span may reach beyond the heap.
+            let expected = twin.get(span.clone()).is_some_and(|pages| pages.iter().all(|free| *free));
+            assert_eq!(pages.take(HEAP + first * PAGE_OF_GO, count), expected, "{count} pages from {first}");
+            if expected {
+                twin[span].fill(false);
+                taken += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        for (page, free) in twin.iter().enumerate() {
+            let chunk = &pages.chunks[&(HEAP + page as u64 / 512 * CHUNK)];
+            let is = |bits: &[u64; 8]| bits[page % 512 / 64] >> (page % 64) & 1 == 1;
+            assert_eq!(is(&chunk.allocated) && !is(&chunk.taken), *free, "page {page}");
+        }
+    }
+    assert!(taken > 500 && refused > 500, "{taken} {refused}");
+}
+
+/// Records of a hostile process, each with a span of the whole heap but one page.
+#[test]
+fn spans_that_cannot_be_taken_cost_a_bounded_number_of_looks() {
+    const CHUNKS: u64 = 1 << 13;
+    let mut pages = pages_of(CHUNKS, |page| page + 1 < CHUNKS * 512);
+    assert!(pages.take(HEAP, 1) && !pages.take(HEAP + PAGE_OF_GO, CHUNKS * 512 - 1));
+    for _ in 0..1_000_000 {
+        assert!(!pages.take(HEAP + PAGE_OF_GO, CHUNKS * 512 - 1));
+    }
+    assert!((MOST_VAIN..MOST_VAIN + CHUNKS as usize).contains(&pages.vain), "{}", pages.vain);
+    assert!(!pages.take(HEAP + PAGE_OF_GO, 1), "a page that is free");
 }
 
 /// A heap whose sums differ from those that the runtime states isn't read: a layout that isn't proven gives no figures.

@@ -114,7 +114,8 @@ fn opened<M: Memory>(
     if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
 }
 
-/// The writable parts of these ranges and of the named mappings, without the heap: sorted, disjoint.
+/// The writable parts of these ranges and of the named mappings, without the heap. The heap's ranges are sorted and
+/// disjoint, and so is the result.
 fn accessible(mut ranges: Vec<AddressRange>, mappings: &GoMappings, heap: &[AddressRange]) -> Vec<AddressRange> {
     ranges.extend(&mappings.named);
     ranges.sort_unstable();
@@ -127,7 +128,8 @@ fn accessible(mut ranges: Vec<AddressRange>, mappings: &GoMappings, heap: &[Addr
     };
     let mut free = Vec::new();
     for mut range in ranges.iter().flat_map(of_writable) {
-        for taken in heap.iter().filter(|taken| taken.overlaps(range)).copied().collect::<Vec<_>>() {
+        let (first, end) = (heap.partition_point(|taken| taken.end <= range.start), range.end);
+        for taken in heap[first..].iter().take_while(|taken| taken.start < end) {
             free.push(AddressRange::new(range.start, taken.start.max(range.start)));
             range = AddressRange::new(taken.end.min(range.end), range.end);
         }

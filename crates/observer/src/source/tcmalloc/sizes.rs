@@ -10,6 +10,10 @@ const LARGEST_AT_LEAST: u32 = 8 << 10;
 const LARGEST: u32 = 1 << 20;
 /// Percentage of spans that must hold whole blocks of their class.
 const AGREE_AT_LEAST: usize = 95;
+/// Number of spans that a table is compared with, spread evenly over all of them; and limit of tables that are compared.
+/// In a process, one or two are; in hostile data, 700,000.
+pub(crate) const COMPARED: usize = 1 << 12;
+pub(crate) const MOST_TABLES: usize = 1 << 12;
 /// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).
 const MOVED: u32 = 64 << 10;
 
@@ -22,9 +26,11 @@ pub(crate) struct BlockSizes {
 
 /// The table that agrees with the spans of small blocks.
 pub(crate) fn find(data: &[Data], spans: &[Span]) -> Option<BlockSizes> {
-    let small = || spans.iter().filter(|span| span.state == SpanState::InUse && span.class != 0);
-    let all = small().count();
-    let agreeing = |sizes: &[u32]| small().filter(|span| fits(span, sizes)).count();
+    let is_small = |span: &&Span| span.state == SpanState::InUse && span.class != 0;
+    let small: Vec<&Span> = spans.iter().filter(is_small).collect();
+    let compared: Vec<&Span> = small.iter().copied().step_by(small.len().div_ceil(COMPARED).max(1)).collect();
+    let agreeing = |sizes: &[u32]| compared.iter().filter(|span| fits(span, sizes)).count();
+    let mut tables = 0;
     let mut best: Option<(usize, BlockSizes)> = None;
     for Data { bytes, .. } in data {
         let numbers: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
@@ -34,9 +40,11 @@ pub(crate) fn find(data: &[Data], spans: &[Span]) -> Option<BlockSizes> {
             let length = 1 + numbers[at..].windows(2).take_while(|pair| pair[0] < pair[1]).count();
             let sizes = &numbers[at..at + length];
             let last = sizes.last().copied().unwrap_or_default();
-            if CLASSES.contains(&length) && (LARGEST_AT_LEAST..=LARGEST).contains(&last) {
+            if CLASSES.contains(&length) && (LARGEST_AT_LEAST..=LARGEST).contains(&last) && tables < MOST_TABLES {
+                tables += 1;
                 let count = agreeing(sizes);
-                if count * 100 >= all * AGREE_AT_LEAST && best.as_ref().is_none_or(|(most, _)| count > *most) {
+                if count * 100 >= compared.len() * AGREE_AT_LEAST && best.as_ref().is_none_or(|(most, _)| count > *most)
+                {
                     let batch = batches(&numbers[..at], sizes);
                     let bytes = sizes.iter().map(|size| u64::from(*size)).collect();
                     best = Some((count, BlockSizes { bytes, batch }));

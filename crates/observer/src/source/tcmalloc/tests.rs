@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::pagemap::{Span, SpanState};
+use super::sizes::{COMPARED, MOST_TABLES, find};
 use super::walk::{Unopened, Unread, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
@@ -220,6 +222,44 @@ fn a_heap_whose_sums_disagree_is_not_read() {
         put_half(&mut other.data, sizes + 4 * class, 24 * class as u32 + random.below(8) as u32);
     }
     assert_eq!(walked(&other), Err(Unopened::NoSizes));
+}
+
+/// Spans of one class, each with so many blocks that its size is known.
+fn spans_of(class: u8, number: usize) -> Vec<Span> {
+    let size = u64::from(SIZES[usize::from(class)]);
+    let span = |number: u64| Span {
+        range: AddressRange::sized(Avma(HEAP + number * size), Bytes(size)),
+        record: 0,
+        state: SpanState::InUse,
+        class,
+        blocks: 1,
+    };
+    (0..number as u64).map(span).collect()
+}
+
+fn halves(sizes: &[u32]) -> Vec<u8> {
+    sizes.iter().chain(&[0; 4]).flat_map(|size| size.to_le_bytes()).collect()
+}
+
+/// Hostile data may be full of tables, and the heap full of spans.
+#[test]
+fn a_bounded_number_of_tables_is_compared_with_a_bounded_number_of_spans() {
+    let spans = spans_of(25, 4);
+    // The largest blocks of the other tables don't fit into the spans.
+    let other = halves(&SIZES.map(|size| size * 2));
+    let found = |others: usize| {
+        let bytes = [other.repeat(others), halves(&SIZES)].concat();
+        find(&[Data { base: Avma(DATA), bytes }], &spans).map(|sizes| sizes.bytes[25])
+    };
+    assert_eq!(found(MOST_TABLES - 1), Some(16384));
+    assert_eq!(found(MOST_TABLES), None);
+    // Of twice as many spans as are compared, every other one counts. These agree with the table, the rest doesn't.
+    let mut spans = spans_of(25, 2 * COMPARED);
+    spans.iter_mut().skip(1).step_by(2).for_each(|span| span.class = 200);
+    let data = [Data { base: Avma(DATA), bytes: halves(&SIZES) }];
+    assert!(find(&data, &spans).is_some());
+    spans.remove(0);
+    assert!(find(&data, &spans).is_none());
 }
 
 #[test]

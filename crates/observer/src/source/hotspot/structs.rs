@@ -15,6 +15,7 @@ use plimsoll_process::foreign::{FileKind, Regular, Why};
 use plimsoll_process::proc::Target;
 use plimsoll_process::proc::memory::{Live, Memory, half_at, word_at};
 
+/// Limit of rows that are read, also of those whose names are unknown.
 const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;
 const LONGEST_NAME: usize = 96;
@@ -106,14 +107,16 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
         let address = symbols.iter().find(|(symbol, _)| symbol == name)?.1;
         memory.word(Avma(bias.checked_add(address)?))
     };
-    let table = value("gHotSpotVMStructs")?;
-    let stride = value("gHotSpotVMStructEntryArrayStride")? as usize;
     let at = |name: &str| value(&format!("gHotSpotVMStructEntry{name}Offset")).map(|offset| offset as usize);
-    let (of_at, name_at) = (at("TypeName")?, at("FieldName")?);
-    let (offset_at, address_at, static_at) = (at("Offset")?, at("Address")?, at("IsStatic")?);
-    if !(32..=256).contains(&stride) {
-        return None;
-    }
+    let table = Table {
+        at: value("gHotSpotVMStructs")?,
+        stride: value("gHotSpotVMStructEntryArrayStride")? as usize,
+        of: at("TypeName")?,
+        name: at("FieldName")?,
+        offset: at("Offset")?,
+        address: at("Address")?,
+        is_static: at("IsStatic")?,
+    };
     // A type has one row per field, so cache the names.
     let mut known = HashMap::<u64, Option<String>>::new();
     let name_at_address = |address: u64| {
@@ -125,29 +128,109 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
         let end = bytes[..count].iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };
-    let mut text = |address: u64| known.entry(address).or_insert_with(|| name_at_address(address)).clone();
-    let mut rows = Vec::new();
-    let mut some = vec![0; stride * ROWS_AT_ONCE];
-    let mut from = table;
-    while rows.len() < MOST_ROWS {
-        // The last rows may lie at the end of the mapping.
-        let count = match memory.read(Avma(from), &mut some) {
-            true => ROWS_AT_ONCE,
-            false => usize::from(memory.read(Avma(from), &mut some[..stride])),
-        };
-        for row in some[..count * stride].chunks_exact(stride) {
-            let of = word_at(row, of_at)?;
-            if of == 0 {
-                return Some(Rows(rows));
+    table.rows(memory, |address| known.entry(address).or_insert_with(|| name_at_address(address)).clone())
+}
+
+/// Where the table is, and the offsets of the fields in a row.
+struct Table {
+    at: u64,
+    stride: usize,
+    of: usize,
+    name: usize,
+    offset: usize,
+    address: usize,
+    is_static: usize,
+}
+
+impl Table {
+    /// The rows up to the one without a type. `text` returns the name at an address.
+    fn rows(&self, memory: &impl Memory, mut text: impl FnMut(u64) -> Option<String>) -> Option<Rows> {
+        if !(32..=256).contains(&self.stride) {
+            return None;
+        }
+        let mut rows = Vec::new();
+        let mut some = vec![0; self.stride * ROWS_AT_ONCE];
+        let (mut from, mut left) = (self.at, MOST_ROWS);
+        while left > 0 {
+            // The last rows may lie at the end of the mapping.
+            let count = match memory.read(Avma(from), &mut some) {
+                true => ROWS_AT_ONCE,
+                false => usize::from(memory.read(Avma(from), &mut some[..self.stride])),
+            };
+            for row in some[..count * self.stride].chunks_exact(self.stride) {
+                let of = word_at(row, self.of)?;
+                if of == 0 {
+                    return Some(Rows(rows));
+                }
+                let (Some(of), Some(name)) = (text(of), text(word_at(row, self.name)?)) else { continue };
+                let address = if half_at(row, self.is_static)? != 0 { word_at(row, self.address)? } else { 0 };
+                rows.push(Row { of, name, offset: word_at(row, self.offset)?, address });
             }
-            let (Some(of), Some(name)) = (text(of), text(word_at(row, name_at)?)) else { continue };
-            let address = if half_at(row, static_at)? != 0 { word_at(row, address_at)? } else { 0 };
-            rows.push(Row { of, name, offset: word_at(row, offset_at)?, address });
+            if count == 0 {
+                break;
+            }
+            left = left.saturating_sub(count);
+            from = from.checked_add((count * self.stride) as u64)?;
         }
-        if count == 0 {
-            break;
-        }
-        from = from.checked_add((count * stride) as u64)?;
+        Some(Rows(rows))
     }
-    Some(Rows(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// So many rows of 40 bytes (`typeName`, `fieldName`, `isStatic`, `offset`, `address`), then one without a type.
+    struct Rows40 {
+        rows: u64,
+        reads: Cell<usize>,
+    }
+
+    const AT: u64 = 0x7000;
+    const TABLE: Table = Table { at: AT, stride: 40, of: 0, name: 8, is_static: 16, offset: 24, address: 32 };
+
+    impl Memory for Rows40 {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.reads.set(self.reads.get() + 1);
+            let first = (at.0 - AT) / 40;
+            if (at.0 + into.len() as u64 - AT) / 40 > self.rows + 1 {
+                return false;
+            }
+            for (number, row) in (first..).zip(into.chunks_exact_mut(40)) {
+                let of = if number < self.rows { 1 } else { 0 };
+                let words = [of, number, number % 2, number * 8, number * 16].map(u64::to_le_bytes);
+                row.copy_from_slice(&words.concat());
+            }
+            true
+        }
+
+        fn pagemap(&self, _: u64, _: &mut [u64]) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn rows_are_read_up_to_the_one_without_a_type() {
+        for number in [0, 1, 63, 64, 65, 1000] {
+            let memory = Rows40 { rows: number, reads: Cell::default() };
+            let rows =
+                TABLE.rows(&memory, |address| (address % 3 != 2).then(|| address.to_string())).expect("a table").0;
+            let expected = (0..number).filter(|number| number % 3 != 2);
+            let found = rows
+                .iter()
+                .map(|row| (row.of.as_str(), row.name.parse::<u64>().expect("a number"), row.offset, row.address));
+            let expected = expected.map(|n| ("1", n, n * 8, if n % 2 == 1 { n * 16 } else { 0 }));
+            assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        }
+    }
+
+    /// A process may map one page of rows over and over: terabytes of them.
+    #[test]
+    fn a_table_of_unknown_names_ends() {
+        let memory = Rows40 { rows: 1 << 40, reads: Cell::default() };
+        assert!(TABLE.rows(&memory, |_| None).expect("a table").0.is_empty());
+        assert_eq!(memory.reads.get(), MOST_ROWS.div_ceil(ROWS_AT_ONCE));
+    }
 }

@@ -152,6 +152,32 @@ fn pages_that_were_never_touched_are_not_resident() {
 }
 
 #[test]
+fn a_mapping_that_has_records_or_begins_in_another_one_is_stale() {
+    let mut made = made(&mut Random(3), 5, 7);
+    let area = AREAS + 40 * PAGE;
+    made.image.put(area, made.secret);
+    made.image.put(AREAS + 8, area);
+    made.group(HEAP + (1 << 30), 63, 1, 0, 40);
+    made.end = HEAP + (1 << 30) + 100 * PAGE;
+    let heap = walked(&made).expect("a heap");
+    assert_eq!(heap.part(HeapPart::Live).length, Bytes(made.live + 40 * PAGE - 16));
+    assert_eq!(heap.part(HeapPart::Records).length, Bytes(2 * PAGE));
+    for stale in [area - 2 * PAGE, area - 3 * PAGE, HEAP + (1 << 30) + PAGE, HEAP + (1 << 30) + 39 * PAGE] {
+        made.group(stale, 63, 1, 0, 4);
+    }
+    let same = walked(&made).expect("a heap");
+    for part in [HeapPart::Live, HeapPart::Beside, HeapPart::Records] {
+        assert_eq!(same.part(part).length, heap.part(part).length, "{part:?}");
+    }
+    // Beside them, mappings count.
+    for group in [area + 2 * PAGE, HEAP + (1 << 30) + 40 * PAGE] {
+        made.group(group, 63, 1, 0, 4);
+    }
+    let more = walked(&made).expect("a heap");
+    assert_eq!(more.part(HeapPart::Live).length, heap.part(HeapPart::Live).length + Bytes(2 * (4 * PAGE - 16)));
+}
+
+#[test]
 fn a_heap_without_its_secret_is_refused_with_the_reason() {
     let mut other = made(&mut Random(4), 300, 7);
     other.image.put(AREAS + PAGE, 1);

@@ -27,10 +27,10 @@ fn opened<M: Memory>(metas: &Metas, pages: &mut PageStates<'_, M>) -> OpenedHeap
     while let Some((first, behind)) = rest.split_first() {
         let range = AddressRange::sized(Avma(first.start), Bytes(first.mapped));
         let inner = behind.partition_point(|group| group.start < range.end.0);
-        // A group outside of every mapping was released after its record was read. So were pages of records that are
-        // now in a group.
-        let is_stale =
-            first.mapped == 0 || ranges.iter().any(|known| known.start < range.end && range.start < known.end);
+        // A group outside of every mapping was released after its record was read. So was a mapping that now has pages
+        // of records. No two mappings overlap here: groups that begin in one are left out below.
+        let has_records = || metas.areas.range(range.start.0..range.end.0).next().is_some();
+        let is_stale = first.mapped == 0 || has_records();
         rest = if first.mapped == 0 { behind } else { &behind[inner..] };
         if !is_stale {
             let live = live(first, &behind[..inner], pages);

@@ -148,8 +148,9 @@ fn summary(document: &Value, shared: &str) -> String {
         mean.map_or(format!("{shown} not compared"), |mean| format!("{shown} {:+.0}", mib(mean)))
     };
     let rows: Vec<String> = ROWS.iter().map(|row| of(row, row)).chain([of(shared, "one ClientResources")]).collect();
-    let plain = figure(document, "plain", "idle_bytes").and_then(|figure| figure["median"].as_f64()).map_or(0.0, mib);
-    format!("unset {plain:.0} MiB; {}", rows.join(", "))
+    let plain = figure(document, "plain", "idle_bytes").and_then(|figure| figure["median"].as_f64());
+    let plain = plain.map_or("not measured".to_owned(), |bytes| format!("{:.0} MiB", mib(bytes)));
+    format!("unset {plain}; {}", rows.join(", "))
 }
 
 /// The jars of the incidents' subjects, of which the service needs a part.
@@ -171,4 +172,20 @@ fn agent() -> Result<String> {
     let mut files = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let agent = files.find(|path| path.to_string_lossy().contains("opentelemetry-javaagent"));
     Ok(format!("-javaagent:{}", agent.ok_or("no OpenTelemetry agent among the jars")?.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_that_is_missing_is_not_zero() {
+        let row = |name: &str, figures: Value| serde_json::json!({ "name": name, "figures": figures });
+        let of = |rows: Vec<Value>| summary(&serde_json::json!({ "rows": rows }), "shared");
+        let idle = serde_json::json!({ "idle_bytes": { "median": 300 << 20, "difference": { "mean": -(5 << 20) } } });
+        let all = of(vec![row("plain", idle.clone()), row("trim", idle)]);
+        assert!(all.starts_with("unset 300 MiB; arenas=4 not compared") && all.contains("trim -5, "), "{all}");
+        let none = of(vec![row("plain", serde_json::json!({}))]);
+        assert!(none.starts_with("unset not measured; arenas=4 not compared"), "{none}");
+    }
 }

@@ -164,8 +164,8 @@ fn summary(found: &[(String, u64, [Option<f64>; 5])]) -> String {
     let of = |begins: &str| {
         let rows = found.iter().filter(|(name, ..)| name.starts_with(begins));
         let cells = rows.map(|(_, mappings, [reserve, commit, ..])| {
-            let sum = reserve.unwrap_or_default() + commit.unwrap_or_default();
-            format!("{} at {}", grouped(sum as u64), grouped(*mappings))
+            let sum = reserve.zip(*commit).map(|(reserve, commit)| grouped((reserve + commit) as u64));
+            format!("{} at {}", sum.as_deref().unwrap_or("not counted"), grouped(*mappings))
         });
         cells.collect::<Vec<_>>().join(", ")
     };
@@ -187,4 +187,26 @@ fn grouped(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function that callgrind didn't see has no cost, which isn't a cost of 0.
+    #[test]
+    fn a_sum_needs_both_figures() {
+        let row = |name: &str, mappings, reserve, commit| {
+            (name.to_owned(), mappings, [reserve, commit, Some(1.0), Some(1.0), Some(1.0)])
+        };
+        let found = [
+            row("HotSpot 25, summary", 100, Some(1000.4), Some(2000.0)),
+            row("HotSpot 25, summary", 10_000, Some(1000.0), None),
+            row("Plimsoll's map", 100, None, None),
+        ];
+        assert_eq!(
+            summary(&found),
+            "instructions of a reserve and a commit together: HotSpot 25 3,000 at 100, not counted at 10,000; Plimsoll not counted at 100 regions"
+        );
+    }
 }

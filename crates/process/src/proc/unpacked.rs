@@ -22,6 +22,8 @@ const WRITABLE: u32 = 2;
 /// The ELF header and the program headers: linkers place them together, and write about ten program headers.
 const HEADERS: u64 = PAGE;
 const MOST_SEGMENTS: u16 = 64;
+/// Limit of headers whose segments are compared with all mappings. A hostile process may have one in each mapping.
+const MOST_PROGRAMS: usize = 64;
 
 /// The program, or None in the usual case that every mapping with code has a file.
 pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Unpacked> {
@@ -30,14 +32,14 @@ pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Unpacked> {
         let unnamed = vma.backing == Backing::Anonymous && vma.name.is_empty();
         unnamed && vma.readable && !vma.writable && !vma.shared && vma.rss > Bytes(0)
     };
-    vmas.iter().filter(may_begin).find_map(|vma| {
+    let programs = vmas.iter().filter(may_begin).filter_map(|vma| {
         let mut headers = vec![0; HEADERS.min(vma.range.length().0) as usize];
         memory.read(vma.range.start, &mut headers[..4]).then_some(())?;
         headers.starts_with(b"\x7fELF").then_some(())?;
         memory.read(vma.range.start, &mut headers).then_some(())?;
-        let program = parse(&headers, vma.range.start)?;
-        lies_without_a_file(&program, vmas).then_some(program)
-    })
+        parse(&headers, vma.range.start)
+    });
+    programs.take(MOST_PROGRAMS).find(|program| lies_without_a_file(program, vmas))
 }
 
 fn short_at(bytes: &[u8], offset: usize) -> Option<u16> {
@@ -167,6 +169,35 @@ mod tests {
         let mut mapped = mappings();
         mapped[1].backing = Backing::File;
         assert_eq!(find(&Image(headers()), &mapped), None);
+    }
+
+    /// The same headers at each multiple of 1 MiB.
+    struct Everywhere(Image);
+
+    impl Memory for Everywhere {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.0.read(Avma(START.0 + at.0 % (1 << 20)), into)
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            self.0.pagemap(first, into)
+        }
+    }
+
+    #[test]
+    fn a_bounded_number_of_headers_is_compared_with_all_mappings() {
+        let found = |others: usize| {
+            // Without code, none of these is a program.
+            let other = |number: usize| vma((number as u64) << 20, (number as u64) << 20 | 0x2000, "r");
+            let program = mappings().into_iter().map(|vma| {
+                let at = |end: Avma| Avma(end.0 + ((others as u64) << 20));
+                Vma { range: AddressRange::new(at(vma.range.start), at(vma.range.end)), ..vma }
+            });
+            let vmas: Vec<Vma> = (0..others).map(other).chain(program).collect();
+            find(&Everywhere(Image(headers())), &vmas).is_some()
+        };
+        assert!(found(0) && found(MOST_PROGRAMS - 1));
+        assert!(!found(MOST_PROGRAMS));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::chunks::ChunkLayout;
 use super::parse::{VERSION, version};
 use plimsoll_facts::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
+use plimsoll_process::proc::memory::{Limited, Memory, PAGE};
 
 /// How much of a segment is searched for the version, and for the start of the heap after other data.
 const SEARCHED: u64 = 4 << 20;
@@ -20,10 +20,13 @@ const SEARCHED: u64 = 4 << 20;
 const COMPARED: u64 = 64;
 const EQUAL_OF_EIGHT: u64 = 6;
 const HEADER: usize = 64;
+/// Limit of reads. A mapping that begins like a view takes a thousand for each segment; a hostile process may have
+/// thousands of such mappings.
+const MOST_READS: u32 = 1 << 20;
 
 /// None: the program isn't a native image.
 pub fn find<M: Memory>(memory: &M, program: &Unpacked, vmas: &[Vma]) -> Option<NativeImage> {
-    let memory = Untouched::new(memory);
+    let memory = Limited::new(memory, MOST_READS);
     let data = program.segments.iter().filter(|segment| segment.writable);
     let version = data.into_iter().find_map(|segment| {
         let mut bytes = vec![0; segment.range.length().0.min(SEARCHED) as usize];
@@ -168,6 +171,31 @@ mod tests {
         let (image, program, vmas) = process(HEAP / PAGE - 1);
         let found = find(&image, &program, &vmas).expect("an image");
         assert!(found.image_heap.is_empty());
+    }
+
+    struct Counted(Image, std::cell::Cell<u32>);
+
+    impl Memory for Counted {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0.read(at, into)
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            self.0.pagemap(first, into)
+        }
+    }
+
+    #[test]
+    fn the_search_ends_among_thousands_of_mappings_that_begin_like_a_view() {
+        const OTHERS: u64 = RESERVED + (1 << 36);
+        let (mut image, program, mut vmas) = process(0);
+        image.0.push((OTHERS, header(2, 2 * CHUNK, 2 * CHUNK, 2 * CHUNK)));
+        vmas.extend(vec![memory(OTHERS, OTHERS + PAGE); 20_000]);
+        let image = Counted(image, std::cell::Cell::new(0));
+        let found = find(&image, &program, &vmas).expect("an image");
+        assert_eq!(found.isolates.len(), 1);
+        assert!((MOST_READS / 2..=MOST_READS).contains(&image.1.get()), "{} reads", image.1.get());
     }
 
     #[test]

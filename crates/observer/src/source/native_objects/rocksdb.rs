@@ -12,10 +12,8 @@
 //!
 //! Not supported: HyperClockCache. The bound of its blocks is unknown.
 
-use std::cell::Cell;
-
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, Untouched, word_at};
+use plimsoll_process::proc::memory::{Limited, Memory, word_at};
 
 /// RocksDB gives each shard 512 KiB at least; a cache with a single shard has no proof.
 const SMALLEST: u64 = 1 << 20;
@@ -55,28 +53,11 @@ impl Shards {
 
 /// Capacity and usage of the cache in this block.
 pub fn block_cache(memory: &impl Memory, block: AddressRange) -> Option<(Bytes, Option<Bytes>)> {
-    let memory = &Limited { memory: Untouched::new(memory), left: Cell::new(MOST_READS) };
+    let memory = &Limited::new(memory, MOST_READS);
     let length = (block.length().0 as usize).min(OBJECT_WORDS * 8) / 8 * 8;
     let object = words(memory, block.start.0, length)?;
     let (capacity, shards) = shards(memory, &object)?;
     Some((Bytes(capacity), used(memory, &shards)))
-}
-
-struct Limited<'m, M: Memory> {
-    memory: Untouched<'m, M>,
-    left: Cell<u32>,
-}
-
-impl<M: Memory> Memory for Limited<'_, M> {
-    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
-        left > 0 && self.memory.read(at, into)
-    }
-
-    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
-        self.memory.pagemap(first, into)
-    }
 }
 
 fn words(memory: &impl Memory, at: u64, length: usize) -> Option<Vec<u64>> {

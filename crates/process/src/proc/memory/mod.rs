@@ -3,7 +3,7 @@
 //! A walk takes a `Memory` and does no I/O of its own, so a test can pass an image of bytes. `Live` (in `read`) is the
 //! real memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
@@ -197,6 +197,30 @@ impl<M: Memory + ?Sized> Memory for Untouched<'_, M> {
     }
 }
 
+/// [`Untouched`] for a limited number of reads: a search that follows guesses ends, whatever the memory claims.
+pub struct Limited<'m, M: Memory + ?Sized> {
+    memory: Untouched<'m, M>,
+    left: Cell<u32>,
+}
+
+impl<'m, M: Memory + ?Sized> Limited<'m, M> {
+    pub fn new(memory: &'m M, most: u32) -> Self {
+        Limited { memory: Untouched::new(memory), left: Cell::new(most) }
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for Limited<'_, M> {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0 && self.memory.read(at, into)
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        self.memory.pagemap(first, into)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +240,7 @@ mod tests {
     }
 
     /// Memory whose page map is refused from the third call on, as after a deadline; before, every page is there.
-    struct Refused(std::cell::Cell<u32>);
+    struct Refused(Cell<u32>);
 
     impl Memory for Refused {
         fn read(&self, _: Avma, _: &mut [u8]) -> bool {
@@ -233,7 +257,7 @@ mod tests {
     /// Page by page, this would take minutes.
     #[test]
     fn after_a_refusal_a_range_of_any_length_is_resident_at_once() {
-        let memory = Refused(std::cell::Cell::new(0));
+        let memory = Refused(Cell::new(0));
         let mut pages = PageStates::new(&memory);
         let half = |part: u64| AddressRange::sized(Avma(5 + (part << 46)), Bytes(1 << 46));
         assert_eq!(pages.resident(half(0)), Bytes(1 << 46));

@@ -5,6 +5,10 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use super::mangling;
 
+/// Limit of all names together, in bytes; as much as is read of a file. But the names of a hostile file may be the same
+/// 16 KiB again and again, and cost it 24 bytes each.
+const MOST_TEXT: usize = 512 << 20;
+
 /// The functions of one file, by address as linked.
 #[derive(Debug, Default)]
 pub struct Functions {
@@ -52,9 +56,9 @@ impl Functions {
 
     fn push(&mut self, start: u64, size: u64, name: &[u8]) {
         let at = self.text.len();
-        if let (Ok(at), Ok(length), false) = (u32::try_from(at), u32::try_from(name.len()), name.is_empty()) {
+        if !name.is_empty() && at + name.len() <= MOST_TEXT {
             self.text.extend_from_slice(name);
-            self.sorted.push(Function { start, size, next: u64::MAX, name: (at, length) });
+            self.sorted.push(Function { start, size, next: u64::MAX, name: (at as u32, name.len() as u32) });
         }
     }
 
@@ -92,5 +96,23 @@ impl Functions {
             Some(name) => (name, true),
             None => (mangling::demangle(name), false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_the_limit_are_left_out() {
+        // Never written, so the kernel provides no memory.
+        let mut functions = Functions { text: vec![0; MOST_TEXT - 6], ..Functions::default() };
+        functions.push(0x10, 8, b"first");
+        functions.push(0x20, 8, b"second");
+        functions.push(0x30, 8, b"3");
+        functions.push(0x40, 8, b"4");
+        functions.sort();
+        let named = [0x10, 0x20, 0x30, 0x40].map(|at| functions.at(at).map(|(name, _)| name));
+        assert_eq!(named, [Some(&b"first"[..]), None, Some(&b"3"[..]), None]);
     }
 }

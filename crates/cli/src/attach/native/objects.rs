@@ -82,8 +82,12 @@ const HOLDER_PREFIXES: [&[u8]; 4] = [b"dl", b"_dl_", b"__libc_dl", b"__nptl_"];
 
 /// More names for one function aren't looked at.
 const MOST_ALIASES: usize = 64;
-/// More exported functions of one file aren't read. Node has 10⁵.
+/// Limit of exported functions, of all files that are read. Node has 10⁵. A hostile process could map thousands of
+/// files with a million each.
 const MOST_FUNCTIONS: usize = 1 << 20;
+/// How much of a name is kept. The names that count are shorter; a hostile file may name each function by the same
+/// 16 KiB.
+const NAME: usize = 64;
 
 /// What an injection needs of the target.
 #[derive(Debug)]
@@ -134,6 +138,7 @@ pub fn survey(
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
     }
     let (mut forbidden, mut all, mut libc_code, mut tables) = (vec![], vec![], None, Tables::default());
+    let mut left = MOST_FUNCTIONS;
     if let Some(vdso) = vmas.iter().find(|vma| vma.name == "[vdso]") {
         let bytes = read_memory(vdso.range.start.0..vdso.range.end.0).unwrap_or_default();
         tables.add(&bytes[..], &[vdso]);
@@ -142,7 +147,11 @@ pub fn survey(
         let file = target.mapped(parts[0], FileKind::Object);
         let Some(pieces) = file.as_ref().ok().map(|file| file.pieces()) else { continue };
         tables.add(&pieces, parts);
-        let Some(exports) = exports(&pieces, parts[0]) else { continue };
+        let Some(exports) = exports(&pieces, parts[0], left) else { continue };
+        // Where a function is left out, a lock's holder may be missed.
+        left = left.checked_sub(exports.functions.len()).ok_or(
+            "has libraries with more exported functions than attach reads: start it with 'plimsoll run -- COMMAND'",
+        )?;
         let has = |name: &[u8]| exports.address(name).is_some();
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
@@ -217,8 +226,8 @@ fn holders(exports: &Exports) -> Vec<(Range<u64>, &'static str)> {
     found
 }
 
-/// Reads the exported functions of a mapped file, if it exports one that matters here.
-fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma) -> Option<Exports> {
+/// Reads the exported functions of a mapped file, if it exports one that matters here; at most one more than `most`.
+fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma, most: usize) -> Option<Exports> {
     let header = Header::parse(data).ok()?;
     let segments = header.program_headers(LE, data).ok()?;
     let is_part = |segment: &&elf::ProgramHeader64<LittleEndian>| {
@@ -235,12 +244,14 @@ fn exports<'d, R: ReadRef<'d>>(data: R, part: &Vma) -> Option<Exports> {
     const MARKERS: [&[u8]; 6] =
         [b"malloc", b"gnu_get_libc_version", b"pthread_create", b"dlopen", b"__tls_get_addr", b"_dl_debug_state"];
     let is_marker = |symbol: &elf::Sym64<LittleEndian>| name(symbol).is_some_and(|name| MARKERS.contains(&name));
-    let functions = || table.iter().filter(is_function).take(MOST_FUNCTIONS);
+    let functions = || table.iter().filter(is_function);
     functions().any(is_marker).then_some(())?;
     let function = |symbol: &elf::Sym64<LittleEndian>| {
-        Some((bias.wrapping_add(symbol.st_value(LE)), symbol.st_size(LE), name(symbol)?.to_vec()))
+        let name = name(symbol)?;
+        let name = name[..name.len().min(NAME)].to_vec();
+        Some((bias.wrapping_add(symbol.st_value(LE)), symbol.st_size(LE), name))
     };
-    let mut functions: Vec<_> = functions().filter_map(function).collect();
+    let mut functions: Vec<_> = functions().filter_map(function).take(most.saturating_add(1)).collect();
     functions.sort_unstable();
     Some(Exports { functions })
 }
@@ -277,7 +288,7 @@ mod tests {
     #[test]
     fn the_range_of_malloc_leaves_out_what_waits() {
         let (bytes, vma) = libc();
-        let exports = exports(&bytes[..], &vma).expect("exports");
+        let exports = exports(&bytes[..], &vma, MOST_FUNCTIONS).expect("exports");
         let forbidden = Forbidden::new(in_libc(&exports).expect("malloc"));
         let at = |name: &str| {
             let stack = Stack { at: 0, bytes: &[] };
@@ -308,17 +319,62 @@ mod tests {
         assert_eq!((found[1].0.clone(), found[399_999].0.clone()), (8..32, 6_399_976..6_399_984 + PAGE));
     }
 
+    /// A library with `malloc`, and with so many functions that have one name of 10,000 bytes.
+    fn library(functions: u64) -> Vec<u8> {
+        let strings = [&b"\0malloc\0"[..], &[b'x'; 10_000], b"\0"].concat();
+        let symbol = |name: u32, at: u64| {
+            // A global function of section 1.
+            [&name.to_le_bytes()[..], &[0x12, 0, 1, 0], &at.to_le_bytes(), &8u64.to_le_bytes()].concat()
+        };
+        let others = (0..functions).flat_map(|number| symbol(8, 0x2000 + 16 * number));
+        let symbols: Vec<u8> = [0; 24].into_iter().chain(symbol(1, 0x1000)).chain(others).collect();
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let halves = |halves: &[u32]| halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>();
+        let section = |kind: u32, at: u64, length: u64, link: u32, entry: u64| {
+            [halves(&[0, kind]), words(&[0, 0, at, length]), halves(&[link, 0]), words(&[8, entry])].concat()
+        };
+        let (at, strings_at) = (120, 120 + symbols.len() as u64);
+        let sections_at = strings_at + strings.len() as u64;
+        let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0".to_vec();
+        bytes.extend(words(&[0, 64, sections_at]));
+        bytes.extend(halves(&[0]));
+        bytes.extend([64u16, 56, 1, 64, 3, 2].map(u16::to_le_bytes).concat());
+        // All of the file is code.
+        bytes.extend(halves(&[1, 5]));
+        bytes.extend(words(&[0, 0, 0, sections_at, sections_at, 4096]));
+        bytes.extend(symbols);
+        bytes.extend(strings);
+        bytes.extend(section(0, 0, 0, 0, 0));
+        bytes.extend(section(11, at, strings_at - at, 2, 24));
+        bytes.extend(section(3, strings_at, sections_at - strings_at, 0, 0));
+        bytes
+    }
+
+    #[test]
+    fn functions_and_names_are_kept_within_limits() {
+        let vma = Vma { range: AddressRange::new(Avma(0x7000_0000_0000), Avma(0x7000_0010_0000)), ..Vma::default() };
+        let bytes = library(1000);
+        let read = |most| exports(&bytes[..], &vma, most).expect("exports").functions;
+        assert_eq!(read(MOST_FUNCTIONS).len(), 1001);
+        assert_eq!(read(700).len(), 701, "one more than allowed shows that some are missing");
+        assert_eq!(
+            read(0).first().map(|(at, size, name)| (*at, *size, &name[..])),
+            Some((0x7000_0000_1000, 8, &b"malloc"[..]))
+        );
+        assert!(read(MOST_FUNCTIONS)[1..].iter().all(|(.., name)| *name == [b'x'; NAME]));
+    }
+
     /// Every truncation and every flipped byte of the tables gives an answer.
     #[test]
     fn broken_objects_are_survived() {
         let (mut bytes, vma) = libc();
         for n in (0..bytes.len()).step_by(bytes.len() / 11) {
-            let _ = exports(&bytes[..n], &vma).map(|exports| in_libc(&exports));
+            let _ = exports(&bytes[..n], &vma, MOST_FUNCTIONS).map(|exports| in_libc(&exports));
         }
         let headers = (bytes.len() - 4096..bytes.len()).step_by(151);
         for i in (0..1200).step_by(29).chain(headers) {
             bytes[i] ^= 0xff;
-            let _ = exports(&bytes[..], &vma).map(|exports| in_libc(&exports));
+            let _ = exports(&bytes[..], &vma, MOST_FUNCTIONS).map(|exports| in_libc(&exports));
             let _ = offsets(&bytes, ["malloc"]);
             bytes[i] ^= 0xff;
         }

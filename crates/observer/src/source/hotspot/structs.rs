@@ -18,6 +18,8 @@ use plimsoll_process::proc::memory::{Live, Memory, half_at, word_at};
 /// Limit of rows that are read, also of those whose names are unknown.
 const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;
+/// The table has eight. A hostile file may have millions, and name all by the same 16 KiB.
+const MOST_SYMBOLS: usize = 16;
 const LONGEST_NAME: usize = 96;
 
 /// What was read through the table.
@@ -97,12 +99,7 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
     let segments: Vec<(u64, u64, u64)> =
         elf.segments().map(|segment| (segment.address(), segment.size(), segment.file_range().0)).collect();
     let bias = library.range.start.0.checked_sub(library.offset)?;
-    let symbols: Vec<(String, u64)> = elf
-        .dynamic_symbols()
-        .filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())))
-        .filter(|(name, _)| name.starts_with("gHotSpotVMStruct"))
-        .map(|(name, address)| (name.to_string(), address))
-        .collect();
+    let symbols = of_table(elf.dynamic_symbols().filter_map(|symbol| Some((symbol.name().ok()?, symbol.address()))));
     let value = |name: &str| {
         let address = symbols.iter().find(|(symbol, _)| symbol == name)?.1;
         memory.word(Avma(bias.checked_add(address)?))
@@ -129,6 +126,12 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };
     table.rows(memory, |address| known.entry(address).or_insert_with(|| name_at_address(address)).clone())
+}
+
+/// The symbols that say where the table is, and what its rows contain.
+fn of_table<'n>(symbols: impl Iterator<Item = (&'n str, u64)>) -> Vec<(String, u64)> {
+    let own = symbols.filter(|(name, _)| name.starts_with("gHotSpotVMStruct"));
+    own.take(MOST_SYMBOLS).map(|(name, address)| (name.to_owned(), address)).collect()
 }
 
 /// Where the table is, and the offsets of the fields in a row.
@@ -224,6 +227,15 @@ mod tests {
             let expected = expected.map(|n| ("1", n, n * 8, if n % 2 == 1 { n * 16 } else { 0 }));
             assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_bounded_number_of_symbols_is_kept() {
+        let table = [("gHotSpotVMStructs", 8), ("gHotSpotVMStructEntryOffsetOffset", 16)];
+        let others = (0..1000).map(|number| ("gHotSpotVMStructX", number));
+        let found = of_table([("malloc", 1)].into_iter().chain(table).chain(others));
+        assert_eq!(found[..2], table.map(|(name, address)| (name.to_owned(), address)));
+        assert_eq!(found.len(), MOST_SYMBOLS);
     }
 
     /// A process may map one page of rows over and over: terabytes of them.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_trial::rate::Url;
 
@@ -60,14 +60,29 @@ fn head(bytes: &[u8]) -> Option<Head> {
     Some(Head { status, body, closes })
 }
 
+/// A connection that gives bytes until a time. The socket's own timeout bounds each wait, but not their number.
+struct Timely {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Read for Timely {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() >= self.until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.read(into)
+    }
+}
+
 pub(super) struct Client<'u> {
     url: &'u Url,
     patience: Duration,
-    open: Option<BufReader<TcpStream>>,
+    open: Option<BufReader<Timely>>,
 }
 
 impl<'u> Client<'u> {
-    /// `patience` bounds the connect and each wait for bytes.
+    /// `patience` bounds the connect, each wait for bytes, and the time in which bytes are waited for.
     pub(super) fn new(url: &'u Url, patience: Duration) -> Client<'u> {
         Client { url, patience, open: None }
     }
@@ -81,11 +96,21 @@ impl<'u> Client<'u> {
                 done => return done,
             }
         }
-        self.open = Some(BufReader::new(self.connect()?));
+        self.open = Some(self.connect()?);
         self.once()
     }
 
-    fn connect(&self) -> io::Result<TcpStream> {
+    /// The status of the answer, also if its last byte doesn't come in time: a stream of events has none.
+    pub(super) fn status(&self) -> io::Result<u16> {
+        let mut open = self.connect()?;
+        let answer = self.ask(&mut open)?;
+        match read_body(&mut open, answer.body) {
+            Err(error) if !is_late(&error) => Err(error),
+            _ => Ok(answer.status),
+        }
+    }
+
+    fn connect(&self) -> io::Result<BufReader<Timely>> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let addresses: Vec<SocketAddr> = (self.url.host.as_str(), self.url.port).to_socket_addrs()?.collect();
         for address in addresses {
@@ -94,7 +119,7 @@ impl<'u> Client<'u> {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(self.patience))?;
                     stream.set_write_timeout(Some(self.patience))?;
-                    return Ok(stream);
+                    return Ok(BufReader::new(Timely { stream, until: Instant::now() }));
                 }
                 Err(error) => last = error,
             }
@@ -104,22 +129,32 @@ impl<'u> Client<'u> {
 
     fn once(&mut self) -> io::Result<u16> {
         let Some(mut open) = self.open.take() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let (path, host) = (&self.url.path, self.url.authority());
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: plimsoll\r\nAccept: */*\r\n\r\n");
-        open.get_mut().write_all(request.as_bytes())?;
-        let answer = loop {
-            let answer = read_head(&mut open)?;
-            // Interim answers (100 Continue) precede the answer.
-            if answer.status >= 200 {
-                break answer;
-            }
-        };
+        let answer = self.ask(&mut open)?;
         read_body(&mut open, answer.body)?;
         if !answer.closes {
             self.open = Some(open);
         }
         Ok(answer.status)
     }
+
+    /// Sends the request. Returns the head of its answer.
+    fn ask(&self, open: &mut BufReader<Timely>) -> io::Result<Head> {
+        let (path, host) = (&self.url.path, self.url.authority());
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: plimsoll\r\nAccept: */*\r\n\r\n");
+        open.get_mut().until = Instant::now() + self.patience;
+        open.get_mut().stream.write_all(request.as_bytes())?;
+        loop {
+            let answer = read_head(open)?;
+            // Interim answers (100 Continue) precede the answer.
+            if answer.status >= 200 {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 fn is_closed(error: &io::Error) -> bool {
@@ -180,7 +215,44 @@ fn skip(open: &mut impl BufRead, length: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    /// Answers each request with this head, and then with one piece of a body after the other, without end.
+    fn endless(head: &'static str, piece: &'static str) -> Url {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().expect("an address"))).expect("an address");
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                thread::spawn(move || {
+                    let sent = stream.write_all(head.as_bytes());
+                    while sent.is_ok() && stream.write_all(piece.as_bytes()).is_ok() {
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }
+        });
+        url
+    }
+
+    #[test]
+    fn an_answer_without_an_end_has_a_status_and_is_late() {
+        for (head, piece) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", "data: x\n\n"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "3\r\nabc\r\n"),
+        ] {
+            let url = endless(head, piece);
+            let mut client = Client::new(&url, Duration::from_secs(1));
+            assert_eq!(client.status().expect("a status"), 200);
+            assert!(is_late(&client.get().expect_err("no end")));
+        }
+        // A head without an end.
+        let url = endless("HTTP/1.1 200 OK\r\n", "A: b\r\n");
+        let client = Client::new(&url, Duration::from_secs(1));
+        assert!(is_late(&client.status().expect_err("no end")));
+    }
 
     #[test]
     fn the_end_of_a_body_is_found_in_each_encoding() {

@@ -88,7 +88,7 @@ fn accepts(port: u16) -> bool {
 }
 
 fn answers(url: &Url) -> bool {
-    Client::new(url, ANSWER).get().is_ok_and(|status| status < 400)
+    Client::new(url, ANSWER).status().is_ok_and(|status| status < 400)
 }
 
 /// A number of seconds above 0 and at most a day; a fraction and a final `s` are allowed.

@@ -22,8 +22,8 @@
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
 use crate::account::mapping;
-use crate::account::thread::ThreadState;
 use crate::account::{blocks, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
+use crate::guard;
 use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
@@ -32,7 +32,6 @@ use crate::segment::books::Books;
 use crate::segment::{Segment, categories, slots};
 use crate::stack::{callers, frames, module};
 use crate::stack_bounds;
-use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::libc::Exports;
 use crate::sys::os::{self, Clock};
 use crate::sys::{clock, elf, libc};
@@ -107,10 +106,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     if let Some(signal) = options.signal {
         crate::summary::init(signal, options.summary);
     }
-    if let Some(t) = thread::attach(segment, Some(stack_bounds::main())) {
-        thread::watch_end(t);
-        tls_set::<CURRENT>(t as *mut ThreadState as usize);
-    }
+    guard::begin(segment, stack_bounds::main());
 }
 
 /// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3)

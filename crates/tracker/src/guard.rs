@@ -8,7 +8,7 @@
 //! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
 //! written.
 
-use crate::account::thread::{self, ThreadState};
+use crate::account::thread::{self, Stack, ThreadState};
 use crate::segment::Segment;
 use crate::segment::books::Books;
 use crate::stack_bounds;
@@ -132,6 +132,24 @@ fn enter_without(segment: Segment) -> Entered {
             Entered::Shared(Nested(segment))
         }
     }
+}
+
+/// Gives the calling thread a state at its start, on a stack that is known; returns its slot. A signal handler that
+/// allocated earlier has done so: then only the stack is noted.
+pub fn begin(segment: Segment, stack: Stack) -> Option<u32> {
+    // From here on, a handler makes no state.
+    tls_set_half::<DEPTH>(1);
+    let slot = match tls_get::<OWN>() {
+        0 => thread::attach(segment, Some(stack)).map(|t| {
+            thread::watch_end(t);
+            let slot = t.slot;
+            tls_set::<CURRENT>(t as *mut ThreadState as usize);
+            slot
+        }),
+        _ => thread::correct_stack(segment, stack),
+    };
+    tls_set_half::<DEPTH>(0);
+    slot
 }
 
 impl Inside {

@@ -193,14 +193,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     shared.memo.store(slots::empty(), Relaxed);
     // SAFETY: `current` is 0 until the caller puts the state there, so no hook of this thread takes one.
     t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
-    let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
-    shared.stack_high.store(stack.high, Relaxed);
-    shared.stack_bytes.store(stack.high - stack.low, Relaxed);
+    note_stack(segment, shared, slot, stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 }));
     let r = segment.thread(slot);
-    r.stack_low.store(stack.low as u64, Relaxed);
-    r.stack_high.store(stack.high as u64, Relaxed);
-    r.guard_bytes.store(stack.guard as u64, Relaxed);
-    r.stack_kind.store(stack.kind, Relaxed);
     r.start_ns.store(crate::sys::clock::now_ns(), Relaxed);
     r.end_ns.store(0, Relaxed);
     r.generation.fetch_add(1, Relaxed);
@@ -216,6 +210,23 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     cpu::tls_set::<{ cpu::SLOT_MARK }>(t.slot_mark as usize);
     cpu::tls_set::<{ cpu::OWN }>(t as *mut ThreadState as usize);
     Some(t)
+}
+
+fn note_stack(segment: Segment, shared: &Shared, slot: u32, stack: Stack) {
+    shared.stack_high.store(stack.high, Relaxed);
+    shared.stack_bytes.store(stack.high - stack.low, Relaxed);
+    let r = segment.thread(slot);
+    r.stack_low.store(stack.low as u64, Relaxed);
+    r.stack_high.store(stack.high as u64, Relaxed);
+    r.guard_bytes.store(stack.guard as u64, Relaxed);
+    r.stack_kind.store(stack.kind, Relaxed);
+}
+
+/// Notes the stack of the calling thread, which has a state already; returns its slot. `None`: it has none.
+pub fn correct_stack(segment: Segment, stack: Stack) -> Option<u32> {
+    let (shared, slot) = (slots::own()?, cpu::tls_get_half::<{ cpu::SLOT_MARK }>().checked_sub(1)?);
+    note_stack(segment, shared, slot, stack);
+    Some(slot)
 }
 
 fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut IndexEntry)> {

@@ -12,12 +12,12 @@ use crate::account::early;
 use crate::account::mapping::books;
 use crate::account::memo;
 use crate::account::thread::{self, ThreadState};
-use crate::guard::{Entered, enter};
+use crate::guard::{self, Entered, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
 use crate::stack_bounds;
-use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set, tls_set_half};
+use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc::{self, calls};
 use crate::sys::{cpu, os};
 use core::ffi::{c_int, c_void};
@@ -146,19 +146,15 @@ pub struct Routine {
 /// Called by the trampoline with what `pthread_create` above gave.
 pub unsafe extern "C" fn begin(i: u64) -> Routine {
     // SAFETY: the record is ours since pthread_create handed it over.
-    let (go, low, bytes, guard, creator) = unsafe {
+    let (go, low, bytes, guard_bytes, creator) = unsafe {
         let s = &*record(i);
         (Routine { routine: s.routine, argument: s.argument }, s.own_low, s.bytes, s.guard, s.creator)
     };
     give_back(i);
-    if let Some(segment) = Segment::current() {
-        tls_set_half::<DEPTH>(1);
-        if let Some(t) = thread::attach(segment, Some(stack_bounds::of_new(low, bytes, guard))) {
-            segment.thread(t.slot).creator.store(creator as u64, Relaxed);
-            thread::watch_end(t);
-            tls_set::<CURRENT>(t as *mut ThreadState as usize);
-        }
-        tls_set_half::<DEPTH>(0);
+    if let Some(segment) = Segment::current()
+        && let Some(slot) = guard::begin(segment, stack_bounds::of_new(low, bytes, guard_bytes))
+    {
+        segment.thread(slot).creator.store(creator as u64, Relaxed);
     }
     go
 }

@@ -208,7 +208,7 @@ pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
 }
 
 /// The shared part of the calling thread's state, whoever has taken the rest.
-fn own() -> Option<&'static Shared> {
+pub fn own() -> Option<&'static Shared> {
     let own = cpu::tls_get::<{ cpu::OWN }>();
     // SAFETY: other than 0 and GONE the word is this thread's state.
     (own > cpu::GONE).then(|| unsafe { shared_of(own) })

@@ -107,6 +107,71 @@ fn without_memory_no_slot_is_lost() {
     });
 }
 
+/// A signal handler that allocates at a thread's start gets a state for the thread. The start may come before it, after
+/// it, or be interrupted by it: the thread has one slot, and its own stack.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
+    use plimsoll_tracker::guard;
+    use std::arch::asm;
+
+    static STEP: AtomicU64 = AtomicU64::new(0);
+    static DUE: AtomicU64 = AtomicU64::new(0);
+
+    extern "C" fn allocates(_: i32, _: *const libc::siginfo_t, context: *mut libc::ucontext_t) {
+        if STEP.fetch_add(1, Relaxed) == DUE.load(Relaxed) {
+            drop(guard::enter());
+            // SAFETY: the kernel's record of the interrupted code. The rest of it runs at full speed.
+            unsafe { (*context).uc_mcontext.gregs[libc::REG_EFL as usize] &= !0x100 };
+        }
+    }
+
+    const STACK: Stack = Stack { low: 4096, high: 8192, guard: 4096, kind: 0 };
+    // Returns the number of instructions.
+    let start = |segment: Segment, due: u64| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                DUE.store(due, Relaxed);
+                STEP.store(0, Relaxed);
+                // SAFETY: sets the trap flag for one call; the handler is in place.
+                unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+                let slot = guard::begin(segment, STACK);
+                // SAFETY: clears it.
+                unsafe { asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq") };
+                let r = segment.thread(slot.expect("a slot"));
+                let stack = [&r.stack_low, &r.stack_high, &r.guard_bytes].map(|cell| cell.load(Relaxed) as usize);
+                assert_eq!((slot, stack), (Some(1), [STACK.low, STACK.high, STACK.guard]), "instruction {due}");
+                assert_eq!(segment.used(Section::Threads), 2, "instruction {due}: a slot that the thread doesn't know");
+                let guard::Entered::Thread(mut inside) = guard::enter() else { panic!("instruction {due}: no state") };
+                assert_eq!(inside.state().slot, 1, "instruction {due}");
+                drop(inside);
+                thread::detach(segment, 1);
+            });
+            thread.join().expect("its assertions");
+        });
+        STEP.load(Relaxed)
+    };
+    alone(|| {
+        let segment = fresh();
+        assert!(segment.publish(1, 0, 0));
+        // SAFETY: the handler makes no call that a handler may not make.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = allocates as extern "C" fn(_, _, _) as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
+        }
+        let all = start(segment, u64::MAX);
+        // In the first of these cases the handler comes first, and in the last one never.
+        let some: Vec<u64> = (0..40).chain((40..all).step_by(997)).chain(all.saturating_sub(24)..all + 2).collect();
+        for due in &some {
+            start(segment, *due);
+        }
+        println!("exercised: {} of {all} instructions", some.len());
+        assert!(some.len() > 66);
+    });
+}
+
 /// All slots in use: the thread gets none, and is counted.
 #[test]
 fn full() {

@@ -187,7 +187,7 @@ pub(crate) struct Remedy {
     pub(crate) how: String,
     pub(crate) effort: String,
     pub(crate) trade_off: String,
-    /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are no bounds.
+    /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are none, or they are too wide.
     pub(crate) confidence: String,
     pub(crate) saving_least_bytes: Option<u64>,
     pub(crate) saving_bytes: Option<u64>,
@@ -387,8 +387,8 @@ fn verdict(snapshot: &Snapshot, ledger: &ledger::Ledger, verdict: &verdict::Verd
                 effort: remedy.effort.name().into(),
                 trade_off: remedy.trade_off.clone(),
                 confidence: remedy.effect.confidence().into(),
-                saving_least_bytes: remedy.effect.bounds().map(|(least, _)| least.0),
-                saving_bytes: remedy.effect.bounds().map(|(_, most)| most.0),
+                saving_least_bytes: remedy.effect.figure().map(|(least, _)| least.0),
+                saving_bytes: remedy.effect.figure().map(|(_, most)| most.0),
             })
             .collect(),
     }

@@ -586,14 +586,10 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
         for row in remedy.how.lines() {
             writeln!(out, "       {}", ink(Ink::Green, &typed(row, WHOLE)))?;
         }
-        if let Some((least, most)) = remedy.effect.bounds() {
+        if let Some((least, most)) = remedy.effect.figure() {
             let [from, to] = [least, most].map(|bound| bound.to_string());
-            let saves = match least {
-                Bytes(0) => format!("at most {to}"),
-                // Bounds that print the same are one figure.
-                _ if from == to => format!("about {to}"),
-                _ => format!("{from} to {to}"),
-            };
+            // Bounds that print the same are one figure.
+            let saves = if from == to { format!("about {to}") } else { format!("{from} to {to}") };
             writeln!(out, "       gives back {saves}")?;
         }
         if !remedy.trade_off.is_empty() {

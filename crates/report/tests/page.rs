@@ -112,6 +112,19 @@ fn the_first_screen_needs_no_script() {
     assert!(body.find("Arenas of glibc") < body.find("application/json"));
 }
 
+/// Versions before this rule wrote every interval.
+#[test]
+fn an_earlier_file_with_a_wide_interval_gives_no_figure() {
+    let golden = include_str!("../../../goldens/explain.json");
+    let gives = "Gives back 1.13 GiB to 1.16 GiB.";
+    let page = |least: &str| {
+        let json = golden.replace("\"saving_least_bytes\": 1216778240", &format!("\"saving_least_bytes\": {least}"));
+        check(&page::of_ledger(&plimsoll_report::ledger_json::parse(json.as_bytes()).expect("a ledger"))).0
+    };
+    assert!(page("1216778240").contains(gives));
+    assert!(!page("121677824").contains("Gives back"));
+}
+
 /// 86,400 readings of 50 curves: 5 MB at most, and the page says what it left out.
 #[test]
 fn a_day_of_readings_stays_small_and_keeps_its_peaks() {

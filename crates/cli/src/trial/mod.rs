@@ -335,7 +335,7 @@ impl Table {
                 None if of_user => continue,
                 None => self.add(row),
             };
-            let bounds = remedy.effect.bounds().map(|(least, most)| (least.0, most.0));
+            let bounds = remedy.effect.figure().map(|(least, most)| (least.0, most.0));
             self.trial.rows[at].predicted = self.trial.rows[at].predicted.or(bounds);
         }
         if self.trial.rows.len() == 1 {

@@ -455,23 +455,25 @@ fn trimmable(arena: &serde_json::Value) -> u64 {
 
 #[test]
 fn a_trim_saves_what_the_verdict_predicted() {
-    for (name, arguments, verdict) in [
-        ("main_fragmentation", &[][..], "allocator-retention"),
-        ("arena_threads", &[][..], "arena-retention"),
-        ("arena_threads", &["ends"][..], "arena-retention"),
+    // In the last case half of the memory lies at the ends of arenas: the interval is too wide for a figure.
+    for (name, arguments, verdict, has_figure) in [
+        ("main_fragmentation", &[][..], "allocator-retention", true),
+        ("arena_threads", &[][..], "arena-retention", true),
+        ("arena_threads", &["ends"][..], "arena-retention", false),
     ] {
         let fixture = Fixture::c(name, arguments);
         let explained = fixture.explained();
         let verdict = explained.verdict(verdict);
-        let [least, most] = ["saving_least_bytes", "saving_bytes"].map(|key| verdict[key].as_u64().unwrap());
+        let whole = |of: &Explained| of.0["arenas"].as_array().unwrap().iter().map(trimmable).sum::<u64>();
+        let figures = ["saving_least_bytes", "saving_bytes"].map(|key| verdict[key].as_u64());
+        assert_eq!(figures.map(|figure| figure.is_some()), [has_figure; 2], "{name}: {verdict:#}");
+        let least = figures[0].unwrap_or(whole(&explained));
+        let most = figures[1].unwrap_or(explained.line("glibc-retained"));
         let [before, after] = fixture.trims();
         let saved = before - after;
-        assert!(
-            saved * 100 >= least * 97 && saved * 100 <= most * 103,
-            "{name}: saved {saved}, said {least} to {most}"
-        );
+        assert!(saved * 100 >= least * 97 && saved * 100 <= most * 103, "{name}: {saved} of {least} to {most}");
         // The verdict promises nothing that is already gone, or that a trim cannot reach.
-        let again: u64 = fixture.explained().0["arenas"].as_array().unwrap().iter().map(trimmable).sum();
+        let again = whole(&fixture.explained());
         assert!(again * 100 <= saved, "{name}: {again} more after {saved}");
     }
 }

@@ -144,9 +144,13 @@ pub fn rss(fixture: &Fixture) -> u64 {
     rss.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
 }
 
-/// The least and the most bytes that a remedy promises to give back; None where it promises nothing.
+/// The least and the most bytes that a remedy promises to give back; None where it promises nothing. No promise is
+/// wider than ± 30 %.
+#[track_caller]
 pub fn promised(remedy: &Value) -> Option<(u64, u64)> {
-    Some((remedy["saving_least_bytes"].as_u64()?, remedy["saving_bytes"].as_u64()?))
+    let (least, most) = (remedy["saving_least_bytes"].as_u64()?, remedy["saving_bytes"].as_u64()?);
+    assert!((most - least) * 10 <= (most + least) * 3, "{remedy:#}");
+    Some((least, most))
 }
 
 /// What the VM's other threads may take or give back between the two readings of RSS. A remedy's interval doesn't

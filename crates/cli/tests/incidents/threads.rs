@@ -59,7 +59,7 @@ fn one_executor_for_each_task(jdk: &Jdk) {
     assert!(printed.contains("\"pool-") && printed.contains("-thread-1\""), "{case}: {printed}");
     many.serves();
     let shares = last(&explained, "thread-stacks");
-    assert!(how(shares).contains("newFixedThreadPool(8)") && promised(shares).is_some(), "{case}: {shares:#}");
+    assert!(how(shares).contains("newFixedThreadPool(8)"), "{case}: {shares:#}");
     let mut one = executors(jdk, "shared");
     assert_eq!(one.truth("threads"), 8);
     saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));
@@ -108,10 +108,9 @@ fn a_client_resources_for_each_client(jdk: &Jdk) {
     assert!(printed.contains("lettuce-nioEventLoop"), "{case}: {printed}");
     twelve.serves();
     let shares = last(&explained, "thread-stacks");
-    assert!(
-        how(shares).contains("DefaultClientResources.create()") && promised(shares).is_some(),
-        "{case}: {shares:#}"
-    );
+    assert!(how(shares).contains("DefaultClientResources.create()"), "{case}: {shares:#}");
+    // How much of the direct buffers goes with the threads is unknown, so the interval is too wide for a figure.
+    assert_eq!(promised(shares), None, "{case}: {shares:#}");
     let mut one = clients(jdk, &redis, "1");
     assert_eq!(one.truth("threads"), 8);
     saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));

@@ -182,22 +182,37 @@ impl Form {
 /// Resident bytes that a remedy is expected to free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
-    /// Depends on properties of the program that the snapshot doesn't have. No figure is shown.
+    /// Depends on properties of the program that the snapshot doesn't have.
     #[default]
     Unknown,
-    /// Computed from the snapshot by the remedy's mechanism: at least, at most.
+    /// Computed from the snapshot by the remedy's mechanism: at least, at most. May be too wide for a figure.
     Modelled(Bytes, Bytes),
 }
 
 impl Effect {
-    pub const fn confidence(self) -> &'static str {
-        match self {
-            Effect::Unknown => "unknown",
-            Effect::Modelled(..) => "modelled",
+    /// Half of the width of the widest figure, in percent of its middle.
+    const WIDEST: u128 = 30;
+
+    /// The bounds that an output may have: those no wider than ± 30 % of their middle. Nobody can act on wider ones.
+    ///
+    /// (most − least) / 2 ≤ 0.3 × (most + least) / 2
+    pub fn figure(self) -> Option<(Bytes, Bytes)> {
+        self.bounds().filter(|(least, most)| {
+            let (least, most) = (u128::from(least.0), u128::from(most.0));
+            most.saturating_sub(least) * 100 <= Effect::WIDEST * (most + least)
+        })
+    }
+
+    /// How a figure was found; `unknown` if there is none.
+    pub fn confidence(self) -> &'static str {
+        match self.figure() {
+            None => "unknown",
+            Some(_) => "modelled",
         }
     }
 
-    pub const fn bounds(self) -> Option<(Bytes, Bytes)> {
+    /// For the order of remedies; outputs have [`Effect::figure`].
+    const fn bounds(self) -> Option<(Bytes, Bytes)> {
         match self {
             Effect::Unknown => None,
             Effect::Modelled(least, most) => Some((least, most)),
@@ -238,9 +253,9 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Expected saving of the best remedy with a known effect: at least, at most.
+    /// Expected saving of the best remedy that has a figure: at least, at most.
     pub fn saving(&self) -> Option<(Bytes, Bytes)> {
-        self.remedies.iter().filter_map(|remedy| remedy.effect.bounds()).max()
+        self.remedies.iter().filter_map(|remedy| remedy.effect.figure()).max()
     }
 }
 

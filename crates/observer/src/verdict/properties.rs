@@ -213,6 +213,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut seen = std::collections::BTreeMap::<&str, u64>::new();
     let mut capped = std::collections::BTreeMap::<&str, u64>::new();
+    let (mut narrow, mut wide) = (0, 0);
     for round in 0..8000 {
         let snapshot = snapshot(&mut random);
         let ledger = Ledger::of(&snapshot);
@@ -232,6 +233,17 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
                         "{round}: {remedy:?} gives nothing of {}",
                         verdict.bytes
                     );
+                    let (middle, half) = ((most.0 + least.0) as f64 / 2.0, (most.0 - least.0) as f64 / 2.0);
+                    match remedy.effect.figure() {
+                        Some(figure) => {
+                            assert!(figure == (least, most) && half <= middle * 0.300_001, "{round}: {remedy:?}");
+                            narrow += 1;
+                        }
+                        None => {
+                            assert!(half >= middle * 0.299_999, "{round}: {remedy:?}");
+                            wide += 1;
+                        }
+                    }
                 }
                 for (option, in_use, in_force) in caps(case) {
                     let Some(value) = value_of(&remedy.how, option) else { continue };
@@ -264,6 +276,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     // Every rule and every option occurred.
     let silent: Vec<&str> = VerdictId::ALL.iter().map(|id| id.id()).filter(|id| !seen.contains_key(id)).collect();
     assert!(silent.is_empty(), "no snapshot gave: {silent:?}");
+    assert!(narrow > 100 && wide > 100, "{narrow} figures, {wide} without");
     assert!(seen["healthy"] > 20 && seen["unclear"] > 200, "{seen:?}");
     assert!(capped.len() == 5 && capped.values().all(|number| *number >= 5), "{capped:?}");
 }

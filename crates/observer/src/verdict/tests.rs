@@ -916,3 +916,16 @@ fn instrumentations_of_opentelemetry_are_listed_before_any_is_switched_off() {
     assert_eq!(of("25.402-b06", "opentelemetry-javaagent"), None);
     assert_eq!(of("17.0.15+6", "other"), None);
 }
+
+/// 7 to 13 is 10 ± 30 %.
+#[test]
+fn an_interval_wider_than_thirty_percent_is_no_figure() {
+    let figure = |least, most| Effect::Modelled(Bytes(least), Bytes(most)).figure();
+    assert_eq!(figure(7000, 13_000), Some((Bytes(7000), Bytes(13_000))));
+    assert_eq!(figure(u64::MAX, u64::MAX), Some((Bytes(u64::MAX), Bytes(u64::MAX))));
+    for (least, most) in [(7000, 13_001), (6999, 13_000), (0, 1), (1, u64::MAX)] {
+        assert_eq!(figure(least, most), None, "{least} to {most}");
+    }
+    let confidence = [7000, 6999].map(|least| Effect::Modelled(Bytes(least), Bytes(13_000)).confidence());
+    assert_eq!((confidence, Effect::Unknown.confidence()), (["modelled", "unknown"], "unknown"));
+}

@@ -2,6 +2,7 @@
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
+use plimsoll_observer::verdict::Effect;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Table, Verdict};
 use crate::ledger_json::{self as json, Ledger};
@@ -73,12 +74,15 @@ fn signed(change: i64) -> String {
 }
 
 fn verdict(of: &json::Verdict) -> Verdict {
-    let gives = |remedy: &json::Remedy| match (remedy.saving_least_bytes, remedy.saving_bytes) {
-        (Some(least), Some(most)) if Bytes(least).to_string() != Bytes(most).to_string() => {
-            format!("{} to {}", Bytes(least), Bytes(most))
+    let gives = |remedy: &json::Remedy| {
+        let bounds = remedy.saving_least_bytes.zip(remedy.saving_bytes);
+        // Files of earlier versions have wider bounds, too.
+        let figure = bounds.and_then(|(least, most)| Effect::Modelled(Bytes(least), Bytes(most)).figure());
+        match figure.map(|(least, most)| [least, most].map(|bound| bound.to_string())) {
+            Some([from, to]) if from != to => format!("{from} to {to}"),
+            Some([_, to]) => format!("about {to}"),
+            None => String::new(),
         }
-        (_, Some(most)) => format!("about {}", Bytes(most)),
-        _ => String::new(),
     };
     Verdict {
         id: of.id.clone(),

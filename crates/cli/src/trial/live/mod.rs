@@ -150,7 +150,7 @@ impl Live {
         let remedies = self.verdicts.iter().flat_map(|verdict| &verdict.remedies);
         let advised: Vec<Advised> = remedies
             .filter_map(|remedy| {
-                let bounds = remedy.effect.bounds().map(|(least, most)| (least.0, most.0));
+                let bounds = remedy.effect.figure().map(|(least, most)| (least.0, most.0));
                 Some(Advised { step: Step::from_advice(&remedy.how)?, how: remedy.how.clone(), bounds })
             })
             .collect();
@@ -214,7 +214,7 @@ impl Live {
                 let end = if remedy.trade_off.is_empty() { "" } else { ")" };
                 Tried {
                     label: remedy.what.clone(),
-                    predicted: remedy.effect.bounds().map(|(least, most)| (least.0, most.0)),
+                    predicted: remedy.effect.figure().map(|(least, most)| (least.0, most.0)),
                     missing: Some(format!(
                         "plimsoll leaves this to you{trade_off}{}{end}. Type: {}",
                         remedy.trade_off, remedy.how

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plimsoll_facts::snapshot::Start;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
@@ -119,10 +120,11 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         None if exists && has_no_memory(pid) => {
             Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
         }
-        None if exists => Err(format!(
-            "process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with 'plimsoll run -- COMMAND'"
-        )
-        .into()),
+        None if exists => {
+            let start = proc::Target::open(pid, deadline).map(|target| proc::start_of(&target)).unwrap_or_default();
+            let tracked = started_behind(&start, "plimsoll run --");
+            Err(format!("process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with: {tracked}").into())
+        }
         None => Err(format!(
             "{}. There is no segment of one either: if it ran with --dir, name that directory",
             ProcView::now().absent(pid)
@@ -135,6 +137,21 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
 pub fn closed(pid: u32, verb: &str, access: Access) -> String {
     let Closed { reason, remedy } = proc::why_closed(pid, verb, access);
     if remedy.is_empty() { format!("it {reason}") } else { format!("it {reason}. Try: {remedy}") }
+}
+
+/// Maximum length of a command line in a message, in characters.
+const LONGEST: usize = 1000;
+
+/// The line that starts a program behind `before`, for the end of a message.
+pub fn started_behind(start: &Start, before: &str) -> String {
+    let (line, _) = start.behind(before, "");
+    match line.chars().count() {
+        0..=LONGEST => line,
+        length => {
+            let length = words::count(length as u64);
+            format!("{before}   # and then the command that starts it (not printed: it has {length} characters)")
+        }
+    }
 }
 
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).

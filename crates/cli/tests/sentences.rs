@@ -1,7 +1,7 @@
 //! The messages of plimsoll: they never disturb the program, are always one sentence, and say what to type.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -67,6 +67,43 @@ fn a_report_whose_standard_output_is_closed_is_refused() {
         let error = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(2), "{verb:?}: {error}");
         assert!(error.contains("standard output is closed") && error.trim_end().lines().count() == 1, "{error}");
+    }
+}
+
+/// The program's own command line, to be pasted; without one, the line says where to put it.
+#[test]
+fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
+    let workspace = Workspace::new("untracked");
+    let long = "x".repeat(2000);
+    let cases = [
+        (
+            "/bin/sh",
+            ["-c", "echo; read line", "it's"],
+            r"cd /usr && plimsoll run -- /bin/sh -c 'echo; read line' 'it'\''s'",
+        ),
+        (
+            "/bin/sh",
+            ["-c", "echo; read line", long.as_str()],
+            "plimsoll run --   # and then the command that starts it (not printed: it has 2,0",
+        ),
+        (
+            "/usr/bin/perl",
+            ["-e", "$0 = 'worker'; $| = 1; print qq(\\n); <STDIN>", ""],
+            "plimsoll run --   # and then the command that starts it (not printed: the process shows a title",
+        ),
+    ];
+    for (program, words, expected) in cases {
+        let mut command = Command::new(program);
+        command.args(words).current_dir("/usr").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a child");
+        // It has printed a line and waits for one.
+        child.stdout.as_mut().expect("its output").read_exact(&mut [0]).expect("a line");
+        let pid = child.id().to_string();
+        let (status, error) = workspace.status_and_error(&["report", &pid]);
+        child.kill().and_then(|()| child.wait()).expect("its end");
+        let how = format!("process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with: {expected}");
+        assert_eq!((status, error.lines().count()), (Some(2), 1), "{error}");
+        assert!(error.contains(&how), "{error}");
     }
 }
 

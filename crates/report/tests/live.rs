@@ -14,6 +14,7 @@ fn trial() -> LiveTrial {
     LiveTrial {
         pid: 4711,
         command: "java -jar shop.jar".into(),
+        restart: "cd /srv && plimsoll try -- /usr/bin/java -jar shop.jar".into(),
         idle_seconds: 12.0,
         steps: vec![
             step("nothing", 500, 500, 501),
@@ -57,7 +58,7 @@ A\\u{1b}[2J|<b>
   not done: it isn't a JVM
 note: a sentence
 
-most: trim: 249 MiB (50 % of RSS). While nothing was done, RSS moved by +1.00 MiB. It was done once and may grow back. What lasts needs a restart: plimsoll try -- COMMAND
+most: trim: 249 MiB (50 % of RSS). While nothing was done, RSS moved by +1.00 MiB. It was done once and may grow back. What lasts needs a restart: cd /srv && plimsoll try -- /usr/bin/java -jar shop.jar
 ";
     assert_eq!(found, expected, "\n{found}");
 }

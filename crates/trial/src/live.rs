@@ -157,6 +157,8 @@ impl Tried {
 pub struct LiveTrial {
     pub pid: u32,
     pub command: String,
+    /// The line that tries what needs a restart, on the same program.
+    pub restart: String,
     pub idle_seconds: f64,
     pub interrupted: bool,
     pub steps: Vec<Tried>,

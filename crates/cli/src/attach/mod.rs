@@ -27,7 +27,7 @@ use crate::exit::Exit;
 use crate::launch::SiteMode;
 use crate::named::Named;
 use crate::output::{is_confirmed, print_done, print_message};
-use crate::target::closed;
+use crate::target::{closed, started_behind};
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
 
@@ -278,9 +278,12 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
     if !process.is_there() {
         return Err(process.unwilling("attached to", "").into());
     }
-    let remedy = "mount a tmpfs there without noexec, or start it with 'plimsoll run -- COMMAND'";
-    Err(format!("cannot put the tracker where process {pid} can load it ({}). Remedy: {remedy}", refused.join("; "))
-        .into())
+    let refused = refused.join("; ");
+    let tracked = started_behind(&proc::start_of(&process.target), "plimsoll run --");
+    Err(format!(
+        "cannot put the tracker where process {pid} can load it ({refused}). Remedy: mount a tmpfs there without noexec, or start it with: {tracked}"
+    )
+    .into())
 }
 
 /// The facts about the target that attach and detach need.

@@ -1,9 +1,10 @@
 //! Refuses to enter programs on CPUs other than x86-64: plimsoll has no code for them.
 
 use plimsoll_facts::snapshot::Vma;
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, start_of};
 
 use super::fault::Fault;
+use crate::target::started_behind;
 
 pub enum ThreadLoader<'t> {
     /// There is none.
@@ -11,8 +12,11 @@ pub enum ThreadLoader<'t> {
 }
 
 impl<'t> ThreadLoader<'t> {
-    pub fn find(_: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<ThreadLoader<'t>, String> {
-        Err("isn't a HotSpot JVM with an attach socket, and on this CPU attach works with those only: start it with 'plimsoll run -- COMMAND'".into())
+    pub fn find(target: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<ThreadLoader<'t>, String> {
+        Err(format!(
+            "isn't a HotSpot JVM with an attach socket, and on this CPU attach works with those only. Start it with: {}",
+            started_behind(&start_of(target), "plimsoll run --")
+        ))
     }
 
     pub fn load_agent(&self, _: &str, _: &str) -> Result<i32, Fault> {

@@ -206,8 +206,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     let pid = pid_of(process, "try --pid")?;
     let steps = args.with.iter().map(|with| with.step.clone()).collect::<Result<Vec<_>, _>>();
-    let steps = steps
-        .map_err(|reason| format!("--with beside --pid: {reason}; what needs a restart: plimsoll try -- COMMAND"))?;
+    let steps = steps.map_err(|reason| {
+        format!("--with beside --pid: {reason}; what needs a restart is tried on a command, without --pid")
+    })?;
     let options = live::LiveOptions { steps, idle: args.idle, yes: args.yes };
     let Some(trial) = live::run(pid, options)? else { return Ok(Exit::Failed.into()) };
     to_output(args.output.as_deref(), |out| match args.format {

@@ -231,7 +231,7 @@ fn what_cannot_be_tried_is_a_sentence() {
     let cases: [(&[&str], &str); 6] = [
         (&["--pid", &pid, "--with", "trim"], "it isn't a JVM: only a debugger could call malloc_trim"),
         (&["--pid", &pid, "--with", "purge"], "only Redis and Valkey have such a command"),
-        (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart: plimsoll try -- COMMAND"),
+        (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart is tried on a command, without --pid"),
         (&["--with", "gc", "--", "true"], "gc and purge need a running process (--pid)"),
         (&["--pid", "999999999"], "no process 999999999"),
         (&["--pid", &pid, "--rounds", "3"], "--rounds"),
@@ -242,4 +242,8 @@ fn what_cannot_be_tried_is_a_sentence() {
         assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{options:?}: {error}");
         assert!(error.contains(expected), "{options:?}: {error}");
     }
+    // What needs a restart can be pasted.
+    let error = trial.verb("try", &["--pid", &pid, "--with", "trim"]).output().expect("plimsoll").stderr;
+    let restart = format!("plimsoll try -- {} 2 8\n", trial.burst());
+    assert!(String::from_utf8_lossy(&error).ends_with(&restart), "{}", String::from_utf8_lossy(&error));
 }

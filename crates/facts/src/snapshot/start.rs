@@ -2,6 +2,8 @@
 
 use core::net::SocketAddr;
 
+use crate::shell::{command_line, quoted};
+
 /// What a person types to start the same program again. /proc/PID/cmdline alone doesn't say: a program may overwrite
 /// it, and the same words in another user's shell or outside of the container start something else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,56 @@ pub enum Start {
     NotText,
     #[default]
     Unread,
+}
+
+impl Start {
+    /// The line that starts the program behind `before`, for example `plimsoll run --`; `then` is a comment on it. And
+    /// whether it has the program's command line: otherwise a comment says where to put that.
+    pub fn behind(&self, before: &str, then: &str) -> (String, bool) {
+        let more = if then.is_empty() { String::new() } else { format!("; {then}") };
+        match self {
+            // The unit's own line may have options and a folder that the process doesn't show.
+            Start::Unit { name, of_user } => {
+                let (systemctl, unit) = (Start::systemctl(*of_user), quoted(name).unwrap_or_default());
+                let what = format!("ExecStart=: put {before} in front of the program{more}");
+                (format!("{systemctl} edit --full {unit}   # {what}"), false)
+            }
+            _ => match self.command(&format!("{before} ")) {
+                Some(command) if then.is_empty() => (command, true),
+                Some(command) => (format!("{command}   # {then}"), true),
+                None => {
+                    let what =
+                        format!("and then the command that starts it (not printed: {}){more}", self.why_unknown());
+                    (format!("{before}   # {what}"), false)
+                }
+            },
+        }
+    }
+
+    /// The command line, in its folder, behind `before`.
+    pub fn command(&self, before: &str) -> Option<String> {
+        let Start::Command { words, folder } = self else { return None };
+        let command = command_line(words.iter().map(String::as_str))?;
+        let folder = match folder {
+            Some(folder) => format!("cd {} && ", quoted(folder)?),
+            None => String::new(),
+        };
+        Some(format!("{folder}{before}{command}"))
+    }
+
+    pub fn why_unknown(&self) -> &'static str {
+        match self {
+            Start::Title => "the process shows a title in place of its arguments",
+            Start::Contained => "it runs in a container, and the same line starts something else here",
+            Start::OtherUser => "it runs as another user",
+            Start::NotText | Start::Command { .. } => "its arguments aren't text",
+            Start::Unit { .. } | Start::Unread => "its arguments can't be read",
+        }
+    }
+
+    pub fn systemctl(of_user: bool) -> &'static str {
+        if of_user { "systemctl --user" } else { "sudo systemctl" }
+    }
 }
 
 /// Sockets at which the process accepts connections.

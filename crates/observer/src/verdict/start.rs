@@ -8,7 +8,7 @@
 use super::case::Case;
 use super::remedy::remedy;
 use super::{Effort, Form, Remedy};
-use plimsoll_facts::shell::{command_line, quoted};
+use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::Start;
 
 impl Case<'_> {
@@ -17,10 +17,10 @@ impl Case<'_> {
         let start = &self.snapshot.process.start;
         let how = match start {
             Start::Unit { name, of_user } => Some(with_drop_in(name, *of_user, setting)),
-            _ => self.command(&format!("{setting} ")),
+            _ => start.command(&format!("{setting} ")),
         };
         let Some(how) = how else {
-            let trade_off = [trade_off, self.why_unknown()].join("; ");
+            let trade_off = [trade_off, start.why_unknown()].join("; ");
             return Remedy { form: Form::Setting, ..remedy(Effort::Restart, what, setting, trade_off) };
         };
         let (form, trade_off) = match start {
@@ -39,41 +39,9 @@ impl Case<'_> {
 
     /// The command line of the program behind another command, which starts it. `then` is a comment on it.
     pub(crate) fn start_below(self, before: &str, what: &str, then: &str, trade_off: &str) -> Remedy {
-        let comment = |text: &str| if text.is_empty() { String::new() } else { format!("   # {text}") };
-        let how = match &self.snapshot.process.start {
-            // The unit's own line may have options and a folder that the process doesn't show.
-            Start::Unit { name, of_user } => {
-                let then = if then.is_empty() { String::new() } else { format!("; {then}") };
-                format!(
-                    "{} edit --full {}   # ExecStart=: put {before} in front of the program{then}",
-                    systemctl(*of_user),
-                    unit(name)
-                )
-            }
-            _ => match self.command(&format!("{before} ")) {
-                Some(command) => {
-                    let how = command + &comment(then);
-                    return Remedy { form: Form::Start, ..remedy(Effort::Restart, what, how, trade_off) };
-                }
-                None => {
-                    let then = if then.is_empty() { String::new() } else { format!("; {then}") };
-                    let why = self.why_unknown();
-                    format!("{before}   # and then the command that starts it (not printed: {why}){then}")
-                }
-            },
-        };
-        Remedy { form: Form::Command, ..remedy(Effort::Restart, what, how, trade_off) }
-    }
-
-    /// The command line, in its folder, behind `before`.
-    fn command(self, before: &str) -> Option<String> {
-        let Start::Command { words, folder } = &self.snapshot.process.start else { return None };
-        let command = command_line(words.iter().map(String::as_str))?;
-        let folder = match folder {
-            Some(folder) => format!("cd {} && ", quoted(folder)?),
-            None => String::new(),
-        };
-        Some(format!("{folder}{before}{command}"))
+        let (how, has_command) = self.snapshot.process.start.behind(before, then);
+        let form = if has_command { Form::Start } else { Form::Command };
+        Remedy { form, ..remedy(Effort::Restart, what, how, trade_off) }
     }
 
     /// The name by which `plimsoll report` finds the program after it was started again.
@@ -85,20 +53,6 @@ impl Case<'_> {
         };
         quoted(name.unwrap_or(&process.name)).unwrap_or_default()
     }
-
-    fn why_unknown(self) -> &'static str {
-        match self.snapshot.process.start {
-            Start::Title => "the process shows a title in place of its arguments",
-            Start::Contained => "it runs in a container, and the same line starts something else here",
-            Start::OtherUser => "it runs as another user",
-            Start::NotText | Start::Command { .. } => "its arguments aren't text",
-            Start::Unit { .. } | Start::Unread => "its arguments can't be read",
-        }
-    }
-}
-
-fn systemctl(of_user: bool) -> &'static str {
-    if of_user { "systemctl --user" } else { "sudo systemctl" }
 }
 
 /// A unit's name may have a backslash: `a\x2db.service`.
@@ -116,7 +70,7 @@ fn drop_in(name: &str, of_user: bool) -> (String, String) {
 
 fn with_drop_in(name: &str, of_user: bool, setting: &str) -> String {
     let ((folder, file), sudo) = (drop_in(name, of_user), if of_user { "" } else { "sudo " });
-    let (systemctl, unit) = (systemctl(of_user), unit(name));
+    let (systemctl, unit) = (Start::systemctl(of_user), unit(name));
     format!(
         "{sudo}mkdir -p {folder} && printf '[Service]\\nEnvironment=%s\\n' {setting} | {sudo}tee {file} && \
          {systemctl} daemon-reload && {systemctl} restart {unit}"
@@ -125,7 +79,7 @@ fn with_drop_in(name: &str, of_user: bool, setting: &str) -> String {
 
 fn without_drop_in(name: &str, of_user: bool) -> String {
     let ((_, file), sudo) = (drop_in(name, of_user), if of_user { "" } else { "sudo " });
-    let (systemctl, unit) = (systemctl(of_user), unit(name));
+    let (systemctl, unit) = (Start::systemctl(of_user), unit(name));
     format!("{sudo}rm {file} && {systemctl} daemon-reload && {systemctl} restart {unit}")
 }
 

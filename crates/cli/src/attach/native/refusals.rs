@@ -1,24 +1,25 @@
 //! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
 
-use plimsoll_process::proc::{Access, Target};
+use plimsoll_process::proc::{Access, Target, start_of};
 
 use super::threads::field;
-
-const RUN: &str = "start it with 'plimsoll run -- COMMAND'";
+use crate::target::started_behind;
 
 /// `status` is /proc/PID/status.
 pub fn check(target: &Target, status: &[u8], verb: &str) -> Result<(), String> {
     let status = String::from_utf8_lossy(status);
-    if let Some(why) = reason(&status, target.pid(), verb) {
+    let run = || started_behind(&start_of(target), "plimsoll run --");
+    if let Some(why) = reason(&status, target.pid(), verb, run) {
         return Err(why);
     }
     // The library lies where the target's user can change it. In a user namespace, capabilities are that user's own.
     let our_namespace = Target::open(std::process::id(), target.deadline()).map(|us| us.link("ns/user").ok());
     let is_ours = our_namespace.is_ok_and(|ours| ours.is_some() && ours == target.link("ns/user").ok());
     match is_ours && has_more_rights_than_its_user(&status) {
-        true => {
-            Err(format!("has capabilities that its user does not have, and that user could change the library: {RUN}"))
-        }
+        true => Err(format!(
+            "has capabilities that its user does not have, and that user could change the library. Start it with: {}",
+            run()
+        )),
         false => Ok(()),
     }
 }
@@ -29,8 +30,8 @@ fn has_more_rights_than_its_user(status: &str) -> bool {
     !is_root && has_capabilities
 }
 
-/// The first obstacle that /proc/PID/status shows.
-fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
+/// The first obstacle that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
+fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Option<String> {
     let is = |key, value: &str| field(status, key).is_some_and(|v| v == value);
     let tracer = field(status, "TracerPid:").filter(|tracer| *tracer != "0");
     if let Some(tracer) = tracer {
@@ -40,10 +41,12 @@ fn reason(status: &str, pid: u32, verb: &str) -> Option<String> {
         return Some(format!("is stopped: kill -CONT {pid}, then plimsoll {verb} {pid}"));
     }
     if !is("Seccomp:", "0") && field(status, "Seccomp:").is_some() {
-        return Some(format!("has a seccomp filter, which may end it for a system call of plimsoll's: {RUN}"));
+        let why = "has a seccomp filter, which may end it for a system call of plimsoll's";
+        return Some(format!("{why}. Start it with: {}", run()));
     }
     let has_shadow_stack = field(status, "x86_Thread_features:").is_some_and(|f| f.split(' ').any(|f| f == "shstk"));
-    has_shadow_stack.then(|| format!("has a shadow stack, so no thread of it can be borrowed: {RUN}"))
+    has_shadow_stack
+        .then(|| format!("has a shadow stack, so no thread of it can be borrowed. Start it with: {}", run()))
 }
 
 /// The text for a process for which the kernel refuses ptrace(2).
@@ -64,13 +67,13 @@ mod tests {
 
     #[test]
     fn each_obstacle_has_a_sentence_with_a_remedy() {
-        let of = |text: &str| reason(text, 7, "attach");
+        let of = |text: &str| reason(text, 7, "attach", || "plimsoll run -- /srv/shop".to_owned());
         assert_eq!(of("State:\tS (sleeping)\nTracerPid:\t0\nSeccomp:\t0\nx86_Thread_features:\t\n"), None);
         for (status, words) in [
             ("TracerPid:\t12\nSeccomp:\t0", ["process 12", "end that"]),
             ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7"]),
-            ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "plimsoll run"]),
-            ("Seccomp:\t0\nx86_Thread_features:\twrss shstk \n", ["shadow stack", "plimsoll run"]),
+            ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "Start it with: plimsoll run -- /srv/shop"]),
+            ("Seccomp:\t0\nx86_Thread_features:\twrss shstk \n", ["shadow stack", "Start it with: plimsoll run -- /srv/shop"]),
         ] {
             let sentence = of(status).expect(status);
             assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");

@@ -9,7 +9,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{Snapshot, Start};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Effort, Verdict, judge};
@@ -25,7 +25,7 @@ use super::meter::Meter;
 use crate::Failure;
 use crate::output::{is_confirmed, print_message};
 use crate::sys::Signals;
-use crate::target::closed;
+use crate::target::{closed, started_behind};
 
 pub mod guard;
 mod redis;
@@ -54,10 +54,11 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
         let reason = reason.unwrap_or_else(|| "it is neither a JVM nor Redis".into());
-        let restart = "What needs a restart: plimsoll try -- COMMAND";
-        return Err(
-            format!("nothing can be tried on process {pid} while it runs: {}. {restart}", printable(&reason)).into()
-        );
+        let (reason, restart) = (printable(&reason), &live.trial.restart);
+        return Err(format!(
+            "nothing can be tried on process {pid} while it runs: {reason}. What needs a restart: {restart}"
+        )
+        .into());
     }
     announce(pid, &live, &steps);
     if !is_confirmed("go ahead?", options.yes)? {
@@ -66,6 +67,14 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     }
     live.steps(steps)?;
     Ok(Some(live.trial))
+}
+
+/// The line that tries what needs a restart. `try` can't run a service in systemd's place.
+fn restart(start: &Start) -> String {
+    match start {
+        Start::Unit { name, .. } => format!("plimsoll try --   # and then the command line in ExecStart= of {name}"),
+        _ => started_behind(start, "plimsoll try --"),
+    }
 }
 
 /// Prints what the steps will do to the program.
@@ -121,6 +130,7 @@ impl Live {
         let trial = LiveTrial {
             pid,
             command: snapshot.process.command.join(" "),
+            restart: restart(&snapshot.process.start),
             idle_seconds: idle.as_secs_f64(),
             ..LiveTrial::default()
         };

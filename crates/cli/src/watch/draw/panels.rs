@@ -56,7 +56,7 @@ fn sites(canvas: &mut Canvas<'_>, one: &Watched) {
     if !one.facts.is_tracked {
         title(canvas, Panel::Sites, "the process is not tracked");
         let text = format!(
-            "Callers need the tracker: plimsoll attach {}, or from its start: plimsoll run -- COMMAND",
+            "Callers need the tracker. Type: plimsoll attach {} (or start the program with plimsoll run)",
             one.facts.pid
         );
         canvas.put(1, 0, usize::MAX, &text, PLAIN);

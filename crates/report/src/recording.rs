@@ -118,14 +118,41 @@ pub(crate) fn what_to_type(history: &History, span: &VerdictSpan, file: &str) ->
 }
 
 fn of_ended(line: &str, pid: &str, file: &str) -> String {
-    let names_it = line.split(' ').any(|word| word == pid);
-    let to =
-        |name: &str| line.split(' ').map(|word| if word == pid { name } else { word }).collect::<Vec<_>>().join(" ");
-    match names_it {
-        true if line.starts_with("plimsoll report ") => to(file),
-        true => format!("{}   # on the next process", to("PID")),
-        false => line.to_owned(),
+    let mut words: Vec<&str> = line.split(' ').collect();
+    let operands = operands(&words, pid);
+    let is_report = line.starts_with("plimsoll report ") && !words.contains(&"&&");
+    for at in &operands {
+        words[*at] = if is_report { file } else { "PID" };
     }
+    let line = words.join(" ");
+    if operands.is_empty() || is_report { line } else { format!("{line}   # PID: that of the next process") }
+}
+
+/// Which words name the process, in the commands that remedies use. Behind `--`, `|` and any other command, a word like
+/// the PID is part of a command line, a port, or a number.
+fn operands(words: &[&str], pid: &str) -> Vec<usize> {
+    let (mut found, mut tool, mut before) = (Vec::new(), "", "");
+    for (at, word) in words.iter().copied().enumerate() {
+        match word {
+            "--" | "|" | "#" => break,
+            "&&" => tool = "",
+            "sudo" if tool.is_empty() => {}
+            "plimsoll" | "jcmd" | "gdb" | "ps" | "node" | "nsenter" | "sleep" if tool.is_empty() => tool = word,
+            _ if tool.is_empty() => break,
+            _ if word == pid => {
+                let is_operand = match tool {
+                    "plimsoll" => true,
+                    "jcmd" => before == "jcmd",
+                    "nsenter" => before == "-t",
+                    _ => before == "-p",
+                };
+                found.extend(is_operand.then_some(at));
+            }
+            _ => {}
+        }
+        before = word;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -136,7 +163,37 @@ mod tests {
     fn what_to_type_about_a_dead_process_is_about_its_recording() {
         let of = |line| of_ended(line, "42", "x.jfr");
         assert_eq!(of("plimsoll report 42 --by site"), "plimsoll report x.jfr --by site");
-        assert_eq!(of("plimsoll attach 42 && sleep 60"), "plimsoll attach PID && sleep 60   # on the next process");
-        assert_eq!(of("MALLOC_ARENA_MAX=42"), "MALLOC_ARENA_MAX=42");
+        for (line, next) in [
+            ("plimsoll attach 42 && sleep 60", "plimsoll attach PID && sleep 60"),
+            (
+                "plimsoll report 42 -o a && sleep 42 && plimsoll diff a 42",
+                "plimsoll report PID -o a && sleep 42 && plimsoll diff a PID",
+            ),
+            (
+                "jcmd 42 VM.set_flag MinHeapFreeRatio 42 && jcmd 42 GC.run",
+                "jcmd PID VM.set_flag MinHeapFreeRatio 42 && jcmd PID GC.run",
+            ),
+            ("jcmd 42 Thread.print | grep -A 42 'a'", "jcmd PID Thread.print | grep -A 42 'a'"),
+            ("gdb -p 42 -batch -ex 'call f(42)'", "gdb -p PID -batch -ex 'call f(42)'"),
+            (
+                "sudo nsenter -t 42 -n redis-cli -p 42 MEMORY PURGE",
+                "sudo nsenter -t PID -n redis-cli -p 42 MEMORY PURGE",
+            ),
+        ] {
+            assert_eq!(of(line), format!("{next}   # PID: that of the next process"));
+        }
+    }
+
+    #[test]
+    fn a_command_line_keeps_a_word_like_the_pid() {
+        for line in [
+            "MALLOC_ARENA_MAX=42",
+            "redis-cli -p 42 MEMORY PURGE",
+            "GODEBUG=gctrace=1 /srv/shop 42 'x && jcmd 42 y'",
+            "cd '/srv && jcmd 42 y' && plimsoll run -- /srv/shop --port 42   # then: plimsoll report shop",
+            "plimsoll run -- /srv/shop --port 42 && jcmd 42 y",
+        ] {
+            assert_eq!(of_ended(line, "42", "x.jfr"), line);
+        }
     }
 }

@@ -167,7 +167,13 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
     }
     let bytes = lines.iter().map(|(_, _, bytes, _)| *bytes).sum();
-    span(VerdictId::Growth, series, bytes, summary, "plimsoll attach PID && sleep 60 && plimsoll report PID --by site")
+    let command = "plimsoll attach PID && sleep 60 && plimsoll report PID --by site";
+    // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
+    let command = match history.process.pid {
+        Some(pid) => command.replace("PID", &pid.to_string()),
+        None => command.to_owned(),
+    };
+    span(VerdictId::Growth, series, bytes, summary, &command)
 }
 
 /// Time until the limit, at the growth rate of the figure that counts against it.
@@ -246,7 +252,10 @@ fn span(id: VerdictId, series: &Series, bytes: Bytes, summary: String, remedy: &
         last_bytes: bytes,
         most_bytes: bytes,
         summary,
-        remedy: remedy.into(),
+        remedy: match remedy.contains(" PID") {
+            true => format!("{remedy}   # PID: that of the recorded process"),
+            false => remedy.into(),
+        },
         is_derived: true,
     })
 }

@@ -108,6 +108,9 @@ fn recorded_and_derived_verdicts() {
     let leak = read(recording(&LEAK, 3600, false), Range::default());
     assert_eq!(ids(&leak), [("class-growth".into(), true), ("native-leak".into(), true)]);
     assert!(leak.verdicts[1].summary.contains("an hour"), "{:?}", leak.verdicts);
+    // In a container the VM writes a PID that is another process's outside.
+    let command = "jcmd PID VM.classloader_stats   # PID: that of the recorded process";
+    assert_eq!(leak.verdicts[0].remedy, command);
 
     // RSS below the VM's commitment: the VM's own pages are touched one after the other.
     let touched = Story { rss: |s| 300 + s / 20, categories: &[("Java Heap", |_| 512), ("Class", |_| 40)] };
@@ -136,8 +139,10 @@ fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
         ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
         ("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"]),
         ("plimsoll.Cgroup", &["charged", "peak", "limit"]),
+        ("plimsoll.Target", &["pid"]),
     ];
     let bytes = chunk_of(types, START as u64, (START + 3600 * S) as u64, |out| {
+        out.event(54, |out| [0, 4711].iter().for_each(|value| out.long(*value)));
         for s in 0..3600 {
             let wobble = s % 7 * MIB / 7;
             let rss = lines.iter().map(|(_, value)| value(s) * MIB).sum::<i64>() + wobble;
@@ -175,6 +180,8 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     // (512 − 307 MiB) / 108 MiB an hour
     assert!(summary.ends_with("the limit is reached in 114 min"), "{summary}");
     assert_eq!(leak.verdicts[0].last_bytes.0 >> 20, 71);
+    let command = "plimsoll attach 4711 && sleep 60 && plimsoll report 4711 --by site";
+    assert_eq!(leak.verdicts[0].remedy, command);
 
     // A heap that fills, and a line that grew in its first minutes: neither is lasting growth.
     for lines in [

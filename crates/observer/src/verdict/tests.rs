@@ -174,6 +174,39 @@ fn a_process_that_could_not_be_read_is_unclear() {
     let verdict = verdict_of(&snapshot, VerdictId::Unclear);
     assert_eq!((verdict.bytes, verdict.remedies[0].how.as_str()), (Bytes::mib(100), "sudo plimsoll explain 7"));
     assert_eq!(ids(&snapshot), ["unclear"]);
+    // A security module forbids it even to root: another reading would find the same.
+    snapshot.gaps[0].remedy.clear();
+    let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+    assert_eq!(verdict.evidence.last().expect("why"), "refused; plimsoll knows no command that settles it");
+    assert!(verdict.remedies.is_empty(), "{verdict:?}");
+}
+
+/// Its mappings can be read, its memory can't.
+#[test]
+fn a_heap_whose_memory_is_closed_is_never_read_again_in_vain() {
+    let mut snapshot = with_mappings(&[Bytes::mib(100), Bytes::mib(50)]);
+    snapshot.vmas[1].backing = Backing::Brk;
+    snapshot.process.pid = 7;
+    let unclear = |snapshot: &Snapshot, remedy: &str| {
+        let gap = plimsoll_facts::gap::Gap::new(plimsoll_facts::gap::Source::Glibc, "/proc/7/mem is closed", "");
+        let snapshot = Snapshot { gaps: vec![gap.remedy(remedy)], ..snapshot.clone() };
+        let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+        (verdict.evidence.last().cloned(), verdict.remedies.first().map(|remedy| remedy.how.clone()))
+    };
+    let closed = Some("/proc/7/mem is closed".to_owned());
+    let (evidence, how) = unclear(&snapshot, "");
+    assert!(evidence == closed && how.as_ref().is_some_and(|how| how.starts_with("plimsoll run --")), "{how:?}");
+    // A VM lets the tracker in by its own socket.
+    let vm = Snapshot { hotspot: Some(HotSpot::default()), ..snapshot.clone() };
+    assert!(unclear(&vm, "").1.is_some_and(|how| how.starts_with("plimsoll attach 7 ")));
+    // Process 1 is started by the kernel, or with its container.
+    snapshot.process.pid = 1;
+    let (evidence, how) = unclear(&snapshot, "");
+    assert_eq!((evidence, how), (closed.map(|why| why + "; plimsoll knows no command that settles it"), None));
+    let sudo = "sudo plimsoll explain 7";
+    assert_eq!(unclear(&snapshot, sudo).1.as_deref(), Some(sudo));
+    let how = unclear(&snapshot, "cd / && plimsoll run -- /srv/shop   # its books can be read without tracing").1;
+    assert!(how.is_some_and(|how| how.contains("# and then the command that starts it")));
 }
 
 /// The program's own mmap, a heap that could not be walked, another allocator: each is named, with the command that

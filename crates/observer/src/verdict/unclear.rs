@@ -1,5 +1,5 @@
 //! The state of a process with too much memory that can't be judged: no line claims it, it could not be read, or its
-//! holder is known but not its purpose. Names the largest such part, and the command that settles it.
+//! holder is known but not its purpose. Names the largest such part, and the command that settles it, if there is one.
 //!
 //! Live malloc blocks of a program without a VM are such memory, until a second reading shows that they don't grow.
 
@@ -28,9 +28,10 @@ struct Unjudged {
     what: String,
     why: &'static str,
     bytes: Bytes,
-    /// Who may hold it.
-    suspects: Vec<String>,
-    settle: Remedy,
+    /// Further evidence: who may hold it, or what forbids to read it.
+    details: Vec<String>,
+    /// None: no command that we know settles it.
+    settle: Option<Remedy>,
 }
 
 /// `others` are the rules' verdicts. Memory that native-leak blames needs no second verdict.
@@ -54,8 +55,8 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
             largest.bytes,
             largest.what
         ),
-        evidence: parts.iter().take(NAMED).map(evidence).chain(largest.suspects.iter().cloned()).collect(),
-        remedies: vec![largest.settle.clone()],
+        evidence: parts.iter().take(NAMED).map(evidence).chain(largest.details.iter().cloned()).collect(),
+        remedies: largest.settle.iter().cloned().collect(),
     })
 }
 
@@ -70,8 +71,8 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
             what: "the remainder".to_owned(),
             why: "no line has it",
             bytes: case.ledger.remainder,
-            suspects: Vec::new(),
-            settle: maps(case),
+            details: Vec::new(),
+            settle: Some(maps(case)),
         });
     }
     parts.retain(|part| part.bytes > Bytes(0));
@@ -80,18 +81,23 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
 }
 
 fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
-    let whole = |why: &'static str, settle: Remedy| {
-        vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, suspects: Vec::new(), settle }]
+    let part = |why: &'static str, details: Vec<String>, settle: Option<Remedy>| {
+        vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, details, settle }]
     };
+    let whole = |why: &'static str, settle: Remedy| part(why, Vec::new(), Some(settle));
     if case.snapshot.smaps_refused {
-        return whole("the mappings could not be read", read_again(case, Source::Proc));
+        let (details, settle) = unread(case, Source::Proc);
+        return part("the mappings could not be read", details, settle);
     }
     match line.id {
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())
         }
         LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", case.name_the_callers()),
-        LineId::GlibcUnknown => whole("glibc's heaps that could not be walked", read_again(case, Source::Glibc)),
+        LineId::GlibcUnknown => {
+            let (details, settle) = unread(case, Source::Glibc);
+            part("glibc's heaps that could not be walked", details, settle)
+        }
         LineId::OtherAllocator => {
             let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
             let opaque = children.iter().filter(|child| !is_opened(case.snapshot, &child.name));
@@ -99,8 +105,8 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
                 what: child.name.clone(),
                 why: "how much of it is live can't be read from outside",
                 bytes: child.resident,
-                suspects: Vec::new(),
-                settle: settle_allocator(case, &child.name),
+                details: Vec::new(),
+                settle: Some(settle_allocator(case, &child.name)),
             };
             opaque.map(part).collect()
         }
@@ -127,8 +133,8 @@ fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
         what: format!("live blocks of {kind}'s malloc"),
         why: "one reading can't tell data in use from a leak",
         bytes,
-        suspects: vec![],
-        settle: case.name_what_grows(),
+        details: vec![],
+        settle: Some(case.name_what_grows()),
     })
 }
 
@@ -141,13 +147,13 @@ fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
         what: "Go's heap".to_owned(),
         why: "GOGC is off and there is no GOMEMLIMIT: garbage looks like objects, and nothing bounds it",
         bytes: heap.resident(HeapPart::Live) - in_use,
-        suspects: vec![],
-        settle: listening::heap_profile(
+        details: vec![],
+        settle: Some(listening::heap_profile(
             case,
             "see what is left after a collection, in Go's own heap profile",
             "?gc=1",
             "one full collection. Without net/http/pprof: start it with GOGC=100",
-        ),
+        )),
     })
 }
 
@@ -177,13 +183,13 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
         of_zlib if of_zlib.0 > bytes.0 / 2 => (format!("{what}, most of them {zlib_s}"), why, bytes),
         _ => (what.to_owned(), why, bytes),
     };
-    let mut suspects = suspects::evidence(case, bytes);
+    let mut details = suspects::evidence(case, bytes);
     if suspects::may_be_a_cache(case, bytes) {
-        suspects.push(case.growth(line));
+        details.push(case.growth(line));
         let why = "one reading can't tell a cache in use from a leak";
-        return Some(Unjudged { what, why, bytes, suspects, settle: case.compare_readings() });
+        return Some(Unjudged { what, why, bytes, details, settle: Some(case.compare_readings()) });
     }
-    Some(Unjudged { what, why, bytes, suspects, settle: case.name_the_callers() })
+    Some(Unjudged { what, why, bytes, details, settle: Some(case.name_the_callers()) })
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
@@ -202,13 +208,31 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
     }
 }
 
-/// The remedy of that source's gap; otherwise another reading, because the target may have changed during this one.
-fn read_again(case: Case<'_>, source: Source) -> Remedy {
-    let gap = case.snapshot.gaps.iter().find(|gap| gap.source == source && !gap.remedy.is_empty());
-    let how = gap.map_or_else(|| format!("plimsoll explain {}", case.pid()), |gap| gap.remedy.clone());
-    match how.starts_with("plimsoll run ") {
-        true => remedy(Effort::Restart, "start it with the tracker: no reading can get what was missing", how, ""),
-        false => remedy(Effort::Now, "read it again with what was missing", how, ""),
+/// What settles a part that the source could not read: the remedy of its gap, or another reading if the target may have
+/// changed during this one. Where something forbids any reading (a security module), another one would find the same:
+/// then the reason is evidence.
+fn unread(case: Case<'_>, source: Source) -> (Vec<String>, Option<Remedy>) {
+    let pid = case.pid();
+    let gaps = || case.snapshot.gaps.iter().filter(|gap| gap.source == source);
+    let again = |how: String| remedy(Effort::Now, "read it again with what was missing", how, "");
+    let has_part = source == Source::Glibc && case.glibc().is_some();
+    match (gaps().find(|gap| !gap.remedy.is_empty()), gaps().next()) {
+        (Some(gap), _) if gap.remedy.contains("plimsoll run --") => {
+            (vec![], Some(case.start_tracked("start it with the tracker: no reading can get what was missing")))
+        }
+        (Some(gap), _) => (vec![], Some(again(gap.remedy.clone()))),
+        (None, _) if has_part => (vec![], Some(again(format!("plimsoll explain {pid}")))),
+        // Nobody starts process 1 again.
+        (None, Some(gap)) if source == Source::Glibc && pid != 1 => {
+            let has_door = case.is_jvm() || case.is_tracked();
+            let settle = match has_door {
+                true => case.name_the_callers(),
+                false => case.start_tracked("start it with the tracker: its books can be read without access to the memory"),
+            };
+            (vec![gap.reason.clone()], Some(settle))
+        }
+        (None, Some(gap)) => (vec![format!("{}; plimsoll knows no command that settles it", gap.reason)], None),
+        (None, None) => (vec![], Some(case.name_the_callers())),
     }
 }
 

@@ -135,20 +135,17 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
         // The process has ended meanwhile; nothing was refused.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => parse_smaps(&[], &tmpfs),
         Err(error) => {
-            gaps.push(
-                Gap::new(
-                    Source::Proc,
-                    match error.kind() {
-                        io::ErrorKind::PermissionDenied => {
-                            let why = why_closed(target.pid(), "explain", Access::Read).reason;
-                            format!("/proc/{pid}/smaps can't be read: process {pid} {why}", pid = target.pid())
-                        }
-                        _ => format!("/proc/{}/smaps can't be read: {error}", target.pid()),
-                    },
-                    "only the kernel's totals by kind are known, and no lines",
-                )
-                .remedy(permission_remedy(target.pid())),
-            );
+            let pid = target.pid();
+            let (why, remedy) = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    let Closed { reason, remedy } = why_closed(pid, "explain", Access::Read);
+                    (format!("process {pid} {reason}"), remedy)
+                }
+                _ => (error.to_string(), format!("plimsoll explain {pid}")),
+            };
+            let reason = format!("/proc/{pid}/smaps can't be read: {why}");
+            let effect = "only the kernel's totals by kind are known, and no lines";
+            gaps.push(Gap::new(Source::Proc, reason, effect).remedy(remedy));
             refused = true;
             target.read("maps").map(|text| parse_maps(&text, &tmpfs)).unwrap_or_default()
         }

@@ -195,7 +195,7 @@ impl Reader<'_> {
             (glibc, gaps)
         });
         if let Some(glibc) = &mut glibc {
-            walks.compare_glibc(glibc);
+            walks.compare_glibc(glibc, &snapshot.vmas);
         }
         let later = || attached_books(target, &snapshot.vmas);
         snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));

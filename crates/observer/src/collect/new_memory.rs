@@ -60,8 +60,9 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
         }
     }
     // Unmapped since then: other memory may be mapped at that address.
+    let gone = std::mem::take(&mut glibc.gone);
     let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(belongs_to_malloc);
-    glibc.mmapped.retain(is_mapped);
+    glibc.mmapped.retain(|chunk| is_mapped(chunk) && gone.binary_search(&chunk.range).is_err());
     let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
     let mut pages = PageStates::new(memory);
     let stretches = stretches(vmas);

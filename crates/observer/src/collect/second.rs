@@ -13,8 +13,8 @@ use crate::source::glibc;
 use crate::source::hotspot;
 use crate::source::opened;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, OpenedHeap, Snapshot, Vma};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, OpenedHeap, Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
 
@@ -46,10 +46,11 @@ impl Walks {
         }
     }
 
-    /// Sets `moved` of each figure of the walk after the mappings were read.
-    pub(crate) fn compare_glibc(&self, glibc: &mut Glibc) {
+    /// Sets `moved` of each figure of the walk after the mappings were read, and adds the large blocks that it missed.
+    pub(crate) fn compare_glibc(&self, glibc: &mut Glibc, vmas: &[Vma]) {
         let Some(before) = &self.glibc else { return };
         arenas(glibc, before);
+        large_blocks(glibc, before, vmas);
         for blocks in &mut glibc.tagged {
             let then = before.tagged.iter().find(|then| then.tag == blocks.tag);
             blocks.moved = blocks.resident.abs_diff(then.map(|then| then.resident).unwrap_or_default());
@@ -105,8 +106,60 @@ fn arenas(glibc: &mut Glibc, before: &Glibc) {
     }
 }
 
+/// Freeing a large block unmaps it. So a block that only the walk before smaps found, and whose range smaps still has,
+/// was most likely freed after smaps.
+fn large_blocks(glibc: &mut Glibc, before: &Glibc, vmas: &[Vma]) {
+    let mut taken: Vec<AddressRange> = glibc.mmapped.iter().map(|chunk| chunk.range).collect();
+    taken.extend(glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()));
+    taken.sort_unstable();
+    let is_free = |range: AddressRange| {
+        let next = taken.partition_point(|other| other.end <= range.start);
+        taken.get(next).is_none_or(|next| !next.overlaps(range))
+    };
+    let stretches = glibc::stretches(vmas);
+    let was_mapped = |range: AddressRange| glibc::reach(&stretches, range.start) >= range.end;
+    let then = before.mmapped.iter().map(|chunk| chunk.range);
+    glibc.gone = then.filter(|range| is_free(*range) && was_mapped(*range)).collect();
+    glibc.gone.sort_unstable();
+    glibc.mmapped.extend(glibc.gone.iter().map(|range| MmappedChunk { range: *range }));
+    glibc.mmapped.sort_unstable_by_key(|chunk| chunk.range);
+}
+
 fn parts(heap: &mut OpenedHeap, other: &OpenedHeap) {
     for (part, bytes) in heap.parts.iter_mut().filter(|_| heap.kind == other.kind) {
         bytes.moved = other.resident(*part).abs_diff(bytes.resident);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_facts::units::Avma;
+
+    const PAGE: u64 = 4096;
+
+    fn range(page: u64, pages: u64) -> AddressRange {
+        AddressRange::sized(Avma(page * PAGE), Bytes(pages * PAGE))
+    }
+
+    #[test]
+    fn a_large_block_that_was_freed_after_smaps_is_kept() {
+        let blocks = |ranges: &[AddressRange]| Glibc {
+            mmapped: ranges.iter().map(|range| MmappedChunk { range: *range }).collect(),
+            ..Glibc::default()
+        };
+        // One stays; one is freed; one's place has an arena, one's another block; one was freed before smaps; one's
+        // place is mapped in part.
+        let before =
+            blocks(&[range(600, 10), range(100, 10), range(200, 10), range(300, 10), range(400, 10), range(500, 10)]);
+        let mut after = blocks(&[range(100, 10), range(405, 20)]);
+        after.arenas.push(Arena { heaps: vec![range(290, 50)], ..Arena::default() });
+        let mapped = |range| Vma { range, readable: true, writable: true, ..Vma::default() };
+        // The kernel cut the mapping of the freed block in two.
+        let vmas = [range(100, 10), range(200, 4), range(204, 30), range(290, 50), range(400, 30), range(600, 9)];
+        large_blocks(&mut after, &before, &vmas.map(mapped));
+        assert_eq!(after.gone, [range(200, 10)]);
+        let found: Vec<AddressRange> = after.mmapped.iter().map(|chunk| chunk.range).collect();
+        assert_eq!(found, [range(100, 10), range(200, 10), range(405, 20)]);
     }
 }

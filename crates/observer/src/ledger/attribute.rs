@@ -7,7 +7,7 @@
 //! are scaled, and the difference is the error bound. Without a page map, the lengths divide it, with the widest error
 //! that length and Rss allow.
 
-use super::ownership::{Claims, likely_owner};
+use super::ownership::{Claims, FREED_BLOCKS, likely_owner};
 use super::{Grade, Owner, Piece};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
@@ -56,9 +56,12 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
 
 /// Whether the owner is only likely: all of the piece may belong to the program itself.
 fn is_likely_only(piece: &Piece) -> bool {
-    piece.grade == Grade::Estimated
-        && piece.source == Source::Proc
-        && matches!(piece.owner, Owner::Line(LineId::OtherAllocator, _))
+    let is_guess = match &piece.owner {
+        Owner::Line(LineId::OtherAllocator, _) => piece.source == Source::Proc,
+        Owner::Line(LineId::GlibcLive, detail) => detail == FREED_BLOCKS,
+        _ => false,
+    };
+    is_guess && piece.grade == Grade::Estimated
 }
 
 fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {

@@ -89,6 +89,8 @@ pub(crate) fn of(snapshot: &Snapshot) -> Claims {
 
 /// Blocks that glibc mapped one by one.
 pub(super) const LARGE_BLOCKS: &str = "large blocks, each in a mapping of its own";
+/// Those that were freed while they were read.
+pub(super) const FREED_BLOCKS: &str = "large blocks, freed right after smaps was read";
 
 fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
     let Some(glibc) = &snapshot.glibc else { return };
@@ -99,12 +101,12 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
     }
     untouched_tails(snapshot, claims);
     for chunk in &glibc.mmapped {
-        claims.add(Claim {
-            range: chunk.range,
-            owner: Owner::line(LineId::GlibcLive, LARGE_BLOCKS),
-            grade: Grade::Exact,
-            source: Source::Glibc,
-        });
+        let (detail, grade) = match glibc.gone.binary_search(&chunk.range) {
+            Ok(_) => (FREED_BLOCKS, Grade::Estimated),
+            Err(_) => (LARGE_BLOCKS, Grade::Exact),
+        };
+        let owner = Owner::line(LineId::GlibcLive, detail);
+        claims.add(Claim { range: chunk.range, owner, grade, source: Source::Glibc });
     }
 }
 

@@ -234,6 +234,21 @@ fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
     );
 }
 
+/// Smaps has both blocks; the second was freed before the walk afterwards.
+#[test]
+fn a_large_block_that_was_freed_while_it_was_read_is_live_with_an_error() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let blocks = [(1 << 30, 300), (2 << 30, 257)].map(|(at, length)| AddressRange::sized(Avma(at), pages(length)));
+    let mapped = |range: AddressRange| Vma { range, readable: true, writable: true, rss: pages(200), ..Vma::default() };
+    let mmapped = blocks.iter().map(|range| MmappedChunk { range: *range }).collect();
+    let glibc = Glibc { mmapped, gone: vec![blocks[1]], ..Glibc::default() };
+    let snapshot = Snapshot { vmas: blocks.map(mapped).to_vec(), glibc: Some(glibc), ..Snapshot::default() };
+    let ledger = Ledger::of(&snapshot);
+    let live = ledger.line(LineId::GlibcLive).expect("live blocks");
+    assert_eq!((live.resident, live.error, live.grade), (pages(400), pages(200), Grade::Estimated));
+    assert_eq!(live.children.len(), 2);
+}
+
 #[test]
 fn without_smaps_the_kernels_kinds_are_the_sum() {
     let snapshot = Snapshot {

@@ -131,8 +131,8 @@ fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile
             Err(format!("'{shown}' has no call sites before --to: its first are from {first}").into())
         }
         RecordedSites::None { mode, .. } if mode == "untracked" => Err(format!(
-            "'{shown}' has no call sites: its process was recorded without the tracker (plimsoll record -- COMMAND starts \
-             one with it, plimsoll attach PID brings it into a JVM)"
+            "'{shown}' has no call sites: its process was recorded without the tracker. Let plimsoll record start the \
+             program, or run plimsoll attach before it"
         )
         .into()),
         RecordedSites::None { .. } => Err(format!("'{shown}' has no call sites").into()),

@@ -197,7 +197,7 @@ pub fn survey<M: Memory>(
     if !pages.readable {
         gaps.push(Gap::new(
             Source::Pagemap,
-            "/proc/PID/pagemap can't be read",
+            "the page map (pagemap) can't be read",
             "free bytes of arenas count as resident, so glibc-retained is an upper bound",
         ));
     }

@@ -124,13 +124,10 @@ impl Answers {
     }
 
     fn health(&self) -> Answer {
-        let posted = self.board.look();
-        let silent = posted.ended.map(|ended| ended.elapsed());
-        match silent {
-            Some(silent) if silent > self.board.interval + SILENT => {
-                Answer::sentence(Status::Failed, &format!("no reading for {} s", silent.as_secs()))
-            }
-            _ => Answer::sentence(Status::Fine, "ok"),
+        let silence = self.board.silence();
+        match silence > self.board.interval + SILENT {
+            true => Answer::sentence(Status::Failed, &format!("no reading for {} s", silence.as_secs())),
+            false => Answer::sentence(Status::Fine, "ok"),
         }
     }
 

@@ -55,21 +55,26 @@ impl Posted {
     }
 }
 
-#[derive(Default)]
 pub struct Board {
     posted: Mutex<Posted>,
     changed: Condvar,
     pub interval: Duration,
+    began: Instant,
 }
 
 impl Board {
     pub fn new(interval: Duration) -> Board {
-        Board { interval, ..Board::default() }
+        Board { posted: Mutex::default(), changed: Condvar::new(), interval, began: Instant::now() }
     }
 
     pub fn look(&self) -> MutexGuard<'_, Posted> {
         // This program aborts on a panic, so nobody sees a poisoned lock.
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the last round ended or, before the first has ended, since the start.
+    pub fn silence(&self) -> Duration {
+        self.look().ended.unwrap_or(self.began).elapsed()
     }
 
     /// The figures after a recent round: waits for one if the last is too old.
@@ -136,6 +141,18 @@ mod tests {
         assert!(fresh(ago(11_000), 200) && !fresh(ago(13_000), 200));
         assert!(!fresh(ago(16_000), 9000), "an interval is always enough");
         assert!(!fresh(None, 0));
+    }
+
+    /// A first round that hangs is silence too.
+    #[test]
+    fn silence_begins_with_the_start() {
+        let board = Board::new(Duration::ZERO);
+        let Some(began) = Instant::now().checked_sub(Duration::from_secs(1)) else { return };
+        let board = Board { began, ..board };
+        assert!(board.silence() >= Duration::from_secs(1));
+        let before = Instant::now();
+        board.publish(vec![], 0, Duration::ZERO, Duration::ZERO);
+        assert!(board.silence() <= before.elapsed());
     }
 
     #[test]

@@ -89,8 +89,9 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
         KeyCode::PageUp => move_by(state, -10),
         KeyCode::PageDown => move_by(state, 10),
         KeyCode::Enter if is_list => {
-            state.left = None;
-            return state.shown.list.selected_pid(state.sort).map(Effect::Open);
+            let pid = state.view().list.selected_pid(state.sort);
+            (state.left, state.paused) = (None, None);
+            return pid.map(Effect::Open);
         }
         KeyCode::Enter | KeyCode::Char('v') if !is_list => {
             state.scroll = 0;
@@ -121,7 +122,7 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
 
 fn move_by(state: &mut State, rows: isize) {
     match (&state.shown.one, state.page) {
-        (None, _) => state.shown.list.select(state.sort, rows),
+        (None, _) => state.choose(rows),
         (Some(_), Page::Verdicts) => state.scroll = state.scroll.saturating_add_signed(rows),
         (Some(_), Page::Overview) => {}
     }

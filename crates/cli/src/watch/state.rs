@@ -116,6 +116,17 @@ impl State {
         (one.mark.is_none() && one.facts.ledger.is_some()).then(|| one.mark()).flatten()
     }
 
+    /// Moves the cursor of the list, in a paused picture too.
+    pub fn choose(&mut self, rows: isize) {
+        match &mut self.paused {
+            Some(paused) => {
+                paused.list.select(self.sort, rows);
+                self.shown.list.selected = paused.list.selected;
+            }
+            None => self.shown.list.select(self.sort, rows),
+        }
+    }
+
     pub fn end(&mut self, how: String) {
         if let Some(one) = &mut self.shown.one {
             one.end = Some(how);
@@ -374,19 +385,19 @@ impl List {
 
     /// JVMs and tracked processes first, then the others.
     pub fn rows(&self, sort: Sort) -> Vec<&(Listed, Curve)> {
-        let mut rows: Vec<&(Listed, Curve)> = self.rows.iter().collect();
-        let key = |(of, curve): &'_ (Listed, Curve)| (of.name.clone(), curve.change(), self.trend(curve));
-        rows.sort_by(|one, other| {
-            let is_special = |row: &(Listed, Curve)| row.0.kind.is_jvm || row.0.kind.is_tracked;
-            let (a, b) = (key(one), key(other));
-            let by = order(sort, (&a.0, a.1, a.2), (&b.0, b.1, b.2));
+        // One order needs trends. A trend costs more than all else here, and a list may have a thousand processes.
+        let trend = |curve: &Curve| if sort == Sort::Growth { self.trend(curve) } else { Trend::No };
+        let mut rows: Vec<(&(Listed, Curve), Trend)> = self.rows.iter().map(|row| (row, trend(&row.1))).collect();
+        rows.sort_by(|((one, curve), a), ((other, beside), b)| {
+            let is_special = |of: &Listed| of.kind.is_jvm || of.kind.is_tracked;
+            let by = order(sort, (&one.name, curve.change(), *a), (&other.name, beside.change(), *b));
             is_special(other)
                 .cmp(&is_special(one))
                 .then(by)
-                .then(other.0.rss.cmp(&one.0.rss))
-                .then(one.0.identity.cmp(&other.0.identity))
+                .then(other.rss.cmp(&one.rss))
+                .then(one.identity.cmp(&other.identity))
         });
-        rows
+        rows.into_iter().map(|(row, _)| row).collect()
     }
 
     /// The row under the cursor; the first one if it is gone.

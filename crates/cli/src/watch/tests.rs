@@ -155,22 +155,25 @@ fn the_screen_equals_its_goldens() {
     assert_eq!(press(&mut ended, key(KeyCode::Char('r'))), None, "an ended process is not recorded");
 }
 
-#[test]
-fn the_list_equals_its_golden() {
-    let of = |pid, name: &str, command: &[&str], rss, is_jvm, is_tracked| Listed {
+fn listed(pid: u32, name: &str, command: &[&str], rss: Bytes, is_jvm: bool, is_tracked: bool) -> Listed {
+    Listed {
         identity: Identity { pid, start: 7 },
         uid: 0,
         name: name.into(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         rss,
         kind: ProcessKind { is_jvm, is_tracked },
-    };
+    }
+}
+
+#[test]
+fn the_list_equals_its_golden() {
     let mut state = State { has_list: true, ..State::default() };
     for second in 0..90 {
         let rows = vec![
-            of(812, "postgres", &["postgres: writer"], Bytes::mib(900), false, false),
-            of(4711, "java", &["/usr/bin/java", "-jar", "/srv/shop.jar"], Bytes::mib(700 + second), true, true),
-            of(99, "\u{1b}[2J", &["/bin/\u{1b}]0;title\u{7}"], Bytes::mib(4), false, false),
+            listed(812, "postgres", &["postgres: writer"], Bytes::mib(900), false, false),
+            listed(4711, "java", &["/usr/bin/java", "-jar", "/srv/shop.jar"], Bytes::mib(700 + second), true, true),
+            listed(99, "\u{1b}[2J", &["/bin/\u{1b}]0;title\u{7}"], Bytes::mib(4), false, false),
         ];
         state.shown.list.add(START + second * SECOND, rows);
     }
@@ -182,6 +185,40 @@ fn the_list_equals_its_golden() {
     // A process that vanishes leaves the cursor on the first row.
     state.shown.list.add(START + 91 * SECOND, Vec::new());
     assert_eq!(press(&mut state, key(KeyCode::Enter)), None);
+}
+
+/// The cursor moves in the picture that the user sees, and Enter opens the process under it.
+#[test]
+fn a_paused_list_is_walked_and_opened_as_it_is_seen() {
+    let mut state = State { has_list: true, ..State::default() };
+    let [big, small] = [1, 2].map(|pid| listed(pid, "sleep", &["sleep"], Bytes::mib(9 / u64::from(pid)), false, false));
+    state.shown.list.add(START, vec![big.clone(), small]);
+    press(&mut state, key(KeyCode::Char('p')));
+    // Behind the picture, the second process ends and another one becomes the biggest.
+    state.shown.list.add(START + SECOND, vec![listed(3, "new", &["new"], Bytes::mib(99), false, false), big]);
+    let frozen = picture(&state, (80, 24));
+    press(&mut state, key(KeyCode::Down));
+    assert_eq!(picture(&state, (80, 24)), frozen, "colours alone show the cursor");
+    assert_eq!(press(&mut state, key(KeyCode::Enter)), Some(Effect::Open(2)));
+    assert!(state.paused.is_none(), "the opened process is not hidden behind the paused list");
+}
+
+#[test]
+fn a_list_is_ordered_by_growth_only_if_the_user_asks() {
+    let mut state = State { has_list: true, ..State::default() };
+    for second in 0..120 {
+        let rows = vec![
+            listed(1, "a", &["a"], Bytes::mib(500), false, false),
+            listed(2, "b", &["b"], Bytes::mib(10 + second), false, false),
+            listed(3, "c", &["c"], Bytes::mib(10 + 2 * second), false, false),
+        ];
+        state.shown.list.add(START + second * SECOND, rows);
+    }
+    let order = |sort| state.shown.list.rows(sort).iter().map(|(of, _)| of.identity.pid).collect::<Vec<_>>();
+    assert_eq!(order(Sort::Size), [1, 3, 2]);
+    assert_eq!(order(Sort::Growth), [3, 2, 1]);
+    assert_eq!(order(Sort::Change), [3, 2, 1]);
+    assert_eq!(order(Sort::Name), [1, 2, 3]);
 }
 
 #[test]

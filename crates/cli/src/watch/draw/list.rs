@@ -11,7 +11,8 @@ use crate::watch::state::{List, State};
 pub fn draw(canvas: &mut Canvas<'_>, state: &State, list: &List) {
     let rows = list.rows(state.sort);
     if rows.is_empty() {
-        canvas.put(0, 0, 60, "reading the processes …", PLAIN);
+        let what = if state.has_list { "the processes" } else { "the process" };
+        canvas.put(0, 0, 60, &format!("reading {what} …"), PLAIN);
         return;
     }
     let columns = Columns::of_list(canvas.width());

@@ -22,7 +22,15 @@ pub enum Trend {
     Is(Growth),
 }
 
+/// Points of a curve in the list of processes: more than any screen shows.
+const IN_LIST: usize = 256;
+
 impl Curve {
+    /// A curve of 16 KiB at most, for a list that may have a thousand.
+    pub fn of_list() -> Curve {
+        Curve { series: Series::of_at_most(IN_LIST), at_mark: 0 }
+    }
+
     pub fn push(&mut self, time_ns: u64, value: u64) {
         self.series.push(time_ns as i64, value);
     }
@@ -146,6 +154,18 @@ mod tests {
         assert_eq!(curve.change(), 0);
         curve.push(2_000_000_000, 5);
         assert_eq!(curve.change(), -25);
+    }
+
+    #[test]
+    fn a_curve_of_the_list_stays_small_and_keeps_its_trend() {
+        let mut curve = Curve::of_list();
+        for second in 0..100_000 {
+            curve.push(second * 1_000_000_000, second << 10);
+            assert!(curve.series.points().len() <= IN_LIST);
+        }
+        assert_eq!((curve.last(), curve.change()), (99_999 << 10, 99_999 << 10));
+        let Trend::Is(growth) = curve.trend(0) else { panic!("it grows") };
+        assert!((growth.per_hour - 3600.0 * 1024.0).abs() < 3600.0, "{growth:?}");
     }
 
     #[test]

@@ -362,7 +362,7 @@ impl List {
         for of in listed {
             let known = curves.remove(&of.identity);
             let is_new = known.is_none();
-            let mut curve = known.unwrap_or_default();
+            let mut curve = known.unwrap_or_else(Curve::of_list);
             curve.push(time_ns, of.rss.0);
             if is_new && is_first {
                 curve.mark();

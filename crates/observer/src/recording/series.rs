@@ -7,9 +7,11 @@ use super::point::Point;
 /// Limit of points. With one reading per second, an hour is kept completely, and a week in points of five minutes.
 const MOST: usize = 4096;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Series {
     points: Vec<Point>,
+    /// Limit of points.
+    most: usize,
     /// The peak that the recorded process measured itself.
     pub known_peak: Option<u64>,
 }
@@ -28,16 +30,27 @@ pub struct CurveFigures {
     pub growth: Option<Growth>,
 }
 
+impl Default for Series {
+    fn default() -> Series {
+        Series::of_at_most(MOST)
+    }
+}
+
 impl Series {
+    /// With a limit of points of its own, where there are many curves.
+    pub fn of_at_most(most: usize) -> Series {
+        Series { points: Vec::new(), most, known_peak: None }
+    }
+
     pub fn push(&mut self, time_ns: i64, value: u64) {
-        if self.points.len() >= MOST {
+        if self.points.len() >= self.most {
             self.settle();
             // Points must have similar numbers of readings: merging pairs each time would put the oldest half into one
             // point.
             let mut most = 2 * self.points.iter().map(|point| point.count).max().unwrap_or(1);
             let readings: u64 = self.points.iter().map(|point| point.count).sum();
-            most = most.min((4 * readings / MOST as u64).max(2).next_power_of_two());
-            let mut merged: Vec<Point> = Vec::with_capacity(MOST);
+            most = most.min((4 * readings / self.most as u64).max(2).next_power_of_two());
+            let mut merged: Vec<Point> = Vec::with_capacity(self.most);
             for point in self.points.drain(..) {
                 match merged.last_mut() {
                     Some(last) if last.count + point.count <= most => *last = last.with(point),
@@ -69,7 +82,7 @@ impl Series {
     pub(crate) fn nothing_before(&mut self, moments: &[Point]) {
         let Some(first) = self.points.first().map(|point| point.begin_ns) else { return };
         let before = &moments[..moments.partition_point(|point| point.end_ns < first)];
-        let together = before.len().div_ceil(MOST / 4).max(1);
+        let together = before.len().div_ceil(self.most / 4).max(1);
         let zero = |points: &[Point]| {
             let (begin, end) = (points.first()?, points.last()?);
             let count = points.iter().map(|point| point.count).sum();

@@ -1,9 +1,10 @@
 'use strict';
 // A page of `serve`: reads the page again every 15 s while it is visible. Unfolded parts and the scroll position stay.
-// The reader can pause it. A text selection, or a click on a chart or flame graph, pauses it too.
+// The reader can pause it. A text selection pauses it too, and so does a click or a key in a chart, a flame graph or the
+// head of a table: the moments, the zoom and the order that were chosen stay.
 (() => {
   const seconds = 15;
-  const button = document.getElementById('pause');
+  const button = document.getElementById('pause'), state = document.getElementById('live');
   const store = sessionStorage;
   const place = location.pathname;
   const unfolded = () => Array.from(document.querySelectorAll('details'), (one) => one.open);
@@ -11,7 +12,7 @@
   const show = () => {
     button.hidden = false;
     button.textContent = paused ? 'Continue' : 'Pause';
-    button.setAttribute('aria-pressed', String(paused));
+    state.textContent = paused ? 'paused' : 'read again every ' + seconds + ' s';
   };
   const pause = (now) => {
     paused = now;
@@ -27,9 +28,12 @@
   }
   show();
   button.addEventListener('click', () => pause(!paused));
-  for (const part of ['charts', 'flame']) {
-    const element = document.getElementById(part);
-    if (element) element.addEventListener('pointerdown', () => pause(true));
+  for (const kind of ['pointerdown', 'keydown']) {
+    document.addEventListener(kind, (event) => {
+      // Keys that only walk through the page choose nothing.
+      if (/^(Tab|Shift|Control|Alt|Meta)$/.test(event.key)) return;
+      if (event.target.closest('#charts, #flame, .sortable thead')) pause(true);
+    });
   }
   setInterval(async () => {
     if (paused || document.hidden || String(getSelection()) !== '') return;
@@ -37,10 +41,11 @@
     // The server may be gone, or busy: then the page stays as it is.
     try {
       const answer = await fetch(place, { method: 'HEAD', cache: 'no-store' });
+      if (paused) return;
       if (answer.ok) location.reload();
-      else document.getElementById('live').textContent = answer.status === 404 ? 'The process has ended.' : 'Not read now.';
+      else state.textContent = answer.status === 404 ? 'The process has ended.' : 'Not read now.';
     } catch (gone) {
-      document.getElementById('live').textContent = 'plimsoll serve does not answer.';
+      state.textContent = 'plimsoll serve does not answer.';
     }
   }, seconds * 1000);
 })();

@@ -45,30 +45,12 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         (Life::Detached, _) => "as it was at the detach".to_owned(),
         (_, ending) => ending.unwrap_or(Ending::UNKNOWN).sentence(),
     };
-    let runtime = match (process.runtime, &process.runtime_version) {
-        (Runtime::Native, _) => String::new(),
-        (Runtime::HotSpot, None) => "HotSpot on ".into(),
-        (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
-        (Runtime::NativeImage, _) => "native image on ".into(),
-    };
-    // The books of an attached process do not include the time before the attach.
-    let attached = books.counter("attaches") > 0;
-    let how_long = match books.life {
-        Life::Killed if attached => "tracked at least",
-        _ if attached => "tracked",
-        Life::Live => "up",
-        Life::Exited => "ran",
-        Life::Detached => "tracked",
-        // Nothing recorded the moment of the kill.
-        Life::Killed => "ran at least",
-    };
-    let long = process.up_ns.map(|up| if attached { books.time_ns.saturating_sub(process.since_ns) } else { up });
-    let up = long.map(|long| format!("   {how_long} {}", duration(long)));
+    let up = age(books).map(|age| format!("   {age}"));
     writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
     writeln!(
         out,
-        "{runtime}{} malloc   {}   {}",
-        process.allocator,
+        "{}   {}   {}",
+        built_on(books),
         counted(process.threads, "thread"),
         moment_text(books.time_ns)
     )?;
@@ -89,6 +71,36 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out, "  mapped     {} committed of {} reserved", total.committed, total.reserved)?;
     let churn = format!("{} blocks, {}", count(total.cumulative_count), total.cumulative);
     writeln!(out, "  allocated  {churn} since {}", moment_text(process.since_ns))
+}
+
+/// `glibc malloc`, `HotSpot 25.0.3 on glibc malloc`.
+pub(crate) fn built_on(books: &Books) -> String {
+    let process = &books.process;
+    let runtime = match (process.runtime, &process.runtime_version) {
+        (Runtime::Native, _) => String::new(),
+        (Runtime::HotSpot, None) => "HotSpot on ".into(),
+        (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
+        (Runtime::NativeImage, _) => "native image on ".into(),
+    };
+    format!("{runtime}{} malloc", process.allocator)
+}
+
+/// How long the process has run, or the books cover it: `up 4.0 s`, `ran at least 4.0 s`.
+pub(crate) fn age(books: &Books) -> Option<String> {
+    // The books of an attached process do not include the time before the attach.
+    let attached = books.counter("attaches") > 0;
+    let how_long = match books.life {
+        Life::Killed if attached => "tracked at least",
+        _ if attached => "tracked",
+        Life::Live => "up",
+        Life::Exited => "ran",
+        Life::Detached => "tracked",
+        // Nothing recorded the moment of the kill.
+        Life::Killed => "ran at least",
+    };
+    let up = books.process.up_ns?;
+    let long = if attached { books.time_ns.saturating_sub(books.process.since_ns) } else { up };
+    Some(format!("{how_long} {}", duration(long)))
 }
 
 fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {

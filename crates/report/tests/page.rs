@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use plimsoll_report::page::{self, Page};
+use plimsoll_tracked::segment::Life;
 use serde_json::Value as Json;
 
 mod page_kit;
@@ -123,6 +124,27 @@ fn an_earlier_file_with_a_wide_interval_gives_no_figure() {
     };
     assert!(page("1216778240").contains(gives));
     assert!(!page("121677824").contains("Gives back"));
+}
+
+/// A dead process wasn't read now, and no command can read it; of a living one the page has the command.
+#[test]
+fn the_page_of_a_dead_process_begins_with_its_end() {
+    let golden = include_bytes!("../../../goldens/report.json");
+    let (mut books, sites) = plimsoll_report::json::parse(golden).expect("a report");
+    assert_eq!(books.life, Life::Killed);
+    let dead = page::of_books(&books, sites.profile.clone());
+    let end = "Ended: killed, or replaced by exec (not known which), last seen 2026-11-20 21:47:24 UTC";
+    assert_eq!(dead.ending.as_deref(), Some(end));
+    assert_eq!(dead.facts, ["pid 4711", "glibc malloc", "2 threads", "ran at least 10.0 s", "sites sampled"]);
+    let (html, _) = check(&dead);
+    let (_, main) = html.split_once("<main id=\"main\">").expect("the page");
+    let at = [end, "What it held", "id=\"categories\""].map(|text| main.find(text).expect(text));
+    assert!(at.is_sorted() && !main.contains("explain 4711"), "{at:?}");
+    (books.life, books.ending) = (Life::Live, None);
+    let living = page::of_books(&books, sites.profile);
+    assert_eq!((living.ending, &*living.facts[3]), (None, "up 10.0 s"));
+    assert_eq!(living.facts.last().map(String::as_str), Some("read 2026-11-20 21:47:24 UTC"));
+    assert!(living.notes[0].ends_with("plimsoll explain 4711 --format html"), "{:?}", living.notes);
 }
 
 /// 86,400 readings of 50 curves: 5 MB at most, and the page says what it left out.

@@ -8,7 +8,8 @@ use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Page, Stacks, Table};
-use crate::words::{counted, duration, moment_text};
+use crate::text::{age, built_on};
+use crate::words::{counted, moment_text};
 
 /// Rows of a table.
 const ROWS: usize = 1000;
@@ -24,15 +25,14 @@ const COLUMNS: [(usize, &str); 5] = [
 pub fn of_books(books: &Books, profile: Profile) -> Page {
     let process = &books.process;
     let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
-    let mut facts = vec![format!("pid {}", process.pid), process.runtime.name().to_owned()];
-    facts.extend(process.runtime_version.clone());
-    facts.push(counted(process.threads, "thread"));
-    facts.extend(process.up_ns.map(|up| format!("tracked for {}", duration(up))));
+    let mut facts = vec![format!("pid {}", process.pid), built_on(books), counted(process.threads, "thread")];
+    facts.extend(age(books));
     facts.push(format!("sites {}", books.mode.name()));
-    facts.push(format!("read {}", moment_text(books.time_ns)));
+    // When an ended process was last seen is in the sentence about its end.
+    facts.extend((books.life == Life::Live).then(|| format!("read {}", moment_text(books.time_ns))));
     let ending = match (books.life, &books.ending) {
         (Life::Live, _) => None,
-        (Life::Detached, _) => Some("The tracker was removed.".into()),
+        (Life::Detached, _) => Some(format!("The tracker was removed {}", moment_text(books.time_ns))),
         (_, Some(ending)) => Some(format!("Ended: {}, last seen {}", ending.sentence(), moment_text(books.time_ns))),
         (_, None) => None,
     };
@@ -41,10 +41,15 @@ pub fn of_books(books: &Books, profile: Profile) -> Page {
         facts,
         ending,
         bars: Some(bars(books)),
-        notes: vec![format!(
-            "Where the other memory is, and what to do: plimsoll explain {} --format html (while it runs)",
-            process.pid
-        )],
+        notes: vec![match books.life {
+            Life::Live | Life::Detached => format!(
+                "Where the other memory is, and what to do: plimsoll explain {} --format html",
+                process.pid
+            ),
+            Life::Exited | Life::Killed => "The page has the tracker's books alone. A recording of the next run has \
+                                            RSS by line, and verdicts, too: plimsoll record -- COMMAND"
+                .into(),
+        }],
         ..Page::default()
     };
     add(&mut page, books, profile);
@@ -95,7 +100,8 @@ fn bars(books: &Books) -> Bars {
         false => "live blocks".into(),
     };
     let groups = vec![BarGroup { name, colour: 0, bars }];
-    Bars { title: "What it holds".into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
+    let title = if matches!(books.life, Life::Exited | Life::Killed) { "What it held" } else { "What it holds" };
+    Bars { title: title.into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
 }
 
 fn categories(books: &Books) -> Table {

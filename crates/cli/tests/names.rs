@@ -1,5 +1,8 @@
 //! Each command takes the name of a process in place of its PID.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "subjects/cgroup.rs"]
+mod cgroup;
 #[path = "harness/executable.rs"]
 mod executable;
 mod harness;
@@ -35,6 +38,11 @@ impl Sleeper {
 
     /// Starts one, tracked or not, and returns its PID.
     fn start(&mut self, tracked: bool) -> u32 {
+        let command = self.command(tracked);
+        self.started(command)
+    }
+
+    fn command(&self, tracked: bool) -> Command {
         let mut command = match tracked {
             true => {
                 let mut command = self.plimsoll(&["run", "--"]);
@@ -43,7 +51,12 @@ impl Sleeper {
             }
             false => Command::new(self.program()),
         };
-        let child = command.arg("1000").stdin(Stdio::null()).spawn().expect("the program starts");
+        command.arg("1000");
+        command
+    }
+
+    fn started(&mut self, mut command: Command) -> u32 {
+        let child = command.stdin(Stdio::null()).spawn().expect("the program starts");
         let (pid, began) = (child.id(), Instant::now());
         self.running.push(child);
         // plimsoll becomes the program by exec.
@@ -99,6 +112,11 @@ fn each_command_takes_a_name() {
             0,
             &format!("of process {pid} in"),
         ),
+        (
+            &["record", "-p", &name, &name, "-o", "y.jfr", "--duration", "100ms", "--interval", "50ms"],
+            0,
+            &format!("of process {pid} in"),
+        ),
         (&["attach", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
         (&["attach", "-p", &name, "--sites", "off"], 0, &format!("process {pid} is tracked already")),
         // What was started with the tracker keeps it: the sentence names the process.
@@ -108,6 +126,43 @@ fn each_command_takes_a_name() {
         let (status, printed) = sleeper.printed(arguments);
         assert_eq!(status, Some(code), "{arguments:?}: {printed}");
         assert!(printed.contains(fact), "{arguments:?}: {fact}: {printed}");
+    }
+}
+
+/// Container runtimes name the cgroup after the id. A process of the same name outside doesn't count.
+#[test]
+fn a_containers_id_names_its_process() {
+    // It begins with a letter: digits alone would be a PID.
+    let id = format!("{:08x}", 0xd000_0000 | std::process::id()).repeat(8);
+    let group = match cgroup::Cgroup::make(&format!("docker-{id}")) {
+        Ok(group) => group,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let mut sleeper = Sleeper::new("box");
+    let outside = sleeper.start(true);
+    let inside = sleeper.started(group.wrap(&sleeper.command(true)));
+    let pid_of = format!("pid {inside}");
+    for word in [&id[..12], &id] {
+        for (arguments, fact) in [
+            (&["explain", word][..], pid_of.as_str()),
+            (&["explain", "-p", word], &pid_of),
+            (&["report", word], &pid_of),
+            (&["report", "-p", word], &pid_of),
+            (&["diff", word, &inside.to_string()], "total"),
+            (&["watch", "-p", word, "--duration", "100ms", "--interval", "50ms"], "RSS"),
+            (
+                &["record", word, "-o", "x.jfr", "--duration", "100ms", "--interval", "50ms"],
+                &format!("of process {inside} in"),
+            ),
+            (
+                &["record", "-p", word, "-o", "y.jfr", "--duration", "100ms", "--interval", "50ms"],
+                &format!("of process {inside} in"),
+            ),
+        ] {
+            let (status, printed) = sleeper.printed(arguments);
+            assert_eq!(status, Some(0), "{arguments:?}: {printed}");
+            assert!(printed.contains(fact) && !printed.contains(&format!("pid {outside} ")), "{arguments:?}: {printed}");
+        }
     }
 }
 

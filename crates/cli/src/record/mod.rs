@@ -8,6 +8,7 @@
 //! ```
 //! One thread and one clock: the thread sleeps until the next instant, a signal, or the end of a target.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -36,8 +37,17 @@ use recorder::{Recorder, RecorderLife};
 #[derive(clap::Args)]
 pub struct Args {
     /// PIDs or names of the processes to record, tracked or not
-    #[arg(value_name = "PID|NAME", required_unless_present = "command", conflicts_with = "command")]
+    #[arg(value_name = "PID|NAME", required_unless_present_any = ["command", "chosen"], conflicts_with = "command")]
     processes: Vec<OsString>,
+    /// Choose a process whose name looks like an option, or by the id of its container; may be given several times
+    #[arg(
+        short = 'p',
+        long = "process",
+        value_name = "PID|NAME|CONTAINER",
+        allow_hyphen_values = true,
+        conflicts_with = "command"
+    )]
+    chosen: Vec<OsString>,
     /// Write the recording to this file; %p stands for the PID, %t for the start time [default: plimsoll-%p.jfr]
     #[arg(short, long, value_name = "FILE.jfr")]
     output: Option<PathBuf>,
@@ -90,8 +100,12 @@ impl Default for Pace {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let pattern = args.output.clone().unwrap_or_else(|| PathBuf::from("plimsoll-%p.jfr"));
     if args.command.is_empty() {
-        let pids = args.processes.iter().map(|word| named::pid_of(word, "record"));
-        return of_processes(&pids.collect::<Result<Vec<_>, _>>()?, &pattern, args.pace);
+        let words = args.processes.iter().chain(&args.chosen);
+        let mut pids = words.map(|word| named::pid_of(word, "record")).collect::<Result<Vec<_>, _>>()?;
+        // Two recorders of one process would write the same file.
+        let mut seen = BTreeSet::new();
+        pids.retain(|pid| seen.insert(*pid));
+        return of_processes(&pids, &pattern, args.pace);
     }
     let Prepared { image, shown, .. } = match launch::prepare(&args.launch, &args.command)? {
         Ok(prepared) => prepared,

@@ -1,163 +1,12 @@
 //! The page in Chromium: no error, no script of a target, no horizontal scroll bar, keyboard, two moments, paper.
-//! The browser is driven by its own protocol over a pair of pipes (`--remote-debugging-pipe`).
-
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
+#[path = "../../../fixtures/browser.rs"]
+mod chromium;
 mod page_kit;
+use chromium::Browser;
 use page_kit::{html, ledger, recording};
-
-/// A page that isn't loaded by then will never be.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-struct Browser {
-    child: Child,
-    commands: File,
-    answers: File,
-    unread: Vec<u8>,
-    session: String,
-    number: u64,
-    /// Events of the browser that came between answers, errors included.
-    events: Vec<Json>,
-    folder: PathBuf,
-}
-
-impl Browser {
-    fn new(name: &str) -> Browser {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let [commands, answers] = ["commands", "answers"].map(|name| folder.join(name));
-        assert!(Command::new("mkfifo").args([&commands, &answers]).status().expect("mkfifo").success());
-        let script = "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
-                      --user-data-dir=\"$2\" --remote-debugging-pipe about:blank 3<\"$0\" 4>\"$1\"";
-        let child = Command::new("sh")
-            .args(["-c", script])
-            .args([&commands, &answers, &folder.join("profile")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("sh");
-        // Each open waits for the other side, in the order of the shell's redirections.
-        let commands = OpenOptions::new().write(true).open(&commands).expect("a pipe");
-        let answers = File::open(&answers).expect("a pipe");
-        let mut browser = Browser {
-            child,
-            commands,
-            answers,
-            unread: vec![],
-            session: String::new(),
-            number: 0,
-            events: vec![],
-            folder,
-        };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
-        let attached = browser.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
-        browser.session = attached["sessionId"].as_str().expect("a session").to_owned();
-        for domain in ["Page", "Runtime", "Log"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
-        }
-        browser
-    }
-
-    fn call(&mut self, method: &str, parameters: Json) -> Json {
-        self.number += 1;
-        let mut command = json!({"id": self.number, "method": method, "params": parameters});
-        if !self.session.is_empty() {
-            command["sessionId"] = json!(self.session);
-        }
-        let mut bytes = command.to_string().into_bytes();
-        bytes.push(0);
-        self.commands.write_all(&bytes).expect("the browser lives (is chromium installed? .ci/setup)");
-        loop {
-            let message = self.message();
-            if message["id"] != self.number {
-                self.events.push(message);
-                continue;
-            }
-            assert!(message["error"].is_null(), "{method}: {}", message["error"]);
-            return message["result"].clone();
-        }
-    }
-
-    fn message(&mut self) -> Json {
-        loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == 0) {
-                let message: Vec<u8> = self.unread.drain(..=end).collect();
-                return serde_json::from_slice(&message[..end]).expect("JSON");
-            }
-            let mut piece = vec![0; 1 << 16];
-            let length = self.answers.read(&mut piece).expect("a pipe");
-            assert!(length > 0, "the browser ended (is chromium installed? .ci/setup)");
-            self.unread.extend_from_slice(&piece[..length]);
-        }
-    }
-
-    /// The value of an expression in the page. The page's policy doesn't apply to it.
-    fn value(&mut self, expression: &str) -> Json {
-        let result = self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
-        result["result"]["value"].clone()
-    }
-
-    fn number(&mut self, expression: &str) -> f64 {
-        self.value(expression).as_f64().unwrap_or_else(|| panic!("{expression} is not a number"))
-    }
-
-    fn open(&mut self, page: &str, width: u32, colours: &str) {
-        let file = self.folder.join("page.html");
-        std::fs::write(&file, page).expect("written");
-        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", size);
-        let feature = json!([{"name": "prefers-color-scheme", "value": colours}]);
-        self.call("Emulation.setEmulatedMedia", json!({"features": feature}));
-        self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
-        self.until("location.protocol === 'file:' && document.readyState === 'complete'");
-    }
-
-    fn until(&mut self, condition: &str) {
-        let end = Instant::now() + PATIENCE;
-        while self.value(condition) != true {
-            assert!(Instant::now() < end, "never: {condition}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn key(&mut self, key: &str, code: u32) {
-        for kind in ["keyDown", "keyUp"] {
-            let text = if key == "Enter" { "\r" } else { "" };
-            let event = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text});
-            self.call("Input.dispatchKeyEvent", event);
-        }
-    }
-
-    fn has_no_error(&mut self) {
-        // The answer comes after the events before it.
-        self.value("1");
-        let is_error = |event: &&Json| {
-            matches!(
-                event["method"].as_str(),
-                Some("Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled")
-            )
-        };
-        let errors: Vec<&Json> = self.events.iter().filter(is_error).collect();
-        assert!(errors.is_empty(), "{errors:#?}");
-        assert_eq!(self.value("typeof window.pwned"), "undefined", "a name of the target ran");
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
 
 #[test]
 fn hostile_names_do_nothing_and_every_width_fits() {
@@ -166,8 +15,7 @@ fn hostile_names_do_nothing_and_every_width_fits() {
         for (width, colours) in [(400, "dark"), (400, "light"), (1280, "light"), (1280, "dark")] {
             browser.open(&page, width, colours);
             browser.value("for (const d of document.querySelectorAll('details')) d.open = true");
-            let wide = browser.number("document.documentElement.scrollWidth - document.documentElement.clientWidth");
-            assert!(wide <= 0.0, "{width} px: the page is {wide} px too wide");
+            browser.fits(width);
             // Text and paper differ in each colour scheme.
             let paper = browser.value("getComputedStyle(document.body).backgroundColor");
             assert_eq!(paper, if colours == "dark" { "rgb(20, 24, 27)" } else { "rgb(255, 255, 255)" });
@@ -255,4 +103,29 @@ fn flame_graph_and_tables_work_by_keyboard() {
         "descending"
     );
     browser.has_no_error();
+}
+
+/// What a screen reader says of a control is its name.
+#[test]
+fn every_control_has_a_name() {
+    let mut browser = Browser::new("names");
+    browser.call("Accessibility.enable", json!({}));
+    let kinds = ["button", "link", "combobox", "slider", "searchbox", "treeitem", "image", "img", "DisclosureTriangle"];
+    let mut found = Vec::new();
+    for page in [html(&ledger()), html(&recording())] {
+        browser.open(&page, 1280, "light");
+        browser.value("for (const d of document.querySelectorAll('details')) d.open = true");
+        let tree = browser.call("Accessibility.getFullAXTree", json!({}));
+        let text = |node: &Json, key: &str| node[key]["value"].as_str().unwrap_or_default().trim().to_owned();
+        for node in tree["nodes"].as_array().expect("nodes").iter().filter(|node| node["ignored"] != true) {
+            let role = text(node, "role");
+            if kinds.contains(&role.as_str()) {
+                assert!(!text(node, "name").is_empty(), "a {role} without a name: {node:#}");
+                found.push(role);
+            }
+        }
+    }
+    for kind in &kinds[..6] {
+        assert!(found.iter().any(|role| role == kind), "no {kind} among {found:?}");
+    }
 }

@@ -218,7 +218,7 @@ pub const GROUPS: &[Group] = &[
         Command(&["fuzz/run", "--runs", "1000"]),
     ),
     group("prometheus", Full, "metrics and alert rules beside promtool", Tests(&["cli/prometheus"])),
-    group("page", Full, "the HTML page in Chromium", Tests(&["report/browser"])),
+    group("page", Full, "the HTML pages in Chromium", Tests(&["report/browser", "cli/serve::browser"])),
     group(
         "roots",
         Full,

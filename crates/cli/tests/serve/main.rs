@@ -2,9 +2,13 @@
 //! end.
 
 mod answers;
+mod browser;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../../fixtures/child.rs"]
 mod child;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/browser.rs"]
+mod chromium;
 mod ends;
 mod exports;
 mod history;

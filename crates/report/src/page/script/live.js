@@ -7,7 +7,12 @@
   const button = document.getElementById('pause'), state = document.getElementById('live');
   const store = sessionStorage;
   const place = location.pathname;
-  const unfolded = () => Array.from(document.querySelectorAll('details'), (one) => one.open);
+  // The name of a part: verdicts and tables may come and go between two readings.
+  const nameOf = (one) => {
+    const verdict = one.closest('article');
+    return (verdict ? verdict.querySelector('.id').textContent + ' ' : '') + (one.id || one.firstElementChild.textContent);
+  };
+  const parts = () => Array.from(document.querySelectorAll('details'));
   let paused = store.getItem('paused ' + place) === 'yes';
   const show = () => {
     button.hidden = false;
@@ -20,9 +25,8 @@
     show();
   };
   try {
-    const kept = JSON.parse(store.getItem('unfolded ' + place) || '[]');
-    const all = document.querySelectorAll('details');
-    if (kept.length === all.length) all.forEach((one, at) => { one.open = kept[at]; });
+    const kept = new Map(JSON.parse(store.getItem('unfolded ' + place) || '[]'));
+    for (const one of parts()) one.open = kept.get(nameOf(one)) ?? one.open;
   } catch (damaged) {
     store.removeItem('unfolded ' + place);
   }
@@ -37,7 +41,7 @@
   }
   setInterval(async () => {
     if (paused || document.hidden || String(getSelection()) !== '') return;
-    store.setItem('unfolded ' + place, JSON.stringify(unfolded()));
+    store.setItem('unfolded ' + place, JSON.stringify(parts().map((one) => [nameOf(one), one.open])));
     // The server may be gone, or busy: then the page stays as it is.
     try {
       const answer = await fetch(place, { method: 'HEAD', cache: 'no-store' });

@@ -4,6 +4,7 @@
 #[path = "subjects/stage.rs"]
 mod stage;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -132,6 +133,46 @@ fn a_leak_is_seen_marked_recorded_and_its_end_stays() {
     let recording = terminal.scratch.path().join(recordings[0]);
     let report = Command::new(PLIMSOLL).arg("report").arg(recording).output().expect("plimsoll");
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+}
+
+/// Numbers of the 256-colour palette and backgrounds in a screen that tmux prints with its attributes.
+fn colours(screen: &str) -> (BTreeSet<u8>, bool) {
+    let (mut colours, mut has_background) = (BTreeSet::new(), false);
+    for sequence in screen.split("\u{1b}[").skip(1) {
+        let codes = sequence.split('m').next().unwrap_or_default();
+        let mut codes = codes.split(';').filter_map(|code| code.parse::<u8>().ok());
+        while let Some(code) = codes.next() {
+            match code {
+                38 => {
+                    assert_eq!(codes.next(), Some(5), "{screen}");
+                    colours.extend(codes.next());
+                }
+                // The lower 16 are the user's own, and may be white on white.
+                30..38 | 90..98 => panic!("colour {code} of the terminal: {screen}"),
+                40..49 | 100..108 => has_background = true,
+                _ => {}
+            }
+        }
+    }
+    (colours, has_background)
+}
+
+/// The colours are those of `palette.rs`, whose test computes their contrast to black and to white, on the terminal's
+/// own background. Without colours only weight, underline and reverse are left.
+#[test]
+fn the_screen_has_the_colours_of_the_palette_or_none() {
+    let leak = Leak::start("colours");
+    let pid = leak.pid();
+    for (option, has_colours) in [("auto", true), ("never", false)] {
+        let terminal = Terminal::start("colours", (120, 40), &format!("{pid} --limit 2g --color {option}"));
+        terminal.shows(&["sum = RSS", "glibc, live", "limit 2.00 GiB", "q quit"]);
+        let (found, has_background) = colours(&terminal.tmux(&["capture-pane", "-p", "-e", "-t", "watch"]));
+        assert!(found.is_subset(&BTreeSet::from([32, 130, 133, 30, 244, 160, 136, 28])), "{found:?}");
+        assert!(!has_background);
+        // The bars of at least two groups, and how full the limit is.
+        assert_eq!(found.len() >= 3, has_colours, "--color {option}: {found:?}");
+        assert_eq!(found.is_empty(), !has_colours, "--color {option}: {found:?}");
+    }
 }
 
 #[test]

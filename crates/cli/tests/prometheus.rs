@@ -97,8 +97,8 @@ fn the_alerts_fire_for_a_leak_and_not_for_a_healthy_process() {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
     // Each metric that a rule names is one that plimsoll writes.
-    let writer = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/src/prometheus.rs"));
-    let writer = writer.expect("the writer");
+    let writer = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/src/metrics.rs"));
+    let writer = writer.expect("the table of metrics");
     let text = std::fs::read_to_string(rules.join("rules.yml")).expect("rules");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     let named: Vec<&str> = words.filter(|word| word.starts_with("plimsoll_")).collect();

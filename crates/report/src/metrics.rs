@@ -113,7 +113,10 @@ impl Samples {
         }
         for (name, live, allocated) in books.map(categories).unwrap_or_default() {
             bytes(Family::Live, &[("category", &name)], live.0);
-            bytes(Family::Allocated, &[("category", &name)], allocated.0);
+            // A counter may not fall, as the sum of the rest does when a category grows out of it.
+            if name != REST {
+                bytes(Family::Allocated, &[("category", &name)], allocated.0);
+            }
         }
         // One series for each verdict that Plimsoll knows: 0 with the severity `none` while it does not stand.
         for id in VerdictId::ALL.iter().map(|id| id.id()) {
@@ -192,4 +195,44 @@ fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
 /// The target chooses names, so a label has no control character and a limited length.
 fn label(value: &str) -> String {
     printable(value).chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_tracked::books::{Category, Figures};
+
+    use super::*;
+
+    /// Of 20 categories the smallest becomes the biggest: no counter falls.
+    #[test]
+    fn no_counter_falls_when_a_category_grows_out_of_the_rest() {
+        let golden = include_bytes!("../../../goldens/explain.json");
+        let ledger = crate::ledger_json::parse(golden).expect("a ledger");
+        let counters = |last: u64| {
+            let category = |n: u64| {
+                let bytes = Bytes(if n == 0 { last } else { n << 20 });
+                let figures = Figures { live: bytes, cumulative: bytes, ..Figures::default() };
+                Category { name: format!("category {n}"), figures, ..Category::default() }
+            };
+            let books = Books { categories: (0..20).map(category).collect(), ..Books::default() };
+            let samples = Samples::of("shop", &ledger, Some(&books));
+            let of = |family| samples.all.iter().filter(move |sample| sample.family == family);
+            assert_eq!(of(Family::Live).count(), CATEGORIES);
+            let live: u64 = of(Family::Live).map(|sample| whole(sample.value)).sum();
+            assert_eq!(live, (1..20u64).map(|n| n << 20).sum::<u64>() + last, "each byte is in one category");
+            of(Family::Allocated).map(|of| (of.labels[0].1.clone(), whole(of.value))).collect::<Vec<_>>()
+        };
+        let (before, after) = (counters(1 << 19), counters(1 << 30));
+        assert_eq!((before.len(), after.len()), (CATEGORIES - 1, CATEGORIES - 1));
+        for (name, value) in after {
+            assert!(before.iter().all(|(known, earlier)| *known != name || *earlier <= value), "{name} fell to {value}");
+        }
+    }
+
+    fn whole(value: Value) -> u64 {
+        match value {
+            Value::Whole(value) => value,
+            Value::Real(value) => panic!("{value}"),
+        }
+    }
 }

@@ -35,6 +35,17 @@ fn samples<'t>(text: &'t str, family: &str) -> BTreeMap<&'t str, f64> {
         .collect()
 }
 
+/// Fails if promtool has anything to say about the text, which the file gets.
+fn accepts(text: &str, file: &Path) {
+    std::fs::write(file, text).expect("a file");
+    let checked = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(std::fs::File::open(file).expect("a file"))
+        .output()
+        .expect("promtool: .ci/setup installs it");
+    assert!(checked.status.success() && checked.stdout.is_empty() && checked.stderr.is_empty(), "{checked:?}\n{text}");
+}
+
 /// A tracked shell, whose own name and whose name in the metrics try to break out of the format.
 #[test]
 fn promtool_accepts_the_metrics_of_a_tracked_process() {
@@ -64,12 +75,7 @@ fn promtool_accepts_the_metrics_of_a_tracked_process() {
 
     let text = std::fs::read_to_string(&file).expect("a file");
     assert!(!text.lines().any(|line| line.starts_with("forged")), "{text}");
-    let checked = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(std::fs::File::open(&file).expect("a file"))
-        .output()
-        .expect("promtool: .ci/setup installs it");
-    assert!(checked.status.success() && checked.stdout.is_empty() && checked.stderr.is_empty(), "{checked:?}\n{text}");
+    accepts(&text, &file);
     let resident = samples(&text, "plimsoll_resident_bytes");
     assert!(resident.len() > 3 && resident.values().sum::<f64>() > 100_000.0, "{text}");
     assert_eq!(samples(&text, "plimsoll_limit_bytes").into_values().collect::<Vec<_>>(), [(1u64 << 30) as f64]);
@@ -151,6 +157,19 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
     stderr.read_line(&mut printed).expect("a line");
     let address =
         printed.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+
+    // What it serves is what promtool accepts, its own figures included.
+    let metrics = wait_for("the first reading", || {
+        let mut stream = TcpStream::connect(&address).ok()?;
+        let request = "GET /metrics HTTP/1.0\r\nAuthorization: Bearer correct-horse-battery\r\n\r\n";
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let (_, body) = text.split_once("\r\n\r\n")?;
+        body.contains("plimsoll_target_info{").then(|| body.to_owned())
+    });
+    assert!(metrics.contains("plimsoll_serve_round_seconds ") && metrics.contains("plimsoll_reading_age_seconds{"));
+    accepts(&metrics, &folder.join("served.prom"));
 
     let config = folder.join("prometheus.yml");
     let text = format!(

@@ -31,10 +31,15 @@ impl Terminal {
 
     /// Runs `plimsoll watch` in a terminal of that size. When it has ended, the terminal shows its status and whether
     /// the terminal's own modes are back.
-    fn start(name: &str, (width, height): (u16, u16), arguments: &str) -> Terminal {
+    fn start(name: &str, size: (u16, u16), arguments: &str) -> Terminal {
+        Terminal::with("", name, size, arguments)
+    }
+
+    /// `variables`: of the environment, `NAME=value`.
+    fn with(variables: &str, name: &str, (width, height): (u16, u16), arguments: &str) -> Terminal {
         let terminal = Terminal { scratch: stage::Scratch::new(&format!("watch-{name}")) };
         let script = format!(
-            "cd '{}'; '{PLIMSOLL}' watch {arguments}; echo left-$?; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo; sleep 1000",
+            "cd '{}'; {variables} '{PLIMSOLL}' watch {arguments}; echo left-$?; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo; sleep 1000",
             terminal.scratch.path().display()
         );
         let (width, height) = (width.to_string(), height.to_string());
@@ -163,15 +168,16 @@ fn colours(screen: &str) -> (BTreeSet<u8>, bool) {
 fn the_screen_has_the_colours_of_the_palette_or_none() {
     let leak = Leak::start("colours");
     let pid = leak.pid();
-    for (option, has_colours) in [("auto", true), ("never", false)] {
-        let terminal = Terminal::start("colours", (120, 40), &format!("{pid} --limit 2g --color {option}"));
+    for (variables, option, has_colours) in [("", "auto", true), ("NO_COLOR=1", "auto", false), ("", "never", false)] {
+        let arguments = format!("{pid} --limit 2g --color {option}");
+        let terminal = Terminal::with(variables, "colours", (120, 40), &arguments);
         terminal.shows(&["sum = RSS", "glibc, live", "limit 2.00 GiB", "q quit"]);
         let (found, has_background) = colours(&terminal.tmux(&["capture-pane", "-p", "-e", "-t", "watch"]));
         assert!(found.is_subset(&BTreeSet::from([32, 130, 133, 30, 244, 160, 136, 28])), "{found:?}");
         assert!(!has_background);
         // The bars of at least two groups, and how full the limit is.
-        assert_eq!(found.len() >= 3, has_colours, "--color {option}: {found:?}");
-        assert_eq!(found.is_empty(), !has_colours, "--color {option}: {found:?}");
+        assert_eq!(found.len() >= 3, has_colours, "{variables} --color {option}: {found:?}");
+        assert_eq!(found.is_empty(), !has_colours, "{variables} --color {option}: {found:?}");
     }
 }
 

@@ -211,6 +211,18 @@ fn without_a_terminal_the_end_of_the_process_ends_the_watch() {
 }
 
 #[test]
+#[ignore = "full: waits for the end of the duration"]
+fn the_duration_ends_the_watch_of_an_ended_process() {
+    let mut leak = Leak::start("duration");
+    let pid = leak.pid();
+    let terminal = Terminal::start("duration", (80, 24), &format!("{pid} --duration 30s"));
+    terminal.shows(&["sum = RSS"]);
+    leak.kill();
+    terminal.shows(&[&format!("process {pid}: ended"), "sum"]);
+    terminal.has_left(0);
+}
+
+#[test]
 #[ignore = "full: three sizes, and five ways to leave"]
 fn every_size_and_every_exit_leaves_the_terminal_as_it_was() {
     let leak = Leak::start("sizes");

@@ -94,7 +94,7 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
             return pid.map(Effect::Open);
         }
         KeyCode::Enter | KeyCode::Char('v') if !is_list => {
-            state.scroll = 0;
+            state.scroll.set(0);
             state.page = if state.page == Page::Overview { Page::Verdicts } else { Page::Overview };
         }
         KeyCode::Tab if !is_list => {
@@ -123,7 +123,7 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
 fn move_by(state: &mut State, rows: isize) {
     match (&state.shown.one, state.page) {
         (None, _) => state.choose(rows),
-        (Some(_), Page::Verdicts) => state.scroll = state.scroll.saturating_add_signed(rows),
+        (Some(_), Page::Verdicts) => state.scroll.set(state.scroll.get().saturating_add_signed(rows)),
         (Some(_), Page::Overview) => {}
     }
 }

@@ -1,6 +1,7 @@
 //! What the screen shows: readings and keys in, facts for the drawing out. Pure and total; it knows no clock, only the
 //! times of its readings.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_facts::units::Bytes;
@@ -78,7 +79,8 @@ pub struct State {
     pub page: Page,
     pub panel: Option<Panel>,
     pub sort: Sort,
-    pub scroll: usize,
+    /// First row of the verdicts in full. The drawing knows where the last one is, and sets it back to that.
+    pub scroll: Cell<usize>,
     /// A message for the user, until the next key.
     pub note: Option<String>,
     pub is_recording: bool,

@@ -226,7 +226,7 @@ fn every_size_is_drawn() {
     let mut states = vec![State::default(), after(0), after(70)];
     let mut page = after(70);
     page.page = Page::Verdicts;
-    page.scroll = 1000;
+    page.scroll.set(1000);
     states.push(page);
     for state in &states {
         for width in (0..60).chain([200, 500]) {
@@ -237,6 +237,25 @@ fn every_size_is_drawn() {
             }
         }
     }
+}
+
+/// Keys beyond the last row are not counted: the next one up moves at once.
+#[test]
+fn the_verdicts_scroll_to_their_end_and_back() {
+    let size = (80, 6);
+    let mut state = after(70);
+    press(&mut state, key(KeyCode::Char('v')));
+    let top = picture(&state, size);
+    let mut page = |code| {
+        press(&mut state, key(code));
+        picture(&state, size)
+    };
+    let pages: Vec<String> = (0..20).map(|_| page(KeyCode::PageDown)).collect();
+    assert_eq!(pages[18], pages[19], "the end");
+    assert_ne!(pages[19], top);
+    assert_ne!(page(KeyCode::Up), pages[19]);
+    (0..20).for_each(|_| drop(page(KeyCode::PageUp)));
+    assert_eq!(page(KeyCode::Up), top);
 }
 
 #[test]

@@ -131,6 +131,7 @@ struct Job {
 const LISTING: u32 = 250;
 /// Least time between two listings: nobody can read a list that changes faster.
 const LEAST: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 impl Job {
     fn run(&mut self) {
@@ -142,7 +143,7 @@ impl Job {
             let mut next = now + self.plan.interval;
             match &mut self.one {
                 None => next = next.max(self.list(now)),
-                Some(_) if ended => next = now + Duration::from_secs(3600),
+                Some(_) if ended => next = self.plan.duration.map_or(now + HOUR, |duration| began + duration),
                 Some(one) => match one.sampler.read(0, false) {
                     Read::Sample(sample) => {
                         let facts = Facts::of(&sample, self.plan.limit, rules.as_ref());

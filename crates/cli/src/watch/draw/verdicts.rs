@@ -20,7 +20,8 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
         canvas.put(0, 0, 60, "no verdict", PLAIN);
     }
     let space = usize::from(canvas.area.height);
-    let first = state.scroll.min(rows.len().saturating_sub(space));
+    let first = state.scroll.get().min(rows.len().saturating_sub(space));
+    state.scroll.set(first);
     for (at, row) in rows.iter().skip(first).take(space).enumerate() {
         canvas.put(at as u16, 0, usize::MAX, row, PLAIN);
     }

@@ -8,6 +8,7 @@ mod executable;
 mod harness;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -129,6 +130,33 @@ fn each_command_takes_a_name() {
     }
 }
 
+#[test]
+fn explain_without_a_target_lists_the_processes_biggest_first() {
+    let mut sleeper = Sleeper::new("list");
+    let (plain, tracked) = (sleeper.start(false), sleeper.start(true));
+    let mut big = Command::new("python3");
+    big.args(["-c", "held = bytearray(100 << 20); print('up', flush=True); input()"]);
+    let mut big = big.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+    let mut line = String::new();
+    BufReader::new(big.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    sleeper.running.push(big);
+    let big = sleeper.running[2].id();
+    let (status, printed) = sleeper.printed(&["explain"]);
+    assert_eq!(status, Some(0), "{printed}");
+    let row = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (pid, number, unit) =
+            (words.next()?.parse::<u32>().ok()?, words.next()?.parse::<f64>().ok()?, words.next()?);
+        let power = ["B", "KiB", "MiB", "GiB", "TiB"].iter().position(|known| *known == unit)?;
+        Some((pid, number * 1024f64.powi(power as i32), words.collect::<Vec<_>>().join(" ")))
+    };
+    let rows: Vec<(u32, f64, String)> = printed.lines().filter_map(row).collect();
+    assert!(rows.is_sorted_by(|one, other| one.1 >= other.1 * 0.99), "{printed}");
+    let of = |pid| rows.iter().find(|row| row.0 == pid).unwrap_or_else(|| panic!("{pid}: {printed}"));
+    assert!(of(big).1 > 100.0 * 1048576.0 && of(plain).1 < 10.0 * 1048576.0, "{printed}");
+    assert!(of(tracked).2.starts_with("tracked ") && !of(plain).2.starts_with("tracked "), "{printed}");
+}
+
 /// Container runtimes name the cgroup after the id. A process of the same name outside doesn't count.
 #[test]
 fn a_containers_id_names_its_process() {
@@ -161,7 +189,10 @@ fn a_containers_id_names_its_process() {
         ] {
             let (status, printed) = sleeper.printed(arguments);
             assert_eq!(status, Some(0), "{arguments:?}: {printed}");
-            assert!(printed.contains(fact) && !printed.contains(&format!("pid {outside} ")), "{arguments:?}: {printed}");
+            assert!(
+                printed.contains(fact) && !printed.contains(&format!("pid {outside} ")),
+                "{arguments:?}: {printed}"
+            );
         }
     }
 }

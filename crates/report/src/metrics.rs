@@ -225,7 +225,10 @@ mod tests {
         let (before, after) = (counters(1 << 19), counters(1 << 30));
         assert_eq!((before.len(), after.len()), (CATEGORIES - 1, CATEGORIES - 1));
         for (name, value) in after {
-            assert!(before.iter().all(|(known, earlier)| *known != name || *earlier <= value), "{name} fell to {value}");
+            assert!(
+                before.iter().all(|(known, earlier)| *known != name || *earlier <= value),
+                "{name} fell to {value}"
+            );
         }
     }
 

@@ -47,13 +47,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     };
     let up = age(books).map(|age| format!("   {age}"));
     writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
-    writeln!(
-        out,
-        "{}   {}   {}",
-        built_on(books),
-        counted(process.threads, "thread"),
-        moment_text(books.time_ns)
-    )?;
+    writeln!(out, "{}   {}   {}", built_on(books), counted(process.threads, "thread"), moment_text(books.time_ns))?;
     let total = &books.total;
     let blocks = match total.fault {
         true => "unknown: a fault, see below".to_string(),

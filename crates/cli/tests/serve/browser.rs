@@ -84,7 +84,8 @@ fn begins_with_its_end(browser: &mut Browser, page: &Path, end: &str) {
         assert!(ending.as_str().is_some_and(|text| text.starts_with(&format!("Ended: {end}"))), "{ending}");
         let top = browser.number("document.querySelector('main .ending').getBoundingClientRect().top + scrollY");
         assert!(top < 400.0, "the end is {top} px down");
-        let first = browser.value("document.querySelector('main .ending, main article, main h2:not(.hidden)').className");
+        let first =
+            browser.value("document.querySelector('main .ending, main article, main h2:not(.hidden)').className");
         assert_eq!(first, "ending", "the end comes before all else");
         let pid = browser.value("document.querySelector('.facts li').textContent");
         let pid = pid.as_str().and_then(|fact| fact.strip_prefix("pid ")).expect("a PID").to_owned();

@@ -42,10 +42,9 @@ pub fn of_books(books: &Books, profile: Profile) -> Page {
         ending,
         bars: Some(bars(books)),
         notes: vec![match books.life {
-            Life::Live | Life::Detached => format!(
-                "Where the other memory is, and what to do: plimsoll explain {} --format html",
-                process.pid
-            ),
+            Life::Live | Life::Detached => {
+                format!("Where the other memory is, and what to do: plimsoll explain {} --format html", process.pid)
+            }
             Life::Exited | Life::Killed => "The page has the tracker's books alone. A recording of the next run has \
                                             RSS by line, and verdicts, too: plimsoll record -- COMMAND"
                 .into(),

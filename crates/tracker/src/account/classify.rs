@@ -15,24 +15,25 @@ pub fn caller(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 
 /// Cache: hash of frames, and in bit 0 whether they decide the category. Races are harmless, since a cell is one word.
 static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Whether these frames decide the category, whatever the outer frames are.
-pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
+/// Whether these frames decide the category, whatever the outer frames are; and their category, if it had to be found
+/// for that.
+pub fn is_decided(segment: Segment, frames: &[u64]) -> (bool, Option<u16>) {
     let h = callers::hash(frames, callers::retirements(), 0) & !1;
     let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
     let known = cell.load(Relaxed);
     if known & !1 == h {
-        return known & 1 != 0;
+        return (known & 1 != 0, None);
     }
-    let decided = classify(segment, frames).1;
+    let (category, decided) = classify(segment, frames);
     cell.store(h | decided as u64, Relaxed);
-    decided
+    (decided, Some(category))
 }
 
 /// The category of frames, and whether outer frames can't change it.
 fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     let Some(rules) = crate::rules::rules() else { return (categories::OTHER, true) };
-    let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
-    let mut last: Option<Module> = None;
+    let mut modules: [Option<&Module>; FRAMES] = [None; FRAMES];
+    let mut last: Option<&Module> = None;
     for (m, f) in modules.iter_mut().zip(frames) {
         let pc = *f as usize - 1;
         // Neighbouring frames mostly lie in one object, and a query to the loader costs more than the rest.

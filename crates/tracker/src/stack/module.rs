@@ -125,7 +125,7 @@ pub fn depth(segment: Segment, pc: usize) -> usize {
 }
 
 /// The object that holds `pc`.
-pub fn find(segment: Segment, pc: usize) -> Option<Module> {
+pub fn find(segment: Segment, pc: usize) -> Option<&'static Module> {
     if let Some(o) = libc::find_object(pc) {
         // SAFETY: the loader's node lives as long as the object, which holds code of a frame of this thread.
         let map = unsafe { &*o.map };
@@ -159,7 +159,7 @@ pub fn loaded(segment: Segment, file: &[u8]) -> Option<elf::Object> {
 }
 
 /// Without `_dl_find_object`: the list itself.
-fn scan(segment: Segment, pc: usize) -> Option<Module> {
+fn scan(segment: Segment, pc: usize) -> Option<&'static Module> {
     let n = LISTED.load(Acquire);
     let generation = GENERATION.load(Relaxed);
     for i in 0..n {
@@ -167,7 +167,7 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
             && (m.start..m.end).contains(&pc)
             && found.load(Relaxed) == generation
         {
-            return Some(*m);
+            return Some(m);
         }
     }
     if SCANNED.swap(generation, Relaxed) == generation {
@@ -188,7 +188,7 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
 /// First address, one past the last, whether the object is contiguous.
 type Extent = (usize, usize, bool);
 
-fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> Option<Module> {
+fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> Option<&'static Module> {
     let (start, end, _) = extent;
     let bias = object.bias();
     let generation = GENERATION.load(Relaxed);
@@ -207,7 +207,7 @@ fn learn(segment: Segment, extent: Extent, hdr: usize, object: elf::Object) -> O
                     found.store(generation, Relaxed);
                 }
                 MEMO_LAST.store(i as u32, Relaxed);
-                return Some(*m);
+                return Some(m);
             }
             return append(segment, cell, i, extent, hdr, object);
         }
@@ -269,7 +269,7 @@ fn append(
     (start, end, is_contiguous): Extent,
     hdr: usize,
     object: elf::Object,
-) -> Option<Module> {
+) -> Option<&'static Module> {
     let (bias, name) = (object.bias(), object.name());
     retire(segment, start, end, bias, hdr, name);
     let Some(id) = segment.append(Section::Modules) else {
@@ -329,7 +329,8 @@ fn append(
     let i = LISTED.fetch_add(1, AcqRel);
     let Some(entry) = entry(i) else {
         LISTED.store(KNOWN as u32, Relaxed);
-        return Some(m);
+        segment.count(Counter::modules_lost, 1);
+        return None;
     };
     // SAFETY: index i is this thread's; others look at the module once the generation isn't 0.
     unsafe {
@@ -338,7 +339,7 @@ fn append(
     }
     // If another thread was first with this address, its entry wins the index and ours is a duplicate: harmless.
     let _ = cell.compare_exchange(known, i as u16 + 1, AcqRel, Relaxed);
-    Some(m)
+    listed(i).map(|(m, _)| m)
 }
 
 #[cfg(test)]

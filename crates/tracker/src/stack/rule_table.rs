@@ -72,7 +72,7 @@ pub fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
     let at = pc & !BY_TABLE;
     let m = module::find(segment, at as usize)?;
     segment.count(Counter::rule_walks, 1);
-    let rule = if m.keeps_fp && pc == at { Rule::convention() } else { rule_in(&m, at) };
+    let rule = if m.keeps_fp && pc == at { Rule::convention() } else { rule_in(m, at) };
     if let Some(cell) = rule_cell(pc) {
         cell[1].store(rule.to_bits(), Relaxed);
         cell[0].store(mark(pc, rule.to_bits()), Relaxed);

@@ -303,8 +303,12 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     // walked.
     let first = depth.min(SHORT);
     let mut w = walk_to(first, &mut frames);
-    if depth > first && w.frames == first && !classify::is_decided(segment, &frames[..first]) {
-        w = walk_to(depth, &mut frames);
+    let mut category = None;
+    if depth > first && w.frames == first {
+        match classify::is_decided(segment, &frames[..first]) {
+            (true, found) => category = found,
+            (false, _) => w = walk_to(depth, &mut frames),
+        }
     }
     let mut flags = 0;
     if w.wall.is_some()
@@ -326,7 +330,10 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     // The length of a truncated walk depends on where the page ended, so only its innermost frame identifies the
     // caller.
     let n = if w.wall.is_some() && !known { 1 } else { n };
-    let caller = classify::caller(segment, &frames[..n], flags, t.category());
+    let caller = match category.filter(|_| n == first) {
+        Some(category) => callers::number(segment, &frames[..n], flags, t.category(), |_| category),
+        None => classify::caller(segment, &frames[..n], flags, t.category()),
+    };
     Short { caller, walk: w, reads, known }
 }
 

@@ -52,6 +52,9 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     mode: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode_since: Option<String>,
+    /// The mean as it was set; 0: an older report, which doesn't say.
+    #[serde(default)]
+    sample_mean_bytes: u64,
     total: Line,
     peak_error_bytes: u64,
     /// What an attached process held before the attach and still holds. Not in the total.
@@ -290,6 +293,7 @@ fn report<'a, S>(
         ended: books.ending.as_ref().map(|ending| EndedLine::of(ending, Some(books.time_ns))),
         mode: books.mode.name().into(),
         mode_since: books.mode_since_ns.map(moment),
+        sample_mean_bytes: books.sample_mean.0,
         total: line(&books.total),
         peak_error_bytes: books.peak_error.0,
         before_the_attach: books.before.map(|b| BeforeLine {
@@ -444,6 +448,7 @@ fn books(r: Report) -> Result<Books, String> {
         ending,
         mode,
         mode_since_ns: r.mode_since.as_deref().and_then(parse_moment),
+        sample_mean: Bytes(r.sample_mean_bytes),
         total: figures(&r.total),
         peak_error: Bytes(r.peak_error_bytes),
         before: r.before_the_attach.map(|b| Before {

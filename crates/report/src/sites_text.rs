@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::{
     Column, Entry, Focused, FrameId, FrameOrigin, Function, Group, GroupBy, Profile, Unit, Value,
 };
@@ -44,7 +45,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     let total = profile.total();
     writeln!(out, "{}", printable(&profile.title))?;
     let kind = if books.mode == Mode::Off { "short stacks".into() } else { format!("{} sites", books.mode.name()) };
-    writeln!(out, "{kind} by {}", measure_words(column.measure, column.unit))?;
+    writeln!(out, "{kind} by {}{}", measure_words(column.measure, column.unit), rate(books))?;
     if let Some(since) = books.mode_since_ns {
         let (mode, since) = (books.mode.name(), moment_text(since));
         writeln!(out, "--sites {mode} since {since}; older blocks have the stacks of the earlier mode")?;
@@ -172,6 +173,16 @@ fn mappings(
         writeln!(out, "{}  {} of mappings", table.line(&rest), counted((sites.len() - shown) as u64, "more site"))?;
     }
     Ok(())
+}
+
+/// How far apart the samples are.
+fn rate(books: &Books) -> String {
+    let (mean, highest) = (books.sample_mean, Bytes(books.counter("sample_mean_highest")));
+    match books.mode {
+        Mode::Sampled if highest > mean => format!(", a sample every {mean}, every {highest} in fast threads"),
+        Mode::Sampled if mean > Bytes(0) => format!(", a sample every {mean}"),
+        _ => String::new(),
+    }
 }
 
 fn measure_words(measure: &str, unit: Unit) -> String {

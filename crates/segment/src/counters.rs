@@ -138,4 +138,6 @@ counters! {
     import_words "count",
     /// Words of import tables that could not be written: calls through them aren't seen.
     import_words_left "count",
+    /// Largest mean that a thread was sampled with, if it allocated so fast that the default mean was doubled; else 0.
+    sample_mean_highest "bytes",
 }

@@ -218,6 +218,7 @@ unsafe fn begin_anew(segment: Segment) -> Segment {
         Counter::samples,
         Counter::samples_dropped,
         Counter::samples_dropped_bytes,
+        Counter::sample_mean_highest,
     ];
     counted.into_iter().for_each(|c| segment.set(c, 0));
     debug_assert!(segment.used(Section::Rows) > 0);

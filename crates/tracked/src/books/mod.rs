@@ -126,6 +126,8 @@ pub struct Books {
     pub mode: Mode,
     /// Since when the mode applies, if these books began with another mode.
     pub mode_since_ns: Option<u64>,
+    /// Mean of the sampling as it was set; 0: an older report doesn't say.
+    pub sample_mean: Bytes,
     pub total: Figures,
     /// In the segment's order. `callers` and `modules` refer to categories by index.
     pub categories: Vec<Category>,
@@ -363,6 +365,7 @@ impl Books {
             _ => Mode::Sampled,
         };
         books.mode_since_ns = segment.mode_changed_ns().map(|at| clock.real(at));
+        books.sample_mean = Bytes(head.sample_mean);
         books.process = process(segment, end, &clock);
         books.modules = segment.modules.iter().map(module).collect();
         books.categories = segment.categories.iter().map(|c| category(c, head.composition, &clock)).collect();

@@ -54,7 +54,7 @@ pub struct Head {
     pub end_boottime_ns: u64,
     pub state: u32,
     pub mode: u32,
-    /// Current mean of the sampling in bytes, and since when mode and mean apply.
+    /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. A fast thread's may be larger.
     pub sample_mean: u64,
     pub in_force_ns: u64,
     /// How the process ended, as written by its parent; 0: nothing was written.

@@ -499,7 +499,7 @@ impl SitesBuilder<'_> {
     fn divide(&self, caller: usize, figures: &Figures, sites: &[usize]) -> Vec<(Option<usize>, SiteLine, Detail)> {
         let none = Sampled::default();
         let of = |site: &usize| self.sampled.get(&(*site as u32)).unwrap_or(&none);
-        let mean = self.segment.head.sample_mean as f64;
+        let mean = self.segment.head.sample_mean.max(self.segment.counter("sample_mean_highest")) as f64;
         let known = |sums: &RowTotals, column: usize| match column {
             LIVE => sums[1].saturating_sub(sums[4]),
             LIVE_COUNT => sums[0].saturating_sub(sums[3]),

@@ -29,7 +29,7 @@ const LARGEST_BOUND: u64 = 1 << 20;
 pub fn room_span(segment: Segment) -> i64 {
     let rows = segment.used(Section::Rows).max(1) as u64;
     let bound = (segment.header().peak_bytes.load(Relaxed) / (128 * rows)).clamp(SMALLEST_BOUND, LARGEST_BOUND);
-    segment.header().values[Counter::drift_bound as usize].fetch_max(bound, Relaxed);
+    segment.raise(Counter::drift_bound, bound);
     2 * bound as i64
 }
 

@@ -16,7 +16,6 @@
 //! key doesn't say 'sampled'.
 
 use super::rows::Amount;
-use super::sampling;
 use crate::segment::Segment;
 use crate::sys::{CachePadded, os};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -313,9 +312,4 @@ pub unsafe fn reset_books(segment: Segment) {
         ];
         sums.into_iter().chain(&of.sizes_256).for_each(|sum| sum.store(0, Relaxed));
     }
-}
-
-/// The next countdown, and 1/p of the block that ended the last one.
-pub fn draw(random: &mut sampling::Random, requested: usize, drawn_with: u64, mean: u64) -> (i64, f64) {
-    (random.countdown(mean).min(i64::MAX as u64) as i64, sampling::weight(requested as u64, drawn_with))
 }

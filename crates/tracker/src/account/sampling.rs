@@ -11,6 +11,12 @@
 //! Σ x² (1 − p) / p²                          estimates the variance of that      (Horvitz and Thompson, 1952)
 //! ```
 //! The countdown is the distance rounded down to whole bytes: blocks have whole bytes, so this changes no decision.
+//!
+//! The mean belongs to a distance, not to the process: a thread that allocates fast draws with a larger one ([`Pace`]).
+//! What it has allocated so far decides, never what it will allocate, so each block's p is known and the sums stay
+//! unbiased.
+
+use plimsoll_segment::{SAMPLE_DOUBLINGS, SAMPLE_MEAN};
 
 /// Bytes that count in addition to the requested ones.
 pub const EXTRA: usize = 8;
@@ -41,6 +47,49 @@ impl Random {
         // In (0, 1]: 53 random bits, plus 1.
         let u = ((self.next() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
         (-ln(u) * mean as f64) as u64
+    }
+}
+
+/// How fast a thread is sampled, and so its mean: the default one is doubled while the thread takes more than 1,000
+/// samples a second, and halved below 250. A mean that the user has set stays.
+///
+/// A sample costs some 3,000 instructions. A server that allocates 4 GB/s took 5,000 samples a second.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Pace {
+    /// When the samples began to be counted; it wraps.
+    since_ms: u32,
+    samples: u8,
+    doublings: u8,
+}
+
+impl Pace {
+    const SAMPLES: u8 = 64;
+    const FAST_MS: u32 = 64;
+    const SLOW_MS: u32 = 256;
+
+    /// At a sample: the mean of the next distance. `clock_ms` may be coarse, and is asked at few samples.
+    pub fn mean(&mut self, usual: u64, clock_ms: impl FnOnce() -> u32) -> u64 {
+        if usual != SAMPLE_MEAN {
+            return usual;
+        }
+        self.samples += 1;
+        let is_full = self.samples == Pace::SAMPLES;
+        // A thread that has become slow is seen at its first sample, not after as many as a fast one takes.
+        if is_full || self.doublings > 0 {
+            let now_ms = clock_ms();
+            let past_ms = now_ms.wrapping_sub(self.since_ms);
+            if past_ms > Pace::SLOW_MS {
+                let times_too_slow = past_ms / Pace::SLOW_MS * u32::from(Pace::SAMPLES) / u32::from(self.samples);
+                self.doublings = self.doublings.saturating_sub(1 + times_too_slow.ilog2() as u8);
+            } else if is_full && past_ms < Pace::FAST_MS && self.doublings < SAMPLE_DOUBLINGS {
+                self.doublings += 1;
+            }
+            if is_full || past_ms > Pace::SLOW_MS {
+                (self.since_ms, self.samples) = (now_ms, 0);
+            }
+        }
+        usual << self.doublings
     }
 }
 

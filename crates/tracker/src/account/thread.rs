@@ -10,13 +10,14 @@
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
 //! It is complete: a caller not in it has no row of this slot. It doubles at half full.
 
+use super::control;
 use super::memo::entry::Memo;
-use super::sampling::Random;
+use super::sampling::{Pace, Random};
 use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow};
 use crate::segment::slots::{self, SHARED_BYTES, Shared, shared_of};
 use crate::stack::deep::Scratch;
-use crate::sys::{CachePadded, cpu, libc, os};
+use crate::sys::{CachePadded, clock, cpu, libc, os};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
@@ -48,10 +49,10 @@ pub struct ThreadState {
     pub slot: u32,
     /// Misses of the memo since it last grew.
     pub misses: u32,
-    /// Twice the drift bound of this thread's rows.
-    pub room_span: i64,
     /// Rounds of key destructors left before the end is booked.
     pub end_rounds: u32,
+    /// Twice the drift bound of this thread's rows.
+    pub room_span: i64,
     /// Mapping calls whose stacks were not in the memo.
     pub mappings: u32,
     /// Sites of the latest samples.
@@ -64,6 +65,8 @@ pub struct ThreadState {
     pub mean: u64,
     /// The random source that it was drawn from.
     pub random: Random,
+    /// How fast it is sampled.
+    pace: Pace,
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
@@ -184,6 +187,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     shared.trailer_below.store(super::blocks::fast_path_below(), Relaxed);
     shared.pending.store(0, Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
+    t.pace = Pace::default();
     t.draw(segment);
     t.lives = t.lives.wrapping_add(1);
     t.category_tag = 0;
@@ -195,7 +199,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
     note_stack(segment, shared, slot, stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 }));
     let r = segment.thread(slot);
-    r.start_ns.store(crate::sys::clock::now_ns(), Relaxed);
+    r.start_ns.store(clock::now_ns(), Relaxed);
     r.end_ns.store(0, Relaxed);
     r.generation.fetch_add(1, Relaxed);
     r.own_bytes.store(own_bytes(t), Relaxed);
@@ -262,7 +266,7 @@ pub fn watch_ends_by(key: u32) {
 /// afterwards.
 pub fn detach(segment: Segment, slot: u32) {
     let r = segment.thread(slot);
-    r.end_ns.store(crate::sys::clock::now_ns(), Relaxed);
+    r.end_ns.store(clock::now_ns(), Relaxed);
     r.state.store(2, Release);
     cpu::tls_set::<{ cpu::CURRENT }>(0);
     cpu::tls_set::<{ cpu::SLOT_MARK }>(0);
@@ -391,13 +395,20 @@ impl ThreadState {
 
     /// Draws the distance to the next sample; returns the mode in force.
     pub fn draw(&mut self, segment: Segment) -> u32 {
-        let (mode, mean) = super::control::now(segment);
+        let (mode, mean) = control::now(segment);
         let reseed = self.shared().reseed.swap(0, Relaxed);
         if reseed != 0 {
             self.random = Random::new(self.random.0 ^ (reseed as u64) << 32);
         }
-        self.mean = mean;
-        self.countdown = self.random.countdown(mean).min(i64::MAX as u64) as i64;
+        self.mean = match mode {
+            // Nobody looks at the samples.
+            control::OFF => mean,
+            _ => self.pace.mean(mean, || (clock::now_ns() / 1_000_000) as u32),
+        };
+        if self.mean > mean {
+            segment.raise(Counter::sample_mean_highest, self.mean);
+        }
+        self.countdown = self.random.countdown(self.mean).min(i64::MAX as u64) as i64;
         mode
     }
 

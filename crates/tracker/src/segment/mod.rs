@@ -397,6 +397,15 @@ impl Segment {
         self.header().values[c as usize].fetch_add(n, Relaxed);
     }
 
+    /// Raises a counter to `n`, if it is lower.
+    pub fn raise(self, c: Counter, n: u64) {
+        let cell = &self.header().values[c as usize];
+        // All threads read this line; few write it.
+        if cell.load(Relaxed) < n {
+            cell.fetch_max(n, Relaxed);
+        }
+    }
+
     /// Sets a counter.
     pub fn set(self, c: Counter, n: u64) {
         self.header().values[c as usize].store(n, Relaxed);

@@ -3,11 +3,11 @@
 use crate::segment::counter;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::sites::Estimate;
-use plimsoll_segment::{Counter, Section, SiteSamplesFacts};
+use plimsoll_segment::{Counter, SAMPLE_DOUBLINGS, SAMPLE_MEAN, Section, SiteSamplesFacts};
 use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::rows::Amount;
 use plimsoll_tracker::account::samples::{self, Drawn};
-use plimsoll_tracker::account::sampling;
+use plimsoll_tracker::account::sampling::{self, Pace};
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::stack::frames::Frame;
 use plimsoll_tracker::stack::{callers, frames};
@@ -130,6 +130,107 @@ fn estimates_are_unbiased_and_their_intervals_honest() {
         assert!((0.93..=0.97).contains(&share), "{covered} of {cases}");
         assert_eq!(counter(segment, Counter::samples), taken);
     });
+}
+
+/// A thread that allocates at a rate of its own, in bytes a millisecond: the mean to draw with, and how many samples it
+/// takes meanwhile.
+struct Paced {
+    pace: Pace,
+    random: sampling::Random,
+    mean: u64,
+    countdown: i64,
+    now_ns: u64,
+}
+
+impl Paced {
+    fn new(seed: u64) -> Paced {
+        let mut random = sampling::Random::new(seed);
+        let countdown = random.countdown(SAMPLE_MEAN) as i64;
+        Paced { pace: Pace::default(), random, mean: SAMPLE_MEAN, countdown, now_ns: 1 << 40 }
+    }
+
+    /// A block at this rate. 1/p, if it is a sample.
+    fn block(&mut self, requested: u64, rate: u64) -> Option<f64> {
+        self.now_ns += requested * 1_000_000 / rate;
+        self.countdown -= (requested as usize + sampling::EXTRA) as i64;
+        if self.countdown >= 0 {
+            return None;
+        }
+        let weight = sampling::weight(requested, self.mean);
+        // As coarse as the kernel's clock at 250 Hz.
+        self.mean = self.pace.mean(SAMPLE_MEAN, || (self.now_ns / 4_000_000 * 4) as u32);
+        self.countdown = self.random.countdown(self.mean) as i64;
+        Some(weight)
+    }
+}
+
+#[test]
+fn a_fast_thread_is_sampled_more_rarely_and_a_slow_one_as_usual() {
+    const MOST: u64 = SAMPLE_MEAN << SAMPLE_DOUBLINGS;
+    const BLOCK: u64 = 50_000;
+    // Bytes a millisecond, and the means that may be in force after two seconds of it.
+    let cases = [
+        (50 << 10, SAMPLE_MEAN, SAMPLE_MEAN),
+        (400 << 10, SAMPLE_MEAN, SAMPLE_MEAN),
+        (1200 << 10, 2 * SAMPLE_MEAN, 4 * SAMPLE_MEAN),
+        (2500 << 10, 4 * SAMPLE_MEAN, MOST),
+        (40 << 20, MOST, MOST),
+    ];
+    for (rate, least, most) in cases {
+        let mut thread = Paced::new(rate);
+        let run = |thread: &mut Paced, rate: u64, ms: u64| {
+            (0..rate * ms / BLOCK).filter(|_| thread.block(BLOCK, rate).is_some()).count() as u64
+        };
+        run(&mut thread, rate, 2000);
+        assert!((least..=most).contains(&thread.mean), "{rate} bytes/ms: a mean of {}", thread.mean);
+        let samples = run(&mut thread, rate, 2000);
+        println!("exercised: {rate} bytes/ms: {samples} samples in 2 s");
+        assert!(samples <= 2500.max(rate * 2000 / MOST * 11 / 10), "{rate} bytes/ms: {samples} samples in 2 s");
+        // It slows down: the first mark that it meets gives it the usual mean back.
+        thread.now_ns += 10_000_000_000;
+        while thread.block(BLOCK, 1 << 10).is_none() {}
+        assert_eq!(thread.mean, SAMPLE_MEAN);
+    }
+    assert_eq!(Pace::default().mean(4096, || unreachable!("a mean that was set doesn't change")), 4096);
+}
+
+/// 400 threads that allocate in bursts for one site and slowly for another. The estimates are unbiased, and their
+/// variances are those that the 400 results have.
+#[test]
+fn a_mean_that_follows_the_rate_keeps_estimates_unbiased() {
+    const THREADS: u32 = 400;
+    const SITES: [(u64, u64, u64); 2] = [(30_000, 40 << 20, 20_000), (3000, 200 << 10, 10_000)];
+    let (mut errors, mut squares, mut variances, mut raised) = ([0.0; 2], [0.0; 2], [0.0; 2], 0);
+    for seed in 0..THREADS {
+        let mut thread = Paced::new(u64::from(seed));
+        let (mut estimates, mut truth) = ([0.0; 2], [0.0; 2]);
+        for _ in 0..3 {
+            for (of, (requested, rate, blocks)) in SITES.into_iter().enumerate() {
+                for _ in 0..blocks {
+                    truth[of] += requested as f64;
+                    if let Some(weight) = thread.block(requested, rate) {
+                        estimates[of] += requested as f64 * weight;
+                        variances[of] += (requested * requested) as f64 * weight * (weight - 1.0);
+                    }
+                }
+                raised += u32::from(of == 0 && thread.mean > SAMPLE_MEAN);
+            }
+        }
+        for of in 0..2 {
+            let error: f64 = estimates[of] - truth[of];
+            errors[of] += error;
+            squares[of] += error * error;
+        }
+    }
+    println!("exercised: the mean was raised in {raised} of {} bursts", 3 * THREADS);
+    assert!(raised > 2 * THREADS, "{raised}");
+    for of in 0..2 {
+        let n = f64::from(THREADS);
+        let bound = 3.0 * (squares[of] / n / n).sqrt();
+        assert!((errors[of] / n).abs() <= bound, "site {of}: off by {}, {bound} allowed", errors[of] / n);
+        let ratio = variances[of] / squares[of];
+        assert!((0.8..=1.25).contains(&ratio), "site {of}: estimated variance {ratio} times the true one");
+    }
 }
 
 /// Samples are added, removed, put back and moved to another site; also beyond the section's capacity.

@@ -36,7 +36,7 @@ mod sync {
 #[path = "../src/account/mapping/combining_lock.rs"]
 mod combining_lock;
 
-use combining_lock::{CombiningLock, Next, Slot};
+use combining_lock::{CombiningLock, Head, QueueSlot};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize as Atomic, Ordering::*};
 use loom::thread;
@@ -64,7 +64,7 @@ const UNMAP: usize = 0;
 
 impl Model {
     fn new(checks_after_release: bool, respects_tickets: bool) -> Self {
-        let slot = || Slot {
+        let slot = || QueueSlot {
             state: AtomicU64::new(0),
             frame: [AtomicUsize::new(0), AtomicUsize::new(0)],
             value: Cell::new(0),
@@ -95,7 +95,7 @@ impl Model {
 
     fn drain(&self) {
         // SAFETY: the caller holds the lock.
-        while let Next::Value(op) = unsafe { self.lock.next() } {
+        while let Head::Value(op) = unsafe { self.lock.take_first() } {
             self.book(op);
         }
     }

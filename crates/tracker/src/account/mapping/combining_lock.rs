@@ -19,7 +19,7 @@ use super::sync::Ordering::*;
 use super::sync::{AtomicU64, AtomicUsize, Cell, fence};
 
 /// A slot of the queue.
-pub(super) struct Slot<T> {
+pub(super) struct QueueSlot<T> {
     pub(super) state: AtomicU64,
     /// Stack pointer and return address of the call that reserved it; 0 = unknown. Only the reserving thread reads
     /// them.
@@ -32,7 +32,7 @@ pub(super) struct CombiningLock<T, const N: usize> {
     pub(super) word: AtomicU64,
     pub(super) head: AtomicU64,
     pub(super) tail: AtomicU64,
-    pub(super) slots: [Slot<T>; N],
+    pub(super) slots: [QueueSlot<T>; N],
 }
 
 /// In a slot's state, beside the id: its value is being written.
@@ -41,7 +41,7 @@ const FILLED: u32 = u32::MAX;
 const ID: u64 = u32::MAX as u64;
 
 /// The head of the queue, as the holder finds it.
-pub(super) enum Next<T> {
+pub(super) enum Head<T> {
     /// The queue is empty.
     Empty,
     /// The thread with this id hasn't filled its slot yet.
@@ -51,7 +51,7 @@ pub(super) enum Next<T> {
 }
 
 impl<T: Copy, const N: usize> CombiningLock<T, N> {
-    fn slot(&self, ticket: u64) -> (&Slot<T>, u64) {
+    fn slot(&self, ticket: u64) -> (&QueueSlot<T>, u64) {
         (&self.slots[(ticket % N as u64) as usize], (ticket / N as u64) & ID)
     }
 
@@ -146,22 +146,22 @@ impl<T: Copy, const N: usize> CombiningLock<T, N> {
     ///
     /// # Safety
     /// The caller holds the lock.
-    pub(super) unsafe fn next(&self) -> Next<T> {
+    pub(super) unsafe fn take_first(&self) -> Head<T> {
         let head = self.head.load(Relaxed);
         let (slot, round) = self.slot(head);
         let state = slot.state.load(Acquire);
         if state >> 32 != round {
-            return Next::Empty;
+            return Head::Empty;
         }
         match state as u32 {
-            0 => Next::Empty,
+            0 => Head::Empty,
             FILLED => {
                 // SAFETY: the slot is filled, and only the holder takes values.
                 let value = unsafe { slot.value.get() };
                 self.pass(head);
-                Next::Value(value)
+                Head::Value(value)
             }
-            id => Next::Blocked(id & !WRITING),
+            id => Head::Blocked(id & !WRITING),
         }
     }
 

@@ -115,7 +115,7 @@ fn a_stack_ends_with_its_descriptor_also_where_the_map_joined_a_neighbour_to_it(
 mod maps {
     use plimsoll_segment::vmap::MappingKind;
 
-    pub(super) struct Mapping<'a> {
+    pub(super) struct MapsLine<'a> {
         pub start: usize,
         pub end: usize,
         pub prot: u16,
@@ -123,7 +123,7 @@ mod maps {
         pub name: &'a [u8],
     }
 
-    impl Mapping<'_> {
+    impl MapsLine<'_> {
         /// The break, the main stack, the vdso and similar mappings.
         pub(super) fn is_kernels(&self) -> bool {
             self.name.starts_with(b"[") && !self.name.starts_with(b"[anon")
@@ -138,7 +138,7 @@ mod maps {
         (!text.is_empty() && text.len() <= 16).then(|| text.iter().try_fold(0, digit))?
     }
 
-    pub(super) fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+    pub(super) fn parse(line: &[u8]) -> Option<MapsLine<'_>> {
         let mut words = line.split(|b| *b == b' ');
         let range = words.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;
@@ -153,7 +153,7 @@ mod maps {
             _ => MappingKind::File,
         };
         let prot = bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4);
-        (start < end).then_some(Mapping { start, end, prot, kind, name })
+        (start < end).then_some(MapsLine { start, end, prot, kind, name })
     }
 
     #[cfg(test)]

@@ -83,7 +83,7 @@ impl Leaf {
 
 /// The way from the root to a leaf: the nodes' numbers, the slot in each, and the leaf's number.
 #[derive(Clone, Copy)]
-struct Path {
+struct TreePath {
     node: [u64; MAX_HEIGHT],
     slot: [usize; MAX_HEIGHT],
     height: usize,
@@ -265,10 +265,10 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         Hint { low: start(low), high: start(high), block, at: 0 }
     }
 
-    fn path(&self, address: u64) -> Path {
+    fn path(&self, address: u64) -> TreePath {
         let root = self.region.header().get(header::ROOT);
         let height = ((root >> 32) as usize).min(MAX_HEIGHT);
-        let mut path = Path { node: [0; MAX_HEIGHT], slot: [0; MAX_HEIGHT], height, leaf: root as u32 as u64 };
+        let mut path = TreePath { node: [0; MAX_HEIGHT], slot: [0; MAX_HEIGHT], height, leaf: root as u32 as u64 };
         for level in 0..height {
             let node = self.region.block(path.leaf);
             let word = node.slot_word(slot(address, SLOT_BLOCK)).min(node.slots());
@@ -450,7 +450,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// The block under the path at `depth` is replaced by another of the same share.
-    fn relink(&mut self, path: &Path, depth: usize, block: u64) {
+    fn relink(&mut self, path: &TreePath, depth: usize, block: u64) {
         match depth.checked_sub(1) {
             None => self.set_root(path.height, block),
             Some(level) => {
@@ -499,7 +499,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         at.clamp(all.len() - LEAF_ENTRIES, LEAF_ENTRIES)
     }
 
-    fn split_leaf(&mut self, path: &Path, all: &[Vma], new_at: usize) {
+    fn split_leaf(&mut self, path: &TreePath, all: &[Vma], new_at: usize) {
         happened(Event::LeafSplit);
         let (low, high) = all.split_at(self.cut(all, new_at));
         let share = match path.height.checked_sub(1) {
@@ -512,7 +512,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
 
     /// Moves `left`, the entries that remain of the path's leaf, into a sibling; removes the leaf if there are none.
     /// False if no sibling has space.
-    fn join_leaf(&mut self, path: &Path, left: &[Vma]) -> bool {
+    fn join_leaf(&mut self, path: &TreePath, left: &[Vma]) -> bool {
         if left.is_empty() {
             happened(Event::LeafRemoved);
             self.link(path, path.height, 1, ([0; 2], 0));
@@ -556,7 +556,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// A block beside the path's in the node at `level` that `fits`: the lower slot of both, and its number.
-    fn sibling(&self, path: &Path, level: usize, fits: impl Fn(Block) -> bool) -> Option<(usize, u64)> {
+    fn sibling(&self, path: &TreePath, level: usize, fits: impl Fn(Block) -> bool) -> Option<(usize, u64)> {
         let (parent, at) = (self.region.block(path.node[level]), path.slot[level]);
         let number = |at: usize| parent.get(1 + at) & SLOT_BLOCK;
         let fits = |at| fits(self.region.block(number(at)));
@@ -572,7 +572,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`. The change continues
     /// upwards as far as needed; the topmost change is the one store that makes it valid.
     #[unsafe(link_section = ".text.hot")]
-    fn link(&mut self, path: &Path, depth: usize, old: usize, (new, n): Slots) {
+    fn link(&mut self, path: &TreePath, depth: usize, old: usize, (new, n): Slots) {
         let Some(level) = depth.checked_sub(1) else {
             return self.link_root(path, (new, n));
         };
@@ -611,7 +611,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.give_back(number);
     }
 
-    fn link_root(&mut self, path: &Path, (new, n): Slots) {
+    fn link_root(&mut self, path: &TreePath, (new, n): Slots) {
         match n {
             2 => {
                 happened(Event::RootRaised);
@@ -662,7 +662,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
 
     /// Joins `all[..n]`, the slots that remain of the path's node at `level`, with a sibling's in one node, if they
     /// fit.
-    fn join_node(&mut self, path: &Path, level: usize, all: &mut [u64; 2 * NODE_SLOTS], n: usize) -> bool {
+    fn join_node(&mut self, path: &TreePath, level: usize, all: &mut [u64; 2 * NODE_SLOTS], n: usize) -> bool {
         let fits = |block: Block| n + block.slots() <= NODE_JOINED;
         let Some((first, other)) = self.sibling(path, level - 1, fits) else {
             return false;

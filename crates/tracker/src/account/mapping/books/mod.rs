@@ -40,7 +40,7 @@
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
-use super::combining_lock::{CombiningLock, Next, Slot};
+use super::combining_lock::{CombiningLock, Head, QueueSlot};
 use super::sync::Cell;
 use crate::account::vmas::{Change, Delta, Placement, Remap, VmaBook};
 use crate::segment::{SectionBytes, Segment, slots};
@@ -60,18 +60,18 @@ pub(super) const QUEUE_SLOTS: usize = 4096;
 const SPINS: u32 = 100;
 const SLEEPS: u32 = 100;
 
-struct Guarded(UnsafeCell<Option<Book>>);
+struct BookCell(UnsafeCell<Option<Book>>);
 // SAFETY: reached through `Held` only, which one thread has at a time, and by that thread in a fork child.
-unsafe impl Sync for Guarded {}
+unsafe impl Sync for BookCell {}
 
-static BOOK: Guarded = Guarded(UnsafeCell::new(None));
+static BOOK: BookCell = BookCell(UnsafeCell::new(None));
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LOCK: CombiningLock<Operation, QUEUE_SLOTS> = CombiningLock {
     word: AtomicU64::new(0),
     head: AtomicU64::new(0),
     tail: AtomicU64::new(0),
     slots: [const {
-        Slot {
+        QueueSlot {
             state: AtomicU64::new(0),
             frame: [const { AtomicUsize::new(0) }; 2],
             value: Cell::new(Operation::Nothing),
@@ -503,13 +503,13 @@ impl Held {
         loop {
             let ticket = LOCK.head();
             // SAFETY: the lock is held.
-            match unsafe { LOCK.next() } {
-                Next::Value(Operation::MoveTo { start, bytes }) => self.book_move_to(ticket, start, bytes),
-                Next::Value(op) => self.book(op),
-                Next::Empty => return,
+            match unsafe { LOCK.take_first() } {
+                Head::Value(Operation::MoveTo { start, bytes }) => self.book_move_to(ticket, start, bytes),
+                Head::Value(op) => self.book(op),
+                Head::Empty => return,
                 // SAFETY: the lock is held.
-                Next::Blocked(id) if gives_up && unsafe { LOCK.give_up_first(id, false) } => gives_up = false,
-                Next::Blocked(id) => {
+                Head::Blocked(id) if gives_up && unsafe { LOCK.give_up_first(id, false) } => gives_up = false,
+                Head::Blocked(id) => {
                     const PATIENCE: u64 = 64;
                     let met =
                         if BLOCKED[0].swap(ticket + 1, Relaxed) == ticket + 1 { BLOCKED[1].load(Relaxed) } else { 0 };

@@ -7,6 +7,8 @@
 //!
 //! The arena's `malloc_state` follows the `heap_info` of the first heap. Its address shows how long `heap_info` is.
 
+use std::collections::HashSet;
+
 use super::layout::{ALIGN, Layout};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, word_at};
@@ -33,7 +35,7 @@ pub(crate) fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layo
         if !HEAP_INFO_LENGTHS.contains(&info_length) {
             continue;
         }
-        let mut heaps = Vec::new();
+        let (mut heaps, mut met) = (Vec::new(), HashSet::new());
         let mut at = top.0 / alignment * alignment;
         while at != 0 && heaps.len() < MOST_HEAPS {
             let mut info = [0; 32];
@@ -41,7 +43,7 @@ pub(crate) fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layo
                 break;
             }
             let size = word_at(&info, 16).unwrap_or(0);
-            if size > alignment || size < info_length || heaps.iter().any(|heap: &Heap| heap.accessible.start.0 == at) {
+            if size > alignment || size < info_length || !met.insert(at) {
                 break;
             }
             let state = if at == base { layout.length() } else { 0 };

@@ -12,7 +12,7 @@ use super::walk::{ArenaEnd, ChunkSums, walk};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched, word_at};
+use plimsoll_process::proc::memory::{Limited, Memory, PAGE, PageStates, Untouched, word_at};
 
 /// Number of attempts to walk an arena that changed during the walk; and number of attempts, and total bytes of them,
 /// if a chain was broken.
@@ -22,6 +22,9 @@ const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
 /// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and
 /// addresses.
 const MOST_CANDIDATES: usize = 200_000;
+/// Limit of reads in the search for arenas, which takes a few for each arena. But all of a hostile program's data may
+/// look like arenas that are linked through all of it.
+const MOST_READS: u32 = 1 << 20;
 /// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
 
@@ -115,7 +118,7 @@ pub fn survey<M: Memory>(
 ) -> (Option<Glibc>, Vec<Gap>) {
     let brk = brk_range(vmas);
     let mut pages = PageStates::new(memory);
-    let untouched = Untouched::new(memory);
+    let search = Limited::new(memory, MOST_READS);
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
     let mut finds = Finds {
@@ -127,7 +130,7 @@ pub fn survey<M: Memory>(
     let mut sizes = Sizes::default();
     let mut known = false;
     for libc in libcs {
-        let Some(arenas) = find_arenas(&untouched, libc.base, &libc.bytes) else { continue };
+        let Some(arenas) = find_arenas(&search, libc.base, &libc.bytes) else { continue };
         known = true;
         let parameters = find_parameters(libc.base, &libc.bytes, brk.map(|range| (range.start, range.end)));
         if parameters.is_none() {
@@ -525,4 +528,47 @@ fn release<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, chunk: L
     arena.live_resident -= resident;
     arena.free_resident += resident;
     moved
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const BASE: u64 = 0x5000_0000_0000;
+    const LENGTH: u64 = 4 << 20;
+
+    /// Data in which each pair of words looks like an empty bin, and each word like the address of the next arena.
+    #[derive(Default)]
+    struct Bins(Cell<u32>);
+
+    impl Bins {
+        fn word(at: u64) -> u64 {
+            at / 16 * 16 - 16
+        }
+    }
+
+    impl Memory for Bins {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.0.set(self.0.get() + 1);
+            let is_inside = at.0 >= BASE && at.0 + into.len() as u64 <= BASE + LENGTH;
+            into.copy_from_slice(&Bins::word(at.0).to_le_bytes());
+            is_inside
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
+
+    #[test]
+    fn a_search_in_data_full_of_arenas_ends() {
+        let bytes = (BASE..BASE + LENGTH).step_by(8).flat_map(|at| Bins::word(at).to_le_bytes()).collect();
+        let memory = Bins::default();
+        let (glibc, gaps) = survey(&memory, &[LibcData { base: Avma(BASE), bytes }], &[], WalkOptions::default());
+        assert!(glibc.is_none() && gaps.is_empty());
+        assert!((MOST_READS / 2..=MOST_READS).contains(&memory.0.get()), "{} reads", memory.0.get());
+    }
 }

@@ -55,12 +55,24 @@ fn chunk_size(memory: &impl Memory, chunk: u64) -> Option<u64> {
     memory.word(Avma(chunk.checked_add(8)?)).map(|field| field & !7)
 }
 
+/// How many chunks all lists together may still have. A chunk is in one list only, and looks in use to the walk. But the
+/// lists of a hostile process may all lead into the same million chunks.
+pub(crate) struct Left(pub u64);
+
+impl Left {
+    fn take(&mut self) -> Option<()> {
+        self.0 = self.0.checked_sub(1)?;
+        Some(())
+    }
+}
+
 /// Chunks in the fastbins of the arena at `arena`. The flag is false if a list is broken.
 pub(crate) fn fastbin_chunks(
     memory: &impl Memory,
     arena: Avma,
     layout: Layout,
     heaps: &Heaps<'_>,
+    left: &mut Left,
 ) -> (Vec<ListedChunk>, bool) {
     let mut found = Vec::new();
     let mut met = HashSet::new();
@@ -77,6 +89,9 @@ pub(crate) fn fastbin_chunks(
                 whole = false;
                 break;
             };
+            if left.take().is_none() {
+                return (found, false);
+            }
             found.push(ListedChunk { at: Avma(chunk), size: Bytes(size) });
             chunk = next;
         }
@@ -127,12 +142,13 @@ pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
 }
 
 /// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
-/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty.
+/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty or has more chunks than are left.
 pub(crate) fn tcache_chunks(
     memory: &impl Memory,
     chunk: Avma,
     size: u64,
     heaps: &Heaps<'_>,
+    left: &mut Left,
 ) -> Option<Vec<ListedChunk>> {
     let shape = shape(size)?;
     let mut bytes = [0u8; 0x300];
@@ -153,6 +169,7 @@ pub(crate) fn tcache_chunks(
     for (bin, head) in heads.iter().enumerate() {
         let mut entry = *head;
         while entry != 0 {
+            left.take()?;
             let size = chunk_size(memory, entry.checked_sub(CHUNK_HEADER)?)?;
             let right = if bin < shape.exact_bins { size == 32 + 16 * bin as u64 } else { size > 32 + 16 * 63 };
             let mut words = [0; 16];
@@ -212,9 +229,12 @@ mod tests {
             }
             body[shape.entries..].fill(0);
             assert!(!could_be_tcache(size, &body), "an empty cache");
-            let mut found = tcache_chunks(&image, Avma(HEAP), size, &Heaps(&heap)).expect("a cache");
-            found.sort_unstable();
-            assert_eq!(found, want, "a cache in a chunk of {size:#x} bytes");
+            let found = |left: &mut Left| tcache_chunks(&image, Avma(HEAP), size, &Heaps(&heap), left);
+            let mut left = Left(want.len() as u64);
+            let mut all = found(&mut left).expect("a cache");
+            assert!(left.0 == 0 && found(&mut left).is_none(), "no chunk is left for a second cache");
+            all.sort_unstable();
+            assert_eq!(all, want, "a cache in a chunk of {size:#x} bytes");
         }
     }
 }

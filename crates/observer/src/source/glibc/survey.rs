@@ -3,7 +3,7 @@
 use super::ends;
 use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
-use super::lists::{Heaps, ListedChunk, fastbin_chunks, tcache_chunks};
+use super::lists::{Heaps, Left, ListedChunk, fastbin_chunks, tcache_chunks};
 use super::mmapped;
 use super::objects::Objects;
 use super::sizes::Sizes;
@@ -486,13 +486,17 @@ fn take_out_listed<M: Memory>(
     };
 
     let untouched = Untouched::new(memory);
-    let mut cached: Vec<ListedChunk> =
-        caches.iter().filter_map(|(chunk, size)| tcache_chunks(&untouched, *chunk, *size, &heaps)).flatten().collect();
+    // Twice as many as there are: a block that only looks like a cache may lead to some of them too.
+    let mut left = Left(2 * arenas.iter().map(|arena| arena.live_count).sum::<u64>());
+    let mut cached: Vec<ListedChunk> = Vec::new();
+    for (chunk, size) in caches {
+        cached.extend(tcache_chunks(&untouched, *chunk, *size, &heaps, &mut left).into_iter().flatten());
+    }
     // Two threads can't hold the same chunk, but a list that changes during the walk may show it twice.
     cached.sort_unstable();
     cached.dedup_by_key(|chunk| chunk.at);
     for (index, layout) in layouts.iter().enumerate() {
-        let (fast, _) = fastbin_chunks(memory, arenas[index].address, *layout, &heaps);
+        let (fast, _) = fastbin_chunks(memory, arenas[index].address, *layout, &heaps, &mut left);
         if arenas[index].kind == ArenaKind::Thread
             && let Some(top) = memory.word(arenas[index].address.offset(Bytes(layout.top())))
             && let Some(heap) = arenas[index].heaps.iter().find(|heap| heap.contains(Avma(top)))

@@ -269,3 +269,26 @@ fn a_large_arena_is_not_searched_again_from_each_page() {
 fn many_arenas() {
     overwritten(&["5", "1200", "2"], 12, 400);
 }
+
+/// Memory that many mappings may share is not walked as a heap.
+#[test]
+fn a_heap_in_a_mapped_file_is_not_walked() {
+    let subject = Subject::start(Command::new(compiled("arenas", &[])).args(["5", "1200", "2"]));
+    let vmas = vmas(subject.pid());
+    let data = libc_data(&vmas);
+    let image = Image::of(subject.pid(), &vmas);
+    let own = walk(&image, data, &vmas).0.expect("glibc");
+    let is_heap =
+        |vma: &Vma| own.arenas[1..].iter().flat_map(|arena| &arena.heaps).any(|heap| heap.overlaps(vma.range));
+    assert!(own.arenas.len() > 1 && vmas.iter().any(is_heap));
+    for (backing, shared) in [(Backing::File, false), (Backing::Anonymous, true)] {
+        let file = |vma: &Vma| Vma { backing: backing.clone(), shared, ..vma.clone() };
+        let mapped: Vec<Vma> = vmas.iter().map(|vma| if is_heap(vma) { file(vma) } else { vma.clone() }).collect();
+        let (found, gaps) = walk(&image, data, &mapped);
+        let found = found.expect("glibc");
+        assert_eq!((found.arenas.len(), gaps), (own.arenas.len(), own.arenas.len() - 1));
+        let main = |glibc: &Glibc| (glibc.arenas[0].heaps.clone(), glibc.arenas[0].bins, glibc.arenas[0].top);
+        assert_eq!(main(&found), main(&own));
+        assert!(found.arenas[1..].iter().all(|arena| !arena.whole && arena.heaps.is_empty() && arena.live.0 == 0));
+    }
+}

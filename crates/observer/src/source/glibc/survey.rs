@@ -242,7 +242,7 @@ fn survey_arena<M: Memory>(
         let (pieces, found_all) = if main {
             main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
-            thread_pieces(memory, pages, address, top, layout, finds)
+            thread_pieces(memory, pages, address, top, layout, vmas, finds)
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
@@ -306,9 +306,13 @@ fn thread_pieces<M: Memory>(
     address: Avma,
     top: Avma,
     layout: Layout,
+    vmas: &[Vma],
     finds: &mut Finds,
 ) -> (Vec<Piece>, bool) {
-    let (heaps, whole) = heaps::of_thread_arena(memory, address, top, layout);
+    let (mut heaps, mut whole) = heaps::of_thread_arena(memory, address, top, layout);
+    let all = heaps.len();
+    heaps.retain(|heap| has_own_memory(vmas, heap.accessible));
+    whole &= heaps.len() == all;
     let pieces = heaps
         .iter()
         .map(|Heap { accessible, first_chunk, .. }| {
@@ -319,6 +323,14 @@ fn thread_pieces<M: Memory>(
         })
         .collect();
     (pieces, whole)
+}
+
+/// Whether no file is mapped there. malloc maps none for a heap, but a hostile process can map one file of a few MiB at
+/// 65,000 places, and its walk would cost terabytes.
+fn has_own_memory(vmas: &[Vma], heap: AddressRange) -> bool {
+    let first = vmas.partition_point(|vma| vma.range.end <= heap.start);
+    let mut within = vmas[first..].iter().take_while(|vma| vma.range.start < heap.end);
+    within.all(|vma| !vma.shared && matches!(vma.backing, Backing::Anonymous | Backing::Hugetlbfs))
 }
 
 /// The brk heap, its continuations after other users of sbrk, and the mmapped piece with top if brk can't grow.

@@ -26,6 +26,8 @@ const GRAIN: u64 = 16;
 const POOL_SIZES: [u64; 2] = [16 << 10, 4 << 10];
 /// Maximum number of headers read: 16 GiB of pools of 16 KiB.
 const MOST_HEADERS: usize = 1 << 20;
+/// Limit of pages whose state is looked up: 256 GiB of pools of 4 KiB. A process may reserve 128 TiB for nothing.
+const MOST_LOOKS: usize = 1 << 26;
 /// A process with Python's name may still use another allocator, and a few pages may look like pools by chance.
 const POOLS_AT_LEAST: usize = 4;
 
@@ -49,7 +51,7 @@ pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Pymalloc> {
 
 fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], pool: u64) -> Pymalloc {
     let mut found = Pymalloc::default();
-    let mut budget = MOST_HEADERS;
+    let (mut budget, mut looks) = (MOST_HEADERS, MOST_LOOKS);
     let could_hold = |vma: &&Vma| {
         vma.backing == Backing::Anonymous
             && vma.readable
@@ -60,7 +62,8 @@ fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], poo
     };
     for vma in vmas.iter().filter(could_hold) {
         let mut at = vma.range.start.0.next_multiple_of(pool);
-        while budget > 0 && at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
+        while budget > 0 && looks > 0 && at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
+            looks -= 1;
             // An untouched page has no header, and reading it would make the kernel map it.
             if pages.of(at / PAGE) == PageState::Present {
                 budget -= 1;
@@ -198,6 +201,30 @@ mod tests {
             assert!(found.pools.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
         assert!(lost > 100, "{lost}");
+    }
+
+    /// Memory without a resident page, and the number of looks at its page map.
+    struct Reserved(std::cell::Cell<u64>);
+
+    impl Memory for Reserved {
+        fn read(&self, _: Avma, _: &mut [u8]) -> bool {
+            false
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            self.0.set(self.0.get() + 1);
+            into.fill(0);
+            true
+        }
+    }
+
+    #[test]
+    fn the_search_ends_in_a_terabyte_of_addresses() {
+        let memory = Reserved(std::cell::Cell::new(0));
+        let mut pages = PageStates::new(&memory);
+        assert_eq!(pools(&memory, &mut pages, &vmas(1 << 40), POOL_SIZES[1]).count, 0);
+        // 16,384 pages at a time.
+        assert!((4096..4120).contains(&memory.0.get()), "{}", memory.0.get());
     }
 
     #[test]

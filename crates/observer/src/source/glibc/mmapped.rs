@@ -9,8 +9,10 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 const IS_MMAPPED: u64 = 2;
-/// Limit of headers checked in the second pass, one per present page: 4 GiB of pages.
+/// Limit of headers checked in the second pass, one per present page: 4 GiB of pages. And limit of pages whose state is
+/// looked up there: 256 GiB of addresses, of which a process may reserve 128 TiB for nothing.
 const MOST_PAGES: u64 = 1 << 20;
+const MOST_LOOKS: u64 = 1 << 26;
 
 /// Bytes at the end of the mapping that the size field leaves out: none, or from glibc 2.43 on a chunk header, as if
 /// another chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so only one of the two
@@ -146,14 +148,15 @@ pub(crate) fn find<M: Memory>(
     }
 
     let firsts: Vec<u64> = found.iter().map(|chunk| chunk.range.start.0).collect();
-    let mut budget = MOST_PAGES;
+    let (mut budget, mut looks) = (MOST_PAGES, MOST_LOOKS);
     let mut run = Run { start: 0, bytes: Vec::new() };
     let mut at = 0;
     for vma in left {
         at = vma.start.0.max(at);
         let next = firsts.get(firsts.partition_point(|first| *first < vma.start.0)).copied().unwrap_or(u64::MAX);
         let end = reach(&open, vma.start).0.min(next);
-        while at < vma.end.0 && bytes < expected && budget > 0 {
+        while at < vma.end.0 && bytes < expected && budget > 0 && looks > 0 {
+            looks -= 1;
             if pages.of(at / PAGE) != PageState::Present {
                 at += PAGE;
                 continue;
@@ -179,10 +182,43 @@ pub(crate) fn find<M: Memory>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::source::made_image::Image;
 
     const START: u64 = 0x7000_0000_0000;
+
+    fn anonymous(range: AddressRange, rss: u64) -> Vma {
+        let vma = Vma { range, readable: true, writable: true, backing: Backing::Anonymous, ..Vma::default() };
+        Vma { rss: Bytes(rss), anonymous: Bytes(rss), ..vma }
+    }
+
+    /// Memory without a resident page, and the number of looks at its page map.
+    struct Reserved(Cell<u64>);
+
+    impl Memory for Reserved {
+        fn read(&self, _: Avma, into: &mut [u8]) -> bool {
+            into.fill(0);
+            true
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            self.0.set(self.0.get() + 1);
+            into.fill(0);
+            true
+        }
+    }
+
+    /// Blocks that libc counts aren't searched for in all of a terabyte of addresses.
+    #[test]
+    fn the_search_for_a_missing_block_ends() {
+        let memory = Reserved(Cell::new(0));
+        let vmas = [anonymous(AddressRange::sized(Avma(START), Bytes(1 << 40)), PAGE)];
+        assert!(find(&memory, &mut PageStates::new(&memory), &vmas, &[], Bytes(PAGE)).is_empty());
+        // 16,384 pages at a time.
+        assert!((4096..4120).contains(&memory.0.get()), "{}", memory.0.get());
+    }
 
     /// Three blocks in one mapping, as malloc (shift 0), memalign to 512 bytes, and malloc make them, before and from
     /// glibc 2.43 on.
@@ -199,15 +235,7 @@ mod tests {
                 want.push(MmappedChunk { range: AddressRange::sized(Avma(at), Bytes(length)) });
                 at += length;
             }
-            let vma = Vma {
-                range: AddressRange::new(Avma(START), Avma(at)),
-                readable: true,
-                writable: true,
-                backing: Backing::Anonymous,
-                rss: Bytes(at - START),
-                anonymous: Bytes(at - START),
-                ..Vma::default()
-            };
+            let vma = anonymous(AddressRange::new(Avma(START), Avma(at)), at - START);
             let found = find(&image, &mut PageStates::new(&image), &[vma], &[], Bytes(at - START));
             assert_eq!(found, want, "{left_out} bytes left out");
         }

@@ -1,6 +1,8 @@
 //! Common input of the walks of allocators: the writable data of the object that contains the allocator, and the
 //! addresses of anonymous memory.
 
+use std::collections::HashMap;
+
 use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched};
@@ -106,5 +108,63 @@ pub fn records<M: Memory, T>(memory: &M, mut at: Vec<(u64, T)>, length: usize, m
             None if untouched.read(Avma(*address), &mut alone) => seen(*address, what, &alone),
             _ => {}
         }
+    }
+}
+
+/// Pages that were read, for records that refer to each other and share pages.
+#[derive(Default)]
+pub struct KnownPages(HashMap<u64, Box<[u8; PAGE as usize]>>);
+
+/// Limit of pages that are kept: 16 MiB.
+const MOST_PAGES: usize = 4096;
+
+impl KnownPages {
+    /// The page with this number.
+    pub fn page(&mut self, memory: &impl Memory, number: u64) -> Option<&[u8; PAGE as usize]> {
+        let KnownPages(known) = self;
+        if !known.contains_key(&number) {
+            if known.len() >= MOST_PAGES {
+                known.clear();
+            }
+            let mut bytes = Box::new([0; PAGE as usize]);
+            memory.read(Avma(number.checked_mul(PAGE)?), &mut *bytes).then_some(())?;
+            known.insert(number, bytes);
+        }
+        known.get(&number).map(|bytes| &**bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Memory whose pages are full of their number's lowest byte, up to a limit; and the number of reads.
+    struct Numbered(Cell<usize>);
+
+    impl Memory for Numbered {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.0.set(self.0.get() + 1);
+            into.fill((at.0 / PAGE) as u8);
+            at.0 < 1 << 40
+        }
+
+        fn pagemap(&self, _: u64, _: &mut [u64]) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn pages_are_read_once_and_a_bounded_number_of_them_is_kept() {
+        let memory = Numbered(Cell::new(0));
+        let mut known = KnownPages::default();
+        for number in (0..3 * MOST_PAGES as u64).flat_map(|number| [number, number]) {
+            let page = known.page(&memory, number).expect("a page");
+            assert_eq!([page[0], page[4095]], [number as u8; 2]);
+            assert!(known.0.len() <= MOST_PAGES);
+        }
+        assert_eq!(memory.0.get(), 3 * MOST_PAGES);
+        assert!(known.page(&memory, 1 << 28).is_none() && known.page(&memory, u64::MAX).is_none());
     }
 }

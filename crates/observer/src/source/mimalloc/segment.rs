@@ -2,9 +2,8 @@
 //! These blocks are in a list of the page, which the owner takes back when it next needs blocks. The first of them is
 //! in a list of the owner instead, and a flag in the page's list says so.
 
-use std::collections::BTreeMap;
-
 use super::shape::{FREE, HEADER, Header, Record, SLICE, Shape};
+use crate::source::heap_data::KnownPages;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, half_at, word_at};
 
@@ -148,12 +147,12 @@ impl Page {
 
     /// Number of blocks in the list of those that other threads freed, at most `most`.
     fn freed_elsewhere<M: Memory>(&self, memory: &M, most: u64, budget: &mut u64) -> u64 {
-        let mut read = BTreeMap::new();
+        let mut known = KnownPages::default();
         let mut at = self.thread_free & !FLAGS;
         let mut count = 0;
         while count < most && at != 0 && *budget > 0 {
             *budget -= 1;
-            let Some(link) = self.link(memory, &mut read, at) else { break };
+            let Some(link) = self.link(memory, &mut known, at) else { break };
             count += 1;
             at = self.next(link);
         }
@@ -161,18 +160,9 @@ impl Page {
     }
 
     /// The first word of a block.
-    fn link<M: Memory>(&self, memory: &M, read: &mut BTreeMap<u64, Vec<u8>>, at: u64) -> Option<u64> {
+    fn link<M: Memory>(&self, memory: &M, known: &mut KnownPages, at: u64) -> Option<u64> {
         self.range.contains(Avma(at)).then_some(())?;
-        let number = at / PAGE;
-        let page = match read.entry(number) {
-            std::collections::btree_map::Entry::Occupied(page) => page.into_mut(),
-            std::collections::btree_map::Entry::Vacant(vacant) => {
-                let mut bytes = vec![0; PAGE as usize];
-                memory.read(Avma(number * PAGE), &mut bytes).then_some(())?;
-                vacant.insert(bytes)
-            }
-        };
-        word_at(page, (at % PAGE) as usize)
+        word_at(known.page(memory, at / PAGE)?, (at % PAGE) as usize)
     }
 
     /// The address that a link stands for (mi_ptr_decode). A build that has keys only for padding doesn't encode links.

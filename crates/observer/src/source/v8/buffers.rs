@@ -13,11 +13,10 @@
 //! The job of a collection takes the lists away from the sweeper, and keeps the swept ones until V8 merges them. In an
 //! idle program, this may take long. Meanwhile, the sweeper has the newer buffers. So the lists of both count.
 
-use std::collections::HashMap;
-
 use super::layout::{read_words, words};
+use crate::source::heap_data::KnownPages;
 use plimsoll_facts::snapshot::ArrayBuffers;
-use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_facts::units::Bytes;
 use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
 /// The heap's pointer to its sweeper lies within this many words.
@@ -54,7 +53,7 @@ fn of_heap<M: Memory>(memory: &M, heap: u64) -> Option<ArrayBuffers> {
     let mut pointers: Vec<u64> = heap_words.into_iter().filter(|word| is_pointer(*word)).collect();
     pointers.sort_unstable();
     pointers.dedup();
-    let mut pages = Pages { memory: &untouched, known: HashMap::new(), budget: MOST };
+    let mut pages = Pages { memory: &untouched, known: KnownPages::default(), budget: MOST };
     pointers.into_iter().find_map(|at| {
         let sweeper: [u64; WORDS] = read_words(&untouched, at).filter(|words: &[u64; WORDS]| words[0] == heap)?;
         let job: Option<[u64; WORDS]> = match sweeper[1] {
@@ -136,12 +135,9 @@ fn is_pointer(word: u64) -> bool {
 /// Pages that were read, because many extensions share a page.
 struct Pages<'m, M: Memory> {
     memory: &'m Untouched<'m, M>,
-    known: HashMap<u64, Box<[u8; PAGE as usize]>>,
+    known: KnownPages,
     budget: usize,
 }
-
-/// Limit of pages that are kept: 16 MiB.
-const MOST_PAGES: usize = 4096;
 
 impl<M: Memory> Pages<'_, M> {
     fn extension(&mut self, at: u64) -> Option<[u64; EXTENSION]> {
@@ -150,14 +146,6 @@ impl<M: Memory> Pages<'_, M> {
         if from + EXTENSION * 8 > PAGE as usize {
             return read_words(self.memory, at);
         }
-        if !self.known.contains_key(&page) {
-            if self.known.len() >= MOST_PAGES {
-                self.known.clear();
-            }
-            let mut bytes = Box::new([0; PAGE as usize]);
-            self.memory.read(Avma(page * PAGE), &mut *bytes).then_some(())?;
-            self.known.insert(page, bytes);
-        }
-        self.known.get(&page).map(|bytes| words(&bytes[from..]))
+        self.known.page(self.memory, page).map(|bytes| words(&bytes[from..]))
     }
 }

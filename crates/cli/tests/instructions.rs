@@ -35,9 +35,14 @@ fn scratch() -> PathBuf {
 
 /// Compiles bench/NAME.c.
 fn program(name: &str) -> PathBuf {
-    let to = scratch().join(name);
+    compiled(name, name, &[])
+}
+
+fn compiled(name: &str, to: &str, flags: &[&str]) -> PathBuf {
+    let to = scratch().join(to);
     let from = top().join(format!("bench/{name}.c"));
-    let output = Command::new("gcc").args(["-O2", "-pthread"]).arg(from).arg("-o").arg(&to).output().expect("gcc");
+    let mut gcc = Command::new("gcc");
+    let output = gcc.args(["-O2", "-pthread"]).args(flags).arg(from).arg("-o").arg(&to).output().expect("gcc");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     to
 }
@@ -133,6 +138,7 @@ fn an_operation_gains_what_the_golden_file_says() {
         assert!(file.exists(), "{} (.ci/setup installs it)", file.display());
     }
     let (library, churn, mapping) = (library(), program("mtalloc"), program("mapping"));
+    let image = compiled("mtalloc", "mtalloc_image", &["-rdynamic", "-Wl,--defsym=__svm_version_info=main"]);
     let mut figures: Vec<(String, f64)> = vec![];
     let tracked = |sites| Below { tracked: Some((&library, sites)), allocator: None };
     let pairs = |below| each(&churn, [4_000, 64_000], |n| words(&format!("1 {n} 1000 512 8")), below);
@@ -145,6 +151,10 @@ fn an_operation_gains_what_the_golden_file_says() {
         let more = over(tracked("sampled")) - over(Below::default());
         figures.push((format!("malloc and free over {name}"), more));
     }
+    // The tracker takes it for a native image, which has no NMT.
+    let pairs_of_image = |below| each(&image, [4_000, 64_000], |n| words(&format!("1 {n} 1000 512 8")), below);
+    let more = pairs_of_image(tracked("sampled")) - pairs_of_image(Below::default());
+    figures.push(("malloc and free in a native image".into(), more));
     let remote_free = program("remote_free");
     let by_another = |below| each(&remote_free, [16_384, 212_992], words, below);
     let more = by_another(tracked("sampled")) - by_another(Below::default());

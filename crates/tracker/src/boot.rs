@@ -37,17 +37,14 @@ use crate::sys::os::{self, Clock};
 use crate::sys::{clock, elf, libc};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
-use plimsoll_segment::{Allocator, Counter, SECTIONS, Section, State};
+use plimsoll_segment::{Counter, SECTIONS, Section, State};
 
 fn book_frees() {
-    let free = if image::is_image() {
-        hook::entry::free_entry as *mut ()
-    } else if blocks::allocator() == Allocator::Glibc as u32 {
-        let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
-        if os::is_tight() { windows } else { whole }
-    } else {
-        let (whole, windows) = (hook::malloc::free_other as *mut (), hook::malloc::free_other_in_windows as *mut ());
-        if os::is_tight() { windows } else { whole }
+    let (whole, windows) = hook::malloc::fast_frees();
+    let free = match image::may_have_headers() {
+        true => hook::entry::free_entry as *mut (),
+        false if os::is_tight() => windows,
+        false => whole,
     };
     hook::malloc::FREE.store(free, Relaxed);
 }

@@ -3,6 +3,9 @@
 use crate::harness::situation;
 use crate::situations;
 
+/// What every native image exports.
+const AS_IMAGE: &[&str] = &["-rdynamic", "-Wl,--defsym=__svm_version_info=main"];
+
 situations! {
     key_destructors => situation("key_destructors");
     orphans => situation("orphans").moments(4);
@@ -14,5 +17,8 @@ situations! {
     switched_stacks => situation("switched_stacks");
     detached => situation("detached");
     c11_thread => situation("c11_thread");
+    // The tracker takes these programs for native images without NMT: after 256 blocks they leave the slow path.
+    image_without_headers => situation("producer_consumer").named("image_without_headers").flags(AS_IMAGE);
+    image_of_mixed_calls => situation("mix").named("image_of_mixed_calls").flags(AS_IMAGE).moments(4);
     image_block_of_another => situation("image_block_of_another").flags(&["-rdynamic"]);
 }

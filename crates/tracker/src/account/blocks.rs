@@ -20,7 +20,7 @@
 //! A trailer is cleared at free. A block that has no valid trailer and isn't in the table either is 'unknown or
 //! overwritten': counted, never harmful.
 
-use crate::segment::{Segment, WIPED};
+use crate::segment::{Segment, WIPED, slots};
 use crate::sys::{cpu, libc};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Section};
@@ -101,14 +101,21 @@ pub fn publish(segment: Segment) -> bool {
     segment.publish(KEPT.load(Relaxed), fast_path_below(), other_fast_path_below())
 }
 
-/// Requests below this take the fast path. In a native image every call takes the slow path, which reads headers.
+/// Lets all threads take the fast path, where they took the slow one so far.
+pub fn open_fast_paths(segment: Segment) {
+    slots::set_trailer_bound(segment, fast_path_below());
+    Segment::set_fast_paths(fast_path_below(), other_fast_path_below());
+}
+
+/// Requests below this take the fast path. In a native image whose blocks may have headers, every call takes the slow
+/// path, which reads them.
 pub fn fast_path_below() -> usize {
-    if super::image::is_image() { 0 } else { trailer_below() }
+    if super::image::may_have_headers() { 0 } else { trailer_below() }
 }
 
 /// The same over an allocator other than glibc's.
 fn other_fast_path_below() -> usize {
-    if super::image::is_image() || allocator() == Allocator::Glibc as u32 { 0 } else { OTHER_BELOW }
+    if super::image::may_have_headers() || allocator() == Allocator::Glibc as u32 { 0 } else { OTHER_BELOW }
 }
 
 /// Invalidates all keys that were written before.

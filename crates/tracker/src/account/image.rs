@@ -1,9 +1,12 @@
 //! Native images with their own NMT: the VM's category is read from the block.
 //!
 //! Such an image writes a header into the first 16 bytes of each block that it takes (core/nmt/NmtMallocHeader.java of
-//! oracle/graal): `u64 size; u32 category; u32 magic` (the magic only with assertions on). It does so after malloc has
-//! returned, so the category is unknown at that moment. It is read at the same thread's next call of a hook: by then
-//! the thread has written the header ([`super::pending`]).
+//! oracle/graal): `u64 size; u32 category; u32 magic`. Without assertions the magic isn't written, and the word keeps what
+//! was there. The header is written after malloc has returned, so the category is unknown at that moment. It is read at
+//! the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
+//!
+//! An image either has NMT, and then the first block of its Java code begins with a header, or never writes one. So
+//! after 256 such blocks without a header no more are looked for, and its calls take the fast path.
 
 use crate::account::vmas::Placement;
 use crate::segment::{Segment, categories};
@@ -31,9 +34,37 @@ const OF_23: &[&str] = &[
     "Internal",
 ];
 const MAGIC: u32 = 0xF0F1_F2F3;
-const HEADER: usize = 16;
+/// Bytes of a header.
+pub const HEADER: usize = 16;
 
 static VERSION: AtomicU32 = AtomicU32::new(0);
+static HEADERS: AtomicU32 = AtomicU32::new(NONE);
+
+/// No native image, or one without NMT: its blocks have no headers.
+pub const NONE: u32 = 0;
+/// A native image of which no header was seen yet.
+pub const UNKNOWN: u32 = 1;
+/// It has NMT: the VM writes a header into each of its blocks.
+pub const WRITTEN: u32 = 2;
+/// No header is expected any more; blocks that were noted before are still settled.
+pub const ENDING: u32 = 3;
+
+/// What is known of the VM's headers.
+#[inline(always)]
+pub fn headers() -> u32 {
+    HEADERS.load(SeqCst)
+}
+
+/// Whether a block may begin with the VM's header. If so, all calls take the slow path.
+#[inline(always)]
+pub fn may_have_headers() -> bool {
+    HEADERS.load(Relaxed) != NONE
+}
+
+/// Enters a new state, if the old one is still in force.
+pub fn change_headers(old: u32, new: u32) -> bool {
+    HEADERS.compare_exchange(old, new, SeqCst, Relaxed).is_ok()
+}
 static KNOWN: [AtomicU16; 32] = [const { AtomicU16::new(0) }; 32];
 
 /// Whether this process is a native image.
@@ -58,6 +89,7 @@ pub fn init() {
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
     VERSION.store(major.max(1), Relaxed);
+    HEADERS.store(UNKNOWN, Relaxed);
 }
 
 /// Category of the image heap's mappings, plus 1; 0 before the first of them.
@@ -102,7 +134,8 @@ pub unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u
     let at = p as u64;
     // SAFETY: the block has at least 16 bytes; volatile, since the program may be writing them.
     let (size, ordinal, magic) = unsafe { (peek::<u64>(at), peek::<u32>(at + 8), peek::<u32>(at + 12)) };
-    if size != requested - HEADER as u64 || (magic != 0 && magic != MAGIC) {
+    let may_be_magic = magic == 0 || magic == MAGIC || headers() == WRITTEN;
+    if size != requested - HEADER as u64 || !may_be_magic {
         return None;
     }
     let name = names().get(ordinal as usize)?;

@@ -7,34 +7,89 @@
 //! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
 //!                    └── free by another thread ──▶ 0           (it waits while the block is claimed)
 //! ```
+//!
+//! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, those that
+//! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free` needn't
+//! wait for anybody.
+//!
+//! ```text
+//! UNKNOWN ── a header ──▶ WRITTEN
+//!    └── 256 blocks without ──▶ ENDING ── all words are 0 ──▶ NONE
+//! ```
 
 use super::blocks::{self, Key};
 use super::keys::{set_key, take_key};
 use super::rows::{self, Amount};
 use super::thread::ThreadState;
 use super::{classify, image, samples, side_table};
+use crate::phase;
 use crate::segment::books::Books;
 use crate::segment::{Segment, slots};
-use crate::stack::callers;
+use crate::stack::{callers, module};
 use crate::sys::os;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 
+/// Words that aren't 0, until a header was seen. Counted up before a block is noted: a thread that frees the block, or
+/// that is about to enter NONE, then sees one or the other.
+static NOTED: AtomicUsize = AtomicUsize::new(0);
+/// Blocks of Java code without a header.
+static WITHOUT: AtomicUsize = AtomicUsize::new(0);
+/// So many of them show that the image has no NMT. With NMT, the first block of Java code has a header (25).
+const ENOUGH: usize = 256;
+/// A header proves NMT in a block of so many bytes: those of VM 25 begin with 56. The first word of a smaller block may
+/// be any small number.
+const PROVES: u64 = 48;
+
 /// Notes a block of this thread whose header the VM is about to write.
 pub fn note(t: &ThreadState, p: *mut u8) {
+    if image::headers() != image::WRITTEN {
+        NOTED.fetch_add(1, SeqCst);
+        // Not before: see NOTED.
+        if image::headers() != image::UNKNOWN {
+            NOTED.fetch_sub(1, SeqCst);
+            return;
+        }
+    }
     t.shared().pending.store(p as usize, Release);
 }
 
-/// At the entry of a hook: the thread's last block has its header now.
-pub fn settle(books: Books<'_>, t: &mut ThreadState) {
+/// At the entry of a hook: the thread's last block has its header now, if it gets one. True, once: from now on no block
+/// gets one.
+pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
     let p = t.shared().pending.load(Relaxed);
-    if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
-        return;
+    if p != 0 && t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_ok() {
+        // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of
+        // this thread.
+        unsafe { rebook(books, t, p as *mut u8) };
+        t.shared().pending.store(0, Release);
+        NOTED.fetch_sub(1, SeqCst);
     }
-    // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of this
-    // thread.
-    unsafe { rebook(books, t, p as *mut u8) };
-    t.shared().pending.store(0, Release);
+    image::headers() == image::ENDING && end(*books)
+}
+
+/// Drops what is noted. True: nothing is left, and nothing will be noted any more.
+#[cold]
+fn end(segment: Segment) -> bool {
+    for shared in slots::states(segment) {
+        let p = shared.pending.load(Relaxed);
+        if p != 0 && p & 1 == 0 && shared.pending.compare_exchange(p, 0, AcqRel, Relaxed).is_ok() {
+            NOTED.fetch_sub(1, SeqCst);
+        }
+    }
+    NOTED.load(SeqCst) == 0 && image::change_headers(image::ENDING, image::NONE)
+}
+
+/// A block of Java code, or of a library in the image, has no header. After a late attach that means nothing: Java code
+/// has made its first blocks before.
+fn has_no_header(segment: Segment, caller: u32) {
+    if image::headers() == image::UNKNOWN
+        && !phase::is_late()
+        && module::in_image(segment, callers::innermost(segment, caller))
+        && WITHOUT.fetch_add(1, Relaxed) + 1 == ENOUGH
+    {
+        image::change_headers(image::UNKNOWN, image::ENDING);
+    }
 }
 
 /// Books a block again, under the category in its header.
@@ -48,8 +103,14 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
         let usable = blocks::usable(p);
         let key = blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable));
         let Some(Key { row, requested, .. }) = key else { return };
-        let Some(c) = image::category(segment, p, requested) else { return };
         let old = segment.seen(row).caller();
+        let Some(c) = image::category(segment, p, requested) else {
+            return has_no_header(segment, old);
+        };
+        if requested >= PROVES && image::headers() != image::WRITTEN {
+            let _ = image::change_headers(image::UNKNOWN, image::WRITTEN)
+                || image::change_headers(image::ENDING, image::WRITTEN);
+        }
         let of = segment.caller(callers::parent(segment, old));
         let mut frames = [0u64; callers::FRAMES];
         let n = (of.depth.load(Relaxed) as usize).min(frames.len());
@@ -80,6 +141,7 @@ pub fn forget(segment: Segment, p: *mut u8) {
     for shared in slots::states(segment) {
         let word: &AtomicUsize = &shared.pending;
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
+            NOTED.fetch_sub(1, SeqCst);
             return;
         }
         // Not for the own thread: a signal handler that interrupted the claim would wait for ever.

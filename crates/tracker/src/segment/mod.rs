@@ -153,9 +153,14 @@ impl Segment {
         WIPED.secret.store(secret, Relaxed);
         WIPED.mapped.store(self.0, Release);
         WIPED.base.store(self.0, Release);
+        Segment::set_fast_paths(below, other_below);
+        true
+    }
+
+    /// Sets the bounds of the fast paths.
+    pub fn set_fast_paths(below: usize, other_below: usize) {
         WIPED.below.store(below, Release);
         WIPED.other_below.store(other_below, Release);
-        true
     }
 
     /// From now on nothing is booked: after a detach, or in a fork child that continues untracked.

@@ -40,15 +40,36 @@ use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
+use crate::segment::books::Books;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use plimsoll_segment::Counter;
+use plimsoll_segment::{Allocator, Counter};
 
 /// free(3): where the exported entry jumps to. [`free_glibc`] once the allocator is known to be glibc's.
 pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
+
+/// The fast ones for the allocator below the hooks: where all rows are mapped, and where only windows of them are.
+pub fn fast_frees() -> (*mut (), *mut ()) {
+    if blocks::allocator() == Allocator::Glibc as u32 {
+        (free_glibc as *mut (), free_glibc_in_windows as *mut ())
+    } else {
+        (free_other as *mut (), free_other_in_windows as *mut ())
+    }
+}
+
+/// At the entry of a hook in a native image whose blocks may have headers ([`pending`]). Once it is known that they
+/// don't, all calls take the fast path from the next one on.
+#[cold]
+pub(super) fn settle(books: Books<'_>, t: &mut ThreadState) {
+    if pending::settle(books, t) {
+        blocks::open_fast_paths(*books);
+        // The one that is right in any address space, since a limit may come meanwhile.
+        FREE.store(fast_frees().1, Relaxed);
+    }
+}
 
 /// On x86-64 [`entry_straight`](crate::entry_straight) takes its place.
 pub use portable::malloc;
@@ -110,11 +131,11 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         if libc::is_allocator(return_address(sp) as usize) {
             return calls::realloc(p, n);
         }
-        if image::is_image() {
+        if image::may_have_headers() {
             match enter() {
                 Entered::Thread(mut inside) => {
                     let (books, t) = inside.parts();
-                    pending::settle(books, t);
+                    settle(books, t);
                     pending::forget(*books, p);
                 }
                 Entered::Shared(nested) => pending::forget(*nested.books(), p),

@@ -251,7 +251,7 @@ pub unsafe fn book_fresh(p: *mut u8, n: usize, sp: usize, fp: usize) {
 unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
     let Some(segment) = Segment::current() else { return false };
-    if t.is_null() || image::is_image() {
+    if t.is_null() || image::may_have_headers() {
         return false;
     }
     // SAFETY: a non-null `current` is this thread's state; p is a live block; the entry's row is this thread's.
@@ -424,13 +424,13 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
         match enter() {
             Entered::Thread(mut inside) => {
                 let (books, t) = inside.parts();
-                if image::is_image() {
-                    pending::settle(books, t);
+                if image::may_have_headers() {
+                    super::settle(books, t);
                 }
                 if let Some(attribution) = attribute(t, n, sp, fp) {
                     book_in(books, Some(&mut *t), p, n, attribution);
                 }
-                if image::is_image() {
+                if image::may_have_headers() {
                     pending::note(t, p);
                 }
             }
@@ -557,7 +557,7 @@ unsafe fn release_known(p: *mut u8) {
 unsafe fn release_sized(p: *mut u8, usable: usize) {
     // SAFETY: p is a live block.
     unsafe {
-        let (false, Some(segment)) = (image::is_image(), Segment::current()) else { return release_slow(p) };
+        let (false, Some(segment)) = (image::may_have_headers(), Segment::current()) else { return release_slow(p) };
         let Some((key, amount)) = take_key_of(p, usable) else { return unknown(segment, p) };
         if key.sampled {
             end_sample(segment, p);
@@ -612,8 +612,8 @@ unsafe fn release_slow(p: *mut u8) {
         match enter() {
             Entered::Thread(mut inside) => {
                 let (books, t) = inside.parts();
-                if image::is_image() {
-                    pending::settle(books, t);
+                if image::may_have_headers() {
+                    super::settle(books, t);
                     pending::forget(*books, p);
                 }
                 match take_booked(*books, p) {
@@ -623,7 +623,7 @@ unsafe fn release_slow(p: *mut u8) {
             }
             Entered::Shared(nested) => {
                 let books = nested.books();
-                if image::is_image() {
+                if image::may_have_headers() {
                     pending::forget(*books, p);
                 }
                 match take_booked(*books, p) {

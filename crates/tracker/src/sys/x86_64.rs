@@ -258,7 +258,7 @@ macro_rules! align_stack {
     };
 }
 
-/// Ends the frame of [`align_stack`](crate::align_stack).
+/// Ends the frame of [`align_stack`].
 #[macro_export]
 macro_rules! restore_stack {
     () => {

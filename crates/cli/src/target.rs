@@ -123,7 +123,8 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         None if exists => {
             let start = proc::Target::open(pid, deadline).map(|target| proc::start_of(&target)).unwrap_or_default();
             let tracked = started_behind(&start, "plimsoll run --");
-            Err(format!("process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with: {tracked}").into())
+            Err(format!("process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with: {tracked}")
+                .into())
         }
         None => Err(format!(
             "{}. There is no segment of one either: if it ran with --dir, name that directory",

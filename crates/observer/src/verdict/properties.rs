@@ -276,7 +276,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     // Every rule and every option occurred.
     let silent: Vec<&str> = VerdictId::ALL.iter().map(|id| id.id()).filter(|id| !seen.contains_key(id)).collect();
     assert!(silent.is_empty(), "no snapshot gave: {silent:?}");
-    assert!(narrow > 100 && wide > 100, "{narrow} figures, {wide} without");
+    assert!(narrow > 100 && wide > 30, "{narrow} figures, {wide} without");
     assert!(seen["healthy"] > 20 && seen["unclear"] > 200, "{seen:?}");
     assert!(capped.len() == 5 && capped.values().all(|number| *number >= 5), "{capped:?}");
 }

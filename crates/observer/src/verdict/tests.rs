@@ -176,8 +176,11 @@ fn a_process_that_could_not_be_read_is_unclear() {
     assert_eq!(ids(&snapshot), ["unclear"]);
     // A security module forbids it even to root: another reading would find the same.
     snapshot.gaps[0].remedy.clear();
+    let smaps = "/proc/7/smaps can't be read";
+    snapshot.gaps.push(plimsoll_facts::gap::Gap::new(plimsoll_facts::gap::Source::Proc, smaps, ""));
     let verdict = verdict_of(&snapshot, VerdictId::Unclear);
-    assert_eq!(verdict.evidence.last().expect("why"), "refused; plimsoll knows no command that settles it");
+    let why = format!("{smaps}; plimsoll knows no command that settles it");
+    assert_eq!(verdict.evidence.last(), Some(&why));
     assert!(verdict.remedies.is_empty(), "{verdict:?}");
 }
 

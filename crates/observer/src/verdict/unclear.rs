@@ -216,7 +216,9 @@ fn unread(case: Case<'_>, source: Source) -> (Vec<String>, Option<Remedy>) {
     let gaps = || case.snapshot.gaps.iter().filter(|gap| gap.source == source);
     let again = |how: String| remedy(Effort::Now, "read it again with what was missing", how, "");
     let has_part = source == Source::Glibc && case.glibc().is_some();
-    match (gaps().find(|gap| !gap.remedy.is_empty()), gaps().next()) {
+    // Without the right to read smaps, threads have gaps of their own.
+    let reason = gaps().find(|gap| gap.reason.contains("/smaps")).or(gaps().next());
+    match (gaps().find(|gap| !gap.remedy.is_empty()), reason) {
         (Some(gap), _) if gap.remedy.contains("plimsoll run --") => {
             (vec![], Some(case.start_tracked("start it with the tracker: no reading can get what was missing")))
         }
@@ -227,7 +229,9 @@ fn unread(case: Case<'_>, source: Source) -> (Vec<String>, Option<Remedy>) {
             let has_door = case.is_jvm() || case.is_tracked();
             let settle = match has_door {
                 true => case.name_the_callers(),
-                false => case.start_tracked("start it with the tracker: its books can be read without access to the memory"),
+                false => {
+                    case.start_tracked("start it with the tracker: its books can be read without access to the memory")
+                }
             };
             (vec![gap.reason.clone()], Some(settle))
         }

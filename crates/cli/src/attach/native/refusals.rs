@@ -73,7 +73,10 @@ mod tests {
             ("TracerPid:\t12\nSeccomp:\t0", ["process 12", "end that"]),
             ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7"]),
             ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "Start it with: plimsoll run -- /srv/shop"]),
-            ("Seccomp:\t0\nx86_Thread_features:\twrss shstk \n", ["shadow stack", "Start it with: plimsoll run -- /srv/shop"]),
+            (
+                "Seccomp:\t0\nx86_Thread_features:\twrss shstk \n",
+                ["shadow stack", "Start it with: plimsoll run -- /srv/shop"],
+            ),
         ] {
             let sentence = of(status).expect(status);
             assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");

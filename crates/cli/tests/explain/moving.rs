@@ -82,13 +82,16 @@ fn live_blocks_that_grow_in_free_memory_while_they_are_read_have_an_error() {
 /// Large blocks that are freed between smaps and the walk of malloc: smaps has their pages, the walk finds no block.
 #[test]
 fn large_blocks_that_are_freed_while_they_are_read_are_live_with_an_error() {
-    let log = fresh("shrinks").join("log");
-    let mut fixture = Fixture::run(Command::new(compiled("shrinks", &[])).arg(&log).stdin(Stdio::piped()));
-    let rest = fixture.explained().line("glibc-live") - fixture.truth("blocks");
-    fixture.serves();
-    let explained = fixture.explained();
-    let [before, after] = truth(&log, &explained).map(|bytes| rest + bytes);
-    // The kernel prints smaps while blocks are freed: a block each ms.
-    covers("shrinks", &explained, "glibc-live", [after, before], 2 << 20);
-    assert!(explained.line("other-anonymous") < 4 << 20, "{:#}", explained.0["lines"]);
+    for place in [None, Some("merged")] {
+        let log = fresh("shrinks").join("log");
+        let mut shrinks = Command::new(compiled("shrinks", &[]));
+        let mut fixture = Fixture::run(shrinks.args(place).arg(&log).stdin(Stdio::piped()));
+        let rest = fixture.explained().line("glibc-live") - fixture.truth("blocks");
+        fixture.serves();
+        let explained = fixture.explained();
+        let [before, after] = truth(&log, &explained).map(|bytes| rest + bytes);
+        // The kernel prints smaps while blocks are freed: a block each ms.
+        covers(&format!("{place:?}"), &explained, "glibc-live", [after, before], 2 << 20);
+        assert!(explained.line("other-anonymous") < 4 << 20, "{:#}", explained.0["lines"]);
+    }
 }

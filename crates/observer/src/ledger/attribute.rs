@@ -21,7 +21,8 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
         let first = pieces.len();
         let unclaimed = |range| {
             let (owner, grade) = unclaimed(snapshot, vma, &objects);
-            Piece { range, vma: index, owner, grade, source: Source::Proc, resident: Bytes(0), error: Bytes(0) }
+            let (resident, error, together) = (Bytes(0), Bytes(0), Bytes(0));
+            Piece { range, vma: index, owner, grade, source: Source::Proc, resident, error, together }
         };
         let mut from = vma.range.start;
         for claim in claims.overlapping(vma.range) {
@@ -40,6 +41,7 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
                 source: claim.source,
                 resident: Bytes(0),
                 error: Bytes(0),
+                together: Bytes(0),
             });
             from = range.end;
         }
@@ -48,7 +50,7 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
         }
         share_out(snapshot, vma, &mut pieces[first..]);
         for piece in pieces[first..].iter_mut().filter(|piece| is_likely_only(piece)) {
-            piece.error = piece.resident;
+            (piece.error, piece.together) = (piece.resident, vma.rss);
         }
     }
     pieces
@@ -94,14 +96,34 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
         let rest = vma.range.length() - length;
         let (least, most) = (vma.rss - rest, vma.rss.min(length));
         let widest = (piece.resident - least).max(most - piece.resident);
-        piece.error = match known {
-            Some(_) => difference.min(widest),
-            None => widest,
+        // What one piece has too much, another lacks. If pages only came or only went between the two readings, the
+        // pieces of one owner together are wrong by the difference at most.
+        (piece.error, piece.together) = match known {
+            Some(_) => (difference.min(widest), difference),
+            None => (widest, vma.rss),
         };
         if piece.error > Bytes(0) {
             piece.grade = piece.grade.max(if known.is_some() { Grade::Derived } else { Grade::Estimated });
         }
     }
+}
+
+/// The errors of the pieces, such that those of one mapping and owner add up to their common bound at most.
+pub(crate) fn errors(pieces: &[Piece]) -> Vec<Bytes> {
+    let mut errors = Vec::with_capacity(pieces.len());
+    for of_vma in pieces.chunk_by(|one, next| one.vma == next.vma) {
+        let mut sums: Vec<(&Owner, Bytes)> = Vec::new();
+        for piece in of_vma {
+            let at = sums.iter().position(|(owner, _)| *owner == &piece.owner).unwrap_or(sums.len());
+            if at == sums.len() {
+                sums.push((&piece.owner, Bytes(0)));
+            }
+            let error = piece.error.min(piece.together - sums[at].1);
+            sums[at].1 += error;
+            errors.push(error);
+        }
+    }
+    errors
 }
 
 /// Divides `total` in proportion to `weights`. The largest remainders get what rounding leaves, so the sum is `total`.

@@ -91,6 +91,8 @@ pub struct Piece {
     pub source: Source,
     pub resident: Bytes,
     pub error: Bytes,
+    /// Bound for the errors of all pieces of the mapping with the same owner together.
+    pub(crate) together: Bytes,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -146,12 +148,13 @@ impl Ledger {
             pieces = attribute::pieces(snapshot, &claims);
             let again = distinct::repeated(snapshot, &pieces);
             repeated = again.iter().copied().sum();
-            for (piece, again) in pieces.iter().zip(again) {
+            let errors = attribute::errors(&pieces);
+            for ((piece, again), error) in pieces.iter().zip(again).zip(errors) {
                 if let Owner::Line(line, detail) = &piece.owner {
                     let vma = &snapshot.vmas[piece.vma];
                     let committed = if vma.inaccessible() { Bytes(0) } else { piece.range.length() };
                     let entry = books.entry(*line, detail);
-                    entry.add(piece.resident, piece.range.length(), committed, piece.grade, piece.error, piece.source);
+                    entry.add(piece.resident, piece.range.length(), committed, piece.grade, error, piece.source);
                     entry.repeated += again;
                     entry.of_others += piece.resident - distinct::proportional(vma, piece);
                 }

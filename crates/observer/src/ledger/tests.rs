@@ -249,6 +249,26 @@ fn a_large_block_that_was_freed_while_it_was_read_is_live_with_an_error() {
     assert_eq!(live.children.len(), 2);
 }
 
+/// 100 blocks of 10 pages in one mapping. Of 1,000 pages in smaps, the page map read afterwards has 990.
+#[test]
+fn blocks_of_one_mapping_share_its_difference() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let whole = AddressRange::sized(Avma(1 << 30), pages(1000));
+    let blocks = (0..100).map(|at| AddressRange::sized(whole.start.offset(pages(10 * at)), pages(10)));
+    let vma = Vma { range: whole, readable: true, writable: true, rss: pages(1000), ..Vma::default() };
+    let mmapped = blocks.map(|range| MmappedChunk { range }).collect();
+    let resident = AddressRange::sized(whole.start, pages(990));
+    let snapshot = Snapshot {
+        vmas: vec![vma],
+        glibc: Some(Glibc { mmapped, ..Glibc::default() }),
+        residency: Some(Residency::new(vec![whole], vec![resident], Bytes(0))),
+        ..Snapshot::default()
+    };
+    let ledger = Ledger::of(&snapshot);
+    let live = ledger.line(LineId::GlibcLive).expect("live blocks");
+    assert_eq!((live.resident, live.error), (pages(1000), pages(10)));
+}
+
 #[test]
 fn without_smaps_the_kernels_kinds_are_the_sum() {
     let snapshot = Snapshot {

@@ -27,8 +27,8 @@ pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     cpu_count(&text);
     let (own, its) = text.split_once("\n\n").unwrap_or((&text, &text));
-    let texts = AccessTexts { own_status: own, its_status: its, own_user_map: its, yama: own, start: "" };
-    let closed = parse_closed(texts, 7, "explain");
+    let closed =
+        parse_closed(AccessTexts { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
     assert!(!closed.reason.is_empty());
     let seen = parse_seen(ProcTexts { mountinfo: &text, own_status: own, own_user_map: its, namespace: own });
     assert!(seen.absent(7).starts_with("no process 7"));

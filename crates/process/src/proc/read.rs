@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::access::{Access, AccessTexts, Closed, NOBODY, parse_closed};
+use super::access::{Access, AccessTexts, Closed, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
 use super::scan;
@@ -15,7 +15,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use crate::foreign::{Deadline, LOOK, Regular, Target};
+use crate::foreign::{Regular, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Start, Thp, Thread, Vma,
@@ -26,24 +26,16 @@ use rustix::thread::CapabilitySet;
 /// Why the kernel refuses access to a process; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let yama = match access {
-        Access::Read => String::new(),
-        Access::Attach => text("/proc/sys/kernel/yama/ptrace_scope"),
-    };
-    // Only this sentence needs it, and it reads a dozen files.
-    let start = if yama.trim().parse() == Ok(NOBODY) { start_of_pid(pid) } else { Start::default() };
     let texts = AccessTexts {
         own_status: &text("/proc/self/status"),
         its_status: &text(&format!("/proc/{pid}/status")),
         own_user_map: &text("/proc/self/uid_map"),
-        yama: &yama,
-        start: &start.behind("plimsoll run --", "its books can be read without tracing").0,
+        yama: &match access {
+            Access::Read => String::new(),
+            Access::Attach => text("/proc/sys/kernel/yama/ptrace_scope"),
+        },
     };
     parse_closed(texts, pid, verb)
-}
-
-fn start_of_pid(pid: u32) -> Start {
-    Target::open(pid, Deadline::after(LOOK)).map(|target| start_of(&target)).unwrap_or_default()
 }
 
 /// What starts the process again.

@@ -25,7 +25,7 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
     for (at, row) in rows.iter().skip(first).take(space).enumerate() {
         canvas.put(at as u16, 0, usize::MAX, row, PLAIN);
     }
-    if rows.len() > first + space {
+    if space > 0 && rows.len() > first + space {
         let style = canvas.ink.chosen();
         canvas.put_right(space as u16 - 1, canvas.area.width.into(), " more: ↓ ", style);
     }

@@ -88,8 +88,8 @@ if (curves) {
   moments.watchers.push(() => {
     const value = (curve, at) => curve.last[at] || 0;
     const rss = curves.sets.flatMap((set) => set.curves).find((curve) => curve.role === 'rss');
-    const hours = (timeOf(moments.b) - timeOf(moments.a)) / 3600e3;
-    const span = hours >= 1 ? hours.toFixed(1) + ' h' : (hours * 60).toFixed(1) + ' min';
+    const seconds = (timeOf(moments.b) - timeOf(moments.a)) / 1e3;
+    const span = seconds >= 3600 ? (seconds / 3600).toFixed(1) + ' h' : seconds >= 60 ? (seconds / 60).toFixed(1) + ' min' : seconds.toFixed(1) + ' s';
     told.textContent = nameOf(moments.a) + ' to ' + nameOf(moments.b) + ', ' + span;
     if (rss) {
       const by = value(rss, moments.b) - value(rss, moments.a);

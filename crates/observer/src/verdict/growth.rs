@@ -64,12 +64,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         summary += &format!(", {} an hour", between(an_hour(largest.least), an_hour(largest.most)));
         if let Some((limit, counted)) = case.limit() {
             let hours = |rate: Bytes| (limit - counted).0 as f64 / rate.0.max(1) as f64;
-            let (soonest, latest) = (hours(an_hour(most)) * 3600.0, hours(an_hour(least)) * 3600.0);
-            evidence.push(format!(
-                "at that rate the limit of {limit} is reached in {} to {}",
-                ago(soonest),
-                ago(latest)
-            ));
+            let [soonest, latest] = [most, least].map(|by| ago(hours(an_hour(by)) * 3600.0));
+            let when = if soonest == latest { soonest } else { format!("{soonest} to {latest}") };
+            summary += &format!("; then the limit of {limit} is reached in {when}");
         }
     } else {
         evidence.push(format!("a rate needs {LEAST_SECONDS:.0} s between the readings"));
@@ -123,8 +120,14 @@ fn belongs_to_v8(case: Case<'_>, line: LineId) -> bool {
     (line == of && buffers) || (line == LineId::OtherAllocator && heap)
 }
 
+/// `50.0 to 63.2 MiB`. After "grew by", two units would read as the change and the new size.
 fn between(least: Bytes, most: Bytes) -> String {
-    if least.to_string() == most.to_string() { least.to_string() } else { format!("{least} to {most}") }
+    let (least, most) = (least.to_string(), most.to_string());
+    match (least.split_once(' '), most.split_once(' ')) {
+        _ if least == most => least,
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} to {most}"),
+        _ => format!("between {least} and {most}"),
+    }
 }
 
 fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {

@@ -422,7 +422,8 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
         assert!(verdict.summary.contains("shared memory") && verdict.summary.contains(&rate), "{}", verdict.summary);
         let hours = now as f64 / (now - then) as f64;
         let time = case::ago(hours * 3600.0);
-        assert!(verdict.evidence.iter().any(|line| line.contains(&format!("in {time}"))), "{:?}", verdict.evidence);
+        let limit = format!("; then the limit of {} is reached in {time}", mib(now * 2));
+        assert!(verdict.summary.ends_with(&limit), "{}", verdict.summary);
         assert!(!ids(&snapshot).contains(&"healthy"));
     }
     // Too little time gives no rate, and too few bytes are no growth.
@@ -440,9 +441,17 @@ fn a_lines_error_bounds_its_growth() {
         judge(snapshot, &Ledger::of(snapshot)).into_iter().find(|verdict| verdict.id == VerdictId::Growth)
     };
     snapshot.baseline.as_mut().expect("set").errors = errors(mib(20));
-    assert_eq!(of(&snapshot).expect("20 to 60").bytes, mib(20));
+    let verdict = of(&snapshot).expect("20 to 60");
+    assert_eq!(verdict.bytes, mib(20));
+    // The change, not the change and the new size.
+    assert!(verdict.summary.starts_with("shared memory grew by 20.0 to 60.0 MiB in "), "{}", verdict.summary);
     snapshot.baseline.as_mut().expect("set").errors = errors(mib(35));
     assert_eq!(of(&snapshot), None);
+    let lines = [(LineId::SharedMemory, mib(1000))];
+    let mut big = with_baseline(with_mappings(&[mib(2075)]), 60.0, mib(1000), &lines);
+    big.baseline.as_mut().expect("set").errors = errors(mib(150));
+    let verdict = of(&big).expect("925 to 1225");
+    assert!(verdict.summary.contains(" grew by between 925 MiB and 1.20 GiB in "), "{}", verdict.summary);
 }
 
 /// Blocks that were freed since and are kept: malloc holds as much as before.

@@ -112,9 +112,20 @@ pub(crate) fn severity(span: &VerdictSpan) -> u8 {
 /// What to type for a verdict. If the process has ended, its report is in `file`, and other commands are for the next
 /// process.
 pub(crate) fn what_to_type(history: &History, span: &VerdictSpan, file: &str) -> String {
-    let ended = history.process.pid.filter(|_| history.ending.is_some()).map(|pid| pid.to_string());
-    let line = |line: &str| ended.as_ref().map_or(line.to_owned(), |pid| of_ended(line, pid, file));
+    let Some(pid) = history.process.pid.map(|pid| pid.to_string()) else { return span.remedy.clone() };
+    let line = |line: &str| match history.ending {
+        Some(_) => of_ended(line, &pid, file),
+        None => of_living(line, &pid),
+    };
     span.remedy.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn of_living(line: &str, pid: &str) -> String {
+    let mut words: Vec<&str> = line.split(' ').collect();
+    for at in operands(&words, pid) {
+        words[at] = pid;
+    }
+    words.join(" ")
 }
 
 fn of_ended(line: &str, pid: &str, file: &str) -> String {
@@ -128,7 +139,8 @@ fn of_ended(line: &str, pid: &str, file: &str) -> String {
     if operands.is_empty() || is_report { line } else { format!("{line}   # PID: that of the next process") }
 }
 
-/// Which words name the process, in the commands that remedies use. Behind `--`, `|` and any other command, a word like
+/// Which words name the process, in the commands that remedies use; those of verdicts that are derived from the curves
+/// have the word PID. Behind `--`, `|` and any other command, a word like
 /// the PID is part of a command line, a port, or a number.
 fn operands(words: &[&str], pid: &str) -> Vec<usize> {
     let (mut found, mut tool, mut before) = (Vec::new(), "", "");
@@ -139,7 +151,7 @@ fn operands(words: &[&str], pid: &str) -> Vec<usize> {
             "sudo" if tool.is_empty() => {}
             "plimsoll" | "jcmd" | "gdb" | "ps" | "node" | "nsenter" | "sleep" if tool.is_empty() => tool = word,
             _ if tool.is_empty() => break,
-            _ if word == pid => {
+            _ if word == pid || word == "PID" => {
                 let is_operand = match tool {
                     "plimsoll" => true,
                     "jcmd" => before == "jcmd",
@@ -182,6 +194,18 @@ mod tests {
         ] {
             assert_eq!(of(line), format!("{next}   # PID: that of the next process"));
         }
+    }
+
+    #[test]
+    fn what_to_type_about_a_living_process_has_its_pid() {
+        let mut history = History::default();
+        let span = VerdictSpan { remedy: "plimsoll attach PID && sleep 60".into(), ..VerdictSpan::default() };
+        assert_eq!(what_to_type(&history, &span, "x.jfr"), "plimsoll attach PID && sleep 60");
+        history.process.pid = Some(42);
+        assert_eq!(what_to_type(&history, &span, "x.jfr"), "plimsoll attach 42 && sleep 60");
+        history.ending = Some((plimsoll_facts::ending::Ending::UNKNOWN, None));
+        let ended = "plimsoll attach PID && sleep 60   # PID: that of the next process";
+        assert_eq!(what_to_type(&history, &span, "x.jfr"), ended);
     }
 
     #[test]

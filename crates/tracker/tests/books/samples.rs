@@ -171,7 +171,7 @@ fn a_fast_thread_is_sampled_more_rarely_and_a_slow_one_as_usual() {
     // Bytes a millisecond, and the means that may be in force after two seconds of it.
     let cases = [
         (50 << 10, SAMPLE_MEAN, SAMPLE_MEAN),
-        (400 << 10, SAMPLE_MEAN, SAMPLE_MEAN),
+        (250 << 10, SAMPLE_MEAN, SAMPLE_MEAN),
         (1200 << 10, 2 * SAMPLE_MEAN, 4 * SAMPLE_MEAN),
         (2500 << 10, 4 * SAMPLE_MEAN, MOST),
         (40 << 20, MOST, MOST),

@@ -32,16 +32,16 @@ pub const fn child_of(kind: ArenaKind) -> &'static str {
     }
 }
 
-pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
+pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
     let Some(glibc) = &snapshot.glibc else { return };
     let mut heaps = vec![Heaps::default(); glibc.arenas.len()];
-    for piece in pieces {
+    for (piece, error) in pieces.iter().zip(errors) {
         if let Owner::Arena(index) = piece.owner
             && let Some(sum) = heaps.get_mut(index)
         {
             sum.resident += piece.resident;
             sum.committed += piece.range.length();
-            sum.error += piece.error;
+            sum.error += *error;
             sum.of_others += piece.resident - proportional(&snapshot.vmas[piece.vma], piece);
         }
     }

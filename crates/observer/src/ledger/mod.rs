@@ -149,18 +149,18 @@ impl Ledger {
             let again = distinct::repeated(snapshot, &pieces);
             repeated = again.iter().copied().sum();
             let errors = attribute::errors(&pieces);
-            for ((piece, again), error) in pieces.iter().zip(again).zip(errors) {
+            for ((piece, again), error) in pieces.iter().zip(again).zip(&errors) {
                 if let Owner::Line(line, detail) = &piece.owner {
                     let vma = &snapshot.vmas[piece.vma];
                     let committed = if vma.inaccessible() { Bytes(0) } else { piece.range.length() };
                     let entry = books.entry(*line, detail);
-                    entry.add(piece.resident, piece.range.length(), committed, piece.grade, error, piece.source);
+                    entry.add(piece.resident, piece.range.length(), committed, piece.grade, *error, piece.source);
                     entry.repeated += again;
                     entry.of_others += piece.resident - distinct::proportional(vma, piece);
                 }
             }
-            arenas::split(snapshot, &pieces, &mut books);
-            opened::split(snapshot, &pieces, &mut books);
+            arenas::split(snapshot, &pieces, &errors, &mut books);
+            opened::split(snapshot, &pieces, &errors, &mut books);
             before_attach::split(snapshot, &mut books);
             vm_blocks::move_to_vm(snapshot, &mut books);
         }

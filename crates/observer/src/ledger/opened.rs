@@ -11,17 +11,18 @@ use plimsoll_facts::lines::LineId;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
 use plimsoll_facts::units::Bytes;
 
-pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
+pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
     for heap in snapshot.opened_heaps() {
-        split_one(snapshot, heap, pieces, books);
+        split_one(snapshot, heap, pieces, errors, books);
     }
 }
 
-fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], books: &mut LineSums) {
-    let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened(heap.kind));
-    let sum = |of: fn(&Piece) -> Bytes| own().map(of).sum::<Bytes>();
-    let (resident, mut error) = (sum(|piece| piece.resident), sum(|piece| piece.error));
-    let of_others: Bytes = own().map(|piece| piece.resident - proportional(&snapshot.vmas[piece.vma], piece)).sum();
+fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
+    let own = || pieces.iter().zip(errors).filter(|(piece, _)| piece.owner == Owner::Opened(heap.kind));
+    let resident: Bytes = own().map(|(piece, _)| piece.resident).sum();
+    let mut error: Bytes = own().map(|(_, error)| *error).sum();
+    let of_others: Bytes =
+        own().map(|(piece, _)| piece.resident - proportional(&snapshot.vmas[piece.vma], piece)).sum();
     let mut parts = HeapPart::ALL.map(|part| heap.part(part));
     let walked: Bytes = parts.iter().map(|part| part.resident).sum();
     error += walked.abs_diff(resident);

@@ -254,19 +254,25 @@ fn a_large_block_that_was_freed_while_it_was_read_is_live_with_an_error() {
 fn blocks_of_one_mapping_share_its_difference() {
     let pages = |n: u64| Bytes(n * 4096);
     let whole = AddressRange::sized(Avma(1 << 30), pages(1000));
-    let blocks = (0..100).map(|at| AddressRange::sized(whole.start.offset(pages(10 * at)), pages(10)));
+    let blocks: Vec<AddressRange> =
+        (0..100).map(|at| AddressRange::sized(whole.start.offset(pages(10 * at)), pages(10))).collect();
     let vma = Vma { range: whole, readable: true, writable: true, rss: pages(1000), ..Vma::default() };
-    let mmapped = blocks.map(|range| MmappedChunk { range }).collect();
+    let mmapped = blocks.iter().map(|range| MmappedChunk { range: *range }).collect();
     let resident = AddressRange::sized(whole.start, pages(990));
-    let snapshot = Snapshot {
+    let mut snapshot = Snapshot {
         vmas: vec![vma],
         glibc: Some(Glibc { mmapped, ..Glibc::default() }),
         residency: Some(Residency::new(vec![whole], vec![resident], Bytes(0))),
         ..Snapshot::default()
     };
-    let ledger = Ledger::of(&snapshot);
-    let live = ledger.line(LineId::GlibcLive).expect("live blocks");
-    assert_eq!((live.resident, live.error), (pages(1000), pages(10)));
+    let line = |snapshot: &Snapshot, line| Ledger::of(snapshot).line(line).map(|line| (line.resident, line.error));
+    assert_eq!(line(&snapshot, LineId::GlibcLive), Some((pages(1000), pages(10))));
+    // The ranges of another allocator's heap likewise.
+    let mut heap = OpenedHeap::new(AllocatorKind::Jemalloc);
+    heap.ranges = blocks;
+    heap.add(HeapPart::Live, pages(1000), pages(1000));
+    (snapshot.glibc, snapshot.opened) = (None, Some(heap));
+    assert_eq!(line(&snapshot, LineId::OtherAllocator), Some((pages(1000), pages(10))));
 }
 
 #[test]

@@ -382,6 +382,8 @@ fn two_hundred_targets_cost_little() {
         half.1 / 1048576.0,
         last.1 / 1048576.0
     );
-    assert!(second <= 2.0, "{second} % of a core");
-    assert!(last.1 <= half.1 * 1.05 + 4194304.0, "RSS grows: {} then {}", half.1, last.1);
+    // The bar is that of an optimised program; a debug build takes up to three times as long.
+    let most = if cfg!(debug_assertions) { 6.0 } else { 2.0 };
+    assert!(second <= most, "{second} % of a core");
+    assert!(last.1 <= half.1 + 1048576.0, "RSS grows: {} then {}", half.1, last.1);
 }

@@ -156,6 +156,13 @@ impl<'t> ThreadLoader<'t> {
         started.map(|()| region)
     }
 
+    /// Whether the process that was examined lives: after an execve, its memory can't be read any more, even if the new
+    /// program is the same one.
+    fn is_unchanged(&self) -> bool {
+        let is_same = |status: Vec<u8>| self.identity.is_that_of(self.target, &status);
+        self.memory.read_exact_at(&mut [0], self.objects.mmap).is_ok() && self.target.read("status").is_ok_and(is_same)
+    }
+
     /// Tries one thread after the other until one is at a fit point.
     fn borrow(&self) -> Result<Borrowed<'_>, String> {
         let deadline = self.target.deadline().sooner(SEARCH);
@@ -173,6 +180,8 @@ impl<'t> ThreadLoader<'t> {
                         why = format!("thread {tid} may be in {function}, since its stack has {unproven}");
                     }
                     Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
+                    // A thread that ends while it is being seized looks the same.
+                    Err(Unfit::Replaced) if self.is_unchanged() => why = format!("thread {tid} has ended"),
                     Err(Unfit::Replaced) => return Err(GONE.into()),
                     Err(Unfit::Stuck) => return Err("has a thread that did not stop within 5 s: try again".into()),
                 }

@@ -150,7 +150,7 @@ pub fn survey(
         let Some(exports) = exports(&pieces, parts[0], left) else { continue };
         // Where a function is left out, a lock's holder may be missed.
         left = left.checked_sub(exports.functions.len()).ok_or(
-            "has libraries with more exported functions than attach reads: start it with 'plimsoll run -- COMMAND'",
+            "has libraries with more exported functions than attach reads: it can be tracked from its start only, by plimsoll run",
         )?;
         let has = |name: &[u8]| exports.address(name).is_some();
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));

@@ -12,7 +12,7 @@ use super::walk::{ArenaEnd, ChunkSums, walk};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Limited, Memory, PAGE, PageStates, Untouched, word_at};
+use plimsoll_process::proc::memory::{Limited, Memory, PAGE, PageStates, Paged, Untouched, word_at};
 
 /// Number of attempts to walk an arena that changed during the walk; and number of attempts, and total bytes of them,
 /// if a chain was broken.
@@ -118,7 +118,9 @@ pub fn survey<M: Memory>(
 ) -> (Option<Glibc>, Vec<Gap>) {
     let brk = brk_range(vmas);
     let mut pages = PageStates::new(memory);
-    let search = Limited::new(memory, MOST_READS);
+    let untouched = Untouched::new(memory);
+    let by_page = Paged::new(&untouched);
+    let search = Limited::new(&by_page, MOST_READS);
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
     let mut finds = Finds {
@@ -498,11 +500,14 @@ fn take_out_listed<M: Memory>(
     };
 
     let untouched = Untouched::new(memory);
+    let by_page = Paged::new(&untouched);
     // Twice as many as there are: a block that only looks like a cache may lead to some of them too.
     let mut left = Left(2 * arenas.iter().map(|arena| arena.live_count).sum::<u64>());
     let mut cached: Vec<ListedChunk> = Vec::new();
     for (chunk, size) in caches {
-        cached.extend(tcache_chunks(&untouched, *chunk, *size, &heaps, &mut left).into_iter().flatten());
+        // A thread goes on using its cache, so its pages are read close to each other in time.
+        by_page.forget();
+        cached.extend(tcache_chunks(&by_page, *chunk, *size, &heaps, &mut left).into_iter().flatten());
     }
     // Two threads can't hold the same chunk, but a list that changes during the walk may show it twice.
     cached.sort_unstable();
@@ -569,7 +574,9 @@ mod tests {
         fn read(&self, at: Avma, into: &mut [u8]) -> bool {
             self.0.set(self.0.get() + 1);
             let is_inside = at.0 >= BASE && at.0 + into.len() as u64 <= BASE + LENGTH;
-            into.copy_from_slice(&Bins::word(at.0).to_le_bytes());
+            for (at, word) in (at.0..).step_by(8).zip(into.as_chunks_mut().0) {
+                *word = Bins::word(at).to_le_bytes();
+            }
             is_inside
         }
 

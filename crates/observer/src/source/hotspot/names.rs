@@ -19,7 +19,7 @@ use super::objects::{self, Encoding, words};
 use super::rows::Rows;
 use plimsoll_facts::snapshot::JavaThread;
 use plimsoll_facts::units::Avma;
-use plimsoll_process::proc::memory::{Memory, Untouched, half_at, word_at};
+use plimsoll_process::proc::memory::{Memory, Paged, Untouched, half_at, word_at};
 
 /// More threads than any VM has; each costs the observer 200 bytes.
 const MOST_THREADS: usize = 100_000;
@@ -65,15 +65,13 @@ impl ThreadFields {
 
 /// None if the path ends elsewhere: then most threads would have no name.
 pub fn threads(memory: &impl Memory, fields: &ThreadFields) -> Option<Vec<JavaThread>> {
-    let vm = Vm {
-        memory,
-        fields,
-        encoding: Encoding::read(memory, &fields.objects)?,
-        string: memory.word(Avma(fields.string))?,
-        known: Cell::default(),
-    };
+    let encoding = Encoding::read(memory, &fields.objects)?;
+    let string = memory.word(Avma(fields.string))?;
     (0..TRIES).find_map(|_| {
         let list = memory.word(Avma(fields.list))?;
+        // Many candidates aren't references, so read only pages that are present.
+        let untouched = Untouched::new(memory);
+        let vm = Vm { memory: &Paged::new(&untouched), fields, encoding, string, known: Cell::default() };
         let threads = vm.threads(list)?;
         (memory.word(Avma(fields.list)) == Some(list)).then_some(threads)
     })
@@ -103,11 +101,7 @@ impl<M: Memory> Vm<'_, M> {
         self.memory.read(Avma(first), &mut pointers).then_some(())?;
         let pointers = pointers.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let objects: Vec<(u32, Vec<u8>)> = pointers.filter_map(|thread| self.object(thread)).collect();
-        // Most candidates aren't references, so read only pages that are present.
-        let memory = &Untouched::new(self.memory);
-        let careful =
-            Vm { memory, fields: self.fields, encoding: self.encoding, string: self.string, known: Cell::default() };
-        let field = careful.name_field(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
+        let field = self.name_field(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
         let named = objects.iter().filter_map(|(tid, object)| {
             let name = self.text(self.reference(object, field)?, field.width)?;
             Some(JavaThread { name, tid: *tid })

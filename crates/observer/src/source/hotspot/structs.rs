@@ -13,7 +13,7 @@ use plimsoll_facts::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::{FileKind, Regular, Why};
 use plimsoll_process::proc::Target;
-use plimsoll_process::proc::memory::{Live, Memory, half_at, word_at};
+use plimsoll_process::proc::memory::{Live, Memory, Paged, half_at, word_at};
 
 /// Limit of rows that are read, also of those whose names are unknown.
 const MOST_ROWS: usize = 20_000;
@@ -57,7 +57,7 @@ impl Direct {
 
     /// Searches for the classes if they weren't found yet, and reads the count.
     pub fn read(&mut self, memory: &Live) -> Option<DirectBuffers> {
-        self.classes = self.classes.or_else(|| direct::find_classes(memory, &self.fields));
+        self.classes = self.classes.or_else(|| direct::find_classes(&Paged::new(memory), &self.fields));
         direct_buffers(memory, &self.fields, self.classes?)
     }
 }

@@ -12,7 +12,7 @@ use super::chunks::ChunkLayout;
 use super::parse::{VERSION, version};
 use plimsoll_facts::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Limited, Memory, PAGE};
+use plimsoll_process::proc::memory::{Limited, Memory, PAGE, Untouched};
 
 /// How much of a segment is searched for the version, and for the start of the heap after other data.
 const SEARCHED: u64 = 4 << 20;
@@ -26,7 +26,8 @@ const MOST_READS: u32 = 1 << 20;
 
 /// None: the program isn't a native image.
 pub fn find<M: Memory>(memory: &M, program: &Unpacked, vmas: &[Vma]) -> Option<NativeImage> {
-    let memory = Limited::new(memory, MOST_READS);
+    let untouched = Untouched::new(memory);
+    let memory = Limited::new(&untouched, MOST_READS);
     let data = program.segments.iter().filter(|segment| segment.writable);
     let version = data.into_iter().find_map(|segment| {
         let mut bytes = vec![0; segment.range.length().0.min(SEARCHED) as usize];

@@ -13,7 +13,7 @@
 //! Not supported: HyperClockCache. The bound of its blocks is unknown.
 
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Limited, Memory, word_at};
+use plimsoll_process::proc::memory::{Limited, Memory, Untouched, word_at};
 
 /// RocksDB gives each shard 512 KiB at least; a cache with a single shard has no proof.
 const SMALLEST: u64 = 1 << 20;
@@ -53,7 +53,8 @@ impl Shards {
 
 /// Capacity and usage of the cache in this block.
 pub fn block_cache(memory: &impl Memory, block: AddressRange) -> Option<(Bytes, Option<Bytes>)> {
-    let memory = &Limited::new(memory, MOST_READS);
+    let untouched = Untouched::new(memory);
+    let memory = &Limited::new(&untouched, MOST_READS);
     let length = (block.length().0 as usize).min(OBJECT_WORDS * 8) / 8 * 8;
     let object = words(memory, block.start.0, length)?;
     let (capacity, shards) = shards(memory, &object)?;

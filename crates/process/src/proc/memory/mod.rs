@@ -197,15 +197,15 @@ impl<M: Memory + ?Sized> Memory for Untouched<'_, M> {
     }
 }
 
-/// [`Untouched`] for a limited number of reads: a search that follows guesses ends, whatever the memory claims.
+/// Memory for a limited number of reads: a search that follows guesses ends, whatever the memory claims.
 pub struct Limited<'m, M: Memory + ?Sized> {
-    memory: Untouched<'m, M>,
+    memory: &'m M,
     left: Cell<u32>,
 }
 
 impl<'m, M: Memory + ?Sized> Limited<'m, M> {
     pub fn new(memory: &'m M, most: u32) -> Self {
-        Limited { memory: Untouched::new(memory), left: Cell::new(most) }
+        Limited { memory, left: Cell::new(most) }
     }
 }
 
@@ -214,6 +214,71 @@ impl<M: Memory + ?Sized> Memory for Limited<'_, M> {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
         left > 0 && self.memory.read(at, into)
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        self.memory.pagemap(first, into)
+    }
+}
+
+/// Number of pages that [`Paged`] keeps: 1 MiB.
+const KEPT: usize = 256;
+/// No page has this number.
+const NO_PAGE: u64 = u64::MAX;
+
+/// The same memory, read by whole pages, some of which are kept. For a walk along pointers, whose targets often lie
+/// close together: each word by itself would cost a system call. What the target writes meanwhile may go unseen until
+/// [`Paged::forget`].
+pub struct Paged<'m, M: Memory + ?Sized> {
+    memory: &'m M,
+    kept: RefCell<Kept>,
+}
+
+/// Page `n` has the place `n % KEPT`.
+struct Kept {
+    numbers: [u64; KEPT],
+    bytes: Vec<u8>,
+}
+
+impl<'m, M: Memory + ?Sized> Paged<'m, M> {
+    pub fn new(memory: &'m M) -> Self {
+        Paged { memory, kept: RefCell::new(Kept { numbers: [NO_PAGE; KEPT], bytes: vec![0; KEPT * PAGE as usize] }) }
+    }
+
+    /// Makes the next reads see the memory as it is then.
+    pub fn forget(&self) {
+        self.kept.borrow_mut().numbers.fill(NO_PAGE);
+    }
+}
+
+impl Kept {
+    /// Copies bytes of one page, from `offset` in it on.
+    fn copy(&mut self, memory: &(impl Memory + ?Sized), page: u64, offset: usize, into: &mut [u8]) -> bool {
+        let place = (page % KEPT as u64) as usize;
+        let bytes = &mut self.bytes[place * PAGE as usize..][..PAGE as usize];
+        if self.numbers[place] != page {
+            self.numbers[place] = NO_PAGE;
+            if !memory.read(Avma(page * PAGE), bytes) {
+                return false;
+            }
+            self.numbers[place] = page;
+        }
+        into.copy_from_slice(&bytes[offset..offset + into.len()]);
+        true
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for Paged<'_, M> {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        // A long read gains nothing and would push out what is kept. An image of bytes may end within a page.
+        let is_short = into.len() <= PAGE as usize && at.0.checked_add(2 * PAGE).is_some();
+        let offset = (at.0 % PAGE) as usize;
+        let copied = is_short && {
+            let (head, tail) = into.split_at_mut(into.len().min(PAGE as usize - offset));
+            let (page, mut kept) = (at.0 / PAGE, self.kept.borrow_mut());
+            kept.copy(self.memory, page, offset, head) && (tail.is_empty() || kept.copy(self.memory, page + 1, 0, tail))
+        };
+        copied || self.memory.read(at, into)
     }
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
@@ -273,5 +338,54 @@ mod tests {
         assert_eq!(bytes, [0; 32]);
         let range = AddressRange::new(Avma(u64::MAX - 5000), Avma(u64::MAX));
         assert_eq!(PageStates::new(&Nothing).resident(range), Bytes(0));
+    }
+
+    /// Bytes from page 16 to the middle of page 18, which differ from word to word; counts the reads.
+    struct Words(Cell<u32>, Cell<u8>);
+
+    impl Memory for Words {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.0.set(self.0.get() + 1);
+            let is_there = at.0 >= 16 * PAGE && at.0 + into.len() as u64 <= 18 * PAGE + PAGE / 2;
+            for (at, byte) in (at.0..).zip(into) {
+                *byte = (at.wrapping_mul(0x9e37_79b9) >> 24) as u8 ^ self.1.get();
+            }
+            is_there
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(PRESENT);
+            true
+        }
+    }
+
+    #[test]
+    fn pages_that_are_kept_have_the_bytes_of_the_memory() {
+        let (words, twin) = (Words(Cell::new(0), Cell::new(0)), Words(Cell::new(0), Cell::new(0)));
+        let paged = Paged::new(&words);
+        let mut compared = [0; 2];
+        for at in (15 * PAGE..20 * PAGE).step_by(56).chain([u64::MAX - 5001, u64::MAX - 3 * PAGE]) {
+            for length in [1, 8, 24, 4096, 5000] {
+                let (mut got, mut want) = (vec![0; length], vec![0; length]);
+                let is_there = twin.read(Avma(at), &mut want);
+                assert_eq!(paged.read(Avma(at), &mut got), is_there, "{length} bytes at {at:#x}");
+                assert!(!is_there || got == want, "{length} bytes at {at:#x}");
+                compared[usize::from(is_there)] += 1;
+            }
+        }
+        assert!(compared.iter().all(|count| *count > 100), "{compared:?}");
+    }
+
+    #[test]
+    fn a_page_is_read_once_until_it_is_forgotten() {
+        let words = Words(Cell::new(0), Cell::new(0));
+        let paged = Paged::new(&words);
+        let all = || (16 * PAGE..18 * PAGE - 8).step_by(8).map(|at| paged.word(Avma(at))).collect::<Vec<_>>();
+        let before = all();
+        assert_eq!(words.0.get(), 2);
+        words.1.set(1);
+        assert_eq!((all() == before, words.0.get()), (true, 2));
+        paged.forget();
+        assert_eq!((all() == before, words.0.get()), (false, 4));
     }
 }

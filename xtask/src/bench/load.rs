@@ -12,8 +12,9 @@
 //! cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of a
 //! request is the server's CPU time.
 
-use super::measure::Column;
+use super::measure::{Column, columns, resident_of};
 use super::results::Results;
+use super::setup::Setup;
 use super::stats::{median, paired};
 use super::{Bench, java, words};
 use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
@@ -40,14 +41,13 @@ impl Drop for Server {
 }
 
 impl Server {
-    fn start(home: &Path, class_path: &str) -> Result<Server> {
+    fn start(setup: &Setup, home: &Path, class_path: &str) -> Result<Server> {
         let port_file = folder("bench/out")?.join("port");
         let _ = fs::remove_file(&port_file);
         let file = port_file.display().to_string();
         let arguments = words(&["-Xmx256m", "-XX:+UseSerialGC", "-cp", class_path, "shop.Shop", &file]);
-        let mut command = Command::new(java(home));
-        let mut child =
-            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut command = setup.command(&java(home), &arguments)?;
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let begin = Instant::now();
         let port = loop {
             if let Ok(Ok(port)) = fs::read_to_string(&port_file).map(|text| text.trim().parse::<u16>()) {
@@ -57,7 +57,7 @@ impl Server {
                 let _ = child.kill();
                 return Err("the shop never opened".into());
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(5));
         };
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -172,7 +172,7 @@ fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
 
 pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
     let home = any_jdk()?;
-    let mut server = Server::start(&home, &shop(&home)?)?;
+    let mut server = Server::start(&Setup::Plain("plain"), &home, &shop(&home)?)?;
     for _ in 0..if bench.quick { 100 } else { 300 } {
         block(&mut server, BLOCK)?;
     }
@@ -207,6 +207,45 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
         columns.push(against(SAMPLED - 1, SAMPLED, "sampled against off"));
         results.setups(what, &columns, &[(SETUPS[SAMPLED].0, bound)]);
     }
+    Ok(())
+}
+
+/// Time to the first open port, and what the server holds a second later.
+pub fn at_rest(bench: &Bench, results: &mut Results) -> Result<()> {
+    let home = any_jdk()?;
+    let class_path = shop(&home)?;
+    let setups = [
+        Setup::Plain("plain"),
+        Setup::Plain("plain again"),
+        Setup::Tracked("off"),
+        Setup::Tracked("sampled"),
+        Setup::Tracked("exact"),
+    ];
+    let mut resident = vec![Vec::new(); setups.len()];
+    let mut times = vec![Vec::new(); setups.len()];
+    // A round before the first warms the file cache.
+    for round in 0..=bench.rounds {
+        for (index, setup) in setups.iter().enumerate() {
+            let begin = Instant::now();
+            let server = Server::start(setup, &home, &class_path)?;
+            let started = begin.elapsed().as_secs_f64() * 1e3;
+            std::thread::sleep(Duration::from_secs(1));
+            let rss = resident_of(server.child.id())? as f64 / f64::from(1 << 20);
+            if round > 0 {
+                times[index].push(started);
+                resident[index].push(rss);
+            }
+        }
+    }
+    results.group(
+        "A JVM server at rest",
+        "Spring Boot (fixtures/java/shop), a new JVM for each run: milliseconds until its port is open, and RSS in MiB a second later.",
+    );
+    results.head(&["figure", "way", "median", "ratio", "95 % bound", "bar", ""]);
+    let bars = [("Plimsoll, sites off", 1.03), ("Plimsoll, sites sampled", 1.05), ("Plimsoll, sites exact", 1.15)];
+    results.setups("ms to the open port", &columns(&setups, &times), &bars);
+    results.setups("RSS, MiB", &columns(&setups, &resident), &[]);
+    results.add("\nBars for RSS: ≤ 1 MiB more with sites off, ≤ 3 by default, ≤ 10 with exact sites.\n");
     Ok(())
 }
 

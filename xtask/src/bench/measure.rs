@@ -138,15 +138,19 @@ impl Waiting {
         self.0.id()
     }
 
-    /// Resident bytes: anonymous, file-backed and shared (proc_pid_status(5)).
     pub fn resident(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let field = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
-        };
-        Ok((field("RssAnon:") + field("RssFile:") + field("RssShmem:")) << 10)
+        resident_of(self.pid())
     }
+}
+
+/// Resident bytes: anonymous, file-backed and shared (proc_pid_status(5)).
+pub fn resident_of(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    Ok((field("RssAnon:") + field("RssFile:") + field("RssShmem:")) << 10)
 }
 
 impl Drop for Waiting {

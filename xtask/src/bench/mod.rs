@@ -18,6 +18,7 @@ mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
+mod workloads;
 
 use crate::stage::{Result, folder, jdk, must, repository};
 use results::Results;
@@ -36,10 +37,14 @@ type Group = fn(&Bench, &mut Results) -> Result<()>;
 const GROUPS: &[(&str, Group)] = &[
     ("pairs", speed::pairs),
     ("unsafe", speed::unsafe_pairs),
+    ("workloads", workloads::shapes),
+    ("redis", workloads::redis),
     ("instructions", cost::pair_instructions),
     ("programs", cost::real_programs),
     ("memory", cost::memory),
+    ("threads", workloads::threads),
     ("start", cost::start),
+    ("rest", load::at_rest),
     ("mappings", cost::mappings),
     ("forks", forks::cost),
     ("reports", servers::reports),

@@ -1,8 +1,9 @@
 //! The lock-free protocols under loom: every interleaving of a few threads, with the orderings that the code uses. Each
 //! model has a twin with one step weakened, which loom must catch: a model that can't fail proves nothing.
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, Ordering::*};
+use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, Ordering::*, fence};
 use loom::thread;
 
 fn explore(body: impl Fn() + Sync + Send + 'static) {
@@ -409,4 +410,72 @@ fn one_stack_has_one_number() {
 #[should_panic(expected = "one stack, two numbers")]
 fn an_entry_found_before_it_is_complete_is_taken_for_another() {
     same_stack(false);
+}
+
+/// account/pending.rs: a thread notes a block, hands it over, and reads it at its next call; the state changes meanwhile,
+/// after which a free looks at no note.
+fn headers(fenced: bool) {
+    const NONE: usize = 0;
+    const UNKNOWN: usize = 1;
+    const ENDING: usize = 2;
+    const CLAIMED: usize = 2;
+    explore(move || {
+        let state = Arc::new(AtomicUsize::new(UNKNOWN));
+        let [word, handed] = [0, 0].map(|n| Arc::new(AtomicUsize::new(n)));
+        let block = Arc::new(UnsafeCell::new(0));
+        let fence_if = move || {
+            if fenced {
+                fence(SeqCst);
+            }
+        };
+        let maker = thread::spawn({
+            let (state, word, handed, block) = (state.clone(), word.clone(), handed.clone(), block.clone());
+            move || {
+                word.store(1, Release);
+                fence_if();
+                if state.load(SeqCst) != UNKNOWN {
+                    word.store(0, Relaxed);
+                }
+                handed.store(1, Release);
+                if word.load(Relaxed) == 1 && word.compare_exchange(1, CLAIMED, AcqRel, Relaxed).is_ok() {
+                    // SAFETY: loom checks that no other thread writes it.
+                    block.with(|block| unsafe { block.read() });
+                    word.store(0, Release);
+                }
+            }
+        });
+        let freer = thread::spawn({
+            let (state, word, block) = (state.clone(), word.clone(), block.clone());
+            move || {
+                if handed.load(Acquire) == 0 {
+                    return;
+                }
+                let is_forgotten = || word.load(Relaxed) == 1 && word.compare_exchange(1, 0, AcqRel, Relaxed).is_ok();
+                // Where it would wait for the claimer, it is done.
+                if state.load(Acquire) == NONE || is_forgotten() || word.load(Acquire) == 0 {
+                    // SAFETY: loom checks that no other thread reads it.
+                    block.with_mut(|block| unsafe { block.write(1) });
+                }
+            }
+        });
+        let _ = state.compare_exchange(UNKNOWN, ENDING, SeqCst, Relaxed);
+        fence_if();
+        let p = word.load(Acquire);
+        if p == 0 || (p == 1 && word.compare_exchange(1, 0, AcqRel, Relaxed).is_ok()) {
+            let _ = state.compare_exchange(ENDING, NONE, SeqCst, Relaxed);
+        }
+        maker.join().expect("maker");
+        freer.join().expect("freer");
+    });
+}
+
+#[test]
+fn a_freed_block_is_read_by_no_other_thread() {
+    headers(true);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_fences_a_block_is_noted_after_the_last_look() {
+    headers(false);
 }

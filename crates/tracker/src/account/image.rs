@@ -58,7 +58,8 @@ pub fn headers() -> u32 {
 /// Whether a block may begin with the VM's header. If so, all calls take the slow path.
 #[inline(always)]
 pub fn may_have_headers() -> bool {
-    HEADERS.load(Relaxed) != NONE
+    // After NONE, what the claimers of blocks wrote is seen.
+    HEADERS.load(Acquire) != NONE
 }
 
 /// Enters a new state, if the old one is still in force.

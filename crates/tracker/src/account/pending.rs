@@ -10,7 +10,7 @@
 //!
 //! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, those that
 //! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free` needn't
-//! wait for anybody.
+//! wait for anybody. A thread's word is emptied when its slot is given back, and in a fork child where the thread isn't.
 //!
 //! ```text
 //! UNKNOWN ── a header ──▶ WRITTEN
@@ -23,16 +23,16 @@ use super::rows::{self, Amount};
 use super::thread::ThreadState;
 use super::{classify, image, samples, side_table};
 use crate::phase;
+use crate::segment::Segment;
 use crate::segment::books::Books;
-use crate::segment::{Segment, slots};
+use crate::segment::slots::{self, Shared};
 use crate::stack::{callers, module};
 use crate::sys::os;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*, fence};
 use plimsoll_segment::Counter;
 
-/// Words that aren't 0, until a header was seen. Counted up before a block is noted: a thread that frees the block, or
-/// that is about to enter NONE, then sees one or the other.
-static NOTED: AtomicUsize = AtomicUsize::new(0);
+/// Set in a word whose block is being re-booked.
+const CLAIMED: usize = 1;
 /// Blocks of Java code without a header.
 static WITHOUT: AtomicUsize = AtomicUsize::new(0);
 /// So many of them show that the image has no NMT. With NMT, the first block of Java code has a header (25).
@@ -40,30 +40,31 @@ const ENOUGH: usize = 256;
 /// A header proves NMT in a block of so many bytes: those of VM 25 begin with 56. The first word of a smaller block may
 /// be any small number.
 const PROVES: u64 = 48;
+/// Turns of a thread that waits for a claimer, before it sleeps. A claim takes some thousand instructions.
+const SPINS: u32 = 1000;
 
 /// Notes a block of this thread whose header the VM is about to write.
 pub fn note(t: &ThreadState, p: *mut u8) {
-    if image::headers() != image::WRITTEN {
-        NOTED.fetch_add(1, SeqCst);
-        // Not before: see NOTED.
-        if image::headers() != image::UNKNOWN {
-            NOTED.fetch_sub(1, SeqCst);
-            return;
-        }
+    let word = &t.shared().pending;
+    word.store(p as usize, Release);
+    // `end` reads the words after it has seen ENDING. Of two fences one comes first: either `end` finds this word, or
+    // this thread sees the state and takes the note back. The program hasn't got the block yet, so nobody frees it.
+    fence(SeqCst);
+    if matches!(image::headers(), image::ENDING | image::NONE) {
+        word.store(0, Relaxed);
     }
-    t.shared().pending.store(p as usize, Release);
 }
 
 /// At the entry of a hook: the thread's last block has its header now, if it gets one. True, once: from now on no block
 /// gets one.
 pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
-    let p = t.shared().pending.load(Relaxed);
-    if p != 0 && t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_ok() {
+    let word = &t.shared().pending;
+    let p = word.load(Relaxed);
+    if p != 0 && word.compare_exchange(p, p | CLAIMED, AcqRel, Relaxed).is_ok() {
         // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of
         // this thread.
         unsafe { rebook(books, t, p as *mut u8) };
-        t.shared().pending.store(0, Release);
-        NOTED.fetch_sub(1, SeqCst);
+        word.store(0, Release);
     }
     image::headers() == image::ENDING && end(*books)
 }
@@ -71,13 +72,13 @@ pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
 /// Drops what is noted. True: nothing is left, and nothing will be noted any more.
 #[cold]
 fn end(segment: Segment) -> bool {
-    for shared in slots::states(segment) {
-        let p = shared.pending.load(Relaxed);
-        if p != 0 && p & 1 == 0 && shared.pending.compare_exchange(p, 0, AcqRel, Relaxed).is_ok() {
-            NOTED.fetch_sub(1, SeqCst);
-        }
-    }
-    NOTED.load(SeqCst) == 0 && image::change_headers(image::ENDING, image::NONE)
+    // See `note`.
+    fence(SeqCst);
+    let is_left = |shared: &Shared| {
+        let p = shared.pending.load(Acquire);
+        p != 0 && (p & CLAIMED != 0 || shared.pending.compare_exchange(p, 0, AcqRel, Relaxed).is_err())
+    };
+    !slots::states(segment).any(is_left) && image::change_headers(image::ENDING, image::NONE)
 }
 
 /// A block of Java code, or of a library in the image, has no header. After a late attach that means nothing: Java code
@@ -137,16 +138,22 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
 
 /// Called before a block is freed or moved; afterwards no thread reads it.
 pub fn forget(segment: Segment, p: *mut u8) {
-    let claimed = p as usize | 1;
+    let claimed = p as usize | CLAIMED;
     for shared in slots::states(segment) {
         let word: &AtomicUsize = &shared.pending;
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
-            NOTED.fetch_sub(1, SeqCst);
             return;
         }
+        let mut turns = 0;
         // Not for the own thread: a signal handler that interrupted the claim would wait for ever.
         while word.load(Acquire) == claimed && !slots::is_own(shared) {
-            os::sleep_ms(0);
+            turns += 1;
+            // Sleeps, since a thread of a higher real-time priority may keep the claimer from this CPU by spinning.
+            if turns < SPINS {
+                core::hint::spin_loop();
+            } else {
+                os::sleep_ms(1);
+            }
         }
     }
 }

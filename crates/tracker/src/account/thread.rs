@@ -185,7 +185,6 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     let t = unsafe { &mut *t };
     let shared = t.shared();
     shared.trailer_below.store(super::blocks::fast_path_below(), Relaxed);
-    shared.pending.store(0, Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
     t.pace = Pace::default();
     t.draw(segment);

@@ -22,7 +22,7 @@ pub struct Shared {
     pub stack_high: AtomicUsize,
     /// `stack_high` − low end.
     pub stack_bytes: AtomicUsize,
-    /// Block whose VM header may be read at the next entry (native images): address.
+    /// Block whose VM header may be read at the next entry (native images): address, and a bit while it is read.
     pub pending: AtomicUsize,
     /// Row that this slot's next caller gets; 0 none.
     pub spare_row: AtomicU32,
@@ -143,8 +143,14 @@ pub fn claim(segment: Segment, directory: &Slots) -> Option<u32> {
     }
 }
 
-/// The slot waits for its next thread.
+/// The slot waits for its next thread. A block that its thread has noted or claimed is given up: the thread may have left
+/// a claim by a jump out of a signal handler.
 pub fn give_back(directory: &Slots, slot: u32) {
+    let state = directory[slot as usize].state.load(Relaxed);
+    if state != 0 {
+        // SAFETY: the directory names states only.
+        unsafe { shared_of(state) }.pending.store(0, Release);
+    }
     loop {
         let head = FREE.load(Acquire);
         directory[slot as usize].next_free.store(head & 0xffff_ffff, Release);
@@ -163,8 +169,8 @@ pub fn reseed_after_fork(pid: u32) {
     }
 }
 
-/// In a fork child: all slots but the caller's wait for new threads. Rows, memos and indexes stay as they are: the
-/// child's segment numbers its rows as the parent's does.
+/// In a fork child: all slots but the caller's wait for new threads, and what their threads had noted or claimed is
+/// given up. Rows, memos and indexes stay as they are: the child's segment numbers its rows as the parent's does.
 pub fn reset_after_fork(segment: Segment, keep: u32) {
     FREE.store(0, Relaxed);
     let Some(directory) = directory() else { return };
@@ -174,7 +180,11 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         if t != 0 {
             // The parent may have begun that row before it was copied.
             // SAFETY: the directory names states only.
-            unsafe { shared_of(t) }.spare_row.store(0, Relaxed);
+            let shared = unsafe { shared_of(t) };
+            shared.spare_row.store(0, Relaxed);
+            if i != keep {
+                shared.pending.store(0, Relaxed);
+            }
         }
         if i == keep {
             r.tid.store(os::gettid(), Relaxed);

@@ -1,0 +1,123 @@
+//! account/pending.rs: how a native image without headers leaves the slow path, and what becomes of the notes of threads
+//! that are gone.
+
+use crate::{alone, books, fresh};
+use plimsoll_segment::Allocator;
+use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::account::{blocks, image, pending};
+use plimsoll_tracker::segment::{Segment, slots};
+use std::sync::atomic::Ordering::*;
+
+fn attach(segment: Segment) -> &'static mut ThreadState {
+    thread::attach(segment, Some(Stack { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
+}
+
+/// A block of glibc's that isn't in the books.
+fn block() -> *mut u8 {
+    Box::into_raw(Box::new([0u64; 8])).cast()
+}
+
+/// Runs in a native image of which no header was seen. A test that waits for ever fails by a signal.
+fn in_image(test: impl FnOnce(Segment)) {
+    alone(|| {
+        blocks::init(Allocator::Glibc);
+        assert!(image::change_headers(image::NONE, image::UNKNOWN));
+        // SAFETY: no handler: the signal ends this process.
+        unsafe { libc::alarm(20) };
+        test(fresh());
+    });
+}
+
+/// As another thread finds the word while `settle` reads the block.
+fn claim(t: &ThreadState) {
+    assert_eq!(t.shared().pending.fetch_or(1, AcqRel) & 1, 0);
+}
+
+fn noted(t: &ThreadState) -> usize {
+    t.shared().pending.load(Acquire)
+}
+
+#[test]
+fn a_claimed_block_keeps_the_slow_path_until_it_is_settled() {
+    in_image(|segment| {
+        let (claimer, noter, own) = (attach(segment), attach(segment), attach(segment));
+        pending::note(claimer, block());
+        claim(claimer);
+        pending::note(noter, block());
+        assert!(!pending::settle(books(segment), own), "no header is expected, but that isn't known yet");
+        assert!(image::change_headers(image::UNKNOWN, image::ENDING));
+        assert!(!pending::settle(books(segment), own));
+        assert_ne!(noted(claimer), 0);
+        claimer.shared().pending.store(0, Release);
+        pending::note(own, block());
+        assert_eq!(noted(own), 0, "no block is noted any more");
+        assert!(pending::settle(books(segment), own));
+        assert_eq!((noted(noter), image::headers()), (0, image::NONE));
+        assert!(!pending::settle(books(segment), own), "true once");
+        pending::note(own, block());
+        assert_eq!(noted(own), 0);
+    });
+}
+
+#[test]
+fn a_header_ends_the_ending() {
+    in_image(|segment| {
+        let (claimer, own) = (attach(segment), attach(segment));
+        pending::note(claimer, block());
+        claim(claimer);
+        assert!(image::change_headers(image::UNKNOWN, image::ENDING));
+        assert!(!pending::settle(books(segment), own));
+        // The claimer finds a header.
+        assert!(image::change_headers(image::ENDING, image::WRITTEN));
+        claimer.shared().pending.store(0, Release);
+        assert!(!pending::settle(books(segment), own));
+        let p = block();
+        pending::note(own, p);
+        assert_eq!((noted(own), image::headers()), (p as usize, image::WRITTEN));
+        pending::forget(segment, p);
+        assert_eq!(noted(own), 0);
+    });
+}
+
+/// The last block of a thread is noted when the thread ends, or claimed if the thread was cancelled meanwhile.
+#[test]
+fn a_thread_that_is_gone_holds_no_block() {
+    in_image(|segment| {
+        for is_claimed in [false, true] {
+            let (own, ended) = (attach(segment), attach(segment));
+            let p = block();
+            pending::note(ended, p);
+            if is_claimed {
+                claim(ended);
+            }
+            let slot = ended.slot;
+            thread::detach(segment, slot);
+            pending::forget(segment, p);
+            let next = attach(segment);
+            assert_eq!((next.slot, noted(next)), (slot, 0));
+            pending::note(next, p);
+            thread::detach(segment, slot);
+            assert!(image::change_headers(image::UNKNOWN, image::ENDING));
+            assert!(pending::settle(books(segment), own));
+            assert!(image::change_headers(image::NONE, image::UNKNOWN));
+        }
+    });
+}
+
+/// The parent's threads had noted and claimed blocks at the fork: in the child nobody gives them back.
+#[test]
+fn a_fork_child_does_not_wait_for_its_parents_threads() {
+    in_image(|segment| {
+        let (claimer, noter, own) = (attach(segment), attach(segment), attach(segment));
+        let [claimed, other, mine] = [(); 3].map(|()| block());
+        pending::note(claimer, claimed);
+        claim(claimer);
+        pending::note(noter, other);
+        pending::note(own, mine);
+        slots::reset_after_fork(segment, own.slot);
+        pending::forget(segment, claimed);
+        assert_eq!([noted(claimer), noted(noter), noted(own)], [0, 0, mine as usize]);
+        assert!(image::change_headers(image::UNKNOWN, image::ENDING));
+        assert!(pending::settle(books(segment), own));
+    });
+}

@@ -138,7 +138,8 @@ fn an_operation_gains_what_the_golden_file_says() {
         assert!(file.exists(), "{} (.ci/setup installs it)", file.display());
     }
     let (library, churn, mapping) = (library(), program("mtalloc"), program("mapping"));
-    let image = compiled("mtalloc", "mtalloc_image", &["-rdynamic", "-Wl,--defsym=__svm_version_info=main"]);
+    let as_image = ["-rdynamic", "-Wl,--defsym=__svm_version_info=main", "-fno-asynchronous-unwind-tables"];
+    let image = compiled("mtalloc", "mtalloc_image", &as_image);
     let mut figures: Vec<(String, f64)> = vec![];
     let tracked = |sites| Below { tracked: Some((&library, sites)), allocator: None };
     let pairs = |below| each(&churn, [4_000, 64_000], |n| words(&format!("1 {n} 1000 512 8")), below);

@@ -14,7 +14,7 @@
 //!
 //! ```text
 //! UNKNOWN ── a header ──▶ WRITTEN
-//!    └── 256 blocks without ──▶ ENDING ── all words are 0 ──▶ NONE
+//!    └── 256 blocks of Java code without ──▶ ENDING ── all words are 0 ──▶ NONE
 //! ```
 
 use super::blocks::{self, Key};
@@ -26,7 +26,7 @@ use crate::phase;
 use crate::segment::Segment;
 use crate::segment::books::Books;
 use crate::segment::slots::{self, Shared};
-use crate::stack::{callers, module};
+use crate::stack::{callers, rule_table};
 use crate::sys::os;
 use core::sync::atomic::{AtomicUsize, Ordering::*, fence};
 use plimsoll_segment::Counter;
@@ -81,12 +81,12 @@ fn end(segment: Segment) -> bool {
     !slots::states(segment).any(is_left) && image::change_headers(image::ENDING, image::NONE)
 }
 
-/// A block of Java code, or of a library in the image, has no header. After a late attach that means nothing: Java code
-/// has made its first blocks before.
+/// Counts a block without a header, if it is Java code's: a library's C code in the image never writes one. After a late
+/// attach that means nothing: Java code has made its first blocks before.
 fn has_no_header(segment: Segment, caller: u32) {
     if image::headers() == image::UNKNOWN
         && !phase::is_late()
-        && module::in_image(segment, callers::innermost(segment, caller))
+        && rule_table::in_java_of_image(segment, callers::innermost(segment, caller))
         && WITHOUT.fetch_add(1, Relaxed) + 1 == ENOUGH
     {
         image::change_headers(image::UNKNOWN, image::ENDING);

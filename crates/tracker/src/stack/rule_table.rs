@@ -80,14 +80,25 @@ pub fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
     Some(rule)
 }
 
+/// Whether a return address lies in Java code of a native image: no unwind table covers that, while one covers the C code
+/// of the image's static libraries. On AArch64, where no tables are read, that C code passes too.
+pub fn in_java_of_image(segment: Segment, ra: u64) -> bool {
+    let is_java = |m: &Module| m.is_image && table_rule(m, ra - 1) == Rule::FRAME_POINTER;
+    module::has_images() && ra != 0 && module::find(segment, ra as usize - 1).is_some_and(is_java)
+}
+
+/// The rule by the object's tables; [`Rule::FRAME_POINTER`]: they don't cover the pc.
+fn table_rule(m: &Module, pc: u64) -> Rule {
+    if m.eh_frame_hdr == 0 {
+        return Rule::FRAME_POINTER;
+    }
+    // SAFETY: the loaded segment of an object that holds a live caller's code.
+    let tables = unsafe { Image::mapped(m.unwind_low as u64, m.unwind_high as u64) };
+    rule_for(tables, m.eh_frame_hdr as u64, pc)
+}
+
 fn rule_in(m: &Module, pc: u64) -> Rule {
-    let rule = if m.eh_frame_hdr == 0 {
-        Rule::FRAME_POINTER
-    } else {
-        // SAFETY: the loaded segment of an object that holds a live caller's code.
-        let tables = unsafe { Image::mapped(m.unwind_low as u64, m.unwind_high as u64) };
-        rule_for(tables, m.eh_frame_hdr as u64, pc)
-    };
+    let rule = table_rule(m, pc);
     if m.is_image && rule == Rule::FRAME_POINTER {
         return java_rule(m, pc).unwrap_or(rule);
     }

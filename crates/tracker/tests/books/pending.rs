@@ -121,3 +121,44 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
         assert!(pending::settle(books(segment), own));
     });
 }
+
+/// The C code of an image's static libraries is no proof that its Java code writes no headers. Here functions of a library
+/// that is a native image: one with an unwind table, and one without, like Java code.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn only_code_without_a_table_is_java_code_of_an_image() {
+    use plimsoll_tracker::stack::{module, rule_table};
+
+    const SOURCE: &str = "const int __svm_version_info = 1;
+        int in_c(int n) { return n + 1; }
+        __asm__(\".text\\n.globl in_java\\nin_java: nop\\nnop\\nret\");";
+    alone(|| {
+        let folder = std::env::temp_dir().join(format!("plimsoll-pending-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (source, library) = (folder.join("image.c"), folder.join("image.so"));
+        std::fs::write(&source, SOURCE).expect("a file");
+        let mut gcc = std::process::Command::new("gcc");
+        let made = gcc.args(["-O1", "-shared", "-fPIC"]).arg(&source).arg("-o").arg(&library).status().expect("gcc");
+        assert!(made.success());
+        let path = std::ffi::CString::new(library.into_os_string().into_encoded_bytes()).expect("a path");
+        // SAFETY: C strings; the library's initialisers do nothing.
+        let at = unsafe {
+            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+            assert!(!handle.is_null());
+            [c"in_c", c"in_java"].map(|name| libc::dlsym(handle, name.as_ptr()) as u64)
+        };
+        std::fs::remove_dir_all(folder).expect("removed");
+        assert!(!at.contains(&0));
+        plimsoll_tracker::hook::resolve::resolve();
+        let segment = fresh();
+        plimsoll_tracker::rules::init(None);
+        assert!(module::init());
+        let libc_code = libc::getpid as *const () as u64;
+        let is_java = |code: u64| {
+            assert!(module::find(segment, code as usize).is_some());
+            rule_table::in_java_of_image(segment, code + 1)
+        };
+        assert_eq!([at[0], at[1], libc_code].map(is_java), [false, true, false]);
+        assert!(!rule_table::in_java_of_image(segment, 0) && module::in_image(segment, at[0] + 1));
+    });
+}

@@ -176,23 +176,33 @@ pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
     stays
 }
 
-/// Moves the sample to another site. False: it isn't a sample any more.
+/// Moves the sample to another site; in the estimates it leaves the old one, which isn't a temporary block's end. False:
+/// it isn't a sample any more.
 pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
     let Some(taken) = take(segment, p) else { return false };
     let e = segment.sample(taken.0);
     let amount = Amount { usable: e.usable.load(Relaxed), requested: e.requested.load(Relaxed) };
     let drawn = Drawn { site, slot: e.slot.load(Relaxed), weight: f64::from_bits(e.weight.load(Relaxed)) };
-    end(segment, taken);
+    leave_site(segment, taken);
     insert(segment, p, drawn, amount)
 }
 
 /// Ends the sample: the block was freed.
 pub fn end(segment: Segment, taken: TakenSample) {
+    let since = segment.sample(taken.0).time_ns.load(Relaxed);
+    let (of, s) = leave_site(segment, taken);
+    if crate::sys::clock::now_ns().saturating_sub(since) <= TEMPORARY_NS {
+        of.temporary_bytes.fetch_add(s.bytes, Relaxed);
+        of.temporary_count_256.fetch_add(s.count_256, Relaxed);
+    }
+}
+
+/// Books the sample out of its site, and gives its entry back.
+fn leave_site(segment: Segment, taken: TakenSample) -> (&'static SiteSamples, Share) {
     let e = segment.sample(taken.0);
     let (usable, requested) = (e.usable.load(Relaxed), e.requested.load(Relaxed));
     let s = Share::of(usable, requested, f64::from_bits(e.weight.load(Relaxed)));
     let site = segment.caller(e.site.load(Relaxed));
-    let age = crate::sys::clock::now_ns().saturating_sub(e.time_ns.load(Relaxed));
     let of = segment.site_samples(site.frames[0].load(Relaxed) as u32);
     give_back(segment, taken.0);
     of.free_samples.fetch_add(1, Relaxed);
@@ -201,10 +211,7 @@ pub fn end(segment: Segment, taken: TakenSample) {
     of.free_count_256.fetch_add(s.count_256, Relaxed);
     add(&of.free_bytes_variance, s.bytes_variance);
     add(&of.free_count_variance, s.count_variance);
-    if age <= TEMPORARY_NS {
-        of.temporary_bytes.fetch_add(s.bytes, Relaxed);
-        of.temporary_count_256.fetch_add(s.count_256, Relaxed);
-    }
+    (of, s)
 }
 
 /// What a sample adds to its site, equal at allocation and release.

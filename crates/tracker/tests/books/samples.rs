@@ -316,6 +316,23 @@ fn random_operations() {
     });
 }
 
+/// A native image's block moves to the site of the VM's category a moment after it was made: it wasn't freed.
+#[test]
+fn a_sample_that_moves_is_no_temporary_block() {
+    alone(|| {
+        let segment = fresh();
+        let [old, new] = [0, 1].map(|i| site(segment, i));
+        let p = 0x5000_0000_0000 as *mut u8;
+        let drawn = Drawn { site: old, slot: 0, weight: 5.0 };
+        assert!(samples::insert(segment, p, drawn, Amount { usable: 56, requested: 48 }));
+        assert!(samples::reassign(segment, p, new));
+        let [old, new] = [old, new].map(|of| estimates(segment, of));
+        assert_eq!((old.alloc_bytes, old.free_bytes, old.temporary_bytes), (280, 280, 0));
+        assert_eq!((new.alloc_bytes, new.free_bytes, new.temporary_bytes), (280, 0, 0));
+        assert_eq!((old.temporary_count_256, new.temporary_count_256), (0, 0));
+    });
+}
+
 #[test]
 fn four_threads() {
     alone(|| {

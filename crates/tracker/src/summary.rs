@@ -113,12 +113,12 @@ fn write(segment: Segment, work: &mut Work) {
         segment.count(Counter::faults, 1);
         return;
     };
-    // All that was freed first, then all that was allocated: nothing is negative (segment/lib.rs).
+    // All that was freed first, then all that was allocated: nothing is negative (segment/lib.rs). The number of rows is
+    // read each time, since what was freed through an old row may have been allocated in a new one.
     let sums = &mut work.sums;
     sums.fill(Sum { bytes: 0, count: 0 });
-    let rows = segment.used(Section::Rows) as u32;
     for allocated in [false, true] {
-        for i in 1..rows {
+        for i in 1..segment.used(Section::Rows) as u32 {
             let r = segment.seen(i);
             if !r.is_used() {
                 continue;

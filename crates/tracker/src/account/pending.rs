@@ -1,7 +1,8 @@
 //! Blocks of a native image whose header the VM hasn't written yet ([`super::image`]).
 //!
 //! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. A
-//! thread that frees the block first takes it out of that word, so that no thread reads a freed block:
+//! thread that frees the block first takes it out of that word, so that no thread reads a freed block. The block's key
+//! names the thread:
 //!
 //! ```text
 //! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
@@ -137,23 +138,53 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
 }
 
 /// Called before a block is freed or moved; afterwards no thread reads it.
-pub fn forget(segment: Segment, p: *mut u8) {
-    let claimed = p as usize | CLAIMED;
-    for shared in slots::states(segment) {
-        let word: &AtomicUsize = &shared.pending;
-        if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
-            return;
+///
+/// # Safety
+/// `p` is a live block.
+pub unsafe fn forget(segment: Segment, p: *mut u8) {
+    // SAFETY: the caller's contract.
+    match unsafe { maker(segment, p) } {
+        Some(maker) => {
+            forget_in(maker, p);
         }
-        let mut turns = 0;
-        // Not for the own thread: a signal handler that interrupted the claim would wait for ever.
-        while word.load(Acquire) == claimed && !slots::is_own(shared) {
-            turns += 1;
-            // Sleeps, since a thread of a higher real-time priority may keep the claimer from this CPU by spinning.
-            if turns < SPINS {
-                core::hint::spin_loop();
-            } else {
-                os::sleep_ms(1);
-            }
+        None => {
+            slots::states(segment).any(|shared| forget_in(shared, p));
         }
     }
+}
+
+/// The thread that a block's key names: no other one has noted the block. `None`: the block has no key, as for a moment
+/// while it is re-booked, or a shared row.
+///
+/// # Safety
+/// `p` is a live block.
+unsafe fn maker(segment: Segment, p: *mut u8) -> Option<&'static Shared> {
+    // SAFETY: the caller's contract.
+    let key = unsafe {
+        let usable = blocks::usable(p);
+        blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable))?
+    };
+    // The shared rows' slot has no state.
+    slots::state(segment.seen(key.row).slot_mark().checked_sub(1)?)
+}
+
+/// Empties the word of a thread if it notes this block; true if it did.
+fn forget_in(shared: &Shared, p: *mut u8) -> bool {
+    let word: &AtomicUsize = &shared.pending;
+    let claimed = p as usize | CLAIMED;
+    if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
+        return true;
+    }
+    let mut turns = 0;
+    // Not for the own thread: a signal handler that interrupted the claim would wait for ever.
+    while word.load(Acquire) == claimed && !slots::is_own(shared) {
+        turns += 1;
+        // Sleeps, since a thread of a higher real-time priority may keep the claimer from this CPU by spinning.
+        if turns < SPINS {
+            core::hint::spin_loop();
+        } else {
+            os::sleep_ms(1);
+        }
+    }
+    turns > 0
 }

@@ -207,6 +207,13 @@ pub fn set_trailer_bound(segment: Segment, below: usize) {
     }
 }
 
+/// The shared part of a slot's state. `None`: it has had no thread, or it is that of the shared rows.
+pub fn state(slot: u32) -> Option<&'static Shared> {
+    let t = directory()?.get(slot as usize)?.state.load(Acquire);
+    // SAFETY: the directory names states only.
+    (t != 0).then(|| unsafe { shared_of(t) })
+}
+
 /// The shared parts of all slots' states.
 pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
     let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);

@@ -3,8 +3,9 @@
 
 use crate::{alone, books, fresh};
 use plimsoll_segment::Allocator;
+use plimsoll_tracker::account::blocks::{self, Key};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{blocks, image, pending};
+use plimsoll_tracker::account::{classify, image, keys, pending, rows};
 use plimsoll_tracker::segment::{Segment, slots};
 use std::sync::atomic::Ordering::*;
 
@@ -74,8 +75,37 @@ fn a_header_ends_the_ending() {
         let p = block();
         pending::note(own, p);
         assert_eq!((noted(own), image::headers()), (p as usize, image::WRITTEN));
-        pending::forget(segment, p);
+        // SAFETY: a live block.
+        unsafe { pending::forget(segment, p) };
         assert_eq!(noted(own), 0);
+    });
+}
+
+/// A thread that frees a block looks at the word of the thread that made it, however many threads there are.
+#[test]
+fn a_block_is_forgotten_where_its_key_says() {
+    in_image(|segment| {
+        let (maker, other) = (attach(segment), attach(segment));
+        let caller = classify::caller(segment, &[0x1000], 0, 1);
+        for shared in [false, true] {
+            let row = match shared {
+                true => rows::shared_row(books(segment), caller),
+                false => rows::row_for(books(segment), Some(&mut *maker), caller),
+            };
+            // With a trailer, and in the side table.
+            for requested in [40, 70] {
+                let p = block();
+                // SAFETY: a live block of at least so many bytes.
+                assert!(unsafe { keys::set_key(p, Key { row, requested, sampled: false }) }.is_some());
+                pending::note(maker, p);
+                // No thread notes another one's block: this only shows where `forget` looks.
+                pending::note(other, if shared { block() } else { p });
+                let before = noted(other);
+                // SAFETY: a live block.
+                unsafe { pending::forget(segment, p) };
+                assert_eq!((noted(maker), noted(other)), (0, before), "shared: {shared}, {requested} bytes");
+            }
+        }
     });
 }
 
@@ -92,7 +122,8 @@ fn a_thread_that_is_gone_holds_no_block() {
             }
             let slot = ended.slot;
             thread::detach(segment, slot);
-            pending::forget(segment, p);
+            // SAFETY: a live block.
+        unsafe { pending::forget(segment, p) };
             let next = attach(segment);
             assert_eq!((next.slot, noted(next)), (slot, 0));
             pending::note(next, p);
@@ -115,7 +146,8 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
         pending::note(noter, other);
         pending::note(own, mine);
         slots::reset_after_fork(segment, own.slot);
-        pending::forget(segment, claimed);
+        // SAFETY: a live block.
+        unsafe { pending::forget(segment, claimed) };
         assert_eq!([noted(claimer), noted(noter), noted(own)], [0, 0, mine as usize]);
         assert!(image::change_headers(image::UNKNOWN, image::ENDING));
         assert!(pending::settle(books(segment), own));

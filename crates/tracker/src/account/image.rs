@@ -14,7 +14,7 @@ use crate::stack::module;
 use crate::stack::read::peek;
 use crate::sys::elf;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CategoryKind, NATIVE_IMAGE_CATEGORIES};
 
@@ -39,6 +39,8 @@ pub const HEADER: usize = 16;
 
 static VERSION: AtomicU32 = AtomicU32::new(0);
 static HEADERS: AtomicU32 = AtomicU32::new(NONE);
+/// The executable's first address, and one past its last.
+static EXTENT: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// No native image, or one without NMT: its blocks have no headers.
 pub const NONE: u32 = 0;
@@ -73,6 +75,11 @@ pub fn is_image() -> bool {
     VERSION.load(Relaxed) != 0
 }
 
+/// Whether an address lies in the executable of this image.
+pub fn holds(address: u64) -> bool {
+    (EXTENT[0].load(Relaxed)..EXTENT[1].load(Relaxed)).contains(&(address as usize))
+}
+
 /// Examines the executable. Called at boot.
 pub fn init() {
     let Some(exe) = elf::objects().next() else { return };
@@ -89,6 +96,10 @@ pub fn init() {
             .take(3)
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
+    if let Some((start, end, _)) = exe.extent(|_| true) {
+        EXTENT[0].store(start, Relaxed);
+        EXTENT[1].store(end, Relaxed);
+    }
     VERSION.store(major.max(1), Relaxed);
     HEADERS.store(UNKNOWN, Relaxed);
 }

@@ -83,11 +83,14 @@ fn end(segment: Segment) -> bool {
 }
 
 /// Counts a block without a header, if it is Java code's: a library's C code in the image never writes one. After a late
-/// attach that means nothing: Java code has made its first blocks before.
+/// attach that means nothing: Java code has made its first blocks before. The caller's frame is gone, and its object may
+/// be, except the executable. An image that was loaded as a library may be built without NMT beside one with NMT.
 fn has_no_header(segment: Segment, caller: u32) {
+    let innermost = callers::innermost(segment, caller);
     if image::headers() == image::UNKNOWN
         && !phase::is_late()
-        && rule_table::in_java_of_image(segment, callers::innermost(segment, caller))
+        && image::holds(innermost)
+        && rule_table::in_java_of_image(segment, innermost)
         && WITHOUT.fetch_add(1, Relaxed) + 1 == ENOUGH
     {
         image::change_headers(image::UNKNOWN, image::ENDING);

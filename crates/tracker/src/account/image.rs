@@ -75,7 +75,7 @@ pub fn is_image() -> bool {
     VERSION.load(Relaxed) != 0
 }
 
-/// Whether an address lies in the executable of this image.
+/// Whether an address lies in the executable of this image: true if its extent isn't known.
 pub fn holds(address: u64) -> bool {
     (EXTENT[0].load(Relaxed)..EXTENT[1].load(Relaxed)).contains(&(address as usize))
 }
@@ -96,10 +96,9 @@ pub fn init() {
             .take(3)
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
-    if let Some((start, end, _)) = exe.extent(|_| true) {
-        EXTENT[0].store(start, Relaxed);
-        EXTENT[1].store(end, Relaxed);
-    }
+    let (start, end, _) = exe.extent(|_| true).unwrap_or((0, usize::MAX, 0));
+    EXTENT[0].store(start, Relaxed);
+    EXTENT[1].store(end, Relaxed);
     VERSION.store(major.max(1), Relaxed);
     HEADERS.store(UNKNOWN, Relaxed);
 }

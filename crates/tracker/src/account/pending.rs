@@ -82,14 +82,11 @@ fn end(segment: Segment) -> bool {
     !slots::states(segment).any(is_left) && image::change_headers(image::ENDING, image::NONE)
 }
 
-/// Counts a block without a header, if it is Java code's: a library's C code in the image never writes one. After a late
-/// attach that means nothing: Java code has made its first blocks before. The caller's frame is gone, and its object may
-/// be, except the executable. An image that was loaded as a library may be built without NMT beside one with NMT.
-fn has_no_header(segment: Segment, caller: u32) {
-    let innermost = callers::innermost(segment, caller);
+/// Counts a block of the executable without a header, if it is Java code's: a library's C code in the image never writes
+/// one. After a late attach that means nothing: Java code has made its first blocks before.
+fn has_no_header(segment: Segment, innermost: u64) {
     if image::headers() == image::UNKNOWN
         && !phase::is_late()
-        && image::holds(innermost)
         && rule_table::in_java_of_image(segment, innermost)
         && WITHOUT.fetch_add(1, Relaxed) + 1 == ENOUGH
     {
@@ -109,12 +106,24 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
         let key = blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable));
         let Some(Key { row, requested, .. }) = key else { return };
         let old = segment.seen(row).caller();
+        // Only Java code's blocks get headers: blocks of other code may begin with their capacity and a small length. The
+        // frame that made the block is gone, and its object may be, except the executable. An image that was loaded as
+        // a library may be built without NMT beside one with NMT.
+        let innermost = callers::innermost(segment, old);
+        if !image::holds(innermost) {
+            return;
+        }
         let Some(c) = image::category(segment, p, requested) else {
-            return has_no_header(segment, old);
+            return has_no_header(segment, innermost);
         };
-        if requested >= PROVES && image::headers() != image::WRITTEN {
-            let _ = image::change_headers(image::UNKNOWN, image::WRITTEN)
-                || image::change_headers(image::ENDING, image::WRITTEN);
+        if image::headers() != image::WRITTEN {
+            if !rule_table::in_java_of_image(segment, innermost) {
+                return;
+            }
+            if requested >= PROVES {
+                let _ = image::change_headers(image::UNKNOWN, image::WRITTEN)
+                    || image::change_headers(image::ENDING, image::WRITTEN);
+            }
         }
         let of = segment.caller(callers::parent(segment, old));
         let mut frames = [0u64; callers::FRAMES];

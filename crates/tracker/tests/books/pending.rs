@@ -109,6 +109,28 @@ fn a_block_is_forgotten_where_its_key_says() {
     });
 }
 
+/// A block of a library's code that begins with its capacity and its length, as a header begins with size and category.
+#[test]
+fn only_blocks_of_the_image_itself_have_headers() {
+    in_image(|segment| {
+        let t = attach(segment);
+        let caller = classify::caller(segment, &[0x1000], 0, 1);
+        let row = rows::row_for(books(segment), Some(&mut *t), caller);
+        let p = block();
+        // SAFETY: a live block of 64 bytes, with space for a trailer.
+        unsafe {
+            p.cast::<u64>().write(64 - image::HEADER as u64);
+            assert!(image::category(segment, p, 64).is_some(), "it looks like a header");
+            assert!(keys::set_key(p, Key { row, requested: 64, sampled: false }).is_some());
+        }
+        pending::note(t, p);
+        assert!(!pending::settle(books(segment), t));
+        // SAFETY: as above.
+        let key = unsafe { keys::take_key(p) }.expect("its key").0;
+        assert_eq!((key.row, image::headers()), (row, image::UNKNOWN));
+    });
+}
+
 /// The last block of a thread is noted when the thread ends, or claimed if the thread was cancelled meanwhile.
 #[test]
 fn a_thread_that_is_gone_holds_no_block() {

@@ -6,8 +6,12 @@
 //!
 //! ```text
 //! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
-//!                    └── free by another thread ──▶ 0           (it waits while the block is claimed)
+//!                    └── free by another thread ──▶ 0           (it waits while the block is claimed, up to a second)
 //! ```
+//!
+//! A claimer that doesn't give the block back has left its call by a jump, or a handler of it waits for the thread that
+//! frees. So after a second the claim is void. A claimer that comes back later finds the word changed, and leaves the
+//! block alone.
 //!
 //! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, those that
 //! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free` needn't
@@ -43,6 +47,8 @@ const ENOUGH: usize = 256;
 const PROVES: u64 = 48;
 /// Turns of a thread that waits for a claimer, before it sleeps. A claim takes some thousand instructions.
 const SPINS: u32 = 1000;
+/// Sleeps of 1 ms, before the claim is void.
+const SLEEPS: u32 = 1000;
 
 /// Notes a block of this thread whose header the VM is about to write.
 pub fn note(t: &ThreadState, p: *mut u8) {
@@ -62,9 +68,11 @@ pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
     let word = &t.shared().pending;
     let p = word.load(Relaxed);
     if p != 0 && word.compare_exchange(p, p | CLAIMED, AcqRel, Relaxed).is_ok() {
+        let is_claimed = || word.load(Acquire) == p | CLAIMED;
         // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of
-        // this thread.
-        unsafe { rebook(books, t, p as *mut u8) };
+        // this thread. After a long wait it takes the claim away, which `rebook` notices, unless that lies between its
+        // last look and its access.
+        unsafe { rebook(books, t, p as *mut u8, is_claimed) };
         word.store(0, Release);
     }
     image::headers() == image::ENDING && end(*books)
@@ -97,8 +105,8 @@ fn has_no_header(segment: Segment, innermost: u64) {
 /// Books a block again, under the category in its header.
 ///
 /// # Safety
-/// `p` is a live block that nobody can free meanwhile.
-unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
+/// `p` is a live block that nobody frees as long as `is_claimed`.
+unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: impl Fn() -> bool) {
     let segment = *books;
     // SAFETY: the caller's contract.
     unsafe {
@@ -139,9 +147,19 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
         if new == old {
             return;
         }
-        let Some((key, amount)) = take_key(p) else { return };
         let row = rows::row_for(books, Some(&mut *t), new);
+        if !is_claimed() {
+            return;
+        }
+        let Some((key, amount)) = take_key(p) else { return };
         let sampled = key.sampled && samples::reassign(segment, p, new);
+        if !is_claimed() {
+            // The block is freed without its key: nobody else books that.
+            if sampled && let Some(taken) = samples::take(segment, p) {
+                samples::end(segment, taken);
+            }
+            return rows::free(books, Some(t), old, amount);
+        }
         let Some(Amount { .. }) = set_key(p, Key { row, sampled, ..key }) else { return };
         rows::free(books, Some(&mut *t), old, amount);
         rows::alloc(books, Some(t), new, amount);
@@ -157,10 +175,10 @@ pub unsafe fn forget(segment: Segment, p: *mut u8) {
     // SAFETY: the caller's contract.
     match unsafe { maker(segment, p) } {
         Some(maker) => {
-            forget_in(maker, p);
+            forget_in(segment, maker, p);
         }
         None => {
-            slots::states(segment).any(|shared| forget_in(shared, p));
+            slots::states(segment).any(|shared| forget_in(segment, shared, p));
         }
     }
 }
@@ -181,7 +199,7 @@ unsafe fn maker(segment: Segment, p: *mut u8) -> Option<&'static Shared> {
 }
 
 /// Empties the word of a thread if it notes this block; true if it did.
-fn forget_in(shared: &Shared, p: *mut u8) -> bool {
+fn forget_in(segment: Segment, shared: &Shared, p: *mut u8) -> bool {
     let word: &AtomicUsize = &shared.pending;
     let claimed = p as usize | CLAIMED;
     if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
@@ -194,8 +212,10 @@ fn forget_in(shared: &Shared, p: *mut u8) -> bool {
         // Sleeps, since a thread of a higher real-time priority may keep the claimer from this CPU by spinning.
         if turns < SPINS {
             core::hint::spin_loop();
-        } else {
+        } else if turns < SPINS + SLEEPS {
             os::sleep_ms(1);
+        } else if word.compare_exchange(claimed, 0, AcqRel, Relaxed).is_ok() {
+            segment.count(Counter::faults, 1);
         }
     }
     turns > 0

@@ -1,8 +1,9 @@
 //! account/pending.rs: how a native image without headers leaves the slow path, and what becomes of the notes of threads
 //! that are gone.
 
+use crate::segment::counter;
 use crate::{alone, books, fresh};
-use plimsoll_segment::Allocator;
+use plimsoll_segment::{Allocator, Counter};
 use plimsoll_tracker::account::blocks::{self, Key};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
 use plimsoll_tracker::account::{classify, image, keys, pending, rows};
@@ -109,6 +110,20 @@ fn a_block_is_forgotten_where_its_key_says() {
     });
 }
 
+/// The claimer has left its call by a jump, or its handler waits for this thread.
+#[test]
+fn no_thread_waits_for_ever_for_a_claimer() {
+    in_image(|segment| {
+        let (claimer, _own) = (attach(segment), attach(segment));
+        let p = block();
+        pending::note(claimer, p);
+        claim(claimer);
+        // SAFETY: a live block.
+        unsafe { pending::forget(segment, p) };
+        assert_eq!((noted(claimer), counter(segment, Counter::faults)), (0, 1));
+    });
+}
+
 /// A block of a library's code that begins with its capacity and its length, as a header begins with size and category.
 #[test]
 fn only_blocks_of_the_image_itself_have_headers() {
@@ -144,8 +159,7 @@ fn a_thread_that_is_gone_holds_no_block() {
             }
             let slot = ended.slot;
             thread::detach(segment, slot);
-            // SAFETY: a live block.
-        unsafe { pending::forget(segment, p) };
+            assert_eq!(slots::state(slot).expect("a state").pending.load(Acquire), 0);
             let next = attach(segment);
             assert_eq!((next.slot, noted(next)), (slot, 0));
             pending::note(next, p);
@@ -168,8 +182,6 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
         pending::note(noter, other);
         pending::note(own, mine);
         slots::reset_after_fork(segment, own.slot);
-        // SAFETY: a live block.
-        unsafe { pending::forget(segment, claimed) };
         assert_eq!([noted(claimer), noted(noter), noted(own)], [0, 0, mine as usize]);
         assert!(image::change_headers(image::UNKNOWN, image::ENDING));
         assert!(pending::settle(books(segment), own));

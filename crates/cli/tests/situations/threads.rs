@@ -4,8 +4,7 @@ use crate::harness::situation;
 use crate::situations;
 
 /// What every native image exports; and no unwind tables, which Java code doesn't have.
-const AS_IMAGE: &[&str] =
-    &["-rdynamic", "-Wl,--defsym=__svm_version_info=main", "-fno-asynchronous-unwind-tables"];
+const AS_IMAGE: &[&str] = &["-rdynamic", "-Wl,--defsym=__svm_version_info=main", "-fno-asynchronous-unwind-tables"];
 
 situations! {
     key_destructors => situation("key_destructors");

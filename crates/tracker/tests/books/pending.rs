@@ -86,7 +86,7 @@ fn a_header_ends_the_ending() {
 #[test]
 fn a_block_is_forgotten_where_its_key_says() {
     in_image(|segment| {
-        let (maker, other) = (attach(segment), attach(segment));
+        let (other, maker) = (attach(segment), attach(segment));
         let caller = classify::caller(segment, &[0x1000], 0, 1);
         for shared in [false, true] {
             let row = match shared {

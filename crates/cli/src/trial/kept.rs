@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -69,23 +69,21 @@ impl Output {
     }
 
     /// Reads the pipe to its end, and keeps only the last bytes: a program may write gigabytes.
-    fn drain(&self, mut pipe: PipeReader) {
+    fn drain(&self, mut pipe: impl Read) {
         let mut line = Vec::new();
         let mut buffer = vec![0; 1 << 16];
         loop {
             let read = match pipe.read(&mut buffer) {
-                Ok(0) => return,
+                Ok(0) => break,
                 Ok(read) => &buffer[..read],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
+                Err(_) => break,
             };
-            if let Some(pattern) = self.pattern.as_ref().filter(|_| !self.matched.load(Ordering::Relaxed)) {
+            if self.pattern.is_some() && !self.matched.load(Ordering::Relaxed) {
                 for piece in read.split_inclusive(|byte| *byte == b'\n') {
                     line.extend_from_slice(&piece[..piece.len().min(LINE - line.len())]);
-                    if pattern.is_match(line.trim_ascii_end()) {
-                        self.matched.store(true, Ordering::Relaxed);
-                    }
                     if piece.ends_with(b"\n") {
+                        self.search(&line);
                         line.clear();
                     }
                 }
@@ -97,6 +95,17 @@ impl Output {
                 let surplus = kept.len() - self.most;
                 kept.drain(..surplus);
             }
+        }
+        // The last line may have no newline.
+        if !line.is_empty() {
+            self.search(&line);
+        }
+    }
+
+    /// Searches a whole line for the pattern: `^ready$` matches the beginning of `ready soon`, but not the line.
+    fn search(&self, line: &[u8]) {
+        if self.pattern.as_ref().is_some_and(|pattern| pattern.is_match(line.trim_ascii_end())) {
+            self.matched.store(true, Ordering::Relaxed);
         }
     }
 
@@ -268,5 +277,46 @@ impl Drop for Kept {
         if self.reader.is_some() {
             self.kill();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one piece at each read.
+    struct Pieces<'p>(std::slice::Iter<'p, &'p str>);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.next().map_or(&b""[..], |piece| piece.as_bytes());
+            into[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    fn is_matched(pattern: &str, pieces: &[&str]) -> bool {
+        let output = Output::new(100, Some(Regex::new(pattern).expect("a pattern")));
+        output.drain(Pieces(pieces.iter()));
+        assert_eq!(output.tail(), pieces.concat().into_bytes());
+        output.matched.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_pattern_matches_whole_lines_only() {
+        let cases: [(&[&str], bool); 7] = [
+            (&["ready\n"], true),
+            (&["rea", "dy\r", "\n"], true),
+            (&["not yet\nready\nrunning\n"], true),
+            (&["ready", " soon\n"], false),
+            (&["not ", "ready\n"], false),
+            // The last line has no newline.
+            (&["not yet\nrea", "dy"], true),
+            (&["ready", " soon"], false),
+        ];
+        for (pieces, expected) in cases {
+            assert_eq!(is_matched("^ready$", pieces), expected, "{pieces:?}");
+        }
+        assert!(is_matched("^$", &["a\n\n"]) && !is_matched("^$", &["a\n"]) && !is_matched("^$", &[]));
     }
 }

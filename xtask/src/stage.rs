@@ -52,3 +52,54 @@ pub fn must(command: &mut Command) -> Result<String> {
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
+
+/// Copies the dependencies of a pom into a folder, unless that exists.
+pub fn jars(pom: &Path, target: &Path) -> Result<()> {
+    made_whole(target, |part| {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(pom);
+        must(maven.arg(format!("-DoutputDirectory={}", part.display()))).map(drop)
+    })
+}
+
+/// Makes a folder, unless it exists. It gets its name when it is whole: a download that failed or was interrupted
+/// leaves a folder of another name, and the next run begins again.
+fn made_whole(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if target.exists() {
+        return Ok(());
+    }
+    let mut part = target.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    if part.exists() {
+        fs::remove_dir_all(&part)?;
+    }
+    make(&part)?;
+    Ok(fs::rename(part, target)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_was_made_in_part_is_made_again() {
+        let target = folder("test-made-whole").expect("a folder").join("lib-1.0");
+        let _ = fs::remove_dir_all(&target);
+        let made = |part: &Path, names: &[&str]| -> Result<()> {
+            fs::create_dir(part)?;
+            for name in names {
+                fs::write(part.join(name), name)?;
+            }
+            Ok(())
+        };
+        let failed = made_whole(&target, |part| made(part, &["old"]).and(Err("interrupted".into())));
+        assert_eq!(failed.expect_err("it failed").to_string(), "interrupted");
+        assert!(!target.exists());
+        made_whole(&target, |part| made(part, &["a", "b"])).expect("it is made");
+        let mut names: Vec<_> = fs::read_dir(&target).expect("a folder").flatten().map(|one| one.file_name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["a", "b"]);
+        made_whole(&target, |_| Err("it exists".into())).expect("nothing to make");
+    }
+}

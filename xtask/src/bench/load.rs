@@ -17,7 +17,7 @@ use super::results::Results;
 use super::setup::Setup;
 use super::stats::{median, paired};
 use super::{Bench, java, words};
-use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
+use crate::stage::{Result, any_jdk, folder, jars, must, plimsoll, repository};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -253,11 +253,7 @@ pub fn at_rest(bench: &Bench, results: &mut Results) -> Result<()> {
 fn shop(home: &Path) -> Result<String> {
     let source = repository().join("fixtures/java/shop");
     let target = folder("bench/shop")?;
-    if !target.join("jars").exists() {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
-        must(maven.arg(format!("-DoutputDirectory={}", target.join("jars").display())))?;
-    }
+    jars(&source.join("pom.xml"), &target.join("jars"))?;
     let mut compiler = Command::new(home.join("bin/javac"));
     compiler.args(["-parameters", "--release", "17", "-cp"]).arg(target.join("jars/*"));
     must(compiler.arg("-d").arg(target.join("classes")).arg(source.join("shop/Shop.java")))?;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Session, Table, figure, free_port, jars, measured};
+use super::{Session, Table, figure, free_port, measured};
 use crate::bench::{java, words};
-use crate::stage::{Result, any_jdk, folder, must, repository};
+use crate::stage::{Result, any_jdk, folder, jars, must, repository};
 
 const ROUNDS: u32 = 5;
 const ROWS: [&str; 7] = ["arenas=4", "arenas=2", "jemalloc", "jemalloc,background", "tcmalloc", "mimalloc", "trim"];
@@ -155,7 +155,9 @@ fn summary(document: &Value, shared: &str) -> String {
 
 /// The jars of the incidents' subjects, of which the service needs a part.
 fn subjects() -> Result<String> {
-    jars(&repository().join("fixtures/java/incidents/pom.xml"), "subjects")
+    let target = folder("bench/published")?.join("subjects");
+    jars(&repository().join("fixtures/java/incidents/pom.xml"), &target)?;
+    Ok(format!("{}/*", target.display()))
 }
 
 fn classes(home: &Path) -> Result<String> {

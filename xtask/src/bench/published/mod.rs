@@ -24,7 +24,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::stage::{Result, folder, must, plimsoll, repository};
+use crate::stage::{Result, folder, plimsoll, repository};
 
 /// What a table needs to know.
 pub struct Session {
@@ -137,17 +137,6 @@ fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
 /// A TCP port that was free a moment ago.
 fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// Copies the dependencies of a pom into a folder below target/, and returns their class path.
-fn jars(pom: &std::path::Path, name: &str) -> Result<String> {
-    let target = folder("bench/published")?.join(name);
-    if !target.exists() {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(pom);
-        must(maven.arg(format!("-DoutputDirectory={}", target.display())))?;
-    }
-    Ok(format!("{}/*", target.display()))
 }
 
 /// The median of a figure of a row of `try`, and its difference against plain if the rounds show one.

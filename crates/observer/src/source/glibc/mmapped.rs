@@ -5,7 +5,7 @@
 
 use super::layout::CHUNK_HEADER;
 use plimsoll_facts::snapshot::{Backing, MmappedChunk, Vma};
-use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 const IS_MMAPPED: u64 = 2;
@@ -95,11 +95,17 @@ pub(crate) fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
     stretches.get(index).filter(|stretch| stretch.start <= at).map_or(at, |stretch| stretch.end)
 }
 
-/// The parts of `range` outside `taken` (sorted). A page that is partly taken counts as taken.
+/// Those of the ranges (sorted, disjoint) that overlap `range`.
+fn overlapping(ranges: &[AddressRange], range: AddressRange) -> &[AddressRange] {
+    let behind = &ranges[ranges.partition_point(|one| one.end <= range.start)..];
+    &behind[..behind.partition_point(|one| one.start < range.end)]
+}
+
+/// The parts of `range` outside `taken` (sorted, disjoint). A page that is partly taken counts as taken.
 fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut open = Vec::new();
     let mut from = range.start.0;
-    for taken in taken.iter().filter(|taken| taken.overlaps(range)) {
+    for taken in overlapping(taken, range) {
         let to = taken.start.0 / PAGE * PAGE;
         if from < to {
             open.push(AddressRange::new(Avma(from), Avma(to)));
@@ -112,8 +118,8 @@ fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     open
 }
 
-/// Finds the blocks in the anonymous mappings, up to `expected` bytes. Leaves out `elsewhere` (sorted): arenas, and
-/// regions that a VM reports as its own. A VM's page may look like a chunk and would be counted instead of a real one.
+/// Finds the blocks in the anonymous mappings, up to `expected` bytes. Leaves out `elsewhere`: arenas, and regions that
+/// a VM reports as its own. A VM's page may look like a chunk and would be counted instead of a real one.
 pub(crate) fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -126,10 +132,10 @@ pub(crate) fn find<M: Memory>(
     if expected.0 == 0 {
         return found;
     }
+    let taken = merged(elsewhere.to_vec());
     let candidates: Vec<AddressRange> =
-        vmas.iter().filter(|vma| could_hold(vma)).flat_map(|vma| without(vma.range, elsewhere)).collect();
-
-    let open: Vec<AddressRange> = stretches(vmas).into_iter().flat_map(|stretch| without(stretch, elsewhere)).collect();
+        vmas.iter().filter(|vma| could_hold(vma)).flat_map(|vma| without(vma.range, &taken)).collect();
+    let open: Vec<AddressRange> = stretches(vmas).into_iter().flat_map(|stretch| without(stretch, &taken)).collect();
 
     // The first pass goes from the start of each mapping, chunk by chunk. The second pass searches the rest.
     let mut left = Vec::new();
@@ -185,6 +191,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::random::Random;
     use crate::source::made_image::Image;
 
     const START: u64 = 0x7000_0000_0000;
@@ -218,6 +225,34 @@ mod tests {
         assert!(find(&memory, &mut PageStates::new(&memory), &vmas, &[], Bytes(PAGE)).is_empty());
         // 16,384 pages at a time.
         assert!((4096..4120).contains(&memory.0.get()), "{}", memory.0.get());
+    }
+
+    /// Each mapping is compared with what overlaps it, not with all that is taken. The result is that of an array of
+    /// pages.
+    #[test]
+    fn what_is_taken_is_left_out_and_only_what_overlaps_is_looked_at() {
+        let mut random = Random(31);
+        let (mut looks, mut all) = (0, 0);
+        for _ in 0..500 {
+            let mut range = |most: u64| {
+                let start = random.below(1 << 18);
+                AddressRange::sized(Avma(start), Bytes(random.below(most)))
+            };
+            let given: Vec<AddressRange> = (0..20).map(|_| range(1 << 15)).collect();
+            let taken = merged(given.clone());
+            let whole = range(1 << 18);
+            let within = AddressRange::new(Avma(whole.start.0 / PAGE * PAGE), Avma((whole.end.0 / PAGE + 1) * PAGE));
+            let open = without(within, &taken);
+            for page in 0..1 << 8 {
+                let page = AddressRange::sized(Avma(page * PAGE), Bytes(PAGE));
+                let expected = within.covers(page) && !given.iter().any(|taken| taken.overlaps(page));
+                assert_eq!(open.iter().any(|open| open.covers(page)), expected, "{page:?} of {within:?}, {given:?}");
+            }
+            let found = overlapping(&taken, within);
+            assert!(found.iter().eq(taken.iter().filter(|taken| taken.overlaps(within))));
+            (looks, all) = (looks + found.len(), all + taken.len());
+        }
+        assert!(looks > 500 && looks < all, "{looks} of {all}");
     }
 
     /// Three blocks in one mapping, as malloc (shift 0), memalign to 512 bytes, and malloc make them, before and from

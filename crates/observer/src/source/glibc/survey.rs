@@ -179,7 +179,6 @@ pub fn survey<M: Memory>(
 
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
     heaps.extend_from_slice(wanted.elsewhere);
-    heaps.sort_unstable();
     glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
     let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
     if finds.wants_first_bytes() {

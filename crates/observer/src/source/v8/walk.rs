@@ -1,6 +1,6 @@
 //! Sums over all pages, with the resident bytes of each.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::buffers;
 use super::layout::{self, ALIGNMENT, Candidate, Chunks, Layout, Spaces, Words, read_words};
@@ -169,7 +169,7 @@ struct Tops {
     /// Bytes of objects by page. A young page that is missing here has none.
     young: HashMap<u64, u64>,
     /// Heaps whose young page in use was found.
-    known: Vec<u64>,
+    known: HashSet<u64>,
     /// By page: bytes that V8 counts as allocated but that are still free.
     free: HashMap<u64, u64>,
 }
@@ -177,15 +177,15 @@ struct Tops {
 impl Tops {
     fn of<M: Memory>(pages: &[Page], heaps: &[u64], memory: &Untouched<'_, M>) -> Tops {
         let mut tops = Tops::default();
-        let by_node: HashMap<u64, &Page> = pages.iter().map(|page| (page.node, page)).collect();
+        let before = before(pages);
         for heap in heaps.iter().copied() {
             // The young generation's area lies in the isolate, before its heap.
-            let before: Vec<Area<'_>> =
+            let isolate: Vec<Area<'_>> =
                 read(memory, heap - ISOLATE, ISOLATE).map(|words| areas(pages, heap, &words)).unwrap_or_default();
-            if let Some(area) = before.iter().find(|area| area.page.kind == PageKind::Young) {
-                tops.known.push(heap);
+            if let Some(area) = isolate.iter().find(|area| area.page.kind == PageKind::Young) {
+                tops.known.insert(heap);
                 tops.young.insert(area.page.node, area.top - area.page.start);
-                tops.fill_before(pages, &by_node, area.page);
+                tops.fill_before(&before, area.page);
             }
             // Each old space has one too: in the isolate, in the heap, or in an allocator that the heap points at.
             let within = read(memory, heap, HEAP).unwrap_or_default();
@@ -197,7 +197,7 @@ impl Tops {
             let pointed: Vec<Area<'_>> = pointed.flat_map(|words| areas(pages, heap, &words)).collect();
             // Keyed by limit, because there may be older copies of the same area.
             let mut free: HashMap<u64, (u64, u64)> = HashMap::new();
-            for area in before.into_iter().chain(areas(pages, heap, &within)).chain(pointed) {
+            for area in isolate.into_iter().chain(areas(pages, heap, &within)).chain(pointed) {
                 if matches!(area.page.kind, PageKind::Old | PageKind::Code) {
                     let known = free.entry(area.limit).or_insert((area.page.node, area.limit - area.top));
                     known.1 = known.1.min(area.limit - area.top);
@@ -211,18 +211,25 @@ impl Tops {
     }
 
     /// Marks the pages before the one in use as full.
-    fn fill_before(&mut self, pages: &[Page], by_node: &HashMap<u64, &Page>, current: &Page) {
-        let of_space =
-            |page: &&Page| page.kind == PageKind::Young && page.owner == current.owner && page.heap == current.heap;
-        let nexts: HashMap<u64, u64> = pages.iter().filter(of_space).map(|page| (page.next, page.node)).collect();
+    fn fill_before(&mut self, before: &Before<'_>, current: &Page) {
         let mut node = current.node;
         // If a list leads back to itself, each page counts once.
-        while let Some(before) = nexts.get(&node).filter(|before| !self.young.contains_key(before)) {
-            let Some(page) = by_node.get(before) else { return };
-            self.young.insert(*before, page.end - page.start);
-            node = *before;
+        while let Some(page) = before.get(&(current.owner, current.heap, node)) {
+            if self.young.contains_key(&page.node) {
+                return;
+            }
+            self.young.insert(page.node, page.end - page.start);
+            node = page.node;
         }
     }
+}
+
+/// The young pages by their space, heap and next page: each page is entered once, whatever the number of heaps.
+type Before<'p> = HashMap<(u64, u64, u64), &'p Page>;
+
+fn before(pages: &[Page]) -> Before<'_> {
+    let young = pages.iter().filter(|page| page.kind == PageKind::Young);
+    young.map(|page| ((page.owner, page.heap, page.next), page)).collect()
 }
 
 /// Free space for the next objects of a heap: from `top` to `limit`, in one page.
@@ -284,3 +291,76 @@ fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHe
 }
 
 const _: () = assert!(ALIGNMENT.is_multiple_of(PAGE));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use crate::source::made_image::Image;
+
+    const PAGES: u64 = 0x2a_0000_0000;
+    const HEAPS: u64 = 0x7000_0000;
+
+    /// The young pages of a heap that lie in the list before `current`, found by a look at each page.
+    fn filled(pages: &[Page], current: &Page) -> HashMap<u64, u64> {
+        let mut full = HashMap::new();
+        let mut node = current.node;
+        let is_before =
+            |page: &&Page, node: u64| page.next == node && (page.owner, page.heap) == (current.owner, current.heap);
+        while let Some(page) = pages.iter().rev().find(|page| is_before(page, node)) {
+            if page.node == current.node || full.insert(page.node, page.end - page.start).is_some() {
+                break;
+            }
+            node = page.node;
+        }
+        full
+    }
+
+    /// Heaps with three or more young pages, each in one of two spaces. Some lists lead back, or into another heap.
+    #[test]
+    fn the_pages_before_the_one_in_use_are_those_of_its_own_list() {
+        let mut random = Random(37);
+        let (mut image, mut pages, mut number) = (Image::default(), Vec::new(), 0);
+        let heaps: Vec<u64> = (1..200).map(|heap| HEAPS + (heap << 20)).collect();
+        for heap in heaps.iter().copied() {
+            let many = 3 + random.below(4);
+            for index in 0..many {
+                let at = PAGES + (number + index) * ALIGNMENT;
+                let next = match random.below(8) {
+                    0 => PAGES + random.below(number + many) * ALIGNMENT,
+                    _ if index + 1 < many => at + ALIGNMENT,
+                    _ => 0,
+                };
+                pages.push(Page {
+                    range: AddressRange::sized(Avma(at), Bytes(ALIGNMENT)),
+                    node: at,
+                    next,
+                    heap,
+                    owner: heap + 8 * random.below(8).min(1),
+                    start: at + 64 + 8 * random.below(100),
+                    end: at + ALIGNMENT,
+                    allocated: 0,
+                    kind: PageKind::Young,
+                });
+            }
+            let current = &pages[(number + random.below(many)) as usize];
+            for (word, value) in [current.start, current.start + 800, current.end].into_iter().enumerate() {
+                image.put(heap - 0x9000 + word as u64 * 8, value);
+            }
+            number += many;
+        }
+        let tops = Tops::of(&pages, &heaps, &Untouched::new(&image));
+        let mut expected = HashMap::new();
+        for heap in heaps.iter().copied() {
+            let mut words = [0; 8];
+            assert!(image.read(Avma(heap - 0x9000), &mut words));
+            let start = u64::from_le_bytes(words);
+            let current = pages.iter().find(|page| page.start == start).expect("the page in use");
+            expected.extend(filled(&pages, current));
+            expected.insert(current.node, 800);
+        }
+        assert!(expected.len() > 300 && expected.len() < pages.len());
+        assert_eq!(tops.young, expected);
+        assert_eq!(tops.known, heaps.into_iter().collect::<HashSet<u64>>());
+    }
+}

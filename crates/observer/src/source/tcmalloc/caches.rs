@@ -93,18 +93,32 @@ const MOST_BATCHES: u32 = 64;
 /// Words from one class's record to the next.
 const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
 
+/// Limits of the search for the central lists: of pairs of a word 1 and a word 2 that are tried as the classes of the
+/// first two lists, and of tables of lists whose counts are compared. 64 MiB of hostile data have a billion of the
+/// former, and hundreds of thousands of the latter.
+pub(crate) const MOST_PAIRS: usize = 1 << 24;
+pub(crate) const MOST_LISTS: usize = 1 << 10;
+
 /// Free blocks of each class in the transfer caches; None if they were not found.
 pub(crate) fn of_transfers(data: &[Data], sizes: &BlockSizes, central: &[Central]) -> Option<Vec<u64>> {
     let batch = sizes.batch.as_ref()?;
     let classes = sizes.bytes.len();
+    let (mut pairs, mut tables) = (0, 0);
     for Data { bytes, .. } in data {
-        let all: Vec<u64> = words(bytes).collect();
-        for (first, _) in all.iter().enumerate().filter(|(_, word)| **word == 1) {
-            let is_step = |step: &usize| {
-                all.get(first + step) == Some(&2)
-                    && (2..classes).all(|class| all.get(first + (class - 1) * step) == Some(&(class as u64)))
-            };
-            let Some(step) = STEPS.into_iter().find(is_step) else { continue };
+        let all: &[u64] = &words(bytes).collect::<Vec<_>>();
+        let places = |class: u64| (0..all.len()).filter(move |at| all[*at] == class);
+        let seconds: Vec<usize> = places(2).collect();
+        for first in places(1) {
+            let is_step =
+                |step: &usize| (3..classes).all(|class| all.get(first + (class - 1) * step) == Some(&(class as u64)));
+            let near = seconds.partition_point(|second| *second < first + STEPS.start());
+            let steps = seconds[near..].iter().map(|second| second - first).take_while(|step| STEPS.contains(step));
+            let step = steps.inspect(|_| pairs += 1).find(is_step);
+            tables += usize::from(step.is_some());
+            if pairs > MOST_PAIRS || tables > MOST_LISTS {
+                return None;
+            }
+            let Some(step) = step else { continue };
             // The last class's record may be shorter than a step.
             let records: Vec<&[u64]> = all[first..].chunks(step).take(classes - 1).collect();
             if let Some(used) = used_batches(&records, central) {
@@ -143,4 +157,55 @@ fn used_batches(records: &[&[u64]], central: &[Central]) -> Option<Vec<u64>> {
     let addresses = 2 * (spans + 2)..(2 * shortest).saturating_sub(2);
     let at = addresses.rev().find(|at| records.iter().all(|record| in_order(record, *at)))?;
     Some([0].into_iter().chain(records.iter().map(|record| u64::from(half(record, at)))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    const CLASSES: usize = 6;
+
+    /// Compares each word with each of the possible steps.
+    fn naive(data: &[u64], batch: &[u64], central: &[Central]) -> Option<Vec<u64>> {
+        for first in (0..data.len()).filter(|at| data[*at] == 1) {
+            let is_class = |class: usize, step: usize| data.get(first + (class - 1) * step) == Some(&(class as u64));
+            let Some(step) = STEPS.into_iter().find(|step| (2..CLASSES).all(|class| is_class(class, *step))) else {
+                continue;
+            };
+            let records: Vec<&[u64]> = data[first..].chunks(step).take(CLASSES - 1).collect();
+            if let Some(used) = used_batches(&records, central) {
+                return Some(used.iter().zip(batch).map(|(used, batch)| used * batch).collect());
+            }
+        }
+        None
+    }
+
+    /// Central lists among words that could be classes, too; in half of them the counts are others.
+    #[test]
+    fn the_central_lists_are_those_that_a_look_at_each_word_finds() {
+        let mut random = Random(41);
+        let (mut found, mut missing) = (0, 0);
+        for _ in 0..300 {
+            let mut data: Vec<u64> = (0..3000).map(|_| random.below(40)).collect();
+            let central: Vec<Central> =
+                (0..CLASSES).map(|_| Central { spans: 100 + random.below(900), free: random.below(100) }).collect();
+            for _ in 0..2 {
+                let (at, step, lie) = (random.index(1000), 6 + random.index(300), 500 * random.below(2));
+                for class in 1..CLASSES {
+                    let used = random.below(20);
+                    let record =
+                        [class as u64, 0, central[class].spans + lie, central[class].free, used | 20 << 32, 64];
+                    data[at + (class - 1) * step..][..record.len()].copy_from_slice(&record);
+                }
+            }
+            let batch: Vec<u64> = (0..CLASSES as u64).map(|class| 2 + class).collect();
+            let bytes = data.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let sizes = BlockSizes { bytes: vec![8; CLASSES], batch: Some(batch.clone()) };
+            let blocks = of_transfers(&[Data { base: Avma(0), bytes }], &sizes, &central);
+            assert_eq!(blocks, naive(&data, &batch, &central));
+            if blocks.is_some() { found += 1 } else { missing += 1 }
+        }
+        assert!(found > 100 && missing > 30, "{found} {missing}");
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::caches::{Central, MOST_LISTS, MOST_PAIRS, of_transfers};
 use super::pagemap::{Span, SpanState};
-use super::sizes::{COMPARED, MOST_TABLES, find};
+use super::sizes::{BlockSizes, COMPARED, MOST_TABLES, find};
 use super::walk::{Unopened, Unread, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
@@ -260,6 +261,37 @@ fn a_bounded_number_of_tables_is_compared_with_a_bounded_number_of_spans() {
     assert!(find(&data, &spans).is_some());
     spans.remove(0);
     assert!(find(&data, &spans).is_none());
+}
+
+/// Central lists with these numbers of spans and of free blocks, and with three batches in use.
+fn central_lists(central: Central) -> Vec<u64> {
+    let list = |class: u64| {
+        let mut words = [0; STEP];
+        words[0] = class;
+        (words[13], words[14]) = (central.spans, central.free);
+        (words[143], words[144]) = (3 | 20 << 32, 64);
+        words
+    };
+    (1..SIZES.len() as u64).flat_map(list).collect()
+}
+
+/// Hostile data may be full of words that could be the first two lists, and of tables of lists with other counts.
+#[test]
+fn a_bounded_number_of_words_is_tried_as_central_lists() {
+    let sizes = BlockSizes { bytes: SIZES.map(u64::from).to_vec(), batch: Some(vec![32; SIZES.len()]) };
+    let central = Central { spans: 100, free: 7 };
+    let found = |before: &[u64], times: usize| {
+        let words = [before.repeat(times), central_lists(central)].concat();
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let blocks = of_transfers(&[Data { base: Avma(DATA), bytes }], &sizes, &[central; SIZES.len()]);
+        blocks.map(|blocks| blocks[1])
+    };
+    // Each word 1 and each word 2 of a block could be the first two lists, but for three that are too near.
+    let block = [[1; 256], [2; 256]].concat();
+    let blocks = MOST_PAIRS / (256 * 256 - 3);
+    assert_eq!((found(&block, blocks), found(&block, blocks + 1)), (Some(3 * 32), None));
+    let lists: Vec<u64> = (1..SIZES.len() as u64).flat_map(|class| [class, 0, 0, 0]).collect();
+    assert_eq!((found(&lists, MOST_LISTS - 1), found(&lists, MOST_LISTS)), (Some(3 * 32), None));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::native_objects::block_cache;
 use plimsoll_observer::parsers::{golang, jemalloc, mallocng, mimalloc, pymalloc, tcmalloc, v8};
 use plimsoll_observer::source::glibc::{LibcData, WalkOptions, survey};
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::find_stacks;
 
 use super::smaps::explained;
@@ -75,7 +76,8 @@ pub fn run(bytes: &[u8]) {
         }
         let mut threads: Vec<Thread> =
             (1..5).map(|tid| Thread { tid, namespaced_tid: tid, ..Thread::default() }).collect();
-        let idle_stacks = find_stacks(&image, &image.vmas, &mut threads);
+        let deadline = Deadline::after(LOOK);
+        let idle_stacks = find_stacks(&image, &image.vmas, &mut threads, deadline, &mut Vec::new());
         let snapshot = Snapshot {
             v8: v8.clone(),
             pymalloc: pymalloc::find(&image, &image.vmas),

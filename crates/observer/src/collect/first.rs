@@ -222,7 +222,9 @@ impl Reader<'_> {
         gaps.extend(walks.compare(target, snapshot));
         match Live::open(target) {
             Ok(memory) => {
-                snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
+                let deadline = target.deadline();
+                snapshot.idle_stacks =
+                    proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads, deadline, &mut gaps);
                 snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
                 snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
             }

@@ -48,7 +48,8 @@ fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot) {
     let new = tids.into_iter().filter(|tid| !known.contains(tid));
     let mut gaps = Vec::new();
     snapshot.threads.extend(proc::read_these_threads(target, new, snapshot.process.contained, &mut gaps));
-    snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads);
+    let deadline = target.deadline();
+    snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads, deadline, &mut gaps);
 }
 
 /// Adds the heaps and large blocks that glibc's malloc got since.

@@ -18,9 +18,11 @@
 
 use std::collections::HashMap;
 
-use crate::proc::memory::{Memory, PAGE, PageStates, word_at};
+use crate::foreign::Deadline;
+use crate::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Thread, Vma};
-use plimsoll_facts::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, counted};
 
 /// The record is searched for within this distance below the end of a mapping: struct pthread is about 2.3 KiB,
 /// 64-aligned.
@@ -37,7 +39,13 @@ struct PthreadRecord {
 }
 
 /// Fills in the threads' stacks, and returns the stacks that are kept without a thread.
-pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -> Vec<AddressRange> {
+pub fn find_stacks(
+    memory: &impl Memory,
+    vmas: &[Vma],
+    threads: &mut [Thread],
+    deadline: Deadline,
+    gaps: &mut Vec<Gap>,
+) -> Vec<AddressRange> {
     let by_tid: HashMap<u32, usize> =
         threads.iter().enumerate().map(|(index, thread)| (thread.namespaced_tid, index)).collect();
     let mut idle = Vec::new();
@@ -55,17 +63,28 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
     }
     // If the kernel merged a mapping with its upper neighbour, the search at its end misses the record. So search
     // upwards from the stack pointer.
-    for thread in threads.iter_mut().filter(|thread| thread.stack.is_none()) {
-        let found = thread.stack_pointer.and_then(|pointer| {
-            let after = vmas.partition_point(|vma| vma.range.start <= pointer);
-            let vma = vmas[..after].last().filter(|vma| vma.range.contains(pointer))?;
-            (vma.backing == Backing::Anonymous).then(|| record_above(&mut pages, pointer, vma.range, &by_tid))?
-        });
-        if let Some(record) = found
-            && record.tid == thread.namespaced_tid
+    let mut pointers: Vec<(Avma, usize)> = Vec::new();
+    for (index, thread) in threads.iter().enumerate().filter(|(_, thread)| thread.stack.is_none()) {
+        pointers.extend(thread.stack_pointer.map(|pointer| (pointer, index)));
+    }
+    pointers.sort_unstable();
+    let mut above = Above { pages, tids: &by_tid, searched: 0, found: None };
+    let mut late = 0;
+    for (pointer, index) in pointers {
+        let after = vmas.partition_point(|vma| vma.range.start <= pointer);
+        let around = vmas[..after].last().filter(|vma| vma.range.contains(pointer));
+        let Some(vma) = around.filter(|vma| vma.backing == Backing::Anonymous) else { continue };
+        if deadline.has_passed() {
+            late += 1;
+        } else if let Some(record) = above.record(pointer, vma.range)
+            && record.tid == threads[index].namespaced_tid
         {
-            thread.stack = Some(record.stack);
+            threads[index].stack = Some(record.stack);
         }
+    }
+    if late > 0 {
+        let reason = format!("the stacks of {} were not searched for in time", counted(late, "thread"));
+        gaps.push(Gap::new(Source::Proc, reason, "they are recognised only by the shape of their mappings"));
     }
     idle
 }
@@ -83,43 +102,60 @@ fn record_at_top<M: Memory>(
     tids: &HashMap<u32, usize>,
 ) -> Option<PthreadRecord> {
     let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
-    search(pages, AddressRange::new(Avma(from), range.end), tids)
+    search(pages, AddressRange::new(Avma(from), range.end), range.end, tids).map(|(_, record)| record)
 }
 
-fn record_above<M: Memory>(
-    pages: &mut PageStates<'_, M>,
-    pointer: Avma,
-    range: AddressRange,
-    tids: &HashMap<u32, usize>,
-) -> Option<PthreadRecord> {
-    const LONGEST_SEARCH: u64 = 8 << 20;
-    const STEP: u64 = 64 << 10;
-    let mut from = pointer.0 & !63;
-    let end = range.end.0.min(from.saturating_add(LONGEST_SEARCH));
-    while from < end {
-        // The windows overlap by one record.
-        let to = (from + STEP + RECORD as u64).min(range.end.0);
-        if let Some(record) = search(pages, AddressRange::new(Avma(from), Avma(to)), tids) {
+/// The first record above each of many stack pointers, which come in ascending order. No address is searched twice: a
+/// hostile process may have 32,000 threads whose pointers lead into the same memory without a record.
+struct Above<'a, M: Memory> {
+    pages: PageStates<'a, M>,
+    tids: &'a HashMap<u32, usize>,
+    /// Where the search goes on.
+    searched: u64,
+    /// The record at which the search stopped, and its address.
+    found: Option<(u64, PthreadRecord)>,
+}
+
+impl<M: Memory> Above<'_, M> {
+    fn record(&mut self, pointer: Avma, range: AddressRange) -> Option<PthreadRecord> {
+        const LONGEST_SEARCH: u64 = 8 << 20;
+        const STEP: u64 = 64 << 10;
+        let from = pointer.0 & !63;
+        let end = range.end.0.min(from.saturating_add(LONGEST_SEARCH));
+        if let Some((_, record)) = self.found.filter(|(at, _)| *at >= from) {
             return Some(record);
         }
-        from += STEP;
+        (self.found, self.searched) = (None, self.searched.max(from));
+        while self.searched < end && self.found.is_none() {
+            let part = AddressRange::new(Avma(self.searched), Avma(end.min(self.searched + STEP)));
+            self.searched = part.end.0;
+            // No record begins in an untouched page.
+            let mut of_part = part.start.0 / PAGE..part.end.0.div_ceil(PAGE);
+            if of_part.any(|page| self.pages.of(page) != PageState::Absent) {
+                self.found = search(&mut self.pages, part, range.end, self.tids);
+            }
+        }
+        let (at, record) = self.found?;
+        self.searched = at + 64;
+        Some(record)
     }
-    None
 }
 
+/// The first record that begins in `begins`, with its address. It lies before `end`.
 fn search<M: Memory>(
     pages: &mut PageStates<'_, M>,
-    within: AddressRange,
+    begins: AddressRange,
+    end: Avma,
     tids: &HashMap<u32, usize>,
-) -> Option<PthreadRecord> {
-    let bytes = pages.read(within)?;
-    (0..bytes.len()).step_by(64).find_map(|at| {
-        let pthread = within.start.0 + at as u64;
+) -> Option<(u64, PthreadRecord)> {
+    let bytes = pages.read(AddressRange::new(begins.start, begins.end.offset(Bytes(RECORD as u64)).min(end)))?;
+    (0..begins.length().0 as usize).step_by(64).find_map(|at| {
+        let pthread = begins.start.0 + at as u64;
         let is_self = word_at(&bytes, at)? == pthread && word_at(&bytes, at + 16)? == pthread;
         if !is_self {
             return None;
         }
-        fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, tids)
+        Some((pthread, fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, tids)?))
     })
 }
 
@@ -145,9 +181,125 @@ fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Pth
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::{Deadline, LOOK};
+    use crate::foreign::LOOK;
     use crate::proc::memory::Live;
     use crate::proc::{Target, read_mappings, read_threads};
+    use crate::random::Random;
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    const START: u64 = 0x7000_0000_0000;
+
+    /// Memory from `START` on; pages of zeros were never touched. And the number of reads.
+    struct Image {
+        bytes: Vec<u8>,
+        reads: Cell<usize>,
+    }
+
+    impl Image {
+        fn new(length: usize) -> Image {
+            Image { bytes: vec![0; length], reads: Cell::new(0) }
+        }
+
+        fn put(&mut self, at: usize, word: u64) {
+            self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+
+        /// glibc's record of a thread, with the stack from the page before it to the page after it.
+        fn put_record(&mut self, at: usize, tid: u32) {
+            let address = START + at as u64;
+            let base = address / PAGE * PAGE - PAGE;
+            for (offset, word) in [(0, address), (16, address), (720, tid.into()), (1680, base), (1688, 3 * PAGE)] {
+                self.put(at + offset, word);
+            }
+        }
+
+        fn vma(&self) -> Vma {
+            let range = AddressRange::sized(Avma(START), Bytes(self.bytes.len() as u64));
+            Vma { range, writable: true, readable: true, backing: Backing::Anonymous, ..Vma::default() }
+        }
+    }
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.reads.set(self.reads.get() + 1);
+            let from = (at.0 - START) as usize;
+            self.bytes.get(from..from + into.len()).map(|bytes| into.copy_from_slice(bytes)).is_some()
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            for (word, page) in into.iter_mut().zip(first..) {
+                let page = page.checked_sub(START / PAGE).and_then(|page| self.bytes.chunks(4096).nth(page as usize));
+                *word = u64::from(page.is_some_and(|page| page.iter().any(|byte| *byte != 0))) << 63;
+            }
+            true
+        }
+    }
+
+    fn thread(tid: u32, pointer: u64) -> Thread {
+        Thread { tid, namespaced_tid: tid, stack_pointer: Some(Avma(pointer)), ..Thread::default() }
+    }
+
+    fn later() -> Deadline {
+        Deadline::after(LOOK)
+    }
+
+    #[test]
+    fn the_record_above_a_stack_pointer_is_the_one_that_a_search_from_there_finds() {
+        let mut random = Random(43);
+        let (mut found, mut missing) = (0, 0);
+        for (length, others) in [(300 << 10, 2), (300 << 10, 20), (300 << 10, 200), (9 << 20, 20)] {
+            let mut image = Image::new(length);
+            let mut threads = Vec::new();
+            for tid in 1..=20 {
+                let (pointer, distance) = (random.index(length), random.index(100 << 10));
+                threads.push(thread(tid, START + pointer as u64));
+                if random.one_in(2) {
+                    image.put_record((8192 + pointer + distance).min(length - 2 * RECORD) / 64 * 64, tid);
+                }
+            }
+            for _ in 0..others {
+                let at = 8192 + random.index(length - 8192 - 2 * RECORD);
+                image.put_record(at / 64 * 64, 1 + random.below(20) as u32);
+            }
+            let mut gaps = Vec::new();
+            find_stacks(&image, &[image.vma()], &mut threads, later(), &mut gaps);
+            assert!(gaps.is_empty());
+            let tids: HashMap<u32, usize> = (1..=20).zip(0..).collect();
+            let record = |at: usize| {
+                let is_self = [0, 16].iter().all(|to| word_at(&image.bytes, at + to) == Some(START + at as u64));
+                let end = image.bytes.len().min(at + RECORD);
+                is_self.then(|| fields(&image.bytes[at..end], START + at as u64, &tids))?
+            };
+            for thread in &threads {
+                let from = (thread.stack_pointer.expect("given").0 - START) as usize / 64 * 64;
+                let first = (from..length.min(from + (8 << 20))).step_by(64).find_map(record);
+                let stack = first.filter(|record| record.tid == thread.tid).map(|record| record.stack);
+                assert_eq!(thread.stack, stack, "{thread:?}");
+                if stack.is_some() { found += 1 } else { missing += 1 }
+            }
+        }
+        assert!(found > 10 && missing > 10, "{found} {missing}");
+    }
+
+    #[test]
+    fn memory_without_a_record_is_read_once_for_all_stack_pointers() {
+        let mut image = Image::new(1 << 20);
+        image.bytes.fill(1);
+        let threads = || -> Vec<Thread> { (0..1000).map(|tid| thread(tid + 1, START + 8 * u64::from(tid))).collect() };
+        find_stacks(&image, &[image.vma()], &mut threads(), later(), &mut Vec::new());
+        assert_eq!(image.reads.get(), 16, "64 KiB at a time");
+        // Untouched memory isn't read at all.
+        image.bytes.fill(0);
+        find_stacks(&image, &[image.vma()], &mut threads(), later(), &mut Vec::new());
+        assert_eq!(image.reads.get(), 16);
+        // What isn't done in time is a gap.
+        image.bytes.fill(1);
+        let mut gaps = Vec::new();
+        find_stacks(&image, &[image.vma()], &mut threads(), Deadline::after(Duration::ZERO), &mut gaps);
+        assert_eq!(image.reads.get(), 16);
+        assert_eq!(gaps[0].reason, "the stacks of 1,000 threads were not searched for in time");
+    }
 
     #[test]
     fn stacks_of_own_threads_are_the_ones_that_pthread_states() {
@@ -175,7 +327,7 @@ mod tests {
             threads = read_threads(&target, false, &mut gaps);
         }
         let vmas = read_mappings(&target, &mut gaps).vmas;
-        find_stacks(&Live::open(&target).unwrap(), &vmas, &mut threads);
+        find_stacks(&Live::open(&target).unwrap(), &vmas, &mut threads, target.deadline(), &mut gaps);
         for (tid, local) in on_stack {
             let thread = threads.iter().find(|thread| thread.tid == tid).unwrap();
             let stack = thread.stack.expect("a thread of glibc's carries its record");

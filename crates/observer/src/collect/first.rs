@@ -1,6 +1,7 @@
 //! Takes one snapshot. Sources that are joined by address are read close together in time. Sources that change fast are
 //! read a second time (`second`).
 
+use std::io::ErrorKind;
 use std::thread;
 use std::time::Instant;
 
@@ -304,11 +305,13 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
         return;
     }
     let all = [cut.as_slice(), again.as_slice()].concat();
-    let read = target.file("pagemap").and_then(|file| proc::read_residency(&file, &all, snapshot.host.page));
+    let read = target
+        .file("pagemap")
+        .and_then(|file| proc::read_residency(&file, &all, snapshot.host.page, target.deadline()));
     match read {
         Ok(residency) => snapshot.residency = Some(residency),
-        Err(error) => gaps.push(
-            Gap::new(
+        Err(error) => {
+            let gap = Gap::new(
                 Source::Pagemap,
                 format!("/proc/{}/pagemap can't be read: {error}", target.pid()),
                 [
@@ -320,8 +323,10 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
                 .map(|(number, effect)| format!("{number} {effect}"))
                 .collect::<Vec<_>>()
                 .join("; "),
-            )
-            .remedy(proc::file_remedy(target.pid())),
-        ),
+            );
+            // No right helps where the process has too much to read.
+            let is_too_much = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Other);
+            gaps.push(if is_too_much { gap } else { gap.remedy(proc::file_remedy(target.pid())) });
+        }
     }
 }

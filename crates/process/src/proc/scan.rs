@@ -132,6 +132,7 @@ fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::{Deadline, LOOK};
     use crate::proc::read_residency;
     use plimsoll_facts::snapshot::Residency;
     use plimsoll_facts::units::Bytes;
@@ -155,17 +156,21 @@ mod tests {
             block[skip + page * PAGE] = 1;
         }
         let scan = || resident(&pagemap).map(|runs| Residency::new(vec![within], inside(runs, within), Bytes(0)));
+        let in_the_page_map = || {
+            let deadline = Deadline::after(LOOK);
+            read_residency(&pagemap, &[within], Bytes(PAGE as u64), deadline).expect("own pagemap")
+        };
         let found = match scan() {
             Ok(found) => found,
             // ENOTTY: a kernel before 6.7.
             Err(refused) => return assert_eq!(refused.raw_os_error(), Some(25), "{refused}"),
         };
-        assert_eq!(found, read_residency(&pagemap, &[within], Bytes(PAGE as u64)).expect("own pagemap"));
+        assert_eq!(found, in_the_page_map());
         assert!(found.resident(within) >= Bytes(1024 * PAGE as u64));
         // A page that is only read is the zero page.
         let read: u64 = (1..2047).step_by(2).map(|page| u64::from(block[skip + page * PAGE])).sum();
         assert_eq!(read, 0);
-        assert_eq!(found, read_residency(&pagemap, &[within], Bytes(PAGE as u64)).expect("own pagemap"));
+        assert_eq!(found, in_the_page_map());
         assert_eq!(scan().expect("as before"), found);
     }
 }

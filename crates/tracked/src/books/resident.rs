@@ -43,10 +43,13 @@ impl Books {
         let page = Bytes(rustix::param::page_size() as u64);
         let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
         let file = file.and_then(|t| t.file("pagemap").map_err(|e| e.to_string()));
-        let residency = match file.and_then(|f| read_residency(&f, &all, page).map_err(|e| e.to_string())) {
+        let residency = match file.and_then(|f| read_residency(&f, &all, page, deadline).map_err(|e| e.to_string())) {
             Ok(residency) => residency,
             Err(error) => {
-                let remedy = "run plimsoll as the process's user or as root".to_string();
+                let remedy = match deadline.has_passed() {
+                    true => format!("plimsoll explain {pid}"),
+                    false => "run plimsoll as the process's user or as root".to_string(),
+                };
                 return self.gap_of_residency(format!("the page map can't be read ({error})"), remedy);
             }
         };
@@ -79,7 +82,7 @@ impl Books {
         if private.is_empty() || total(&all) > MOST {
             return;
         }
-        let residency = target.file("pagemap").ok().and_then(|pages| read_residency(&pages, &all, page).ok());
+        let residency = target.file("pagemap").ok().and_then(|pages| read_residency(&pages, &all, page, deadline).ok());
         if let Some(residency) = residency {
             let sum = |ranges: &[AddressRange]| ranges.iter().map(|range| residency.resident(*range)).sum();
             (self.own.private, self.own.library) = (sum(&private), sum(&files));

@@ -9,6 +9,7 @@
 //! A client that waits for each answer before it sends again doesn't send while the server stalls, and so hardly sees
 //! the stall (coordinated omission). Here the latency of each request counts from the moment when it was due.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// An address of HTTP without encryption.
@@ -90,15 +91,67 @@ impl Schedule {
     }
 }
 
+/// Latencies, and how often each occurred: exact up to 65,536 different ones, then rounded down by less than 0.1 %. So
+/// a load of a day takes no more memory than one of a minute.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Latencies {
+    /// By nanoseconds.
+    counts: BTreeMap<u64, u64>,
+    is_rounded: bool,
+    number: u64,
+    /// Exact, in nanoseconds.
+    sum: u128,
+}
+
+/// Limit of different latencies: a few MiB.
+const MOST: usize = 1 << 16;
+/// Binary digits of a rounded latency: 56,320 numbers below 2^64 have no more.
+const DIGITS: u32 = 11;
+
+impl Latencies {
+    /// Adds a latency that occurred `number` times.
+    pub fn add(&mut self, latency: Duration, number: u64) {
+        let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.sum += u128::from(nanoseconds) * u128::from(number);
+        self.number += number;
+        self.count(nanoseconds, number);
+        if self.counts.len() > MOST {
+            self.is_rounded = true;
+            for (nanoseconds, number) in std::mem::take(&mut self.counts) {
+                self.count(nanoseconds, number);
+            }
+        }
+    }
+
+    fn count(&mut self, nanoseconds: u64, number: u64) {
+        let lost = if self.is_rounded { (64 - DIGITS).saturating_sub(nanoseconds.leading_zeros()) } else { 0 };
+        *self.counts.entry(nanoseconds >> lost << lost).or_default() += number;
+    }
+
+    pub fn len(&self) -> u64 {
+        self.number
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.number == 0
+    }
+
+    /// How many are at least this long.
+    pub fn at_least(&self, latency: Duration) -> u64 {
+        let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.range(nanoseconds..).map(|(_, number)| number).sum()
+    }
+}
+
 /// What the requests of a load took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// From the moment when the request was due to the end of its answer, of the answers without an error.
-    pub latencies: Vec<Duration>,
+    pub latencies: Latencies,
     /// No answer, a broken one, or a status of 400 and above.
     pub failed: u64,
     /// Requests that were due and never sent, with the time that they had waited: their latency would be larger.
-    pub unsent: Vec<Duration>,
+    pub unsent: Latencies,
 }
 
 /// The figures of a load, in milliseconds and requests per second.
@@ -113,32 +166,33 @@ pub struct Figures {
 }
 
 impl Answers {
-    pub fn add(&mut self, other: Answers) {
-        self.latencies.extend(other.latencies);
-        self.unsent.extend(other.unsent);
-        self.failed += other.failed;
-    }
-
     /// `None` without an answer. `took` is the time from the start to the last answer.
     pub fn figures(&self, took: Duration) -> Option<Figures> {
         if self.latencies.is_empty() {
             return None;
         }
-        let mut sorted: Vec<Duration> = self.latencies.iter().chain(&self.unsent).copied().collect();
-        sorted.sort_unstable();
+        let mut counts = self.latencies.counts.clone();
+        for (nanoseconds, number) in &self.unsent.counts {
+            *counts.entry(*nanoseconds).or_default() += number;
+        }
+        let all = self.latencies.number + self.unsent.number;
         // The smallest latency that at least this part of the requests doesn't exceed.
         let percentile = |part: f64| {
-            let at = (part * sorted.len() as f64).ceil() as usize;
-            sorted[at.clamp(1, sorted.len()) - 1].as_secs_f64() * 1000.0
+            let wanted = ((part * all as f64).ceil() as u64).clamp(1, all);
+            let mut passed = 0;
+            let found = counts.iter().find(|(_, number)| {
+                passed += **number;
+                passed >= wanted
+            });
+            Duration::from_nanos(found.map_or(0, |(nanoseconds, _)| *nanoseconds)).as_secs_f64() * 1000.0
         };
-        let sum: f64 = sorted.iter().map(Duration::as_secs_f64).sum();
         Some(Figures {
-            mean: sum / sorted.len() as f64 * 1000.0,
+            mean: (self.latencies.sum + self.unsent.sum) as f64 / all as f64 / 1e6,
             p50: percentile(0.5),
             p90: percentile(0.9),
             p99: percentile(0.99),
-            throughput: self.latencies.len() as f64 / took.as_secs_f64().max(1e-9),
-            errors: self.failed + self.unsent.len() as u64,
+            throughput: self.latencies.number as f64 / took.as_secs_f64().max(1e-9),
+            errors: self.failed + self.unsent.number,
         })
     }
 }
@@ -146,6 +200,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn addresses_are_those_of_http() {
@@ -181,7 +236,7 @@ mod tests {
             let due = Duration::from_millis(request * 10);
             let stalled = (5000..6000).contains(&(request * 10));
             let answered = if stalled { Duration::from_millis(6000) } else { due + Duration::from_millis(1) };
-            answers.latencies.push(answered - due);
+            answers.latencies.add(answered - due, 1);
         }
         let figures = answers.figures(Duration::from_secs(10)).expect("figures");
         assert_eq!((figures.p50, figures.p90, figures.throughput), (1.0, 1.0, 100.0));
@@ -189,10 +244,42 @@ mod tests {
         // 900 of 1 ms, and 1000, 990, …, 10 ms.
         assert!((figures.mean - (900.0 + 50_500.0) / 1000.0).abs() < 1e-9, "{figures:?}");
         // What was never sent counts with the time that it had waited.
-        let unsent = Answers { unsent: vec![Duration::from_secs(3); 1000], failed: 2, ..Answers::default() };
-        answers.add(unsent);
+        answers.unsent.add(Duration::from_secs(3), 1000);
+        answers.failed = 2;
         let figures = answers.figures(Duration::from_secs(10)).expect("figures");
         assert_eq!((figures.p90, figures.errors), (3000.0, 1002));
         assert_eq!(Answers { failed: 3, ..Answers::default() }.figures(Duration::from_secs(1)), None);
+    }
+
+    /// The figures are those of the sorted list of all latencies.
+    #[test]
+    fn latencies_are_exact_up_to_a_number_of_different_ones_and_then_rounded_down() {
+        let mut random = Random(59);
+        for (number, most_error) in [(1, 0.0), (1000, 0.0), (MOST, 0.0), (3 * MOST, 0.001)] {
+            // From a nanosecond to two years.
+            let mut one = || {
+                let most = 1 << (1 + random.below(55));
+                Duration::from_nanos(1 + random.below(most))
+            };
+            let mut list: Vec<Duration> = (0..number).map(|_| one()).collect();
+            let mut answers = Answers::default();
+            list.iter().for_each(|latency| answers.latencies.add(*latency, 1));
+            assert!(answers.latencies.counts.len() <= MOST && answers.latencies.len() == number as u64);
+            assert_eq!(answers.latencies.is_rounded, most_error > 0.0);
+            let figures = answers.figures(Duration::from_secs(1)).expect("figures");
+            list.sort_unstable();
+            for (percent, found) in [(50, figures.p50), (90, figures.p90), (99, figures.p99)] {
+                let exact = list[(number * percent).div_ceil(100) - 1].as_secs_f64() * 1000.0;
+                assert!(
+                    found <= exact && found >= exact * (1.0 - most_error),
+                    "{number}: {percent} %: {found}, {exact}"
+                );
+            }
+            let mean = list.iter().map(Duration::as_secs_f64).sum::<f64>() / number as f64 * 1000.0;
+            assert!((figures.mean - mean).abs() <= mean * 1e-9, "{number}: {}, {mean}", figures.mean);
+            let half = list[number / 2];
+            let longer = list.iter().filter(|latency| **latency >= half).count() as u64;
+            assert!(most_error > 0.0 || answers.latencies.at_least(half) == longer);
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The built-in load: GET requests at a constant rate over several connections (`plimsoll_trial::rate`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use plimsoll_trial::rate::{Answers, Schedule, Url};
+use plimsoll_trial::rate::{Answers, Latencies, Schedule, Url};
 
 use super::http::Client;
 
@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SLICE: Duration = Duration::from_millis(50);
 /// After the last request was due, the connections go on sending late requests for the whole time / `OVERTIME`.
 const OVERTIME: u32 = 4;
+/// Limit of times for which requests count that were never sent; each stands for those that were due right after it.
+const MOST_UNSENT: u64 = 1 << 20;
 
 /// What to request, and how often.
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ impl std::fmt::Display for Drive {
 /// A load that runs. Dropping it stops its threads.
 pub(super) struct Driving {
     shared: Arc<Shared>,
-    connections: Vec<JoinHandle<(Answers, Duration)>>,
+    connections: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -43,6 +45,8 @@ struct Shared {
     /// The next request that no connection has taken.
     next: AtomicU64,
     stop: AtomicBool,
+    /// The answers of all connections, and the time from the start to the last good one.
+    answers: Mutex<(Answers, Duration)>,
 }
 
 impl Driving {
@@ -53,6 +57,7 @@ impl Driving {
             began: Instant::now(),
             next: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            answers: Mutex::default(),
         });
         let one = || {
             let shared = shared.clone();
@@ -66,19 +71,29 @@ impl Driving {
         self.connections.iter().all(JoinHandle::is_finished)
     }
 
-    /// The answers of all connections, and the time from the start to the last answer.
+    /// The answers of all connections, and the time from the start to the last good one.
     pub(super) fn answers(mut self) -> (Answers, Duration) {
-        let (mut all, mut took) = (Answers::default(), Duration::ZERO);
         for connection in self.connections.drain(..) {
-            let Ok((answers, last)) = connection.join() else { continue };
-            all.add(answers);
-            took = took.max(last);
+            let _ = connection.join();
         }
+        let mut answers = self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut all, took) = std::mem::take(&mut *answers);
         // Requests that are left when time is up were due, but never sent.
         let (schedule, end) = (&self.shared.schedule, self.shared.began.elapsed());
-        let unsent = self.shared.next.load(Ordering::Relaxed)..schedule.requests();
-        all.unsent.extend(unsent.map(|request| end.saturating_sub(schedule.due(request))));
+        add_unsent(&mut all.unsent, schedule, self.shared.next.load(Ordering::Relaxed), end);
         (all, took)
+    }
+}
+
+/// Adds how long the requests from `first` on have waited.
+fn add_unsent(unsent: &mut Latencies, schedule: &Schedule, first: u64, end: Duration) {
+    let all = schedule.requests();
+    let step = all.saturating_sub(first).div_ceil(MOST_UNSENT).max(1);
+    let mut request = first;
+    while request < all {
+        let number = step.min(all - request);
+        unsent.add(end.saturating_sub(schedule.due(request)), number);
+        request += number;
     }
 }
 
@@ -89,10 +104,8 @@ impl Drop for Driving {
 }
 
 impl Shared {
-    /// Takes the next request, waits until it is due, and sends it; a late request is sent at once. Returns the
-    /// answers, and the time from the start to the last good one.
-    fn connection(&self) -> (Answers, Duration) {
-        let (mut answers, mut last) = (Answers::default(), Duration::ZERO);
+    /// Takes the next request, waits until it is due, and sends it; a late request is sent at once.
+    fn connection(&self) {
         let mut client = Client::new(&self.drive.url, PATIENCE);
         let end = self.schedule.lasts + self.schedule.lasts / OVERTIME;
         while self.began.elapsed() < end && !self.stop.load(Ordering::Relaxed) {
@@ -105,21 +118,21 @@ impl Shared {
             let due = self.schedule.due(request);
             while let Some(left) = due.checked_sub(self.began.elapsed()).filter(|left| !left.is_zero()) {
                 if self.stop.load(Ordering::Relaxed) {
-                    return (answers, last);
+                    return;
                 }
                 thread::sleep(left.min(SLICE));
             }
             let status = client.get();
             let now = self.began.elapsed();
+            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             match status {
                 Ok(status) if status < 400 => {
-                    answers.latencies.push(now.saturating_sub(due));
-                    last = now;
+                    answers.0.latencies.add(now.saturating_sub(due), 1);
+                    answers.1 = answers.1.max(now);
                 }
-                _ => answers.failed += 1,
+                _ => answers.0.failed += 1,
             }
         }
-        (answers, last)
     }
 }
 
@@ -171,10 +184,26 @@ mod tests {
     #[test]
     fn requests_that_were_due_during_a_stall_count_from_then_on() {
         let answers = driven(server(Duration::from_millis(300), "200 OK"), 100, 1, Duration::from_millis(500));
-        let all = || answers.latencies.iter().chain(&answers.unsent);
-        assert_eq!((all().count(), answers.failed), (50, 0));
-        let late = all().filter(|latency| **latency >= Duration::from_millis(100)).count();
+        let sum = |of: &dyn Fn(&Latencies) -> u64| of(&answers.latencies) + of(&answers.unsent);
+        assert_eq!((sum(&Latencies::len), answers.failed), (50, 0));
+        let late = sum(&|latencies| latencies.at_least(Duration::from_millis(100)));
         assert!(late >= 20, "{late}");
+    }
+
+    /// A day's load of which nothing was sent: 8,640,000,000 requests.
+    #[test]
+    fn unsent_requests_are_all_counted_in_a_bounded_number_of_steps() {
+        let schedule = Schedule { rate: 100_000, lasts: Duration::from_secs(86_400) };
+        let mut unsent = Latencies::default();
+        add_unsent(&mut unsent, &schedule, 0, Duration::from_secs(90_000));
+        assert_eq!(unsent.len(), 8_640_000_000);
+        assert_eq!(unsent.at_least(Duration::from_secs(90_001)), 0);
+        // Exact, if they are few: due after 0, 10, 20 … 90 ms.
+        let schedule = Schedule { rate: 100, lasts: Duration::from_millis(100) };
+        let mut unsent = Latencies::default();
+        add_unsent(&mut unsent, &schedule, 3, Duration::from_millis(100));
+        let at_least = |time: u64| unsent.at_least(Duration::from_millis(time));
+        assert_eq!([unsent.len(), at_least(10), at_least(11), at_least(70), at_least(71)], [7, 7, 6, 1, 0]);
     }
 
     #[test]
@@ -182,7 +211,7 @@ mod tests {
         let answers = driven(server(Duration::ZERO, "200 OK"), 500, 7, Duration::from_millis(200));
         assert_eq!(answers.latencies.len() + answers.unsent.len(), 100);
         let answers = driven(server(Duration::ZERO, "503 Busy"), 100, 2, Duration::from_millis(100));
-        assert_eq!((answers.latencies.len(), answers.failed + answers.unsent.len() as u64), (0, 10));
+        assert_eq!((answers.latencies.len(), answers.failed + answers.unsent.len()), (0, 10));
         assert_eq!(answers.figures(Duration::from_secs(1)), None);
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use plimsoll_facts::snapshot::Vma;
+use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{self, Target};
 
 use super::fault::Fault;
@@ -171,9 +172,9 @@ impl<'t> ThreadLoader<'t> {
             let maps = self.target.read("maps").map_err(|_| GONE)?;
             let vmas = proc::parse_maps(&maps, &[]).vmas;
             let tables = self.objects.tables.current(&vmas);
-            for tid in threads::in_order(self.target) {
+            let found = first_fit(threads::in_order(self.target), deadline, |tid| {
                 match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
-                    Ok(thread) => return Ok(thread),
+                    Ok(thread) => return Ok(Some(thread)),
                     Err(Unfit::Now(reason)) => why = reason.into(),
                     Err(Unfit::There(function, None)) => why = format!("thread {tid} is in {function}"),
                     Err(Unfit::There(function, Some(unproven))) => {
@@ -185,6 +186,10 @@ impl<'t> ThreadLoader<'t> {
                     Err(Unfit::Replaced) => return Err(GONE.into()),
                     Err(Unfit::Stuck) => return Err("has a thread that did not stop within 5 s: try again".into()),
                 }
+                Ok(None)
+            })?;
+            if let Some(thread) = found {
+                return Ok(thread);
             }
             if deadline.has_passed() {
                 let limit = SEARCH.as_secs();
@@ -197,6 +202,22 @@ impl<'t> ThreadLoader<'t> {
     }
 }
 
+/// The first thread that `attempt` finds fit, one at least being tried. Each of them may take seconds to stop, and a
+/// process may have thousands.
+fn first_fit<T>(
+    tids: Vec<u32>,
+    deadline: Deadline,
+    mut attempt: impl FnMut(u32) -> Result<Option<T>, String>,
+) -> Result<Option<T>, String> {
+    for tid in tids {
+        let found = attempt(tid)?;
+        if found.is_some() || deadline.has_passed() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
 fn succeeded(done: &CallsDone, calls: &[libc::c_long]) -> Result<(), String> {
     match done.result_of(calls) {
         Some(result) if result >= 0 => Ok(()),
@@ -207,4 +228,27 @@ fn succeeded(done: &CallsDone, calls: &[libc::c_long]) -> Result<(), String> {
 fn errno(result: Option<i64>) -> String {
     let code = result.and_then(|result| i32::try_from(result.checked_neg()?).ok());
     code.map_or("the call was not made".into(), |code| std::io::Error::from_raw_os_error(code).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_are_tried_after_the_deadline() {
+        let tried = |deadline, fit: u32| {
+            let mut tried = Vec::new();
+            let found = first_fit((1..=1000).collect(), deadline, |tid| {
+                tried.push(tid);
+                if tid == 900 { Err("gone".to_owned()) } else { Ok(Some(tid).filter(|tid| *tid == fit)) }
+            });
+            (found, tried.len())
+        };
+        let (past, future) = (Deadline::after(Duration::ZERO), Deadline::after(LOADING));
+        assert_eq!(tried(past, 1), (Ok(Some(1)), 1));
+        assert_eq!(tried(past, 2), (Ok(None), 1));
+        assert_eq!(tried(future, 2), (Ok(Some(2)), 2));
+        assert_eq!(tried(future, 0), (Err("gone".to_owned()), 900));
+        assert_eq!(first_fit(Vec::new(), future, |_| Ok(Some(()))), Ok(None));
+    }
 }

@@ -213,6 +213,10 @@ impl History {
         if let Some(growth) = verdicts::growing(&history) {
             // Healthy moments don't imply that the whole time was healthy.
             history.verdicts.retain(|span| span.id != VerdictId::Healthy.id());
+            for near in history.verdicts.iter_mut().filter(|span| span.id == VerdictId::LimitNear.id()) {
+                near.summary += "; memory grows, so a higher limit only delays the kill";
+                near.remedy.clone_from(&growth.remedy);
+            }
             history.verdicts.insert(0, growth);
         }
         Ok(history)

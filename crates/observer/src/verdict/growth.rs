@@ -28,14 +28,10 @@ struct Grown {
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let baseline = case.snapshot.baseline.as_ref()?;
-    let mut grown: Vec<Grown> = LineId::ALL.iter().filter_map(|line| growth(case, baseline, *line)).collect();
-    grown.sort_by_key(|grown| std::cmp::Reverse(grown.least));
+    let grown = grown(case, baseline)?;
     let largest = grown.first()?;
-    let (least, most) = grown.iter().fold((Bytes(0), Bytes(0)), |(a, b), one| (a + one.least, b + one.most));
-    if least < FLOOR || least.percent_of(baseline.rss) < PERCENT {
-        return None;
-    }
-    let seconds = (case.snapshot.time - baseline.time).max(0.0);
+    let (least, _) = sum(&grown);
+    let seconds = seconds_since(case, baseline);
     let was = |grown: &Grown| {
         let (line, then) = (grown.line.name(), baseline.resident(grown.line));
         format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least, grown.most))
@@ -59,14 +55,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.extend(buffers(case, largest.line));
     let mut summary =
         format!("{} grew by {} in {}", largest.line.name(), between(largest.least, largest.most), ago(seconds));
-    if seconds >= LEAST_SECONDS {
-        let an_hour = |bytes: Bytes| Bytes((bytes.0 as f64 * 3600.0 / seconds) as u64);
-        summary += &format!(", {} an hour", between(an_hour(largest.least), an_hour(largest.most)));
+    if let Some(rate) = rate(case) {
+        summary += &format!(", {} an hour", between(an_hour(largest.least, seconds), an_hour(largest.most, seconds)));
         if let Some((limit, counted)) = case.limit() {
-            let hours = |rate: Bytes| (limit - counted).0 as f64 / rate.0.max(1) as f64;
-            let [soonest, latest] = [most, least].map(|by| ago(hours(an_hour(by)) * 3600.0));
-            let when = if soonest == latest { soonest } else { format!("{soonest} to {latest}") };
-            summary += &format!("; then the limit of {limit} is reached in {when}");
+            summary += &format!("; then the limit of {limit} is reached in {}", lasts(limit - counted, rate));
         }
     } else {
         evidence.push(format!("a rate needs {LEAST_SECONDS:.0} s between the readings"));
@@ -79,6 +71,40 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies: remedies(case, largest.line),
     })
+}
+
+/// The lines that grew, largest first. None if together they are too little.
+fn grown(case: Case<'_>, baseline: &Baseline) -> Option<Vec<Grown>> {
+    let mut grown: Vec<Grown> = LineId::ALL.iter().filter_map(|line| growth(case, baseline, *line)).collect();
+    grown.sort_by_key(|grown| std::cmp::Reverse(grown.least));
+    let (least, _) = sum(&grown);
+    (least >= FLOOR && least.percent_of(baseline.rss) >= PERCENT).then_some(grown)
+}
+
+fn sum(grown: &[Grown]) -> (Bytes, Bytes) {
+    grown.iter().fold((Bytes(0), Bytes(0)), |(least, most), one| (least + one.least, most + one.most))
+}
+
+fn seconds_since(case: Case<'_>, baseline: &Baseline) -> f64 {
+    (case.snapshot.time - baseline.time).max(0.0)
+}
+
+fn an_hour(bytes: Bytes, seconds: f64) -> Bytes {
+    Bytes((bytes.0 as f64 * 3600.0 / seconds) as u64)
+}
+
+/// What all lines together grow by in an hour: at least, at most. None if there is no growth, or too little time.
+pub(crate) fn rate(case: Case<'_>) -> Option<(Bytes, Bytes)> {
+    let baseline = case.snapshot.baseline.as_ref()?;
+    let (least, most) = sum(&grown(case, baseline)?);
+    let seconds = seconds_since(case, baseline);
+    (seconds >= LEAST_SECONDS).then(|| (an_hour(least, seconds), an_hour(most, seconds)))
+}
+
+/// How long so many bytes last at a rate: `40 min to 55 min`.
+pub(crate) fn lasts(bytes: Bytes, (least, most): (Bytes, Bytes)) -> String {
+    let [soonest, latest] = [most, least].map(|rate| ago(bytes.0 as f64 / rate.0.max(1) as f64 * 3600.0));
+    if soonest == latest { soonest } else { format!("{soonest} to {latest}") }
 }
 
 /// Blocks that move between malloc's lines (freed, or reused) aren't growth. So these lines grow only if their sum
@@ -121,7 +147,7 @@ fn belongs_to_v8(case: Case<'_>, line: LineId) -> bool {
 }
 
 /// `50.0 to 63.2 MiB`. After "grew by", two units would read as the change and the new size.
-fn between(least: Bytes, most: Bytes) -> String {
+pub(crate) fn between(least: Bytes, most: Bytes) -> String {
     let (least, most) = (least.to_string(), most.to_string());
     match (least.split_once(' '), most.split_once(' ')) {
         _ if least == most => least,

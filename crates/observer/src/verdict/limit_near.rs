@@ -1,16 +1,23 @@
 //! The limit is near, or will be: a Java heap may grow to its maximum, and native memory beside it doesn't shrink. Then
 //! there is no leak; the limit is too low for the flags.
+//!
+//! Where another verdict finds memory that grows, or that may be a leak, a higher limit only delays the kill. Then the
+//! first remedy is that verdict's, which finds the leak.
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Severity, Verdict, VerdictId, growth};
 use crate::ledger::LineId;
 use plimsoll_facts::units::Bytes;
 
 const NEAR: f64 = 90.0;
 const CRITICAL: f64 = 96.0;
+/// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
+const CAUSES: [VerdictId; 4] =
+    [VerdictId::Growth, VerdictId::NativeLeak, VerdictId::ClassGrowth, VerdictId::DirectBufferGrowth];
 
-pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
+/// `others` are the rules' verdicts.
+pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     let (limit, counted) = case.limit()?;
     let near = counted.percent_of(limit);
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
@@ -20,18 +27,25 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if near < NEAR && too_low.is_none() {
         return None;
     }
+    let cause = cause(others);
     let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
     if let (Some(max), Some(needed)) = (max_heap, too_low) {
+        let without = if cause.is_none() { ", without any leak" } else { "" };
         evidence.push(format!(
-            "maximum Java heap {max} + native memory {native} = {needed}: {} more than the limit, without any leak",
+            "maximum Java heap {max} + native memory {native} = {needed}: {} more than the limit{without}",
             needed - limit
         ));
+    }
+    if let Some(cause) = cause {
+        let (id, summary) = (cause.id.id(), &cause.summary);
+        evidence.push(format!("{id}: {summary}. While that grows, a higher limit only delays the kill"));
     }
     let retained = case.resident(LineId::GlibcRetained);
     if retained.percent_of(counted) >= 10.0 {
         evidence
             .push(format!("{retained} of it is free inside malloc and kept: that comes first, see the verdict on it"));
     }
+    let mut beside = Bytes(0);
     if let Some(cgroup) = &case.snapshot.cgroup {
         if cgroup.oom.oom_kill > 0 {
             evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));
@@ -39,12 +53,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         let others: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
         if others > Bytes(0) && case.snapshot.limit_requested.is_none() {
             evidence.push(format!("{} other processes of the group hold {others}", cgroup.others.len()));
+            beside = others;
         }
     }
-    let wanted = will_need.unwrap_or(counted).max(counted);
-    let with_room = Bytes(wanted.0 / 100 * 110);
-    let mib = with_room.0.div_ceil(1 << 20);
-    let mut remedies = vec![];
+    // The first remedy of a cause names its holder.
+    let mut remedies: Vec<_> = cause.and_then(|cause| cause.remedies.first()).cloned().into_iter().collect();
     if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
         // Rounded down to whole MiB, the unit of the option.
         let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native).0 >> 20);
@@ -57,13 +70,22 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             ));
         }
     }
+    // A figure below the limit in force would not raise it.
+    let needed = will_need.map(|needed| needed + beside).unwrap_or_default();
+    let wanted = needed.max(counted).max(limit);
+    let what = match wanted {
+        wanted if wanted == limit => "raise the limit by a tenth",
+        wanted if wanted == needed => "raise the limit to what flags and native memory need, with a tenth to spare",
+        _ => "raise the limit to what is in use, with a tenth to spare",
+    };
+    let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
     remedies.push(remedy(
         Effort::Deploy,
-        "raise the limit to what flags and native memory need, with a tenth to spare",
+        what,
         format!(
             "resources: {{requests: {{memory: {mib}Mi}}, limits: {{memory: {mib}Mi}}}}\ndocker run --memory {mib}m …"
         ),
-        "",
+        gain(case, cause, Bytes::mib(mib) - limit),
     ));
     let severity = match near {
         near if near >= CRITICAL => Severity::Critical,
@@ -84,6 +106,27 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies,
     })
+}
+
+fn cause(others: &[Verdict]) -> Option<&Verdict> {
+    let warning = |id: &VerdictId| others.iter().find(|other| other.id == *id && other.severity > Severity::Note);
+    CAUSES.iter().find_map(warning)
+}
+
+/// What a limit that is higher by `more` gains: time, if memory grows.
+fn gain(case: Case<'_>, cause: Option<&Verdict>, more: Bytes) -> String {
+    match (cause, growth::rate(case)) {
+        (_, Some(rate)) => format!(
+            "it only gains time: at {} an hour the {more} more last {}",
+            growth::between(rate.0, rate.1),
+            growth::lasts(more, rate)
+        ),
+        (Some(cause), None) => format!("it only gains time if what {} names goes on growing", cause.id.id()),
+        (None, None) if case.snapshot.baseline.is_none() => {
+            "enough only if memory doesn't grow, which one reading can't show".to_owned()
+        }
+        (None, None) => String::new(),
+    }
 }
 
 /// Never cap the Java heap below 1.5 times its current objects, or below its committed size: peaks needed that much. If

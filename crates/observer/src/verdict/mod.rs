@@ -81,7 +81,8 @@ verdicts! {
     MappedFileGrowth "mapped-file-growth" of MappedFiles: mapped_files::rule;
     HugePages "huge-pages" of whole: huge_pages::rule;
     HeapCommittedUnused "heap-committed-unused" of JavaHeap: heap_unused::rule;
-    LimitNear "limit-near" of whole: limit_near::rule;
+    // `judge` adds it: it depends on the verdicts of the rules.
+    LimitNear "limit-near" of whole: ;
     MapCount "map-count" of whole: map_count::rule;
     Growth "growth" of whole: growth::rule;
     // `judge` adds the state of the whole process.
@@ -267,6 +268,8 @@ type Rule = fn(Case<'_>) -> Option<Verdict>;
 pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let case = Case { snapshot, ledger };
     let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();
+    let near = limit_near::verdict(case, &verdicts);
+    verdicts.extend(near);
     for verdict in &mut verdicts {
         let expected = |remedy: &Remedy| remedy.effect.bounds().map(|(least, _)| least).unwrap_or_default();
         verdict.remedies.sort_by_key(|remedy| (remedy.effort, std::cmp::Reverse(expected(remedy))));

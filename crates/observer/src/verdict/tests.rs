@@ -110,6 +110,64 @@ fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
     );
 }
 
+/// 45 MiB that became 95 within an hour, below a limit of 100 MiB.
+#[test]
+fn a_higher_limit_only_delays_the_kill_of_what_grows() {
+    let mib = Bytes::mib;
+    let near = |then: u64, seconds: f64| {
+        let lines = [(LineId::SharedMemory, mib(then))];
+        let mut snapshot = with_baseline(with_mappings(&[mib(95)]), seconds, mib(then), &lines);
+        snapshot.limit_requested = Some(mib(100));
+        verdict_of(&snapshot, VerdictId::LimitNear)
+    };
+    let raise = |verdict: &Verdict| verdict.remedies.last().expect("a higher limit").clone();
+    let grows = near(45, 3600.0);
+    assert_eq!(
+        grows.evidence[1],
+        "growth: shared memory grew by 50.0 MiB in 60 min, 50.0 MiB an hour; then the limit of 100 MiB is reached in \
+         6 min. While that grows, a higher limit only delays the kill"
+    );
+    assert!(grows.remedies.len() == 2 && grows.remedies[0].how.starts_with("plimsoll run --"), "{grows:?}");
+    assert_eq!(raise(&grows).trade_off, "it only gains time: at 50.0 MiB an hour the 10.0 MiB more last 12 min");
+    // Two readings that are too close have no rate.
+    assert_eq!(raise(&near(45, 30.0)).trade_off, "it only gains time if what growth names goes on growing");
+    // No growth.
+    let stays = near(95, 3600.0);
+    assert_eq!((stays.remedies.len(), stays.evidence.len(), raise(&stays).trade_off.as_str()), (1, 1, ""));
+}
+
+#[test]
+fn beside_a_leak_the_first_remedy_for_a_limit_finds_the_leak() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(0)], mib(190));
+    let heap = JavaHeap { max: Some(mib(64)), occupied: mib(1), ..JavaHeap::default() };
+    snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+    snapshot.limit_requested = Some(mib(200));
+    let verdict = verdict_of(&snapshot, VerdictId::LimitNear);
+    assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{verdict:?}");
+    let evidence = verdict.evidence.join("\n");
+    assert!(evidence.contains("\nnative-leak: at least ") && evidence.contains("254 MiB: 54.0 MiB more"), "{evidence}");
+    assert!(!evidence.contains("without any leak"), "{evidence}");
+    let raise = verdict.remedies.last().expect("a higher limit");
+    assert_eq!(raise.trade_off, "it only gains time if what native-leak names goes on growing");
+}
+
+/// 182 of 200 MiB: a tenth more than what is in use would be less than the limit with its tenth.
+#[test]
+fn a_limit_is_never_raised_to_less() {
+    let mib = Bytes::mib;
+    let of = |snapshot: &Snapshot| verdict_of(snapshot, VerdictId::LimitNear).remedies[0].clone();
+    let alone = of(&with_limit(mib(200), mib(180), mib(0)));
+    assert!(alone.how.contains("{memory: 220Mi}") && alone.what == "raise the limit by a tenth", "{alone:?}");
+    assert_eq!(alone.trade_off, "enough only if memory doesn't grow, which one reading can't show");
+    // Other processes of the group need their memory, too.
+    let mut beside = with_limit(mib(200), mib(190), mib(0));
+    beside.cgroup.as_mut().expect("set").others = vec![(7, mib(90))];
+    let heap = JavaHeap { max: Some(mib(110)), occupied: mib(100), committed: mib(110), ..JavaHeap::default() };
+    beside.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+    assert!(of(&beside).how.contains("{memory: 330Mi}"), "{beside:?}");
+}
+
 #[test]
 fn huge_pages_are_a_warning_in_stacks_and_a_note_elsewhere() {
     let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);

@@ -134,6 +134,11 @@ fn recorded_and_derived_verdicts() {
 
 /// One hour of our own recording: lines in MiB at a second, a limit of 512 MiB, and `healthy` at each moment.
 fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
+    with_verdict(lines, ["healthy", "note", "nothing stands out", ""])
+}
+
+/// The verdict's id, severity, summary and remedy.
+fn with_verdict(lines: &'static [(&'static str, Curve)], verdict: [&'static str; 4]) -> History {
     let types: &[(&str, &[&str])] = &[
         ("plimsoll.Ledger", &["rss"]),
         ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
@@ -158,11 +163,11 @@ fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
         }
         out.event(52, |out| {
             out.long(0);
-            out.utf8("healthy");
-            out.utf8("note");
+            out.utf8(verdict[0]);
+            out.utf8(verdict[1]);
             out.long(MIB);
-            out.utf8("nothing stands out");
-            out.utf8("");
+            out.utf8(verdict[2]);
+            out.utf8(verdict[3]);
         });
     });
     read(bytes, Range::default())
@@ -190,6 +195,21 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     ] {
         assert_eq!(ids(&ledger_of_an_hour(lines)), ["healthy"]);
     }
+}
+
+/// The recorder judges single moments, which can't show growth.
+#[test]
+fn a_higher_limit_is_no_remedy_in_a_recording_that_grows() {
+    let near = |lines: &'static [(&'static str, Curve)]| {
+        let history = with_verdict(lines, ["limit-near", "warning", "95 % of the limit is in use", "a higher limit"]);
+        let near = history.verdicts.iter().find(|span| span.id == "limit-near").expect("recorded").clone();
+        (near.summary, near.remedy)
+    };
+    let (summary, remedy) = near(&[("glibc-live", |s| 64 + s / 50)]);
+    assert_eq!(summary, "95 % of the limit is in use; memory grows, so a higher limit only delays the kill");
+    assert!(remedy.starts_with("plimsoll attach 4711"), "{remedy}");
+    let (summary, remedy) = near(&[("glibc-live", |_| 64)]);
+    assert_eq!((summary.as_str(), remedy.as_str()), ("95 % of the limit is in use", "a higher limit"));
 }
 
 /// A recorder writes verdicts only when they change, and omits ledger lines that are zero.

@@ -109,6 +109,7 @@ fn shop() -> Explanation {
     });
     let mut cgroup = Cgroup {
         path: "/kubepods/pod7".into(),
+        limit_path: "/kubepods/pod7".into(),
         limit: Some(mib(4096)),
         charged: mib(3600),
         cpu_quota: Some(2.0),

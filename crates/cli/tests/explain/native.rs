@@ -324,6 +324,15 @@ fn the_parts_of_a_cgroup_sum_to_its_charge_below_its_limit() {
     // The kernel charges ahead by up to 64 pages for each CPU.
     assert!(rest.unsigned_abs() <= 4 * MIB, "{rest}: {lines:?}");
     explained.verdicts_are(&["limit-near", "unclear"]);
+    // The remedy as it is printed raises the limit of the running group.
+    let raise = explained.verdict("limit-near")["remedies"].as_array().unwrap().last().unwrap()["how"].clone();
+    let how = raise.as_str().unwrap();
+    assert!(how.starts_with("echo ") && how.contains(group.path.to_str().unwrap()), "{how}");
+    // Some machines for tests have no sudo.
+    let typed = how.replace("sudo ", "");
+    assert!(Command::new("sh").args(["-c", &typed]).status().unwrap().success(), "{typed}");
+    let raised = fixture.explained().0["limit"]["bytes"].as_u64().unwrap();
+    assert!(raised >= 128 * MIB / 10 * 11, "{raised}");
     drop(fixture);
 }
 

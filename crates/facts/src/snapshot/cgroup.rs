@@ -23,6 +23,8 @@ pub struct Cgroup {
     pub limit: Option<Bytes>,
     /// Path of the group with that limit.
     pub limit_path: String,
+    /// That group's directory. Empty if there is no limit.
+    pub limit_directory: PathBuf,
     /// `memory.current` (v1: `memory.usage_in_bytes`) of the group with the limit, or of the target's own group if
     /// there is no limit.
     pub charged: Bytes,

@@ -6,7 +6,7 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId, growth};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, growth, higher_limit};
 use crate::ledger::LineId;
 use plimsoll_facts::units::Bytes;
 
@@ -56,8 +56,9 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
             beside = others;
         }
     }
-    // The first remedy of a cause names its holder.
-    let mut remedies: Vec<_> = cause.and_then(|cause| cause.remedies.first()).cloned().into_iter().collect();
+    // A cause's first remedy names the holder. One in the code would stand behind the limit.
+    let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();
+    let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
     if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
         // Rounded down to whole MiB, the unit of the option.
         let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native).0 >> 20);
@@ -79,14 +80,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
         _ => "raise the limit to what is in use, with a tenth to spare",
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
-    remedies.push(remedy(
-        Effort::Deploy,
-        what,
-        format!(
-            "resources: {{requests: {{memory: {mib}Mi}}, limits: {{memory: {mib}Mi}}}}\ndocker run --memory {mib}m …"
-        ),
-        gain(case, cause, Bytes::mib(mib) - limit),
-    ));
+    remedies.push(higher_limit::raise(case, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
     let severity = match near {
         near if near >= CRITICAL => Severity::Critical,
         _ => Severity::Warning,

@@ -14,6 +14,7 @@ mod growth;
 mod healthy;
 mod heap_options;
 mod heap_unused;
+mod higher_limit;
 mod huge_pages;
 mod limit_near;
 mod listening;

@@ -5,7 +5,7 @@ use crate::ledger::{Baseline, LineId};
 use crate::random::Random;
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, DirectBuffers, Glibc, HotSpot, JavaHeap,
-    LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Thp, Thread, VmRegion, VmTag, Vma,
+    LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Start, Thp, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -87,7 +87,13 @@ fn snapshot(random: &mut Random) -> Snapshot {
         snapshot.limit_requested = Some(rss.scaled(1, 2) + random.part(rss.scaled(2, 1)) + Bytes(1));
     } else if random.one_in(2) {
         let charged = rss + random.part(rss);
-        snapshot.cgroup = Some(Cgroup { limit: Some(charged + random.part(rss)), charged, ..Cgroup::default() });
+        let of_docker = format!("/docker/{}", "4f1e".repeat(16));
+        let paths = ["", of_docker.as_str(), "/kubepods/pod7", "/system.slice/a.service", "/b"];
+        let limit_path = paths[random.below(5) as usize].to_owned();
+        let limit_directory = format!("/sys/fs/cgroup{limit_path}").into();
+        let limit = Some(charged + random.part(rss));
+        snapshot.cgroup = Some(Cgroup { limit, limit_path, limit_directory, charged, ..Cgroup::default() });
+        snapshot.process.start = Start::Unit { name: "a.service".into(), of_user: false };
     }
     if random.one_in(3) {
         let mut lines = Vec::new();
@@ -213,6 +219,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut seen = std::collections::BTreeMap::<&str, u64>::new();
     let mut capped = std::collections::BTreeMap::<&str, u64>::new();
+    let mut kept = std::collections::BTreeMap::<&str, u64>::new();
     let (mut narrow, mut wide) = (0, 0);
     for round in 0..8000 {
         let snapshot = snapshot(&mut random);
@@ -251,10 +258,15 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
                     assert!(value >= in_use, "{round}: {} where {in_use} are in use", remedy.how);
                     assert!(in_force.is_none_or(|force| value < force), "{round}: {} of {in_force:?}", remedy.how);
                 }
-                if let Some(value) = value_of(&remedy.how, "docker run --memory ") {
-                    let (_, counted) = case.limit().expect("a limit");
-                    assert!(value >= counted, "{round}: {} where {counted} count", remedy.how);
-                }
+            }
+            if verdict.id == VerdictId::LimitNear {
+                let (limit, counted) = case.limit().expect("a limit");
+                let how = &verdict.remedies.last().expect("a higher limit").how;
+                let keepers = ["limits: {memory: ", "--memory ", "MemoryMax=", "echo "];
+                let keeper = *keepers.iter().find(|keeper| how.contains(**keeper)).expect("who keeps the limit");
+                *kept.entry(keeper).or_default() += 1;
+                let value = value_of(how, keeper).expect("a number");
+                assert!(value >= counted && value > limit, "{round}: {how} where {counted} of {limit} count");
             }
         }
         // Computed from the lines, not from the rule's own result.
@@ -276,6 +288,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     // Every rule and every option occurred.
     let silent: Vec<&str> = VerdictId::ALL.iter().map(|id| id.id()).filter(|id| !seen.contains_key(id)).collect();
     assert!(silent.is_empty(), "no snapshot gave: {silent:?}");
+    assert!(kept.len() == 4, "{kept:?}");
     assert!(narrow > 100 && wide > 30, "{narrow} figures, {wide} without");
     assert!(seen["healthy"] > 20 && seen["unclear"] > 200, "{seen:?}");
     assert!(capped.len() == 5 && capped.values().all(|number| *number >= 5), "{capped:?}");

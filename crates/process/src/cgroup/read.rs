@@ -102,6 +102,7 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
         directory: chain[0].clone(),
         limit: lowest.map(|(limit, _)| limit),
         limit_path: ancestor(&path, level),
+        limit_directory: lowest.map(|_| group.clone()).unwrap_or_default(),
         path,
         charged,
         peak: read(group, files.peak).and_then(|text| parse_bytes(&text)),

@@ -99,7 +99,7 @@ fn ptrace() -> Check {
             "from inside a container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})",
         ),
         (0, _) => {
-            let others = sys::as_root("plimsoll …");
+            let others = sys::as_root("plimsoll explain");
             found(true, &format!("resident sizes of your own processes can be read; others: {others}"))
         }
         (n, _) => found(
@@ -110,7 +110,7 @@ fn ptrace() -> Check {
         )
         .with_remedy(format!(
             "{}, or: {}",
-            sys::as_root("plimsoll explain PID"),
+            sys::as_root("plimsoll explain"),
             sys::as_root("sysctl kernel.yama.ptrace_scope=0")
         )),
     }

@@ -145,7 +145,7 @@ fn print(
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
         print_message(format_args!(
-            "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts: plimsoll run --follow -- …"
+            "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, put --follow behind plimsoll run"
         ));
     } else {
         // For later reports. They can do without it, so a failure is ignored.

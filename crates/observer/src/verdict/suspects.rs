@@ -36,7 +36,7 @@ const KNOWN: [Known; 8] = [
         mark: "zstd",
         name: "zstd-jni",
         caches: false,
-        end: "try (var out = new ZstdOutputStream(stream)) { … }   // and every ZstdInputStream and Zstd*Ctx, on errors too",
+        end: "close every ZstdInputStream, ZstdOutputStream and Zstd*Ctx, on errors too: by try-with-resources",
     },
     Known { mark: "brotli", name: "Brotli", caches: false, end: "close every BrotliInputStream, Encoder and Decoder" },
     Known {
@@ -55,7 +55,7 @@ const KNOWN: [Known; 8] = [
         mark: "duckdb",
         name: "DuckDB",
         caches: true,
-        end: "SET memory_limit = '512MB'   // and close every statement",
+        end: "close every Statement and ResultSet; SET memory_limit bounds the memory of each database",
     },
     Known {
         mark: "onnxruntime",
@@ -93,8 +93,10 @@ const NOT_FOREIGN: [&str; 13] = [
 const HOLD_NOTHING: [&str; 2] = ["snappyjava", "lz4-java"];
 
 /// java.util.zip, whose blocks are known by their sizes.
-const ZIP: (&str, &str) =
-    ("java.util.zip", "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end()");
+const ZIP: (&str, &str) = (
+    "java.util.zip",
+    "close every GZIPInputStream, GZIPOutputStream and ZipFile, on errors too: by try-with-resources; end() every Inflater and Deflater",
+);
 const NETTY: (&str, &str) = (
     "Netty",
     "ReferenceCountUtil.release(buffer)   // -Dio.netty.leakDetection.level=advanced logs where a leaked buffer was allocated",
@@ -156,7 +158,7 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
         ends.insert(0, ZIP);
     }
     if ends.is_empty() {
-        let own = format!("{}, close() of every native client", ZIP.1);
+        let own = format!("{}; close() every native client", ZIP.1);
         return remedy(Effort::Code, "close the objects that hold native memory", own, "");
     }
     let (names, how): (Vec<&str>, Vec<&str>) = ends.into_iter().unzip();

@@ -63,7 +63,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         };
         let how = if case.is_jvm() {
             &format!(
-                "try (var executor = Executors.newFixedThreadPool({POOL})) {{ … }}   // one for all, closed at the end"
+                "ExecutorService shared = Executors.newFixedThreadPool({POOL});   // one for all, shut down at the end"
             )
         } else {
             "pthread_detach or pthread_join every thread that ends; reuse workers"

@@ -82,6 +82,7 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         /// True: one instance is right, several are too many.
         shared: bool,
         what: &'static str,
+        /// `N` stands for the number of threads.
         how: &'static str,
     }
     const POOLS: [KnownPool; 4] = [
@@ -95,28 +96,28 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             mark: "EventLoop",
             shared: false,
             what: "size Netty's event loops by the quota, not by the host",
-            how: "-Dio.netty.eventLoopThreads=4 -Dio.netty.allocator.numDirectArenas=4 -Dio.netty.allocator.numHeapArenas=4",
+            how: "-Dio.netty.eventLoopThreads=N -Dio.netty.allocator.numDirectArenas=N -Dio.netty.allocator.numHeapArenas=N",
         },
         KnownPool {
             mark: "reactor-",
             shared: false,
             what: "size Reactor's loops by the quota, not by the host",
-            how: "-Dreactor.netty.ioWorkerCount=4 -Dio.netty.allocator.numDirectArenas=4",
+            how: "-Dreactor.netty.ioWorkerCount=N -Dio.netty.allocator.numDirectArenas=N",
         },
         KnownPool {
             mark: "ForkJoinPool",
             shared: false,
             what: "size the common pool by the quota",
-            how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
+            how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=N",
         },
     ];
-    let cpus = case.cpus().unwrap_or(u64::MAX);
+    // Netty makes 2 × CPUs by default, so that many per instance are normal; the others make fewer.
+    let fit = case.cpus().unwrap_or(u64::MAX).saturating_mul(2);
     case.thread_pools().iter().filter(|pool| pool.threads >= 8).find_map(|pool| {
         let known = POOLS.iter().find(|known| {
             let too_many = match known.shared {
                 true => pool.instances > 1,
-                // Netty and Reactor make 2 × CPUs by default, so that many per instance are normal.
-                false => (pool.threads / pool.instances.max(1)) as u64 > cpus.saturating_mul(2),
+                false => (pool.threads / pool.instances.max(1)) as u64 > fit,
             };
             pool.name.contains(known.mark) && too_many
         })?;
@@ -125,7 +126,8 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             0 | 1 => format!("{threads} × {}", pool.name),
             many => format!("{threads} × {} in {} instances", pool.name, count(many as u64)),
         };
-        let remedy = remedy(Effort::Code, format!("{what} ({found})"), known.how, "");
+        let how = known.how.replace("=N", &format!("={fit}"));
+        let remedy = remedy(Effort::Code, format!("{what} ({found})"), how, "");
         Some(if known.shared { shared(case, known.mark, remedy) } else { remedy })
     })
 }

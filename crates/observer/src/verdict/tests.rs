@@ -802,6 +802,21 @@ fn sharing_client_resources_is_not_proposed_for_one_instance() {
     assert!(!shared(1));
 }
 
+/// 64 threads of one pool: too many for 8 CPUs, as many as Netty makes for 32.
+#[test]
+fn a_pool_is_made_as_large_as_the_cpus_need() {
+    let how = |cpus: u64| {
+        let mut snapshot = with_threads(64, Bytes::mib(1), |index| format!("nioEventLoopGroup-2-{}", 1 + index));
+        snapshot.host.cpus_online = cpus;
+        let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
+        verdict.remedies.into_iter().map(|remedy| remedy.how).find(|how| how.starts_with("-Dio.netty."))
+    };
+    let sixteen =
+        "-Dio.netty.eventLoopThreads=16 -Dio.netty.allocator.numDirectArenas=16 -Dio.netty.allocator.numHeapArenas=16";
+    assert_eq!(how(8).as_deref(), Some(sixteen));
+    assert_eq!(how(32), None);
+}
+
 /// A JVM with this many bytes in the line of direct buffers, of which java.nio counts `counted`.
 fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
     let mut snapshot = with_mappings(&[Bytes::mib(64), resident]);

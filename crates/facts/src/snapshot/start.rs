@@ -35,11 +35,15 @@ impl Start {
     pub fn behind(&self, before: &str, then: &str) -> (String, bool) {
         let more = if then.is_empty() { String::new() } else { format!("; {then}") };
         match self {
-            // The unit's own line may have options and a folder that the process doesn't show.
+            // A trial starts the program several times, which it can't do in systemd's place.
+            Start::Unit { name, .. } if before.starts_with("plimsoll try") => {
+                (format!("{before}   # and then the command line in ExecStart= of {name}{more}"), false)
+            }
+            // The unit's own line may have options and a folder that the process doesn't show. Editing starts nothing.
             Start::Unit { name, of_user } => {
                 let (systemctl, unit) = (Start::systemctl(*of_user), quoted(name).unwrap_or_default());
                 let what = format!("ExecStart=: put {before} in front of the program{more}");
-                (format!("{systemctl} edit --full {unit}   # {what}"), false)
+                (format!("{systemctl} edit --full {unit} && {systemctl} restart {unit}   # {what}"), false)
             }
             _ => match self.command(&format!("{before} ")) {
                 Some(command) if then.is_empty() => (command, true),

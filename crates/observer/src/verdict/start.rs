@@ -151,8 +151,11 @@ mod tests {
         let how = of(unit(true), tracked).how;
         assert_eq!(
             how,
-            "systemctl --user edit --full 'shop\\x2d1.service'   # ExecStart=: put plimsoll run -- in front of the \
-             program; then: plimsoll report shop --by site"
+            "systemctl --user edit --full 'shop\\x2d1.service' && systemctl --user restart 'shop\\x2d1.service'   \
+             # ExecStart=: put plimsoll run -- in front of the program; then: plimsoll report shop --by site"
         );
+        // A service that tries its program several times would not be the service any more.
+        let tried = of(unit(false), |case| case.start_below("plimsoll try --", "", "", ""));
+        assert_eq!(tried.how, r"plimsoll try --   # and then the command line in ExecStart= of shop\x2d1.service");
     }
 }

@@ -14,7 +14,7 @@ const MOST_PARENTS: usize = 4;
 
 pub fn read_start(target: &Target, process: &Process) -> Start {
     if let Some(unit) = unit(target) {
-        return unit;
+        return obeying(unit, Target::is_caller(process.uid));
     }
     if process.contained || !target.shares_our_root() {
         return Start::Contained;
@@ -85,14 +85,24 @@ fn unit(target: &Target) -> Option<Start> {
     None
 }
 
+/// A user's manager takes orders of that user only: the same command of another user is about another manager.
+fn obeying(unit: Start, is_caller: bool) -> Start {
+    match unit {
+        Start::Unit { of_user: true, .. } if !is_caller => Start::OtherUser,
+        unit => unit,
+    }
+}
+
 /// The unit in `0::/system.slice/redis-server.service`, or of the user's manager in
 /// `0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service`; version 1 has `1:name=systemd:` in front.
+/// Where the kernel could take a name for one of its files, systemd puts `_` in front (src/basic/cgroup-util.c, cg_escape).
 pub fn parse_unit(cgroup: &[u8]) -> Option<Start> {
     let text = str::from_utf8(cgroup).ok()?;
     let paths =
         text.lines().filter_map(|line| line.strip_prefix("0::").or(line.split_once(":name=systemd:").map(|of| of.1)));
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     paths.filter_map(|path| path.rsplit_once('/')).find_map(|(above, name)| {
+        let name = name.strip_prefix('_').unwrap_or(name);
         let is_service = name.ends_with(".service") && name.chars().all(is_plain) && !name.starts_with("user@");
         let of_user = above.split('/').any(|part| part.starts_with("user@"));
         is_service.then(|| Start::Unit { name: name.to_owned(), of_user })
@@ -131,6 +141,7 @@ mod tests {
         assert_eq!(parse_unit(hybrid), unit("redis@a.service", false));
         let of_user = b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service\n";
         assert_eq!(parse_unit(of_user), unit("shop.service", true));
+        assert_eq!(parse_unit(b"0::/system.slice/_memory.service\n"), unit("memory.service", false));
         for other in [
             "0::/user.slice/user-0.slice/session-3.scope\n",
             "0::/user.slice/user-1000.slice/user@1000.service\n",
@@ -142,6 +153,13 @@ mod tests {
         ] {
             assert_eq!(parse_unit(other.as_bytes()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_unit_of_another_users_manager_gets_no_command() {
+        let unit = |of_user| Start::Unit { name: "shop.service".into(), of_user };
+        assert_eq!([unit(true), unit(false)].map(|unit| obeying(unit, false)), [Start::OtherUser, unit(false)]);
+        assert_eq!(obeying(unit(true), true), unit(true));
     }
 
     /// A process that has printed a line and waits for one.

@@ -9,7 +9,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use plimsoll_facts::snapshot::{Snapshot, Start};
+use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Effort, Verdict, judge};
@@ -69,14 +69,6 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     Ok(Some(live.trial))
 }
 
-/// The line that tries what needs a restart. `try` can't run a service in systemd's place.
-fn restart(start: &Start) -> String {
-    match start {
-        Start::Unit { name, .. } => format!("plimsoll try --   # and then the command line in ExecStart= of {name}"),
-        _ => started_behind(start, "plimsoll try --"),
-    }
-}
-
 /// Prints what the steps will do to the program.
 fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
     let done = || steps.iter().filter(|(_, tried)| tried.missing.is_none());
@@ -130,7 +122,7 @@ impl Live {
         let trial = LiveTrial {
             pid,
             command: snapshot.process.command.join(" "),
-            restart: restart(&snapshot.process.start),
+            restart: started_behind(&snapshot.process.start, "plimsoll try --"),
             idle_seconds: idle.as_secs_f64(),
             ..LiveTrial::default()
         };

@@ -367,7 +367,7 @@ mod tests {
         let cap = "MALLOC_ARENA_MAX=4\nENV MALLOC_ARENA_MAX=4\nenv: [{name: MALLOC_ARENA_MAX, value: \"4\"}]";
         assert_eq!(of(cap).as_deref(), Some("arenas=4"));
         assert_eq!(Remedy::from_advice(cap), Remedy::parse("arenas=4").ok().map(|mut all| all.remove(0)));
-        let jemalloc = "RUN apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\n\
+        let jemalloc = "RUN apt-get update && apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\n\
                         ENV MALLOC_CONF=background_thread:true";
         assert_eq!(of(jemalloc).as_deref(), Some("jemalloc,background"));
         assert_eq!(of("jcmd 7 System.trim_native_heap").as_deref(), Some("trim"));

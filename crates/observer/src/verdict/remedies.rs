@@ -41,11 +41,15 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
 
 /// None if this VM can't trim by itself: it wouldn't start with the option.
 pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
+    const COST: &str = "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)";
+    // The variable may load an agent, which must not be lost.
+    let has_options = case.snapshot.process.environment.iter().any(|(name, _)| name == "JAVA_TOOL_OPTIONS");
+    let keep = if has_options { ". JAVA_TOOL_OPTIONS is set already: put its present options in front" } else { "" };
     let trim = remedy(
         Effort::Restart,
         "let the VM trim by itself",
         "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'",
-        "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)",
+        format!("{COST}{keep}"),
     );
     case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
 }
@@ -63,10 +67,15 @@ pub(crate) fn arena_cap(cap: u64) -> Remedy {
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
 pub(crate) fn other_allocator() -> Remedy {
+    // Debian's images have no lists of packages. Its folders of libraries are named after the architecture.
+    let folder = if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
     remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
-        "RUN apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\nENV MALLOC_CONF=background_thread:true",
+        format!(
+            "RUN apt-get update && apt-get install -y libjemalloc2\nENV LD_PRELOAD={folder}/libjemalloc.so.2\n\
+             ENV MALLOC_CONF=background_thread:true"
+        ),
         "its footprint at peak may be higher: measure with your load",
     )
 }

@@ -890,6 +890,23 @@ fn a_heap_cap_is_never_below_what_the_heap_needed() {
     assert!(!cap(mib(80), mib(60), mib(240)), "native memory has most of the limit");
 }
 
+/// Pasted as it is, the variable would replace the agent that it loads.
+#[test]
+fn options_that_a_variable_has_already_are_not_lost() {
+    use super::remedies::periodic_trim;
+    let mut snapshot = Snapshot {
+        hotspot: Some(HotSpot { version: "25.0.3+9-LTS".into(), ..HotSpot::default() }),
+        ..Snapshot::default()
+    };
+    let trade_off = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        periodic_trim(Case { snapshot, ledger: &ledger }).expect("it can trim").trade_off
+    };
+    assert!(trade_off(&snapshot).ends_with("from 22 on)"), "{}", trade_off(&snapshot));
+    snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), "-javaagent:/a.jar".into())];
+    assert!(trade_off(&snapshot).ends_with("put its present options in front"), "{}", trade_off(&snapshot));
+}
+
 #[test]
 fn only_a_vm_that_can_trim_gets_the_command() {
     for (version, can) in [
@@ -1008,7 +1025,7 @@ fn the_headline_separates_commands_from_settings() {
     assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
     assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");
     assert_eq!(verb(Effort::Code, "-Dio.netty.eventLoopThreads=4"), "set ");
-    assert_eq!(verb(Effort::Deploy, "RUN apt-get install -y libjemalloc2"), "add ");
+    assert_eq!(verb(Effort::Deploy, "RUN apt-get update && apt-get install -y libjemalloc2"), "add ");
     assert_eq!(verb(Effort::Deploy, "docker run --memory 512m"), "run ");
     assert_eq!(verb(Effort::Deploy, "resources: {limits: {memory: 512Mi}}"), "set ");
     assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");

@@ -52,7 +52,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Effort::Now,
             "let programs ask for huge pages instead of giving them to all (on the host; for new pages)",
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-            "programs that gained by them and don't ask lose some speed",
+            "until the next boot. Programs that gained by them and don't ask lose some speed",
         ));
     }
     if case.is_jvm() && stacks {

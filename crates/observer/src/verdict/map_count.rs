@@ -52,7 +52,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 Effort::Now,
                 "raise the limit (on the host)",
                 format!("sudo sysctl -w vm.max_map_count={higher}"),
-                "some kernel memory for each mapping, about 200 B",
+                "until the next boot. Some kernel memory for each mapping, about 200 B",
             ),
             remedy(Effort::Code, "unmap what is no longer read", "munmap, or close the reader that holds the file", ""),
         ],

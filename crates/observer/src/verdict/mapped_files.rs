@@ -1,5 +1,7 @@
 //! Mapped files count in RSS, but are page cache: the kernel reclaims clean pages when it needs them. They are often
 //! mistaken for a leak. Deleted files that are still mapped keep their disk space.
+//!
+//! Pages that the program has written in a private mapping are copies in anonymous memory, and no page cache.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -11,18 +13,29 @@ const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 25.0;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
-    let resident = case.resident(LineId::MappedFiles);
-    let vmas = || case.pieces_of(LineId::MappedFiles).map(|piece| &case.snapshot.vmas[piece.vma]);
+    // The pieces of one mapping follow one another.
+    let mut indexes: Vec<usize> = case.pieces_of(LineId::MappedFiles).map(|piece| piece.vma).collect();
+    indexes.dedup();
+    let vmas = || indexes.iter().map(|index| &case.snapshot.vmas[*index]);
+    let copied: Bytes = vmas().map(|vma| vma.anonymous).sum();
+    let cached = case.resident(LineId::MappedFiles) - copied;
     let deleted = vmas().filter(|vma| vma.deleted);
     let (deleted_count, deleted_space) =
         deleted.fold((0usize, Bytes(0)), |(count, space), vma| (count + 1, space + vma.range.length()));
-    if !case.matters(resident, PERCENT, FLOOR) || case.snapshot.smaps_refused {
+    if !case.matters(cached, PERCENT, FLOOR) || case.snapshot.smaps_refused {
         return None;
     }
-    let written: Bytes = vmas().map(|vma| vma.private_dirty + vma.shared_dirty).sum();
-    let clean: Bytes = vmas().map(|vma| vma.private_clean + vma.shared_clean).sum();
-    let mut evidence =
-        vec![format!("{clean} of it is clean and can be taken back at once; {written} must be written out first")];
+    let dirty: Bytes = vmas().map(|vma| vma.private_dirty + vma.shared_dirty).sum();
+    let written = (dirty - copied).min(cached);
+    let mut evidence = vec![format!(
+        "{} of it is clean and can be taken back at once; {written} must be written out first",
+        cached - written
+    )];
+    if copied > Bytes(0) {
+        evidence.push(format!(
+            "besides, the program has written {copied} in private mappings of files: copies, which the kernel can't drop"
+        ));
+    }
     if let Some(child) = case.ledger.line(LineId::MappedFiles).and_then(|line| line.children.first()) {
         evidence.push(format!("the largest is {}: {}", child.name, child.resident));
     }
@@ -35,10 +48,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     Some(Verdict {
         id: VerdictId::MappedFileGrowth,
         severity: Severity::Note,
-        bytes: resident,
+        bytes: cached,
         summary: format!(
-            "{resident} of RSS ({:.0} %) is page cache of mapped files: reclaimable, not a leak",
-            resident.percent_of(case.rss())
+            "{cached} of RSS ({:.0} %) is page cache of mapped files: reclaimable, not a leak",
+            cached.percent_of(case.rss())
         ),
         evidence,
         remedies: vec![remedy(

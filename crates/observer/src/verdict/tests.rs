@@ -207,6 +207,26 @@ fn a_compilation_spike_is_reported_as_a_spike() {
     assert_eq!(ids(&snapshot), ["compiler-arena"]);
 }
 
+/// A private mapping of a file: written pages are copies, which are no page cache.
+#[test]
+fn written_pages_of_a_private_mapping_are_not_reclaimable() {
+    let mib = Bytes::mib;
+    let of = |copied: Bytes| {
+        let mut snapshot = with_mappings(&[mib(100), mib(100)]);
+        let vma = &mut snapshot.vmas[0];
+        (vma.backing, vma.inode, vma.anonymous, vma.private_dirty) = (Backing::File, 7, copied, copied + mib(5));
+        judge(&snapshot, &Ledger::of(&snapshot)).into_iter().find(|verdict| verdict.id == VerdictId::MappedFileGrowth)
+    };
+    let some = of(mib(20)).expect("80 MiB of page cache");
+    assert_eq!(some.bytes, mib(80));
+    assert_eq!(
+        some.evidence[0],
+        "75.0 MiB of it is clean and can be taken back at once; 5.00 MiB must be written out first"
+    );
+    assert!(some.evidence[1].contains("has written 20.0 MiB in private mappings"), "{some:?}");
+    assert_eq!(of(mib(95)), None);
+}
+
 #[test]
 fn mappings_near_the_kernels_limit_count_deleted_files() {
     let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);

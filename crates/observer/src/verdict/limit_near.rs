@@ -15,6 +15,7 @@ const CRITICAL: f64 = 96.0;
 /// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
 const CAUSES: [VerdictId; 4] =
     [VerdictId::Growth, VerdictId::NativeLeak, VerdictId::ClassGrowth, VerdictId::DirectBufferGrowth];
+const RETENTION: [VerdictId; 2] = [VerdictId::ArenaRetention, VerdictId::AllocatorRetention];
 
 /// `others` are the rules' verdicts.
 pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
@@ -40,10 +41,9 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
         let (id, summary) = (cause.id.id(), &cause.summary);
         evidence.push(format!("{id}: {summary}. While that grows, a higher limit only delays the kill"));
     }
-    let retained = case.resident(LineId::GlibcRetained);
-    if retained.percent_of(counted) >= 10.0 {
-        evidence
-            .push(format!("{retained} of it is free inside malloc and kept: that comes first, see the verdict on it"));
+    for kept in others.iter().filter(|other| RETENTION.contains(&other.id)) {
+        let (bytes, id) = (kept.bytes, kept.id.id());
+        evidence.push(format!("{bytes} of it is free inside malloc and kept: that comes first, see {id}"));
     }
     let mut beside = Bytes(0);
     if let Some(cgroup) = &case.snapshot.cgroup {

@@ -152,7 +152,24 @@ fn beside_a_leak_the_first_remedy_for_a_limit_finds_the_leak() {
     assert_eq!(raise.trade_off, "it only gains time if what native-leak names goes on growing");
 }
 
-/// 182 of 200 MiB: a tenth more than what is in use would be less than the limit with its tenth.
+/// No verdict is named that doesn't stand.
+#[test]
+fn memory_that_an_allocator_keeps_comes_before_the_limit() {
+    let mib = Bytes::mib;
+    let evidence = |snapshot: Snapshot| {
+        let near = Snapshot { limit_requested: Some(snapshot.rss()), ..snapshot };
+        verdict_of(&near, VerdictId::LimitNear).evidence.join("\n")
+    };
+    let kept = evidence(with_arenas(&[mib(100)], mib(50)));
+    assert!(
+        kept.contains("\n100 MiB of it is free inside malloc and kept: that comes first, see allocator-retention"),
+        "{kept}"
+    );
+    // 10 MiB of 20 have no verdict.
+    assert!(!evidence(with_arenas(&[mib(10)], mib(10))).contains("comes first"));
+}
+
+/// 180 of 200 MiB: a tenth more than what is in use would be less than the limit in force.
 #[test]
 fn a_limit_is_never_raised_to_less() {
     let mib = Bytes::mib;

@@ -15,6 +15,11 @@ impl Case<'_> {
     /// To start it with this variable, whose value a shell and systemd take as it is.
     pub(crate) fn start_with(self, what: &str, setting: &'static str, trade_off: &str) -> Remedy {
         let start = &self.snapshot.process.start;
+        if let Some(name) = self.options_of(setting) {
+            // A command would replace them: the limit of Node's heap, or a module that it loads.
+            let keep = format!("{trade_off}; {name} is set already: put its present options in front");
+            return Remedy { form: Form::Setting, ..remedy(Effort::Restart, what, setting, keep) };
+        }
         let how = match start {
             Start::Unit { name, of_user } => Some(with_drop_in(name, *of_user, setting)),
             _ => start.command(&format!("{setting} ")),
@@ -30,6 +35,13 @@ impl Case<'_> {
             _ => (Form::Start, trade_off.to_owned()),
         };
         Remedy { form, ..remedy(Effort::Restart, what, how, trade_off) }
+    }
+
+    /// The name of the setting's variable, if it has a list of options and the process has some in it.
+    fn options_of(self, setting: &'static str) -> Option<&'static str> {
+        let (name, _) = setting.split_once('=')?;
+        let is_set = self.snapshot.process.environment.iter().any(|(known, _)| known == name);
+        (is_set && ["GODEBUG", "NODE_OPTIONS"].contains(&name)).then_some(name)
     }
 
     /// The command that starts it with `plimsoll run`, and the one that prints its books then.
@@ -121,6 +133,17 @@ mod tests {
         // A program whose name is an assignment, and nothing that a shell could not read back.
         assert_eq!(of(command(&["a=b"], None), traced).how, "GODEBUG=gctrace=1 'a=b'");
         assert_eq!(of(command(&["/a", "b\n"], None), traced).how, "GODEBUG=gctrace=1");
+    }
+
+    #[test]
+    fn options_that_a_variable_has_are_not_replaced() {
+        let mut snapshot = Snapshot::default();
+        snapshot.process.start = command(&["/srv/shop"], None);
+        snapshot.process.environment = vec![("GODEBUG".into(), "http2client=0".into())];
+        let ledger = Ledger::of(&snapshot);
+        let remedy = traced(Case { snapshot: &snapshot, ledger: &ledger });
+        assert_eq!((remedy.how.as_str(), remedy.verb().0), ("GODEBUG=gctrace=1", "set "));
+        assert!(remedy.trade_off.ends_with("GODEBUG is set already: put its present options in front"), "{remedy:?}");
     }
 
     #[test]

@@ -117,8 +117,16 @@ pub fn parse_command(text: &[u8]) -> Vec<String> {
 /// Variables that affect memory. The rest of the environment may hold secrets and isn't kept.
 pub fn parse_environment(text: &[u8]) -> Vec<(String, String)> {
     const PREFIXES: [&str; 4] = ["MALLOC_", "TCMALLOC_", "MIMALLOC_", "PLIMSOLL_"];
-    const NAMES: [&str; 6] =
-        ["GLIBC_TUNABLES", "GOGC", "LD_PRELOAD", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_RJEM_MALLOC_CONF"];
+    const NAMES: [&str; 8] = [
+        "GLIBC_TUNABLES",
+        "GODEBUG",
+        "GOGC",
+        "LD_PRELOAD",
+        "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "NODE_OPTIONS",
+        "_RJEM_MALLOC_CONF",
+    ];
     let bears = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     text.split(|byte| *byte == 0)
         .filter_map(|entry| {

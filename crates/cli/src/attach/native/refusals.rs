@@ -38,7 +38,7 @@ fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Optio
         return Some(format!("is traced by process {tracer} (a debugger or strace): end that first"));
     }
     if field(status, "State:").is_some_and(|state| state.starts_with('T')) {
-        return Some(format!("is stopped: kill -CONT {pid}, then plimsoll {verb} {pid}"));
+        return Some(format!("is stopped: kill -CONT {pid} && plimsoll {verb} {pid}"));
     }
     if !is("Seccomp:", "0") && field(status, "Seccomp:").is_some() {
         let why = "has a seccomp filter, which may end it for a system call of plimsoll's";
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(of("State:\tS (sleeping)\nTracerPid:\t0\nSeccomp:\t0\nx86_Thread_features:\t\n"), None);
         for (status, words) in [
             ("TracerPid:\t12\nSeccomp:\t0", ["process 12", "end that"]),
-            ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7"]),
+            ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7 && plimsoll attach 7"]),
             ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "Start it with: plimsoll run -- /srv/shop"]),
             (
                 "Seccomp:\t0\nx86_Thread_features:\twrss shstk \n",

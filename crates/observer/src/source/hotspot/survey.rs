@@ -375,7 +375,7 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
     let gap = |reason: String| Gap::new(Source::HotSpot, reason, EFFECT);
     match mute {
         Mute::Stopped => gap("the VM is stopped and can't answer".to_string())
-            .remedy(format!("kill -CONT {pid}, then explain again")),
+            .remedy(format!("kill -CONT {pid} && plimsoll explain {pid}")),
         Mute::Disabled => {
             gap("the VM was started with -XX:+DisableAttachMechanism".to_string()).remedy("start it without that flag")
         }

@@ -6,6 +6,7 @@
 //! ```
 //! `vm` and `redis` carry the steps out; `guard` sets flags back if plimsoll is killed.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -226,7 +227,10 @@ impl Live {
             };
             others.map(row).collect::<Vec<_>>()
         };
-        self.verdicts.iter().flat_map(now).map(|tried| (Step::Nothing, tried)).collect()
+        // limit-near repeats the remedy of the verdict that finds a leak.
+        let mut seen = HashSet::new();
+        let rows = self.verdicts.iter().flat_map(now).filter(|tried| seen.insert(tried.label.clone()));
+        rows.map(|tried| (Step::Nothing, tried)).collect()
     }
 
     fn steps(&mut self, steps: Vec<(Step, Tried)>) -> Result<(), Failure> {

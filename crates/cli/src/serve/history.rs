@@ -7,8 +7,8 @@
 //!     └── 20261123-211500.250.jfr     being written; whole after each reading, also after kill -9
 //! ```
 //! `plimsoll report DIR/shop` reads all of it. The oldest full files go first when the budget is exceeded. The user
-//! names DIR, and may name /tmp or a project. So only files with names of ours are deleted, and a directory that is open
-//! to others is closed only if it holds nothing else.
+//! names DIR, and may name /tmp or a project. So only files with names of ours are deleted, and a directory that is
+//! open to others is closed only if it holds nothing else.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub struct Kept {
     lost: bool,
     /// A process could not be killed.
     pub left: bool,
+    /// The keeper's last word: nothing of the program is left.
+    gone: bool,
     pub output: Arc<Output>,
     reader: Option<JoinHandle<()>>,
 }
@@ -124,6 +126,7 @@ impl Output {
 
 impl Kept {
     pub fn start(start: &Start, group: Option<&Group>, output: Arc<Output>) -> io::Result<Kept> {
+        earlier_children();
         let own: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let (line, theirs) = UnixStream::pair()?;
         line.set_nonblocking(true)?;
@@ -147,6 +150,7 @@ impl Kept {
             started: false,
             lost: false,
             left: false,
+            gone: false,
             output,
             reader: Some(reader),
         })
@@ -217,6 +221,7 @@ impl Kept {
                 self.empty = Some(Empty { cpu_seconds, peak: numbers.next().unwrap_or(0) });
             }
             "left" => self.left = true,
+            "gone" => self.gone = true,
             _ => {}
         }
     }
@@ -240,7 +245,9 @@ impl Kept {
         let _ = self.keeper.wait();
         self.listen();
         keepers().remove(&self.pid());
-        kill_orphans();
+        if !self.gone {
+            kill_orphans();
+        }
         // A process that cannot be killed keeps the pipe open.
         if let Some(reader) = self.reader.take().filter(|_| !self.left) {
             let _ = reader.join();
@@ -248,17 +255,25 @@ impl Kept {
     }
 }
 
-/// The keepers that live: the only children that this process has on purpose.
+/// The keepers that live.
 fn keepers() -> MutexGuard<'static, BTreeSet<u32>> {
     static KEEPERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
     KEEPERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The children from before the first keeper: a shell had started them when it became plimsoll by exec. They are none
+/// of ours.
+fn earlier_children() -> &'static BTreeSet<u32> {
+    static EARLIER: OnceLock<BTreeSet<u32>> = OnceLock::new();
+    EARLIER.get_or_init(|| tree::children(std::process::id()).into_iter().collect())
 }
 
 /// If somebody has killed a keeper, its processes have become our children.
 fn kill_orphans() {
     for _ in 0..1000 {
         let orphans: Vec<u32> = tree::children(std::process::id());
-        let orphans: Vec<u32> = orphans.into_iter().filter(|pid| !keepers().contains(pid)).collect();
+        let is_orphan = |pid: &u32| !keepers().contains(pid) && !earlier_children().contains(pid);
+        let orphans: Vec<u32> = orphans.into_iter().filter(is_orphan).collect();
         if orphans.is_empty() {
             return;
         }

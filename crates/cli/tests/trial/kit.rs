@@ -51,6 +51,13 @@ impl Trial {
         self.prepared(plimsoll).spawn().expect("plimsoll")
     }
 
+    /// A shell that runs this script. Its $0 is plimsoll.
+    pub fn shell(&self, script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, harness::PLIMSOLL]);
+        self.prepared(shell)
+    }
+
     fn prepared(&self, mut command: Command) -> Command {
         let (name, value) = self.mark.split_once('=').expect("a pair");
         command.env(name, value).current_dir(&self.folder);

@@ -269,6 +269,20 @@ fn a_killed_keeper_leaves_nothing() {
     assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
 }
 
+/// A shell that has started something may become plimsoll by exec. What it has started is not the trial's.
+#[test]
+fn children_from_before_the_trial_live_on() {
+    let trial = Trial::new("earlier");
+    let options = "--ready seconds:0.1 --for 0.1 --idle 0.1 --rounds 1 --with env:A=b";
+    let script = format!("sleep 4321 >/dev/null 2>&1 & exec \"$0\" try {options} -- sleep 1000");
+    let output = trial.shell(&script).output().expect("plimsoll");
+    let earlier = trial.find("sleep 4321");
+    earlier.iter().for_each(|pid| signal(*pid, "KILL"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(earlier.is_some(), "the trial has ended a process of the user's");
+    trial.wait_until_nothing_is_left();
+}
+
 /// `--limit` stands for a container's limit: the plain program is killed, and the one with the cap survives.
 #[test]
 fn a_limit_kills_the_plain_program_and_the_cap_survives() {

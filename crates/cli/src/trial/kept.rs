@@ -62,6 +62,8 @@ pub struct Output {
     pub matched: AtomicBool,
 }
 
+/// Time for the last output, after the last process of the program has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
 /// Bytes of a line that are searched for the pattern.
 const LINE: usize = 1 << 16;
 
@@ -248,9 +250,13 @@ impl Kept {
         if !self.gone {
             kill_orphans();
         }
-        // A process that cannot be killed keeps the pipe open.
+        // A process that cannot be killed keeps the pipe open, and so does one elsewhere to which the program has passed
+        // it (systemd-run, docker). Then the reader is left alone.
         if let Some(reader) = self.reader.take().filter(|_| !self.left) {
-            let _ = reader.join();
+            let until = Instant::now() + LAST_OUTPUT;
+            while !reader.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }

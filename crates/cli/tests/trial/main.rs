@@ -14,9 +14,10 @@ mod live;
 #[path = "../harness/redis.rs"]
 mod redis;
 
+use std::fs::File;
 use std::net::TcpListener;
 
-use child::wait_until;
+use child::{Running, wait_for, wait_until};
 use kit::{Trial, groups, mib, row, signal};
 
 /// Eight threads keep 8 MiB each in arenas of their own.
@@ -267,6 +268,25 @@ fn a_killed_keeper_leaves_nothing() {
     trial.assert_nothing_left();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
+}
+
+/// A process elsewhere may hold the program's output, to which the program has passed it. It isn't waited for.
+#[test]
+fn output_that_another_process_holds_open_is_not_waited_for() {
+    let trial = Trial::new("held");
+    let options = ["--ready", "log:never", "--ready-within", "1000"];
+    let mut child = Running(trial.start(&options, &["sleep", "1000"]));
+    let program = wait_for("the program", || trial.find("sleep 1000"));
+    let held = File::options().write(true).open(format!("/proc/{program}/fd/1")).expect("the pipe");
+    signal(child.id(), "INT");
+    let mut status = None;
+    wait_until("the end of plimsoll", || {
+        status = child.try_wait().expect("our child");
+        status.is_some()
+    });
+    drop(held);
+    assert_eq!(status.and_then(|status| status.code()), Some(130));
+    trial.wait_until_nothing_is_left();
 }
 
 /// A shell that has started something may become plimsoll by exec. What it has started is not the trial's.

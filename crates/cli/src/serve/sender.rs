@@ -222,19 +222,21 @@ fn answer(socket: &OwnedFd, until: Instant) -> io::Result<(u16, Vec<u8>)> {
 /// Status, body so far, and its length if it is stated.
 type Answer<'b> = (u16, &'b [u8], Option<usize>);
 
-/// None: the head is not complete.
+/// None: the head is not complete. Interim answers (100 Continue) precede the answer.
 fn parse(bytes: &[u8]) -> io::Result<Option<Answer<'_>>> {
-    let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
-    let mut answer = httparse::Response::new(&mut lines);
-    let Ok(parsed) = answer.parse(bytes) else { return Err(io::ErrorKind::InvalidData.into()) };
-    let (httparse::Status::Complete(head), Some(status)) = (parsed, answer.code) else { return Ok(None) };
-    if status < 200 {
-        // An interim answer.
-        return parse(&bytes[head..]);
+    let mut rest = bytes;
+    loop {
+        let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
+        let mut answer = httparse::Response::new(&mut lines);
+        let Ok(parsed) = answer.parse(rest) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let (httparse::Status::Complete(head), Some(status)) = (parsed, answer.code) else { return Ok(None) };
+        rest = &rest[head..];
+        if status >= 200 {
+            let length = answer.headers.iter().find(|line| line.name.eq_ignore_ascii_case("content-length"));
+            let length = length.and_then(|line| std::str::from_utf8(line.value).ok()?.trim().parse().ok());
+            return Ok(Some((status, rest, length)));
+        }
     }
-    let length = answer.headers.iter().find(|line| line.name.eq_ignore_ascii_case("content-length"));
-    let length = length.and_then(|line| std::str::from_utf8(line.value).ok()?.trim().parse().ok());
-    Ok(Some((status, &bytes[head..], length)))
 }
 
 #[cfg(test)]
@@ -250,6 +252,16 @@ mod tests {
         let interim = of("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 Busy\r\n\r\n").expect("HTTP");
         assert_eq!(interim, Some((503, &b""[..], None)));
         assert!(of("SSH-2.0-OpenSSH\r\n").is_err());
+    }
+
+    /// As many as fit into an answer. The receiver chooses their number, and the sender's stack is bounded.
+    #[test]
+    fn any_number_of_interim_answers_precede_the_answer() {
+        let interim = "HTTP/1.1 100 \r\n\r\n";
+        let text = interim.repeat(MOST_ANSWER / interim.len());
+        assert_eq!(parse(text.as_bytes()).expect("HTTP"), None);
+        let whole = format!("{text}HTTP/1.1 204 \r\n\r\n");
+        assert_eq!(parse(whole.as_bytes()).expect("HTTP"), Some((204, &b""[..], None)));
     }
 
     #[test]

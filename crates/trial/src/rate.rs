@@ -143,15 +143,26 @@ impl Latencies {
     }
 }
 
+/// What a request got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Status(u16),
+    /// Nothing in time.
+    Late,
+    /// No connection, or an answer that isn't one.
+    Broken,
+}
+
 /// What the requests of a load took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// From the moment when the request was due to the end of its answer, of the answers without an error.
     pub latencies: Latencies,
-    /// No answer, a broken one, or a status of 400 and above.
+    /// A broken answer, or a status of 400 and above.
     pub failed: u64,
-    /// Requests that were due and never sent, with the time that they had waited: their latency would be larger.
-    pub unsent: Latencies,
+    /// Requests that were due and got no answer, also those that were never sent, with the time that they had waited:
+    /// their latency would be larger.
+    pub unanswered: Latencies,
 }
 
 /// The figures of a load, in milliseconds and requests per second.
@@ -166,16 +177,29 @@ pub struct Figures {
 }
 
 impl Answers {
-    /// `None` without an answer. `took` is the time from the start to the last answer.
+    /// Counts a request that ended so long after it was due. True: it got a good answer.
+    pub fn count(&mut self, reply: Reply, after: Duration) -> bool {
+        match reply {
+            Reply::Status(status) if status < 400 => {
+                self.latencies.add(after, 1);
+                return true;
+            }
+            Reply::Late => self.unanswered.add(after, 1),
+            Reply::Status(_) | Reply::Broken => self.failed += 1,
+        }
+        false
+    }
+
+    /// `None` without an answer. `took` is the time of the load: while all requests fail, it goes on.
     pub fn figures(&self, took: Duration) -> Option<Figures> {
         if self.latencies.is_empty() {
             return None;
         }
         let mut counts = self.latencies.counts.clone();
-        for (nanoseconds, number) in &self.unsent.counts {
+        for (nanoseconds, number) in &self.unanswered.counts {
             *counts.entry(*nanoseconds).or_default() += number;
         }
-        let all = self.latencies.number + self.unsent.number;
+        let all = self.latencies.number + self.unanswered.number;
         // The smallest latency that at least this part of the requests doesn't exceed.
         let percentile = |part: f64| {
             let wanted = ((part * all as f64).ceil() as u64).clamp(1, all);
@@ -187,12 +211,12 @@ impl Answers {
             Duration::from_nanos(found.map_or(0, |(nanoseconds, _)| *nanoseconds)).as_secs_f64() * 1000.0
         };
         Some(Figures {
-            mean: (self.latencies.sum + self.unsent.sum) as f64 / all as f64 / 1e6,
+            mean: (self.latencies.sum + self.unanswered.sum) as f64 / all as f64 / 1e6,
             p50: percentile(0.5),
             p90: percentile(0.9),
             p99: percentile(0.99),
             throughput: self.latencies.number as f64 / took.as_secs_f64().max(1e-9),
-            errors: self.failed + self.unsent.number,
+            errors: self.failed + self.unanswered.number,
         })
     }
 }
@@ -244,7 +268,7 @@ mod tests {
         // 900 of 1 ms, and 1000, 990, …, 10 ms.
         assert!((figures.mean - (900.0 + 50_500.0) / 1000.0).abs() < 1e-9, "{figures:?}");
         // What was never sent counts with the time that it had waited.
-        answers.unsent.add(Duration::from_secs(3), 1000);
+        answers.unanswered.add(Duration::from_secs(3), 1000);
         answers.failed = 2;
         let figures = answers.figures(Duration::from_secs(10)).expect("figures");
         assert_eq!((figures.p90, figures.errors), (3000.0, 1002));
@@ -281,5 +305,19 @@ mod tests {
             let longer = list.iter().filter(|latency| **latency >= half).count() as u64;
             assert!(most_error > 0.0 || answers.latencies.at_least(half) == longer);
         }
+    }
+
+    /// 3 % of the requests got no answer within 10 s: without them the 99th percentile would be that of the others.
+    #[test]
+    fn requests_without_an_answer_count_as_far_as_they_waited() {
+        let mut answers = Answers::default();
+        (0..97).for_each(|_| assert!(answers.count(Reply::Status(200), Duration::from_millis(1))));
+        (0..3).for_each(|_| assert!(!answers.count(Reply::Late, Duration::from_secs(10))));
+        let figures = answers.figures(Duration::from_secs(1)).expect("figures");
+        assert_eq!((figures.p50, figures.p99, figures.errors), (1.0, 10_000.0, 3));
+        // An error that came at once is no fast answer.
+        [Reply::Status(503), Reply::Broken].iter().for_each(|reply| assert!(!answers.count(*reply, Duration::ZERO)));
+        let with_errors = answers.figures(Duration::from_secs(1)).expect("figures");
+        assert_eq!((with_errors.mean, with_errors.errors), (figures.mean, 5));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use plimsoll_trial::rate::{Answers, Latencies, Schedule, Url};
+use plimsoll_trial::rate::{Answers, Latencies, Reply, Schedule, Url};
 
-use super::http::Client;
+use super::http::{Client, is_late};
 
 /// For one request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,7 +71,8 @@ impl Driving {
         self.connections.iter().all(JoinHandle::is_finished)
     }
 
-    /// The answers of all connections, and the time from the start to the last good one.
+    /// The answers of all connections, and the time of the load: to the last good answer, and no less than it was to
+    /// last. Otherwise a server that fails half of the time would seem to answer all requests in the other half.
     pub(super) fn answers(mut self) -> (Answers, Duration) {
         for connection in self.connections.drain(..) {
             let _ = connection.join();
@@ -80,8 +81,8 @@ impl Driving {
         let (mut all, took) = std::mem::take(&mut *answers);
         // Requests that are left when time is up were due, but never sent.
         let (schedule, end) = (&self.shared.schedule, self.shared.began.elapsed());
-        add_unsent(&mut all.unsent, schedule, self.shared.next.load(Ordering::Relaxed), end);
-        (all, took)
+        add_unsent(&mut all.unanswered, schedule, self.shared.next.load(Ordering::Relaxed), end);
+        (all, took.max(schedule.lasts))
     }
 }
 
@@ -122,15 +123,15 @@ impl Shared {
                 }
                 thread::sleep(left.min(SLICE));
             }
-            let status = client.get();
+            let reply = match client.get() {
+                Ok(status) => Reply::Status(status),
+                Err(error) if is_late(&error) => Reply::Late,
+                Err(_) => Reply::Broken,
+            };
             let now = self.began.elapsed();
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            match status {
-                Ok(status) if status < 400 => {
-                    answers.0.latencies.add(now.saturating_sub(due), 1);
-                    answers.1 = answers.1.max(now);
-                }
-                _ => answers.0.failed += 1,
+            if answers.0.count(reply, now.saturating_sub(due)) {
+                answers.1 = answers.1.max(now);
             }
         }
     }
@@ -143,29 +144,27 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request on each connection; the first answer of all takes `stall`.
-    fn server(stall: Duration, status: &'static str) -> Url {
+    /// Answers each request on each connection with the status that `status` returns for its number.
+    fn server(status: impl Fn(u64) -> &'static str + Send + Sync + 'static) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = Url::parse(&format!("http://{}/", listener.local_addr().expect("an address"))).expect("an address");
-        let first = Arc::new(AtomicBool::new(true));
+        let number = AtomicU64::new(0);
+        let next = Arc::new(move || status(number.fetch_add(1, Ordering::Relaxed)));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let first = first.clone();
-                thread::spawn(move || answer(stream, &first, stall, status));
+                let next = next.clone();
+                thread::spawn(move || answer(stream, &*next));
             }
         });
         url
     }
 
-    fn answer(stream: TcpStream, first: &AtomicBool, stall: Duration, status: &str) {
+    fn answer(stream: TcpStream, status: &dyn Fn() -> &'static str) {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
             if line == "\r\n" {
-                if first.swap(false, Ordering::Relaxed) {
-                    thread::sleep(stall);
-                }
-                let text = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
+                let text = format!("HTTP/1.1 {}\r\nContent-Length: 2\r\n\r\nok", status());
                 if reader.get_mut().write_all(text.as_bytes()).is_err() {
                     return;
                 }
@@ -174,17 +173,20 @@ mod tests {
         }
     }
 
-    fn driven(url: Url, rate: u32, connections: u16, lasts: Duration) -> Answers {
-        let driving = Driving::start(&Drive { url, rate, connections }, lasts);
-        driving.answers().0
+    fn driven(url: Url, rate: u32, connections: u16, lasts: Duration) -> (Answers, Duration) {
+        Driving::start(&Drive { url, rate, connections }, lasts).answers()
     }
 
     /// One connection, 100 requests/s: of the 30 that were due during the stall of 300 ms, those of the first 200 ms
     /// have waited 100 ms at least, however slow the machine is.
     #[test]
     fn requests_that_were_due_during_a_stall_count_from_then_on() {
-        let answers = driven(server(Duration::from_millis(300), "200 OK"), 100, 1, Duration::from_millis(500));
-        let sum = |of: &dyn Fn(&Latencies) -> u64| of(&answers.latencies) + of(&answers.unsent);
+        let stalls = |number: u64| {
+            thread::sleep(Duration::from_millis(if number == 0 { 300 } else { 0 }));
+            "200 OK"
+        };
+        let (answers, _) = driven(server(stalls), 100, 1, Duration::from_millis(500));
+        let sum = |of: &dyn Fn(&Latencies) -> u64| of(&answers.latencies) + of(&answers.unanswered);
         assert_eq!((sum(&Latencies::len), answers.failed), (50, 0));
         let late = sum(&|latencies| latencies.at_least(Duration::from_millis(100)));
         assert!(late >= 20, "{late}");
@@ -208,10 +210,20 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_once_whatever_the_connections() {
-        let answers = driven(server(Duration::ZERO, "200 OK"), 500, 7, Duration::from_millis(200));
-        assert_eq!(answers.latencies.len() + answers.unsent.len(), 100);
-        let answers = driven(server(Duration::ZERO, "503 Busy"), 100, 2, Duration::from_millis(100));
-        assert_eq!((answers.latencies.len(), answers.failed + answers.unsent.len()), (0, 10));
+        let (answers, _) = driven(server(|_| "200 OK"), 500, 7, Duration::from_millis(200));
+        assert_eq!(answers.latencies.len() + answers.unanswered.len(), 100);
+        let (answers, _) = driven(server(|_| "503 Busy"), 100, 2, Duration::from_millis(100));
+        assert_eq!((answers.latencies.len(), answers.failed + answers.unanswered.len()), (0, 10));
         assert_eq!(answers.figures(Duration::from_secs(1)), None);
+    }
+
+    /// Five good answers in half a second are ten a second at most, however early they came.
+    #[test]
+    fn the_time_in_which_all_requests_fail_counts() {
+        let breaks = |number: u64| if number < 5 { "200 OK" } else { "503 Busy" };
+        let (answers, took) = driven(server(breaks), 100, 1, Duration::from_millis(500));
+        assert_eq!(answers.latencies.len(), 5);
+        let figures = answers.figures(took).expect("figures");
+        assert!(figures.throughput <= 10.0, "{figures:?}");
     }
 }

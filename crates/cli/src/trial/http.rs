@@ -153,7 +153,7 @@ impl<'u> Client<'u> {
     }
 }
 
-fn is_late(error: &io::Error) -> bool {
+pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 

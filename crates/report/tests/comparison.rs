@@ -81,7 +81,7 @@ B  java -jar new.jar \\u{1b}[2J
 
 medians of the runs                  A           B       B − A   all intervals hold with 99 %
 RSS                           58.4 MiB    61.4 MiB   +3.00 MiB   +2.94 MiB to +3.06 MiB: grew 5.1 %
-ready after                     1.15 s      1.15 s    +0.000 s   −0.010 s to +0.010 s: no difference shown
+ready after                     1.15 s      1.15 s    +0.000 s   −0.10 s to +0.10 s: no difference shown
   direct buffers              10.0 MiB    12.0 MiB   +2.00 MiB   +1.94 MiB to +2.06 MiB: grew 20.0 %
   libraries and program       8.00 MiB    9.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: grew 12.5 %
     evil\\u{1b}                     0 B    1.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: grew

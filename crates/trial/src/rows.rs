@@ -325,6 +325,16 @@ mod tests {
         assert!((difference.interval.mean / MIB + 20.0).abs() < 1e-6 && difference.interval.high < -19.0 * MIB);
     }
 
+    /// Of two programs that are ready at nearly the same time, one may be seen a look of 50 ms later in every round.
+    #[test]
+    fn a_start_that_is_seen_one_look_later_shows_no_difference() {
+        let mut trial = trial(&[PLAIN, PLAIN]);
+        for run in &mut trial.runs {
+            run.figures.insert(Metric::Ready, if run.row == 1 { 0.206 } else { 0.150 });
+        }
+        assert!(trial.difference(1, Metric::Ready).expect("paired").interval.contains_zero());
+    }
+
     #[test]
     fn a_row_that_survives_beats_a_plain_program_that_is_killed() {
         let mut trial = trial(&[PLAIN, &[(400.0, 10.0); 3], &[(300.0, 10.0); 3]]);

@@ -221,6 +221,17 @@ pub fn handing_down<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// These signals without SIGHUP if it is ignored: nohup(1) has started us. `Signals` would get it all the same, since the
+/// kernel queues blocked signals even if they are ignored.
+pub fn unless_nohup(numbers: &[i32]) -> Vec<i32> {
+    // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough.
+    let is_ignored = unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    };
+    numbers.iter().copied().filter(|number| *number != libc::SIGHUP || !is_ignored).collect()
+}
+
 /// Runs `wait` while SIGINT and SIGQUIT are ignored.
 pub fn ignoring_interrupts<T>(wait: impl FnOnce() -> T) -> T {
     const INTERRUPTS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];

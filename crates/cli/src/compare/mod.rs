@@ -27,7 +27,7 @@ use plimsoll_trial::{Run, RunEnd, plan};
 use crate::alike::nearest_name;
 use crate::exit::Exit;
 use crate::output::{TicketFormat, print_message, require_stdout, shown, to_output};
-use crate::sys::Signals;
+use crate::sys::{Signals, unless_nohup};
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};
 use crate::trial::runner::{Outcome, RunConditions, Runner};
@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let signals = Signals::of(Some(&INTERRUPTS))?;
+    let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut rounds = Rounds::new([a, b], &conditions, usize::from(args.runs), usize::from(args.tracked));
     rounds.measure(&signals);
     let tracked = rounds.track(&signals);

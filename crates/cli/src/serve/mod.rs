@@ -32,7 +32,7 @@ use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
 
 use crate::output::{print_message, shown};
-use crate::sys::Signals;
+use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, explain, record};
 use answers::{Answers, RequestsEnd};
 use beside::Beside;
@@ -143,7 +143,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let cant = |error: io::Error| Failure(format!("cannot start to listen: {error}"));
     listening.set_nonblocking(true).map_err(cant)?;
     let address = listening.local_addr().map_err(cant)?;
-    let signals = Signals::of(Some(&STOPS)).map_err(cant)?;
+    let signals = Signals::of(Some(&unless_nohup(&STOPS))).map_err(cant)?;
     let has_token = token.is_some();
     let listener = Beside::listener(listener::NAME, listening.into(), &Hello { is_loopback, token })?;
     introduce(address, has_token, &listener);

@@ -32,7 +32,7 @@ use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 use crate::exit::Exit;
 use crate::named::pid_of;
 use crate::output::{TicketFormat, print_message, require_stdout, to_output};
-use crate::sys::Signals;
+use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 
 mod drive;
@@ -186,7 +186,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let remedies: Vec<Remedy> = remedies.into_iter().flatten().collect();
     // As a subreaper, this process gets the processes of a killed keeper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let signals = Signals::of(Some(&INTERRUPTS))?;
+    let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut table = Table::new(&plain, &conditions, usize::from(rounds));
     table.fill(&conditions, &signals, &remedies);
     let trial = table.trial;

@@ -13,7 +13,7 @@ use super::curve::{Trend, rate};
 use super::state::{List, Sort, State, Watched};
 use super::worker::{self, Order, Plan, Report, Worker};
 use crate::Failure;
-use crate::sys::Signals;
+use crate::sys::{Signals, unless_nohup};
 
 /// Limit of the ledger's lines, or of listed processes, that one printed line names.
 const NAMED: usize = 4;
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
     let cant = |error: io::Error| Failure(format!("cannot wait for signals: {error}"));
-    let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant)?;
+    let signals = Signals::of(Some(&unless_nohup(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]))).map_err(cant)?;
     let worker = Worker::start(plan)?;
     let mut state = State::default();
     loop {

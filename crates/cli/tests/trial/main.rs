@@ -270,6 +270,22 @@ fn a_killed_keeper_leaves_nothing() {
     assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
 }
 
+/// A trial of hours is started by nohup(1), which ignores SIGHUP, and the terminal is closed.
+#[test]
+fn nohup_keeps_a_trial_from_a_hangup() {
+    let trial = Trial::new("nohup");
+    let program = format!("touch {}; until test -e {}; do sleep 0.05; done", trial.path("up"), trial.path("go"));
+    let options = "--rounds 1 --with env:A=b --format json";
+    let script = format!("trap '' HUP; exec \"$0\" try {options} -- sh -c '{program}'");
+    let child = trial.shell(&script).spawn().expect("plimsoll");
+    trial.wait_for_file("up");
+    signal(child.id(), "HUP");
+    File::create(trial.path("go")).expect("a file");
+    let output = child.wait_with_output().expect("our child");
+    trial.assert_nothing_left();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// A process elsewhere may hold the program's output, to which the program has passed it. It isn't waited for.
 #[test]
 fn output_that_another_process_holds_open_is_not_waited_for() {

@@ -25,7 +25,7 @@ use super::INTERRUPTS;
 use super::meter::Meter;
 use crate::Failure;
 use crate::output::{is_confirmed, print_message};
-use crate::sys::Signals;
+use crate::sys::{Signals, unless_nohup};
 use crate::target::{closed, started_behind};
 
 pub mod guard;
@@ -240,7 +240,7 @@ impl Live {
         let mut guard = has_flags.then(|| Guard::start(pid)).transpose().map_err(|error| {
             format!("nothing was done: the process that would set flags back can't be started ({error})")
         })?;
-        let signals = Signals::of(Some(&INTERRUPTS))?;
+        let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
         let (mut meter, all) = (Meter::new("steps"), steps.iter().filter(|(_, tried)| tried.missing.is_none()).count());
         let mut early = None;
         for (step, mut tried) in steps {

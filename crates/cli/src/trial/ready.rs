@@ -84,7 +84,14 @@ impl fmt::Display for Ready {
 
 fn accepts(port: u16) -> bool {
     let both = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
-    both.iter().any(|address| TcpStream::connect_timeout(address, CONNECT).is_ok())
+    let is_taken = |address| TcpStream::connect_timeout(address, CONNECT).is_ok_and(|stream| !reaches_itself(&stream));
+    both.iter().any(is_taken)
+}
+
+/// Where nothing listens, a connection whose own port the kernel has chosen may have that very port, and then it reaches
+/// itself (RFC 9293, 3.5: simultaneous open).
+fn reaches_itself(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer)
 }
 
 fn answers(url: &Url) -> bool {
@@ -98,5 +105,27 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     match number.parse::<f64>() {
         Ok(seconds) if is_number && (0.001..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("expected a number of seconds, such as 10 or 0.5".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+    use super::*;
+
+    /// What the kernel does by chance, about once in 28,000 connections to a port of its own range.
+    #[test]
+    fn a_connection_to_itself_is_no_listener() {
+        let stream = TcpStream::from(socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket"));
+        bind(&stream, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
+        let own = stream.local_addr().expect("an address");
+        connect(&stream, &own).expect("a simultaneous open");
+        assert!(reaches_itself(&stream));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        assert!(!reaches_itself(&TcpStream::connect(address).expect("a connection")) && accepts(address.port()));
     }
 }

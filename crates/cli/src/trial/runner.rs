@@ -119,14 +119,16 @@ impl Runner<'_> {
             note: None,
         };
         let ended = self.phases(&mut running, start.action);
-        let (mut end, detail) = match ended {
+        let (mut end, mut detail) = match ended {
             Ok(end) => (end, None),
             Err(early) => early,
         };
         let Running { mut figures, peak, processes, load_errors, note, .. } = running;
-        if matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady)
-            && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)))
-        {
+        let by_limit = matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady);
+        let went_on = end.is_good();
+        if (by_limit || went_on) && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK))) {
+            // Without one of its processes, a program looks small.
+            detail = if went_on { Some("one of its processes; the others went on".into()) } else { detail };
             end = RunEnd::OutOfMemory;
         }
         (self.progress)("stopping");

@@ -346,6 +346,23 @@ fn a_limit_kills_the_plain_program_and_the_cap_survives() {
     assert!(error.contains("was killed at its memory limit"), "{error}");
 }
 
+/// A server whose worker is killed at the limit goes on, and is small then: that is no good run.
+#[test]
+fn a_program_that_loses_a_process_to_the_limit_has_not_survived() {
+    let trial = Trial::new("worker");
+    let script = format!("{} 8 8 end; echo ready; sleep 1000", trial.burst());
+    let options = ["--limit", "40m", "--ready", "log:^ready$", "--rounds", "1", "--with", "arenas=1"];
+    let (status, found, error) = trial.json(&[&options[..], &SHORT].concat(), &["sh", "-c", &script]);
+    if found["runs"][0]["end"] == "never-started" {
+        assert!(status == Some(2) && (error.contains("cgroup") || error.contains("memory limit")), "{error}");
+        eprintln!("a limit: not tried, {error}");
+        return;
+    }
+    assert_eq!((status, &found["runs"][0]["end"]), (Some(0), &"oom-killed".into()), "{error}");
+    assert_eq!((&found["best"]["kind"], &found["best"]["row"]), (&"survives".into(), &"arenas=1".into()));
+    assert!(error.contains("killed at its memory limit: one of its processes; the others went on"), "{error}");
+}
+
 /// Twenty rows that change nothing: none is best, and 95 % of the intervals contain 0. All rows share the plain runs,
 /// so the intervals are taken between neighbours: ten pairs that have nothing in common.
 #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_trial::rows::TOLERATED_PERCENT;
-use plimsoll_trial::{Best, Metric, PairedDifference, Trial, Unit};
+use plimsoll_trial::{Best, Metric, PairedDifference, RunEnd, Trial, Unit};
 
 use crate::words::{count, cut, printable};
 
@@ -158,6 +158,10 @@ fn failed_requests(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
 
 /// The recommendation, with its reason.
 pub fn best(trial: &Trial) -> String {
+    let ends = |of: fn(&RunEnd) -> bool| trial.runs.iter().filter(|run| run.row == 0 && of(&run.end)).count();
+    let (good, killed) = (ends(RunEnd::is_good), ends(|end| *end == RunEnd::OutOfMemory));
+    let failed = trial.failed(0).count();
+    let killed_in = format!("was killed at its limit in {killed} of {}", plural(good + failed, "run"));
     match trial.best() {
         Best::Saves { row, metric, difference } => format!(
             "best: {}: {} {}. {}",
@@ -167,11 +171,17 @@ pub fn best(trial: &Trial) -> String {
             cost(trial, row)
         ),
         Best::Survives { row, metric, median } => format!(
-            "best: {}: it runs through at {} {}, where the plain program was killed at its limit",
+            "best: {}: it runs through at {} {}, where the plain program {killed_in}",
             printable(&trial.rows[row].label),
             metric.heading(),
             figure(metric, median)
         ),
+        Best::Nothing | Best::TooFew if killed > 0 => {
+            format!("best: none. The plain program {killed_in}, and no other row ran through each time")
+        }
+        Best::Nothing | Best::TooFew if good == 0 && failed > 0 => {
+            "nothing was compared: no run of the plain program went through".into()
+        }
         Best::Nothing if trial.rows.len() > 1 => {
             format!(
                 "best: plain. The rounds show no row that saves memory and costs at most {TOLERATED_PERCENT} % of latency or throughput"

@@ -114,6 +114,34 @@ fn an_interrupted_trial_says_how_far_it_came() {
     assert!(text(&Trial::default()).contains("too few complete rounds"));
 }
 
+/// These rounds of the plain program end so, and all runs of the other rows if `others`.
+fn ended(end: &RunEnd, others: bool, rounds: &[usize]) -> Trial {
+    let mut trial = trial();
+    for run in &mut trial.runs {
+        let is_meant = if run.row == 0 { rounds.contains(&run.round) } else { others };
+        if is_meant {
+            run.end = end.clone();
+            run.figures.clear();
+        }
+    }
+    trial
+}
+
+/// A program that was killed isn't best because nothing else is, and more rounds don't help it.
+#[test]
+fn what_was_killed_or_failed_is_not_best() {
+    let last = |trial: &Trial| text(trial).lines().last().unwrap_or_default().to_owned();
+    let none = "best: none. The plain program was killed at its limit in";
+    let all = ended(&RunEnd::OutOfMemory, true, &[0, 1, 2]);
+    assert_eq!(last(&all), format!("{none} 3 of 3 runs, and no other row ran through each time"));
+    let once = ended(&RunEnd::OutOfMemory, true, &[1]);
+    assert_eq!(last(&once), format!("{none} 1 of 3 runs, and no other row ran through each time"));
+    let survived = last(&ended(&RunEnd::OutOfMemory, false, &[0, 2]));
+    assert!(survived.ends_with("where the plain program was killed at its limit in 2 of 3 runs"), "{survived}");
+    let broken = ended(&RunEnd::Exited(1), true, &[0, 1, 2]);
+    assert_eq!(last(&broken), "nothing was compared: no run of the plain program went through");
+}
+
 fn page(write: fn(&mut dyn std::io::Write, &Trial) -> std::io::Result<()>, trial: &Trial) -> String {
     let mut out = Vec::new();
     write(&mut out, trial).expect("a vector takes all");

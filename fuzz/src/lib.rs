@@ -57,6 +57,7 @@ targets! {
     status
     symbol_cache
     syscall_filter
+    unwind
     vm_info
     vma_map
 }

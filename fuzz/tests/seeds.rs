@@ -319,3 +319,86 @@ fn seeds_of_heaps_are_opened_by_their_walks() {
         assert!(heap.part(part).length.0 > 4096, "{part:?}: {:?}", heap.parts);
     }
 }
+
+/// An object of three functions with unwind tables, a thread stopped in the innermost one, and its stack:
+/// `start` calls `outer`, which calls `inner`. `augmentation` and `rules` are those of `inner`.
+///
+/// ```text
+/// 0 headers   176 index   216 rules: a common entry and three functions, 32 bytes each   1024 code
+/// ```
+fn unwound(augmentation: &str, rules: &[u8]) -> Vec<u8> {
+    const INDEX: u64 = 176;
+    const FRAMES: u64 = 216;
+    const CODE: u64 = 1024;
+    const END: u64 = 1280;
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let halves = |halves: &[u32]| halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>();
+    let distance = |to: u64, from: u64| (to as u32).wrapping_sub(from as u32);
+    let mut object = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0".to_vec();
+    object.extend(words(&[0, 64, 0]));
+    object.extend(halves(&[0]));
+    object.extend([64u16, 56, 2, 64, 0, 0].map(u16::to_le_bytes).concat());
+    // PT_LOAD, readable and executable: the whole file. PT_GNU_EH_FRAME: the index.
+    object.extend([halves(&[1, 5]), words(&[0, 0, 0, END, END, 4096])].concat());
+    object.extend([halves(&[0x6474_e550, 4]), words(&[INDEX, INDEX, INDEX, FRAMES - INDEX, FRAMES - INDEX, 4])].concat());
+    let functions = [CODE, CODE + 64, CODE + 128];
+    // Two common entries of 32 bytes, then one entry of 32 bytes for each function.
+    let entries = [FRAMES + 64, FRAMES + 96, FRAMES + 128];
+    object.extend([1, 0x1b, 0x03, 0x3b]);
+    object.extend(halves(&[distance(FRAMES, INDEX + 4), 3]));
+    for (function, entry) in functions.iter().zip(entries) {
+        object.extend(halves(&[distance(*function, INDEX), distance(entry, INDEX)]));
+    }
+    object.resize(FRAMES as usize, 0);
+    let padded = |mut entry: Vec<u8>| {
+        assert!(entry.len() <= 28, "{}", entry.len());
+        // DW_CFA_nop
+        entry.resize(28, 0);
+        [halves(&[28]), entry].concat()
+    };
+    // Version 1, alignments 1 and -8, return address in column 16, addresses as 32-bit distances; the frame begins 8
+    // bytes above rsp, and the return address lies below that.
+    let common = |augmentation: &str| {
+        let rest = [1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1];
+        padded([&[0, 0, 0, 0, 1][..], augmentation.as_bytes(), &[0], &rest].concat())
+    };
+    object.extend(common("zR"));
+    object.extend(common(augmentation));
+    let outer = [0x0e, 16];
+    // DW_CFA_undefined of the return address: a thread's first function.
+    let start = [0x07, 16];
+    let all = [(FRAMES + 32, rules), (FRAMES, &outer[..]), (FRAMES, &start[..])];
+    for ((function, entry), (common, rules)) in functions.iter().zip(entries).zip(all) {
+        let head = halves(&[distance(entry + 4, common), distance(*function, entry + 8), 64]);
+        object.extend(padded([&head[..], &[0], rules].concat()));
+    }
+    object.resize(END as usize, 0x90);
+    // CALL before each return address.
+    object[CODE as usize + 64 + 16] = 0xe8;
+    object[CODE as usize + 128 + 8] = 0xe8;
+    let (base, stack) = (plimsoll_fuzz::targets::unwind::BASE, plimsoll_fuzz::targets::unwind::STACK);
+    let mut registers = [0; 17];
+    (registers[0], registers[8]) = (base + CODE + 4, stack);
+    let returns = [base + CODE + 64 + 21, 0x1234, base + CODE + 128 + 13, 0, 0, 0];
+    [halves(&[END as u32]), words(&registers), object, words(&returns)].concat()
+}
+
+#[test]
+fn seeds_of_stopped_threads_are_walked_to_their_first_function() {
+    let seeds: [(&str, &str, &[u8]); 3] = [
+        ("calls", "zR", &[]),
+        ("signal", "zRS", &[]),
+        // The frame begins at breg7+8; the return address lies at lit8 below it.
+        ("expressions", "zR", &[0x0f, 2, 0x77, 8, 0x10, 16, 2, 0x38, 0x1c]),
+    ];
+    for (name, augmentation, rules) in seeds {
+        let seed = unwound(augmentation, rules);
+        put("unwind", name, &seed);
+        let frames = plimsoll_fuzz::targets::unwind::walked(&seed).expect("long enough");
+        let frames = frames.unwrap_or_else(|why| panic!("{name}: {why}"));
+        let base = plimsoll_fuzz::targets::unwind::BASE;
+        // After a signal the second address is that of the next instruction, otherwise of the call's last byte.
+        let second = base + 1024 + 64 + if name == "signal" { 21 } else { 20 };
+        assert_eq!(frames.pcs, [base + 1028, second, base + 1024 + 128 + 12], "{name}");
+    }
+}

@@ -24,5 +24,6 @@ pub mod smaps;
 pub mod status;
 pub mod symbol_cache;
 pub mod syscall_filter;
+pub mod unwind;
 pub mod vm_info;
 pub mod vma_map;

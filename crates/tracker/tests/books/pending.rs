@@ -5,13 +5,13 @@ use crate::segment::counter;
 use crate::{alone, books, fresh};
 use plimsoll_segment::{Allocator, Counter};
 use plimsoll_tracker::account::blocks::{self, Key};
-use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::account::{classify, image, keys, pending, rows};
 use plimsoll_tracker::segment::{Segment, slots};
 use std::sync::atomic::Ordering::*;
 
 fn attach(segment: Segment) -> &'static mut ThreadState {
-    thread::attach(segment, Some(Stack { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
+    thread::attach(segment, Some(StackBounds { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
 }
 
 /// A block of glibc's that isn't in the books.

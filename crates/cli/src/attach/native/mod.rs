@@ -31,6 +31,10 @@ mod ptrace;
 mod refusals;
 mod threads;
 mod unwind;
+// Not in `unwind`: the fuzz target compiles that folder, too.
+#[cfg(test)]
+#[path = "unwind/tests.rs"]
+mod unwind_tests;
 
 /// How long to look for a thread at a fit point.
 const SEARCH: Duration = Duration::from_secs(20);

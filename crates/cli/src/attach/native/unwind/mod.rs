@@ -19,9 +19,7 @@ use table::{Bytes, Rules, Table};
 
 mod call;
 mod objects;
-mod table;
-#[cfg(test)]
-mod tests;
+pub(super) mod table;
 
 /// A deeper stack isn't walked: the thread would stand still for too long.
 const MOST_FRAMES: usize = 512;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,9 +12,10 @@ use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_process::foreign::{Deadline, FileKind};
 use plimsoll_process::proc::{self, Target};
 
-use super::super::point::Forbidden;
-use super::super::ptrace::{Stop, Thread};
-use super::*;
+use super::point::Forbidden;
+use super::ptrace::{Registers, Stop, Thread};
+use super::unwind::table::Table;
+use super::unwind::*;
 
 const FLAGS: [&[&str]; 4] = [&["-O2"], &["-O0"], &["-O3", "-march=native"], &["-O2", "-fno-omit-frame-pointer"]];
 
@@ -190,7 +192,7 @@ fn malloc(program: &Program) -> Range<u64> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         program.memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
     };
-    let objects = super::super::objects::survey(&program.target, &program.vmas, read).expect("a C program");
+    let objects = super::objects::survey(&program.target, &program.vmas, read).expect("a C program");
     objects.forbidden.named("malloc").expect("malloc")
 }
 

@@ -3,6 +3,7 @@
 //! The PID is in `plimsoll_target_info` only, so a restart continues the same series. There is a series for each line,
 //! group of figures and verdict, never for a file, a thread or a call site: about 50 for a target.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_facts::units::Bytes;
@@ -175,19 +176,26 @@ impl Own {
     }
 }
 
-/// Name, live and allocated bytes of each category.
+/// Label, live and allocated bytes of each category. Two names that the target has chosen may have one label, and may be
+/// `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
 fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
-    let mut all: Vec<_> = books
-        .categories
-        .iter()
-        .filter(|category| category.figures.cumulative > Bytes(0))
-        .map(|category| (category.name.clone(), category.figures.live, category.figures.cumulative))
-        .collect();
-    all.sort_by_key(|(_, live, cumulative)| std::cmp::Reverse((*live, *cumulative)));
+    let mut by_label: BTreeMap<String, (Bytes, Bytes)> = BTreeMap::new();
+    for category in books.categories.iter().filter(|category| category.figures.cumulative > Bytes(0)) {
+        let sum = by_label.entry(label(&category.name)).or_default();
+        sum.0 += category.figures.live;
+        sum.1 += category.figures.cumulative;
+    }
+    let mut all: Vec<(String, Bytes, Bytes)> =
+        by_label.into_iter().map(|(name, (live, allocated))| (name, live, allocated)).collect();
+    all.sort_by_key(|(_, live, allocated)| std::cmp::Reverse((*live, *allocated)));
     if all.len() > CATEGORIES {
         let rest = all.split_off(CATEGORIES - 1);
         let sum = |of: fn(&(String, Bytes, Bytes)) -> Bytes| rest.iter().map(of).sum::<Bytes>();
-        all.push((REST.into(), sum(|of| of.1), sum(|of| of.2)));
+        let (live, allocated) = (sum(|of| of.1), sum(|of| of.2));
+        match all.iter_mut().find(|(name, ..)| name == REST) {
+            Some(known) => (known.1, known.2) = (known.1 + live, known.2 + allocated),
+            None => all.push((REST.into(), live, allocated)),
+        }
     }
     all
 }
@@ -230,6 +238,31 @@ mod tests {
                 "{name} fell to {value}"
             );
         }
+    }
+
+    /// Names of a hostile target: with a control character and with its escape, beyond the length, and that of the rest.
+    #[test]
+    fn no_series_occurs_twice() {
+        let golden = include_bytes!("../../../goldens/explain.json");
+        let ledger = crate::ledger_json::parse(golden).expect("a ledger");
+        let long = "x".repeat(LONGEST);
+        let hostile = [String::from("a\u{1}"), "a\\u{1}".into(), format!("{long}1"), format!("{long}2"), REST.into()];
+        let names = hostile.into_iter().chain((0..20).map(|n| format!("category {n}")));
+        let figures = Figures { live: Bytes(1 << 20), cumulative: Bytes(1 << 20), ..Figures::default() };
+        let categories: Vec<Category> =
+            names.map(|name| Category { name, figures, ..Category::default() }).collect();
+        let number = categories.len() as u64;
+        let books = Books { categories, ..Books::default() };
+        let samples = Samples::of("shop", &ledger, Some(&books));
+        let of = |family| samples.all.iter().filter(move |sample| sample.family == family);
+        for family in [Family::Live, Family::Allocated] {
+            let mut labels: Vec<_> = of(family).map(|sample| &sample.labels).collect();
+            let all = labels.len();
+            labels.sort();
+            labels.dedup();
+            assert_eq!(labels.len(), all, "{labels:?}");
+        }
+        assert_eq!(of(Family::Live).map(|sample| whole(sample.value)).sum::<u64>(), number << 20);
     }
 
     fn whole(value: Value) -> u64 {

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{
     A, B, Category, Comparison, Direction, METRICS, MedianChange, Part, RSS, SIDES, Site, Tracked,
 };
+use plimsoll_trial::{Metric, RunEnd};
 
 use crate::trial_text::{figure, signed};
 use crate::words::{count, counted, cut, printable};
@@ -48,9 +48,12 @@ pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) 
 
 pub(crate) fn facts(of: &Comparison) -> Vec<String> {
     let done = of.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
+    let complete = of.runs.iter().filter(|run| run.end != RunEnd::Interrupted).count();
+    let all = format!("{} of runs, alternating", counted(of.pairs as u64, "pair"));
     let mut facts = vec![match of.interrupted {
-        true => format!("interrupted in pair {done} of {}", of.pairs),
-        false => format!("{} of runs, alternating", counted(of.pairs as u64, "pair")),
+        true if complete < of.pairs * SIDES.len() => format!("interrupted in pair {done} of {}", of.pairs),
+        true => format!("{all}; interrupted in the tracked runs"),
+        false => all,
     }];
     facts.extend(of.ready.as_ref().map(|ready| format!("ready {}", printable(ready))));
     facts.extend(of.tracked.as_ref().map(|tracked| format!("then {} tracked runs", tracked.runs[A] + tracked.runs[B])));

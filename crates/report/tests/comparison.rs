@@ -192,3 +192,14 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     assert!(named("pre").any(|stack| stack.text().is_some_and(|text| text.contains("Shop.load:7"))));
     assert!(!found.contains('\u{1b}') && found.contains("Mapping calls: 120 → 121"), "{found}");
 }
+
+/// The pairs are complete, so the figures are those of all pairs.
+#[test]
+fn an_interrupt_of_the_tracked_runs_is_no_interrupt_of_the_pairs() {
+    let mut of = comparison();
+    of.interrupted = true;
+    let found = text(&of, None);
+    assert!(found.contains("4 pairs of runs, alternating; interrupted in the tracked runs"), "{found}");
+    of.runs[7].end = RunEnd::Interrupted;
+    assert!(text(&of, None).contains("interrupted in pair 4 of 4"));
+}

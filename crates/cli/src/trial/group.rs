@@ -81,15 +81,28 @@ impl Group {
         cgroup::oom_kills(&self.directory, deadline).is_some_and(|kills| kills > 0)
     }
 
-    /// Removes the group. Its processes must have ended.
+    /// Removes the group, with those that the program has made in it. Its processes must have ended.
     pub fn remove(&self) {
         for _ in 0..REMOVALS {
-            match fs::remove_dir(&self.directory) {
+            match remove(&self.directory) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
                 _ => return,
             }
         }
     }
+}
+
+/// A cgroup's files go with it; a cgroup in it has to go first.
+fn remove(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)?.flatten() {
+        let removed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => remove(&entry.path()),
+            _ => Ok(()),
+        };
+        // The keeper and plimsoll both remove.
+        removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    }
+    fs::remove_dir(directory)
 }
 
 impl Drop for Visit<'_> {
@@ -107,6 +120,16 @@ fn enter(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program that is a container's engine makes cgroups below its own.
+    #[test]
+    fn a_group_goes_with_those_in_it() {
+        let directory = std::env::temp_dir().join(format!("plimsoll-group-below-{}", std::process::id()));
+        fs::create_dir_all(directory.join("a/b")).expect("new directories");
+        fs::create_dir(directory.join("c")).expect("a new directory");
+        Group::existing(directory.clone()).remove();
+        assert!(!directory.exists());
+    }
 
     /// Files of a cgroup as the kernel shows them: swap can't widen the limit, with either version.
     #[test]

@@ -284,6 +284,18 @@ pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::
     }
 }
 
+/// As `to_output`, for a result that took long to get: if the file can't be written, standard output gets it.
+pub fn to_output_at_least(
+    file: Option<&Path>,
+    write: impl Fn(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let written = to_output(file, &write);
+    if written.is_err() && file.is_some() {
+        let _ = to_output(None, &write);
+    }
+    written
+}
+
 fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = BufWriter::new(sink);
     write(&mut out).and_then(|()| out.flush())

@@ -26,7 +26,7 @@ use plimsoll_trial::{Run, RunEnd, plan};
 
 use crate::alike::nearest_name;
 use crate::exit::Exit;
-use crate::output::{TicketFormat, print_message, require_stdout, shown, to_output};
+use crate::output::{TicketFormat, print_message, require_stdout, shown, to_output_at_least};
 use crate::sys::{Signals, unless_nohup};
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};
@@ -134,7 +134,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let comparison = rounds.comparison;
     let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));
     let found = excesses.as_deref();
-    to_output(output, |out| match args.format {
+    to_output_at_least(output, |out| match args.format {
         TicketFormat::Text => comparison_text::write(out, &comparison, found),
         TicketFormat::Json => comparison_json::write(out, &comparison, found),
         TicketFormat::Markdown => comparison_pages::markdown(out, &comparison, found),

@@ -31,7 +31,7 @@ use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 
 use crate::exit::Exit;
 use crate::named::pid_of;
-use crate::output::{TicketFormat, print_message, require_stdout, to_output};
+use crate::output::{TicketFormat, print_message, require_stdout, to_output_at_least};
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 
@@ -190,7 +190,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut table = Table::new(&plain, &conditions, usize::from(rounds));
     table.fill(&conditions, &signals, &remedies);
     let trial = table.trial;
-    to_output(output.as_deref(), |out| match format {
+    to_output_at_least(output.as_deref(), |out| match format {
         TicketFormat::Text => trial_text::write(out, &trial),
         TicketFormat::Json => trial_json::write(out, &trial),
         TicketFormat::Markdown => trial_pages::markdown(out, &trial),
@@ -211,7 +211,7 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     })?;
     let options = live::LiveOptions { steps, idle: args.idle, yes: args.yes };
     let Some(trial) = live::run(pid, options)? else { return Ok(Exit::Failed.into()) };
-    to_output(args.output.as_deref(), |out| match args.format {
+    to_output_at_least(args.output.as_deref(), |out| match args.format {
         TicketFormat::Text => live_text::write(out, &trial),
         TicketFormat::Json => live_json::write(out, &trial),
         TicketFormat::Markdown => live_pages::markdown(out, &trial),

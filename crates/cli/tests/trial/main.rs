@@ -270,6 +270,18 @@ fn a_killed_keeper_leaves_nothing() {
     assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
 }
 
+/// A full disk at the end of a long trial: the table isn't lost.
+#[test]
+fn a_table_that_cannot_be_written_to_its_file_is_printed() {
+    let trial = Trial::new("full");
+    let options = ["--rounds", "1", "--with", "env:A=b", "-o", "/dev/full"];
+    let output = trial.command(&options, &["true"]).output().expect("plimsoll");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("cannot write /dev/full: No space left on device"), "{error}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("median of the rounds"));
+}
+
 /// A trial of hours is started by nohup(1), which ignores SIGHUP, and the terminal is closed.
 #[test]
 fn nohup_keeps_a_trial_from_a_hangup() {

@@ -18,6 +18,11 @@ use crate::format::METADATA;
 const STRINGS: usize = 1 << 20;
 const ELEMENTS: usize = 1 << 18;
 const DEPTH: usize = 16;
+/// Bytes of the texts that the elements refer to, all together: each reference becomes a copy, and all may refer to one
+/// long text. JDK 25 has some 100 KB.
+const TEXT: usize = 16 << 20;
+/// Bytes of the name of an annotation's type, of which each annotation has a copy.
+const ANNOTATION: usize = 256;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Schema {
@@ -60,7 +65,7 @@ impl Schema {
                 Text::Null | Text::Pooled(_) => "".into(),
             });
         }
-        let mut elements = Elements { cursor, strings: &strings, left: ELEMENTS };
+        let mut elements = Elements { cursor, strings: &strings, left: ELEMENTS, text: TEXT };
         let root = elements.element(0)?;
         Ok(Builder::default().build(&root))
     }
@@ -90,12 +95,15 @@ struct Elements<'a, 's> {
     cursor: Cursor<'a>,
     strings: &'s [std::borrow::Cow<'a, str>],
     left: usize,
+    text: usize,
 }
 
 impl<'s> Elements<'_, 's> {
     fn string(&mut self) -> Parsed<&'s str> {
         let index = self.cursor.count()?;
-        self.strings.get(index).map(|text| &**text).ok_or(Broken::Malformed("metadata refers to a missing string"))
+        let text = self.strings.get(index).ok_or(Broken::Malformed("metadata refers to a missing string"))?;
+        self.text = self.text.checked_sub(text.len()).ok_or(Broken::Malformed("metadata with too much text"))?;
+        Ok(&**text)
     }
 
     fn spend(&mut self, count: usize) -> Parsed<()> {
@@ -184,7 +192,8 @@ impl Builder {
 
     fn annotations(&self, element: &Element<'_>) -> Vec<Annotation> {
         let one = |child: &Element<'_>| {
-            let name = child.id("class").and_then(|id| self.schema.by_id(id))?.name.clone();
+            let of = child.id("class").and_then(|id| self.schema.by_id(id))?;
+            let name = Some(&of.name).filter(|name| name.len() <= ANNOTATION)?.clone();
             let others = child.attributes.iter().filter(|(key, _)| *key != "class");
             Some(Annotation { name, values: others.map(|(k, v)| (k.to_string(), v.to_string())).collect() })
         };

@@ -348,14 +348,14 @@ impl Walker {
     }
 
     /// Offsets of the checkpoints in the order of the file, found by following their chain.
-    fn chain(&self, window: &mut Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, ReadProblem> {
+    fn chain(&self, window: &Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, ReadProblem> {
         let mut at = base.saturating_add(header.checkpoint);
-        let mut chain = vec![];
+        let (mut chain, mut bytes) = (vec![], [0; 64]);
         loop {
             if at < base + HEADER_BYTES as u64 || at >= end {
                 return Err(ReadProblem::Broken(at, "the chain of checkpoints leads out of the chunk"));
             }
-            let bytes = window.view(at, 64)?;
+            let bytes = window.peek(at, &mut bytes)?;
             let checkpoint = pools::checkpoint(&mut Cursor::new(bytes, header.compressed));
             let delta = match checkpoint {
                 Ok(checkpoint) => checkpoint.delta,

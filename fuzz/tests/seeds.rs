@@ -340,7 +340,8 @@ fn unwound(augmentation: &str, rules: &[u8]) -> Vec<u8> {
     object.extend([64u16, 56, 2, 64, 0, 0].map(u16::to_le_bytes).concat());
     // PT_LOAD, readable and executable: the whole file. PT_GNU_EH_FRAME: the index.
     object.extend([halves(&[1, 5]), words(&[0, 0, 0, END, END, 4096])].concat());
-    object.extend([halves(&[0x6474_e550, 4]), words(&[INDEX, INDEX, INDEX, FRAMES - INDEX, FRAMES - INDEX, 4])].concat());
+    object
+        .extend([halves(&[0x6474_e550, 4]), words(&[INDEX, INDEX, INDEX, FRAMES - INDEX, FRAMES - INDEX, 4])].concat());
     let functions = [CODE, CODE + 64, CODE + 128];
     // Two common entries of 32 bytes, then one entry of 32 bytes for each function.
     let entries = [FRAMES + 64, FRAMES + 96, FRAMES + 128];

@@ -249,8 +249,7 @@ mod tests {
         let hostile = [String::from("a\u{1}"), "a\\u{1}".into(), format!("{long}1"), format!("{long}2"), REST.into()];
         let names = hostile.into_iter().chain((0..20).map(|n| format!("category {n}")));
         let figures = Figures { live: Bytes(1 << 20), cumulative: Bytes(1 << 20), ..Figures::default() };
-        let categories: Vec<Category> =
-            names.map(|name| Category { name, figures, ..Category::default() }).collect();
+        let categories: Vec<Category> = names.map(|name| Category { name, figures, ..Category::default() }).collect();
         let number = categories.len() as u64;
         let books = Books { categories, ..Books::default() };
         let samples = Samples::of("shop", &ledger, Some(&books));

@@ -58,7 +58,7 @@ pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) ->
         match Request::parse(text, &mut *TEXT.0.get()) {
             None => Answer::BadOptions,
             Some(Request::Detach) => detach(),
-            Some(Request::Attach { sites, sample, rules }) => attach(Wish { sites, sample, rules }, exports),
+            Some(Request::Attach(options)) => attach(options, exports),
         }
     };
     BUSY.store(false, Release);
@@ -68,23 +68,21 @@ pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) ->
 /// What the options request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// See [`plimsoll_segment::agent`].
-    Attach {
-        /// 0 off, 1 sampled, 2 exact.
-        sites: u32,
-        /// Mean of the sampling, bytes.
-        sample: u64,
-        /// File of compiled rules.
-        rules: Option<&'static CStr>,
-    },
+    /// Begin booking; or, in a process that is attached already, only change the mode and the mean.
+    Attach(AttachOptions),
     /// Stop booking, and restore the import tables.
     Detach,
 }
 
-struct Wish {
-    sites: u32,
-    sample: u64,
-    rules: Option<&'static CStr>,
+/// The options of an attach; [`plimsoll_segment::agent`] has their text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// 0 off, 1 sampled, 2 exact.
+    pub sites: u32,
+    /// Mean of the sampling, bytes.
+    pub sample: u64,
+    /// File of compiled rules.
+    pub rules: Option<&'static CStr>,
 }
 
 impl Request {
@@ -123,13 +121,13 @@ impl Request {
             }
             rest = &option[end..];
         }
-        (rest.is_empty() || rules.is_some()).then_some(Request::Attach { sites, sample, rules })
+        (rest.is_empty() || rules.is_some()).then_some(Request::Attach(AttachOptions { sites, sample, rules }))
     }
 }
 
-fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
+fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     if let Some(segment) = Segment::current() {
-        segment.header().control.store(control(wish.sites, wish.sample), Release);
+        segment.header().control.store(control(options.sites, options.sample), Release);
         return Answer::Switched;
     }
     if !phase::is_late() || !libc::is_glibc() {
@@ -145,15 +143,15 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
         // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
         // by hand.)
-        Some(segment) => unsafe { (begin_anew(segment), Answer::AttachedAgain) },
+        Some(segment) => unsafe { (reset_books(segment), Answer::AttachedAgain) },
         None => {
-            let Some(segment) = first(&wish, exports) else { return Answer::NoSegment };
+            let Some(segment) = make_segment(&options, exports) else { return Answer::NoSegment };
             (segment, Answer::Attached)
         }
     };
     let h = segment.header();
-    let word = control(wish.sites, wish.sample);
-    h.mode.store(wish.sites, Relaxed);
+    let word = control(options.sites, options.sample);
+    h.mode.store(options.sites, Relaxed);
     h.control.store(word, Relaxed);
     h.in_force.store(word, Relaxed);
     let now = os::clock_ns(Clock::Boottime);
@@ -180,9 +178,10 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     answer
 }
 
-fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
-    let sites = [c"off", c"sampled", c"exact"][wish.sites.min(2) as usize];
-    let options = Options { sites: Some(sites), rules: wish.rules, ..boot::late_options() };
+/// The first attach: makes the segment and the tables.
+fn make_segment(attach: &AttachOptions, exports: &'static libc::Exports) -> Option<Segment> {
+    let sites = [c"off", c"sampled", c"exact"][attach.sites.min(2) as usize];
+    let options = Options { sites: Some(sites), rules: attach.rules, ..boot::late_options() };
     let segment = boot::begin(&options, exports)?;
     set_text(&segment.category(categories::EARLY).name, b"before the attach");
     Some(segment)
@@ -192,7 +191,7 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
 ///
 /// # Safety
 /// No thread is in a hook that it entered when blocks were booked.
-unsafe fn begin_anew(segment: Segment) -> Segment {
+unsafe fn reset_books(segment: Segment) -> Segment {
     blocks::renew_secret();
     existing::empty_map(segment);
     // SAFETY: the caller's contract. Only `boot::start_booking` publishes the segment, and the caller calls it later.
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn requests() {
-        let attach = |sites, sample, rules| Some(Request::Attach { sites, sample, rules });
+        let attach = |sites, sample, rules| Some(Request::Attach(AttachOptions { sites, sample, rules }));
         assert_eq!(parse(c"attach"), attach(1, 512 << 10, None));
         assert_eq!(parse(c""), attach(1, 512 << 10, None));
         assert_eq!(parse(c"attach,sites=exact,sample=4096"), attach(2, 4096, None));

@@ -23,8 +23,9 @@
 
 use crate::account::mapping::existing;
 use crate::account::{blocks, peaks, rows, samples, side_table, thread};
+use crate::fixed_string::FixedString;
 use crate::hook;
-use crate::options::{Options, Path};
+use crate::options::Options;
 use crate::segment::books::Books;
 use crate::segment::{Segment, categories, set_text, slots};
 use crate::sys::libc;
@@ -38,11 +39,11 @@ use plimsoll_segment::{Counter, Section, control};
 
 static BUSY: AtomicBool = AtomicBool::new(false);
 
-struct Text(UnsafeCell<Path<OPTIONS_BYTES>>);
+struct Text(UnsafeCell<FixedString<OPTIONS_BYTES>>);
 // SAFETY: only touched by the holder of BUSY, which drops all pointers into it before it clears BUSY.
 unsafe impl Sync for Text {}
 /// What `Options` points into: the VM frees its own string when the agent returns.
-static TEXT: Text = Text(UnsafeCell::new(Path::new()));
+static TEXT: Text = Text(UnsafeCell::new(FixedString::new()));
 
 /// Called by the VM with the agent's options.
 ///
@@ -87,7 +88,7 @@ pub struct AttachOptions {
 
 impl Request {
     /// Reads the options. What the result points to is kept in `keep`. `None`: they aren't understood.
-    pub fn parse(text: &CStr, keep: &'static mut Path<OPTIONS_BYTES>) -> Option<Request> {
+    pub fn parse(text: &CStr, keep: &'static mut FixedString<OPTIONS_BYTES>) -> Option<Request> {
         let text = text.to_bytes();
         if text == DETACH.as_bytes() {
             return Some(Request::Detach);
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &CStr) -> Option<Request> {
-        Request::parse(text, Box::leak(Box::new(Path::new())))
+        Request::parse(text, Box::leak(Box::new(FixedString::new())))
     }
 
     #[test]

@@ -13,6 +13,7 @@
 pub mod account;
 pub mod agent;
 pub mod boot;
+pub mod fixed_string;
 pub mod guard;
 pub mod hook;
 pub mod options;

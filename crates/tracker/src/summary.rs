@@ -4,7 +4,7 @@
 //! Everything is static: no allocation, and little stack (the handler may run on an 8 KiB sigaltstack). One at a time.
 
 use crate::account::segment_file;
-use crate::options::Path;
+use crate::fixed_string::FixedString;
 use crate::segment::Segment;
 use crate::sys::{libc, os};
 use core::cell::UnsafeCell;
@@ -19,7 +19,7 @@ struct Static<T>(UnsafeCell<T>);
 // BUSY.
 unsafe impl<T> Sync for Static<T> {}
 
-static PATH: Static<Path<512>> = Static(UnsafeCell::new(Path::new()));
+static PATH: Static<FixedString<512>> = Static(UnsafeCell::new(FixedString::new()));
 
 #[derive(Clone, Copy)]
 struct Sum {
@@ -29,12 +29,12 @@ struct Sum {
 
 struct Work {
     sums: [Sum; Section::Categories.capacity()],
-    text: Path<4096>,
+    text: FixedString<4096>,
 }
 
 static WORK: Static<Work> = Static(UnsafeCell::new(Work {
     sums: [Sum { bytes: 0, count: 0 }; Section::Categories.capacity()],
-    text: Path::new(),
+    text: FixedString::new(),
 }));
 
 /// Installs the handler. An unknown signal name installs nothing.
@@ -100,7 +100,7 @@ extern "C" fn handler(_: c_int) {
 }
 
 fn write(segment: Segment, work: &mut Work) {
-    let mut name = Path::<544>::new();
+    let mut name = FixedString::<544>::new();
     // SAFETY: written at boot only.
     let pattern = unsafe { &*PATH.0.get() }.bytes();
     let mut rest = pattern;
@@ -165,7 +165,7 @@ fn peak(now: Sum, bytes: u64, count: u64) -> (u64, u64) {
 }
 
 /// The lines of Native Image's report for one category.
-fn group(out: &mut Path<4096>, name: &[u8], live: Sum, peak: u64, at: u64, mapped: [u64; 4]) {
+fn group(out: &mut FixedString<4096>, name: &[u8], live: Sum, peak: u64, at: u64, mapped: [u64; 4]) {
     let [reserved, committed, peak_reserved, peak_committed] = mapped;
     let kb = |n: u64| n / 1024;
     out.push(name).push(b"\n    (reserved=").push_number(kb(live.bytes + reserved));

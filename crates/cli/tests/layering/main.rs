@@ -177,7 +177,7 @@ const TRACKER: Order = Order {
     name: "tracker",
     stages: &[
         &["sys"],
-        &["options", "phase", "rules"],
+        &["fixed_string", "options", "phase", "rules"],
         &["segment"],
         &["stack"],
         &["account"],

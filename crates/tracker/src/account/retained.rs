@@ -1,7 +1,7 @@
 //! Segments of dead processes: how many to keep, and which to remove. A name is PID-START, with the process's start in
 //! ns of CLOCK_BOOTTIME.
 
-use crate::options::Path;
+use crate::fixed_string::FixedString;
 use crate::sys::os;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use plimsoll_segment::{RETAINED, SUFFIX};
@@ -72,8 +72,8 @@ pub fn prune(directory: os::Fd, prune_buffer: &mut PruneBuffer) {
     }
 }
 
-pub fn file_name(pid: u32, start: u64) -> Path<64> {
-    let mut name = Path::<64>::new();
+pub fn file_name(pid: u32, start: u64) -> FixedString<64> {
+    let mut name = FixedString::<64>::new();
     name.push_number(pid as u64).push(b"-").push_number(start).push(SUFFIX.as_bytes());
     name
 }

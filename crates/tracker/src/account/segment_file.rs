@@ -3,7 +3,8 @@
 use super::inherited::{Child, Inherited};
 use super::retained::{self, PruneBuffer, file_name, prune};
 use super::{blocks, control, image};
-use crate::options::{Options, Path, number};
+use crate::fixed_string::FixedString;
+use crate::options::{Options, number};
 use crate::segment::Segment;
 use crate::segment::windows;
 use crate::sys::elf;
@@ -14,11 +15,11 @@ use plimsoll_segment::{
 };
 
 /// The directory of the segments, for fork. Written before a segment is published, read afterwards.
-static mut DIRECTORY: Path<256> = Path::new();
+static mut DIRECTORY: FixedString<256> = FixedString::new();
 
 /// Makes and maps the file.
-pub fn make(options: &Options) -> Option<(Segment, Path<256>)> {
-    let mut directory = Path::<256>::new();
+pub fn make(options: &Options) -> Option<(Segment, FixedString<256>)> {
+    let mut directory = FixedString::<256>::new();
     let uid = os::geteuid();
     let fd = match options.directory {
         Some(d) => {
@@ -40,7 +41,7 @@ pub fn make(options: &Options) -> Option<(Segment, Path<256>)> {
 }
 
 /// Opens the directory, which must belong to this user alone; creates it if it is missing.
-fn own_directory(path: &Path<256>, uid: u32) -> Option<os::Fd> {
+fn own_directory(path: &FixedString<256>, uid: u32) -> Option<os::Fd> {
     let fd = os::open_dir(path.as_c()).or_else(|| {
         os::make_dir(path.as_c());
         os::open_dir(path.as_c())
@@ -202,7 +203,7 @@ fn look_at_runtime() -> Runtime {
 }
 
 /// Removes a file that can't be used.
-fn remove(segment: Segment, directory: &Path<256>) {
+fn remove(segment: Segment, directory: &FixedString<256>) {
     let h = segment.header();
     h.magic.store(0, Release);
     if let Some(fd) = os::open_dir(directory.as_c()) {
@@ -212,14 +213,14 @@ fn remove(segment: Segment, directory: &Path<256>) {
 }
 
 /// Unmaps the segment after a failed boot.
-pub fn withdraw(segment: Segment, directory: &Path<256>) {
+pub fn withdraw(segment: Segment, directory: &FixedString<256>) {
     remove(segment, directory);
     // SAFETY: never published, so no hook uses it, and the function that made it keeps no copy.
     unsafe { windows::unmap(segment) };
 }
 
 /// The directory of the segments, for fork.
-pub fn directory() -> &'static Path<256> {
+pub fn directory() -> &'static FixedString<256> {
     let directory = &raw const DIRECTORY;
     // SAFETY: not written after the segment was published.
     unsafe { &*directory }
@@ -229,7 +230,7 @@ pub fn directory() -> &'static Path<256> {
 ///
 /// # Safety
 /// No segment is published, so no thread reads it, and no two threads call this at the same time.
-pub unsafe fn keep_directory(directory: Path<256>) {
+pub unsafe fn keep_directory(directory: FixedString<256>) {
     // SAFETY: the caller's contract.
     unsafe { (&raw mut DIRECTORY).write(directory) };
 }

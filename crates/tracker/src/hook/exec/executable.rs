@@ -1,7 +1,7 @@
 //! Whether an executable file would load the tracker: only a program that asks for glibc's loader does. A static
 //! program would hand the tracker's variables on to programs that it starts.
 
-use crate::options::Path;
+use crate::fixed_string::FixedString;
 use crate::sys::filter::AUDIT_ARCH;
 use crate::sys::os::{self, Program};
 use core::ffi::CStr;
@@ -23,7 +23,7 @@ pub(super) fn is_dynamic(mut program: Program) -> bool {
         let Some(name) = interpreter(&start[..start.len().min(LINE)]) else {
             return needs_glibc(start, |at, buffer| program.read_at(at, buffer).len());
         };
-        let mut path = Path::<LINE>::new();
+        let mut path = FixedString::<LINE>::new();
         path.push(name);
         match Program::open(os::WORKING_DIRECTORY, path.as_c()) {
             Some(next) => program = next,
@@ -35,7 +35,7 @@ pub(super) fn is_dynamic(mut program: Program) -> bool {
 
 /// The executable file of this name in a directory of PATH; an empty directory is the working directory.
 pub(super) fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
-    let mut path = Path::<4096>::new();
+    let mut path = FixedString::<4096>::new();
     if !directory.is_empty() {
         path.push(directory).push(b"/");
     }
@@ -45,7 +45,7 @@ pub(super) fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
 
 /// The file behind a descriptor of the program's.
 pub(super) fn of_descriptor(fd: i32) -> Option<Program> {
-    let mut path = Path::<32>::new();
+    let mut path = FixedString::<32>::new();
     path.push(b"/proc/self/fd/").push_number(u64::try_from(fd).ok()?);
     Program::open(os::WORKING_DIRECTORY, path.as_c())
 }

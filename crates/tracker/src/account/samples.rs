@@ -65,12 +65,14 @@ fn word(address: u64, entry: u32) -> Option<u64> {
     (address < 1 << (64 - ENTRY_BITS + 3)).then_some(address >> 3 << ENTRY_BITS | (entry as u64 + 1))
 }
 
-fn enter(address: u64, entry: u32) -> bool {
+/// Puts an entry into the index. False: no space.
+fn index_insert(address: u64, entry: u32) -> bool {
     let Some(word) = word(address, entry) else { return false };
     cells(address).any(|cell| cell.load(Relaxed) == 0 && cell.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
 }
 
-fn leave(address: u64) -> Option<u32> {
+/// Takes an address out of the index; returns its entry.
+fn index_remove(address: u64) -> Option<u32> {
     cells(address).find_map(|cell| {
         let word = cell.load(Acquire);
         let is = word != 0 && word >> ENTRY_BITS == address >> 3;
@@ -119,11 +121,11 @@ pub struct Drawn {
     pub weight: f64,
 }
 
-/// Enters a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether
+/// Makes a fresh block's sample. Its entry is claimed before the block's key is written, because the key says whether
 /// there is a sample. False: there is no space.
 pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> bool {
     let entry = samples_of(segment, drawn.site).and_then(|of| Some((of, claim(segment)?)));
-    let Some((of, entry)) = entry else { return drop(segment, drawn, amount) };
+    let Some((of, entry)) = entry else { return count_dropped(segment, drawn, amount) };
     let e = segment.sample(entry);
     e.address.store(1, Relaxed);
     e.usable.store(amount.usable, Relaxed);
@@ -134,9 +136,9 @@ pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> boo
     e.slot.store(drawn.slot, Relaxed);
     e.generation.store(segment.thread(drawn.slot).generation.load(Relaxed), Relaxed);
     e.address.store(p as u64, Release);
-    if !enter(p as u64, entry) {
+    if !index_insert(p as u64, entry) {
         give_back(segment, entry);
-        return drop(segment, drawn, amount);
+        return count_dropped(segment, drawn, amount);
     }
     segment.count(Counter::samples, 1);
     let s = Share::of(amount.usable, amount.requested, drawn.weight);
@@ -151,7 +153,8 @@ pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> boo
     true
 }
 
-fn drop(segment: Segment, drawn: Drawn, amount: Amount) -> bool {
+/// Counts a sample for which there is no space; false, as `insert` returns it.
+fn count_dropped(segment: Segment, drawn: Drawn, amount: Amount) -> bool {
     segment.count(Counter::samples_dropped, 1);
     segment.count(Counter::samples_dropped_bytes, Share::of(amount.usable, amount.requested, drawn.weight).bytes);
     false
@@ -163,13 +166,14 @@ pub fn take(segment: Segment, p: *mut u8) -> Option<TakenSample> {
     if INDEX.load(Relaxed) == 0 {
         return None;
     }
-    let entry = leave(p as u64)?;
+    let entry = index_remove(p as u64)?;
     (segment.sample(entry).address.load(Relaxed) == p as u64).then_some(TakenSample(entry))
 }
 
-/// Puts the sample back: the block was neither freed nor moved. False: its place was taken, so the sample is lost.
+/// Puts the sample back: the block was neither freed nor moved. False: another thread has used the space, and the sample
+/// is lost.
 pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
-    let stays = enter(p as u64, taken.0);
+    let stays = index_insert(p as u64, taken.0);
     if !stays {
         end(segment, taken);
     }

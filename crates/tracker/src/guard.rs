@@ -8,7 +8,7 @@
 //! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
 //! written.
 
-use crate::account::thread::{self, Stack, ThreadState};
+use crate::account::thread::{self, StackBounds, ThreadState};
 use crate::segment::Segment;
 use crate::segment::books::Books;
 use crate::stack_bounds;
@@ -136,7 +136,7 @@ fn enter_without(segment: Segment) -> Entered {
 
 /// Gives the calling thread a state at its start, on a stack that is known; returns its slot. A signal handler that
 /// allocated earlier has done so: then only the stack is noted.
-pub fn begin(segment: Segment, stack: Stack) -> Option<u32> {
+pub fn begin(segment: Segment, stack: StackBounds) -> Option<u32> {
     // From here on, a handler makes no state.
     tls_set_half::<DEPTH>(1);
     let slot = match tls_get::<OWN>() {

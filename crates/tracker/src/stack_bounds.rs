@@ -1,7 +1,7 @@
 //! Where a thread's stack lies. The walker must know what it may read.
 
 use crate::account::mapping::existing;
-use crate::account::thread::Stack;
+use crate::account::thread::StackBounds;
 use crate::sys::{cpu, os};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -48,28 +48,28 @@ fn is_main() -> bool {
 }
 
 /// The main thread's stack: it may grow down to its limit; everything from the stack pointer to its high end is mapped.
-pub fn main() -> Stack {
+pub fn main() -> StackBounds {
     let limit = os::stack_limit();
     let bytes = if limit > 1 << 40 { UNLIMITED_MAIN } else { (limit as usize).max(64 << 10) };
     let high = MAIN_HIGH.load(Relaxed);
-    Stack { low: high.saturating_sub(bytes) & !4095, high, guard: 0, kind: 2 }
+    StackBounds { low: high.saturating_sub(bytes) & !4095, high, guard: 0, kind: 2 }
 }
 
 /// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
 /// high end; a stack that the program provides is used whole.
-pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> Stack {
+pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> StackBounds {
     let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
     if own_low != 0 {
-        return Stack { low: own_low, high: own_low + bytes, guard: 0, kind: 1 };
+        return StackBounds { low: own_low, high: own_low + bytes, guard: 0, kind: 1 };
     }
     let high = (cpu::thread_pointer() + 4095) & !4095;
-    Stack { low: (high - bytes) & !4095, high, guard, kind: 0 }
+    StackBounds { low: (high - bytes) & !4095, high, guard, kind: 0 }
 }
 
 /// The stack of a thread whose start we did not see: made by C11's thrd_create or inside libc. Libc isn't queried: its
 /// pthread_getattr_np allocates under the thread's own lock, and would wait for itself if that block is the thread's
 /// first. `None`: the thread runs on another stack now.
-pub fn unseen() -> Option<Stack> {
+pub fn unseen() -> Option<StackBounds> {
     if is_main() {
         return Some(main());
     }
@@ -78,7 +78,7 @@ pub fn unseen() -> Option<Stack> {
     // A thread from before an attach: its stack's mapping is in the map, and is removed, as the map has no other
     // thread's stack.
     if let Some((guard, low, high)) = existing::remove_stack(here, cpu::thread_pointer()) {
-        stack = Stack { low, high, guard: low - guard, kind: 0 };
+        stack = StackBounds { low, high, guard: low - guard, kind: 0 };
     }
     (stack.low..stack.high).contains(&here).then_some(stack)
 }

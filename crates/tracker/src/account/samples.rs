@@ -170,8 +170,7 @@ pub fn take(segment: Segment, p: *mut u8) -> Option<TakenSample> {
     (segment.sample(entry).address.load(Relaxed) == p as u64).then_some(TakenSample(entry))
 }
 
-/// Puts the sample back: the block was neither freed nor moved. False: another thread has used the space, and the sample
-/// is lost.
+/// Puts the sample back: the block was neither freed nor moved. False: its space was taken, so the sample is lost.
 pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
     let stays = index_insert(p as u64, taken.0);
     if !stays {

@@ -104,13 +104,13 @@ impl IndexEntry {
 
 /// How the shared and the private part lie in memory.
 #[repr(C, align(64))]
-struct Block {
+struct SlotMemory {
     shared: Shared,
     state: ThreadState,
 }
 
-const _: () = assert!(size_of::<Block>() == 320 && core::mem::offset_of!(Block, state) == SHARED_BYTES);
-// What malloc's fast path reads (`hook/malloc/x86_64/glibc.rs`) is on the block's first two cache lines.
+const _: () = assert!(size_of::<SlotMemory>() == 320 && core::mem::offset_of!(SlotMemory, state) == SHARED_BYTES);
+// What malloc's fast path reads (`hook/malloc/x86_64/glibc.rs`) is on the first two cache lines.
 const _: () = assert!(
     core::mem::offset_of!(Shared, memo) < 64
         && SHARED_BYTES + core::mem::offset_of!(ThreadState, memo_mask_64) < 64
@@ -150,7 +150,7 @@ fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
 
 /// Gives the calling thread a state: a dead thread's slot, or a new one. `None`: no slot or no memory; the thread books
 /// in the shared slot.
-pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut ThreadState> {
+pub fn attach(segment: Segment, stack: Option<StackBounds>) -> Option<&'static mut ThreadState> {
     let directory = slots::directory()?;
     segment.count(Counter::threads_started, 1);
     let Some(slot) = slots::claim(segment, directory) else {
@@ -196,7 +196,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     shared.memo.store(slots::empty(), Relaxed);
     // SAFETY: `current` is 0 until the caller puts the state there, so no hook of this thread takes one.
     t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
-    note_stack(segment, shared, slot, stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 }));
+    note_stack(segment, shared, slot, stack.unwrap_or(StackBounds { low: 0, high: 0, guard: 0, kind: 0 }));
     let r = segment.thread(slot);
     r.start_ns.store(clock::now_ns(), Relaxed);
     r.end_ns.store(0, Relaxed);
@@ -215,7 +215,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     Some(t)
 }
 
-fn note_stack(segment: Segment, shared: &Shared, slot: u32, stack: Stack) {
+fn note_stack(segment: Segment, shared: &Shared, slot: u32, stack: StackBounds) {
     shared.stack_high.store(stack.high, Relaxed);
     shared.stack_bytes.store(stack.high - stack.low, Relaxed);
     let r = segment.thread(slot);
@@ -226,14 +226,14 @@ fn note_stack(segment: Segment, shared: &Shared, slot: u32, stack: Stack) {
 }
 
 /// Notes the stack of the calling thread, which has a state already; returns its slot. `None`: it has none.
-pub fn correct_stack(segment: Segment, stack: Stack) -> Option<u32> {
+pub fn correct_stack(segment: Segment, stack: StackBounds) -> Option<u32> {
     let (shared, slot) = (slots::own()?, cpu::tls_get_half::<{ cpu::SLOT_MARK }>().checked_sub(1)?);
     note_stack(segment, shared, slot, stack);
     Some(slot)
 }
 
 fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut IndexEntry)> {
-    let t = private(size_of::<Block>(), segment)?;
+    let t = private(size_of::<SlotMemory>(), segment)?;
     let memo = private(FIRST_MEMO * size_of::<Memo>(), segment)?;
     let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)?;
     let t = (t as usize + SHARED_BYTES) as *mut ThreadState;
@@ -241,8 +241,9 @@ fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut Inde
 }
 
 fn own_bytes(t: &ThreadState) -> u64 {
-    (size_of::<Block>() + (t.memo_mask + 1) * size_of::<Memo>() + (t.index_mask as usize + 1) * size_of::<IndexEntry>())
-        as u64
+    (size_of::<SlotMemory>()
+        + (t.memo_mask + 1) * size_of::<Memo>()
+        + (t.index_mask as usize + 1) * size_of::<IndexEntry>()) as u64
 }
 
 /// The thread-specific key whose destructor notices the end of a thread; `u32::MAX` none.
@@ -305,16 +306,16 @@ pub unsafe fn reset_books(books: Books<'_>) {
     }
 }
 
-/// A stack, as far as it is known.
+/// Where a thread's stack lies; all 0 if that isn't known.
 #[derive(Clone, Copy)]
-pub struct Stack {
+pub struct StackBounds {
     /// Low end.
     pub low: usize,
     /// High end.
     pub high: usize,
     /// Bytes of the guard.
     pub guard: usize,
-    /// As in the segment's thread record.
+    /// `stack_kind` of the segment's thread record.
     pub kind: u64,
 }
 
@@ -322,8 +323,8 @@ impl ThreadState {
     /// The part that other code may access meanwhile.
     #[inline(always)]
     pub fn shared(&self) -> &'static Shared {
-        // SAFETY: every ThreadState was made by `new_state`, which exposed its block's address. The reference isn't
-        // derived from `self`'s.
+        // SAFETY: every ThreadState was made by `new_state`, which exposed the address of its memory. The reference
+        // isn't derived from `self`'s.
         unsafe { shared_of(self as *const Self as usize) }
     }
 

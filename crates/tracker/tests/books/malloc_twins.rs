@@ -17,7 +17,7 @@ use plimsoll_segment::{
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
-use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::account::{classes, control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::entry::free_entry;
@@ -232,7 +232,8 @@ fn attach(segment: Segment) {
         libc::pthread_attr_destroy(&mut attr);
         (low as usize, bytes)
     };
-    let state = thread::attach(segment, Some(Stack { low, high: low + bytes, guard: 0, kind: 0 })).expect("a slot");
+    let state =
+        thread::attach(segment, Some(StackBounds { low, high: low + bytes, guard: 0, kind: 0 })).expect("a slot");
     tls_set::<CURRENT>(state as *mut ThreadState as usize);
 }
 

@@ -2,7 +2,7 @@
 //! wrote it.
 
 use crate::{Random, alone, books, fresh};
-use plimsoll_tracker::account::thread::{self, Stack};
+use plimsoll_tracker::account::thread::{self, StackBounds};
 use plimsoll_tracker::account::{blocks, remote_free, rows};
 use plimsoll_tracker::segment::books::SlotMark;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ fn no_hint_leads_to_the_row_of_another_thread_or_caller() {
         // Rows of three threads, one after the other, each for the same callers. The last thread is the one that frees.
         let rows: Vec<Vec<u32>> = (0..3)
             .map(|_| {
-                let t = thread::attach(segment, Some(Stack { low: 4096, high: 8192, guard: 0, kind: 0 }));
+                let t = thread::attach(segment, Some(StackBounds { low: 4096, high: 8192, guard: 0, kind: 0 }));
                 let t = t.expect("a slot");
                 (3..3 + CALLERS).map(|caller| rows::row_for(books(segment), Some(&mut *t), caller)).collect()
             })

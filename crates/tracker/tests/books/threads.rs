@@ -4,13 +4,13 @@ use crate::segment::counter;
 use crate::{alone, books, fresh, touched};
 use plimsoll_segment::{Counter, Purpose, Section};
 use plimsoll_tracker::account::rows;
-use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 fn attach(segment: Segment) -> &'static mut ThreadState {
-    thread::attach(segment, Some(Stack { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
+    thread::attach(segment, Some(StackBounds { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
         }
     }
 
-    const STACK: Stack = Stack { low: 4096, high: 8192, guard: 4096, kind: 0 };
+    const STACK: StackBounds = StackBounds { low: 4096, high: 8192, guard: 4096, kind: 0 };
     // Returns the number of instructions.
     let start = |segment: Segment, due: u64| {
         std::thread::scope(|scope| {

@@ -40,7 +40,7 @@ pub mod entry;
 /// Once a thread's tails have this many bytes, no more samples' stacks are remembered.
 const SAMPLES_TAILS: usize = 256 << 10;
 /// Frames of the first, short walk.
-const SHORT: usize = 4;
+const SHORT_FRAMES: usize = 4;
 
 /// The remembered entry for this call, if every word that it depends on is unchanged.
 ///
@@ -132,7 +132,7 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
     }
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
-    let checking = put_in_force(segment, t, mode);
+    let checking = count_miss(segment, t, mode);
     let remembered = if checking {
         // SAFETY: as this function; the thread's own memo.
         unsafe { recall_own(t, t.category_tag, sp, fp) }.map(|m| m.row_key)
@@ -140,17 +140,17 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
         None
     };
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
-    let Short { caller, walk: w, reads, known } = short(segment, t, entry, mode);
-    let deep = if mode == control::EXACT { deep(segment, t, entry, caller) } else { None };
+    let ShortWalk { caller, walk: w, reads, on_own_stack } = short_walk(segment, t, entry, mode);
+    let deep = if mode == control::EXACT { deep_walk(segment, t, entry, caller) } else { None };
     let row = rows::row_for(books, Some(&mut *t), deep.as_ref().map_or(caller, |d| d.0));
     if let Some(key) = remembered {
         let same = segment.seen(row_of_key(key)).caller() == segment.seen(row).caller();
         segment.count(Counter::memo_checks, 1);
         segment.count(Counter::memo_disagreements, !same as u64);
     }
-    if known && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
-        let of = Of { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
-        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), of);
+    if on_own_stack && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
+        let to = Destination { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
+        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), to);
     }
     t.return_scratch(segment);
     (segment.seen(row).caller(), row)
@@ -174,13 +174,14 @@ impl Site {
         Site { index, category: c.category.load(Relaxed), is_site: c.flags.load(Relaxed) & CALLER_SITE != 0 }
     }
 
-    /// The site in the form that a memo entry keeps.
-    fn entry(self, tag: u64) -> Of {
-        Of { tag, row_key: u64::from(self.category) | u64::from(self.is_site) << 16, row: self.index }
+    /// The site in the form that a memo entry has.
+    fn destination(self, tag: u64) -> Destination {
+        Destination { tag, row_key: u64::from(self.category) | u64::from(self.is_site) << 16, row: self.index }
     }
 
+    /// The site that an entry names.
     #[inline(always)]
-    fn kept(m: &Memo) -> Site {
+    fn of_entry(m: &Memo) -> Site {
         Site { index: m.row, category: m.row_key as u16, is_site: m.row_key & 1 << 16 != 0 }
     }
 }
@@ -195,7 +196,7 @@ pub unsafe fn mapping_at_once(t: &ThreadState, sp: usize, fp: usize) -> Option<S
     unsafe {
         let ra = return_address(sp);
         let m = &*bucket_of_tag(t.memo(), t.memo_mask, ra, SITE, sp);
-        (m.tag == ra | SITE | t.category_tag && same_few(m, sp, fp)).then(|| Site::kept(m))
+        (m.tag == ra | SITE | t.category_tag && same_few(m, sp, fp)).then(|| Site::of_entry(m))
     }
 }
 
@@ -229,12 +230,12 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     }
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
-    let checking = put_in_force(segment, t, mode);
+    let checking = count_miss(segment, t, mode);
     // SAFETY: as `recall`; the thread's own memo.
     let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
-    let Short { caller, walk: w, reads, known } = short(segment, t, entry, mode);
-    let deep = if mode != control::OFF { deep(segment, t, entry, caller) } else { None };
+    let ShortWalk { caller, walk: w, reads, on_own_stack } = short_walk(segment, t, entry, mode);
+    let deep = if mode != control::OFF { deep_walk(segment, t, entry, caller) } else { None };
     let site = deep.as_ref().map_or(caller, |d| d.0);
     if let Some(remembered) = remembered {
         segment.count(Counter::memo_checks, 1);
@@ -242,16 +243,17 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     }
     t.mappings = t.mappings.saturating_add(1);
     // Without space for a site the caller stands for it. It isn't remembered, because the next call may find space.
-    let kept = mode == control::OFF || deep.is_some();
-    if known && kept && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
-        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Site::of(segment, site).entry(tag));
+    let is_final = mode == control::OFF || deep.is_some();
+    if on_own_stack && is_final && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
+        remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Site::of(segment, site).destination(tag));
     }
     t.return_scratch(segment);
     site
 }
 
-/// Puts the usual memo in force, cleared if the code map has changed. Returns whether the self-check is on.
-fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
+/// Counts a miss; enlarges the memo after many. If the code map has changed, puts the usual memo in force again, empty.
+/// Returns whether the self-check is on.
+fn count_miss(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     let (usual, checking) = t.usual_memo();
     if t.shared().memo.load(Acquire) != usual.cast() {
         // This store comes first: after the clearing it could undo a change of the code map that comes meanwhile.
@@ -278,18 +280,17 @@ unsafe fn recall_own(t: &ThreadState, tag: u64, sp: usize, fp: usize) -> Option<
 }
 
 /// A short walk, and the caller that it found.
-struct Short {
+struct ShortWalk {
     caller: u32,
     walk: Walk,
     reads: [Read; WORDS],
-    /// Whether it was on the thread's own stack.
-    known: bool,
+    on_own_stack: bool,
 }
 
-fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
+fn short_walk(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> ShortWalk {
     let (ra, sp) = (entry.ra, entry.sp as usize);
-    let known = t.is_on_stack(sp);
-    let high = if known { t.stack().1 } else { (sp | 4095) + 1 };
+    let on_own_stack = t.is_on_stack(sp);
+    let high = if on_own_stack { t.stack().1 } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
     let mut reads = [Read::default(); WORDS];
     let depth = if mode != control::OFF { module::depth(segment, ra as usize - 1) } else { 1 };
@@ -301,7 +302,7 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     };
     // Four frames decide the category of most callers. If they don't, and the object's rules go deeper, eight are
     // walked.
-    let first = depth.min(SHORT);
+    let first = depth.min(SHORT_FRAMES);
     let mut w = walk_to(first, &mut frames);
     let mut category = None;
     if depth > first && w.frames == first {
@@ -329,16 +330,16 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     }
     // The length of a truncated walk depends on where the page ended, so only its innermost frame identifies the
     // caller.
-    let n = if w.wall.is_some() && !known { 1 } else { n };
+    let n = if w.wall.is_some() && !on_own_stack { 1 } else { n };
     let caller = match category.filter(|_| n == first) {
         Some(category) => callers::number(segment, &frames[..n], flags, t.category(), |_| category),
         None => classify::caller(segment, &frames[..n], flags, t.category()),
     };
-    Short { caller, walk: w, reads, known }
+    ShortWalk { caller, walk: w, reads, on_own_stack }
 }
 
-/// The kind of an entry, and the row or site that it names.
-struct Of {
+/// The row or site that an entry names, and the part of its tag beside the return address.
+struct Destination {
     tag: u64,
     row_key: u64,
     row: u32,
@@ -351,11 +352,11 @@ fn remember_walk(
     entry: Entry,
     (w, reads): (&Walk, &[Read; WORDS]),
     deep: Option<Deep>,
-    of: Of,
+    to: Destination,
 ) {
     match deep {
         Some(d) if !d.momentary => {
-            remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), of);
+            remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), to);
         }
         None if w.frames > 0 && w.extent <= u16::MAX as u32 => {
             let mut words = [Word::default(); WORDS];
@@ -363,7 +364,7 @@ fn remember_walk(
                 let value = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
                 *word = Word { at: entry.sp + r.offset as u64, value };
             }
-            remember(segment, t, entry, w.depends_on_entry_fp, &words[..w.reads], &[], of);
+            remember(segment, t, entry, w.depends_on_entry_fp, &words[..w.reads], &[], to);
         }
         _ => {}
     }
@@ -374,13 +375,13 @@ const SITE_ROWS: usize = Section::Rows.capacity() / 4 * 3;
 
 /// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no space for
 /// them.
-fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
+fn deep_walk(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
     let scratch = t.scratch(control::now(segment).0 == control::EXACT)?;
     let (low, top) = t.stack();
-    let known = t.is_on_stack(entry.sp as usize);
-    let high = if known { top as u64 } else { (entry.sp | 4095) + 1 };
+    let on_own_stack = t.is_on_stack(entry.sp as usize);
+    let high = if on_own_stack { top as u64 } else { (entry.sp | 4095) + 1 };
     let own = (low as u64, top as u64);
-    let reach = Reach { low: entry.sp, high, unknown: !known, own };
+    let reach = Reach { low: entry.sp, high, unknown: !on_own_stack, own };
     // SAFETY: this thread's work space, zeroed or as an earlier walk left it. The state is taken, so this is the only
     // walk, and `return_scratch` comes after its last use.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
@@ -418,13 +419,13 @@ pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, 
 
 /// Most samples' stacks occur once, so a stack is remembered only if another sample of its site came shortly before.
 unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize, fp: usize, caller: u32) -> u32 {
-    let checking = put_in_force(segment, t, control::SAMPLED);
+    let checking = count_miss(segment, t, control::SAMPLED);
     // SAFETY: as `recall`; the thread's own memo.
     let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
     // SAFETY: the caller's contract.
     let entry = Entry { ra: unsafe { return_address(sp) }, sp: sp as u64, fp: fp as u64 };
     let on_own_stack = t.is_on_stack(sp);
-    let deep = deep(segment, t, entry, caller);
+    let deep = deep_walk(segment, t, entry, caller);
     let site = deep.as_ref().map_or(caller, |d| d.0);
     if let Some(remembered) = remembered {
         segment.count(Counter::memo_checks, 1);
@@ -437,8 +438,8 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
         && sp.is_multiple_of(8)
         && t.tails_used() < SAMPLES_TAILS
     {
-        let of = Site::of(segment, site).entry(tag);
-        remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), of);
+        let to = Site::of(segment, site).destination(tag);
+        remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), to);
     }
     t.return_scratch(segment);
     site
@@ -451,7 +452,7 @@ fn remember(
     uses_fp: bool,
     words: &[Word],
     guards: &[Guard],
-    of: Of,
+    to: Destination,
 ) {
     let offset = |w: &Word| w.at.wrapping_sub(entry.sp);
     let fits = |w: &&Word| offset(w) <= u16::MAX as u64;
@@ -462,11 +463,11 @@ fn remember(
         return;
     }
     let mut m = Memo {
-        tag: entry.ra | of.tag,
+        tag: entry.ra | to.tag,
         sp: entry.sp as usize,
         fp: entry.fp as usize,
-        row_key: of.row_key,
-        row: of.row,
+        row_key: to.row_key,
+        row: to.row,
         // A frame pointer that counts is compared with the second group, a tail with the third.
         words_used: 0,
         uses_fp: uses_fp as u8,
@@ -481,7 +482,7 @@ fn remember(
     // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer,
     // so the second bucket is computed for no other entry.
     let at = unsafe {
-        let first = bucket_of_tag(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
+        let first = bucket_of_tag(t.own_memo, t.memo_mask, entry.ra, to.tag, m.sp);
         if (*first).tag != m.tag || !(*first).is_at(m.sp) {
             first
         } else {
@@ -499,7 +500,7 @@ fn remember(
         // SAFETY: an entry's tail is in this thread's space.
         if tail.is_null() || (unsafe { (*tail).room } as usize) < bytes {
             let Some(room) = t.tail(segment, bytes) else {
-                // SAFETY: as in `put_in_force`; no entry may name a tail any more.
+                // SAFETY: as in `count_miss`; no entry may name a tail any more.
                 unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
                 return;
             };

@@ -30,7 +30,7 @@ pub struct Launch {
     /// Keep at most this many frames of a deep stack, the innermost; a mark shows a cut
     #[arg(long, value_name = "FRAMES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=1024))]
     depth: u32,
-    /// Write segments to this directory [default: /dev/shm/plimsoll-UID]
+    /// Write segments to this directory [default: plimsoll-UID in /dev/shm, /tmp or /run, the first usable]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Also track the processes that the program starts
@@ -180,7 +180,7 @@ pub fn resolve(program: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| sys::is_executable(file))
 }
 
-/// Our environment plus the tracker's options (table in docs/cli.md).
+/// Our environment plus the tracker's options (table in docs/options.md).
 fn environment(
     args: &Launch,
     tracker: &Unpacked,

@@ -73,7 +73,7 @@ enum Verb {
     /// Load the tracker into a running program, or change the sites mode of a tracked process
     #[command(after_help = examples::of("attach"))]
     Attach(attach::Args),
-    /// Remove the tracker from a process
+    /// Remove the tracker's hooks from a process
     #[command(after_help = examples::of("detach"))]
     Detach(attach::DetachArgs),
     /// Explain where every resident byte of a running process is, and what to do about it

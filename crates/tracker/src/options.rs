@@ -51,9 +51,9 @@ options! {
     /// 1: also track processes that this program starts. Default: the tracker removes itself from LD_PRELOAD and tracks
     /// only what takes the place of this program by exec.
     follow "PLIMSOLL_FOLLOW";
-    /// File with compiled category rules, made by `plimsoll run`.
+    /// File with compiled category rules, made by `plimsoll run`. Default: built-in rules for whole objects.
     rules "PLIMSOLL_RULES";
-    /// Signal (name or number) that makes the tracker write a summary.
+    /// Signal (name or number) that makes the tracker write a summary. Default: none.
     signal "PLIMSOLL_SIGNAL";
     /// File for that summary; %p is the process id. Default: plimsoll-PID.txt in the directory.
     summary "PLIMSOLL_SUMMARY";

@@ -102,7 +102,7 @@ fn option_page() -> String {
     let mut p = String::from(
         "# Options of the tracker\n\nMade from the table in crates/tracker/src/options.rs; edit that one.\n\n`plimsoll run` sets \
          these variables from its own options (docs/cli.md). In a container without plimsoll, set them by hand, together with \
-         LD_PRELOAD. An invalid or empty value is ignored. Without a usable directory, the program runs \
+         LD_PRELOAD. An invalid or empty value counts as not set. Without a usable directory, the program runs \
          untracked.\n\n| variable | |\n| --- | --- |\n",
     );
     for (variable, meaning) in options::TABLE {

@@ -62,7 +62,7 @@ pub struct Args {
     /// Give up waiting after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, requires = "ready")]
     ready_within: Duration,
-    /// Measure this long after the program is ready
+    /// Measure this many seconds after the program is ready
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds, requires = "ready")]
     r#for: Duration,
     /// Exit with status 1 if a line grew beyond its budget in this file (docs/compare.md)

@@ -106,7 +106,7 @@ fn exit_statuses(roff: &mut Roff) {
     }
 }
 
-/// The variables that concern every command. docs/cli.md has those of the tracker.
+/// The variables that concern every command. docs/options.md has those of the tracker.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("PLIMSOLL_DIR", "Directory of the segments, the files with the books of tracked processes."),
     ("XDG_CACHE_HOME", "Its directory plimsoll has the unpacked tracker, compiled rules and names of symbols."),

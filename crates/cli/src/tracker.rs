@@ -101,7 +101,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The directory that the tracker will choose for its segment: the same rule as in the tracker (docs/cli.md).
+/// The directory that the tracker will choose for its segment: the same rule as in the tracker (docs/options.md).
 pub fn default_directory() -> PathBuf {
     if let Some(dir) = segment::named_directory() {
         return dir;

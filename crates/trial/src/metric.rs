@@ -1,4 +1,5 @@
-//! The columns: what is measured of each run. Text, JSON and documentation take their names from this table.
+//! The columns: what is measured of each run. Text and JSON take their names from this table, and docs/cli.md explains
+//! them.
 
 /// How a figure is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Better {
 macro_rules! metrics {
     ($($variant:ident $id:literal $heading:literal $unit:ident $better:ident $resolution:literal $meaning:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Metric { $($variant),* }
+        pub enum Metric { $(#[doc = $meaning] $variant),* }
 
         impl Metric {
             pub const ALL: [Metric; [$($id),*].len()] = [$(Metric::$variant),*];
@@ -43,11 +44,6 @@ macro_rules! metrics {
             /// The smallest difference that the measurement can resolve, in the unit. No interval is narrower.
             pub(crate) const fn resolution(self) -> f64 {
                 match self { $(Metric::$variant => $resolution),* }
-            }
-
-            /// For docs/cli.md.
-            pub const fn meaning(self) -> &'static str {
-                match self { $(Metric::$variant => $meaning),* }
             }
         }
     };

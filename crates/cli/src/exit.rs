@@ -15,7 +15,7 @@ macro_rules! exits {
 }
 
 exits! {
-    Done 0 "The command did what it was asked to do."
+    Done 0 "The command succeeded."
     OverBudget 1 "`compare`: a line grew beyond its budget."
     Failed 2 "The command failed, or did only a part; standard error says why. `try`, `compare`: no run succeeded."
     CannotStart 126 "`run`, `record`: the command can't be started."

@@ -191,7 +191,7 @@ struct Rounds<'w> {
     comparison: Comparison,
     starts: [Start; 2],
     conditions: &'w RunConditions,
-    /// Tracked runs of each side that were asked for.
+    /// Requested number of tracked runs of each side.
     tracked: usize,
     meter: Meter,
     /// Number of all runs so far.

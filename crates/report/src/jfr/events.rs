@@ -140,7 +140,7 @@ plimsoll_jfr::events! {
         swap: Amount "swap" "Swap" "Swapped out",
         mappings: Count "mappings" "Mappings" "Kernel mappings",
         threads: Count "threads" "Threads" "",
-        provenance_age: Nanoseconds "provenanceAge" "Age of Provenance" "How long ago the virtual machine and the allocator were last asked who owns what; the resident bytes are of this moment",
+        provenance_age: Nanoseconds "provenanceAge" "Age of Provenance" "How long ago the virtual machine and the allocator were last queried for owners; the resident bytes are of this moment",
     }
     Category 113 "plimsoll.Category" "Category" MOVED
         ["Plimsoll", "Books"]
@@ -179,7 +179,7 @@ plimsoll_jfr::events! {
         ["Plimsoll", "Books"]
         "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total, except for the peaks. All but the largest sites are one event without a stack"
     {
-        stack_trace: Trace "stackTrace" "Stack Trace" "Where the blocks were asked for, innermost frame first",
+        stack_trace: Trace "stackTrace" "Stack Trace" "Where the blocks were requested, innermost frame first",
         category: Name "category" "Category" "",
         live: Amount "live" "Live" "Usable bytes of live blocks",
         live_count: Count "liveCount" "Live Count" "Live blocks",

@@ -1,6 +1,6 @@
 //! Subject 3f: a C++ file compiled by g++, whose work is done by its children cc1plus, as and ld.
 
-use crate::door::{Door, Evidence, compare, evidence};
+use crate::launcher::{Launcher, Evidence, compare, evidence};
 use std::fs;
 use std::path::Path;
 
@@ -25,13 +25,13 @@ fn source() -> String {
 
 #[test]
 fn gcc_compiles_cpp() {
-    let subject = |door: &Door, folder: &Path| {
+    let subject = |launcher: &Launcher, folder: &Path| {
         fs::write(folder.join("big.cpp"), source()).expect("scratch can be written");
         // Relative names, so that the object files don't contain the folder's path.
-        let gxx = |arguments: &[&str]| evidence(door.command("g++").args(arguments).current_dir(folder));
+        let gxx = |arguments: &[&str]| evidence(launcher.command("g++").args(arguments).current_dir(folder));
         let object = gxx(&["-O1", "-c", "big.cpp", "-o", "big.o"]);
         let link = gxx(&["big.o", "-o", "big"]);
-        let run = evidence(&mut door.command(folder.join("big")));
+        let run = evidence(&mut launcher.command(folder.join("big")));
         let mut output = object.output;
         output.extend(link.output);
         output.extend(run.output);

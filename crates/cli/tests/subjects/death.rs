@@ -4,7 +4,7 @@
 
 use crate::books::BooksReport;
 use crate::cgroup::Cgroup;
-use crate::door::{Door, Running, plimsoll, wait_end, wait_for};
+use crate::launcher::{Launcher, Running, plimsoll, wait_end, wait_for};
 use crate::stage::{Scratch, c_program, log_line};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -83,18 +83,18 @@ fn the_books_survive_kill_9() {
     for (round, threads) in [(0, 1u64), (1, 4), (2, 4), (3, 1)] {
         let folder = scratch.path().join(round.to_string());
         let log = folder.join("log");
-        let door = Door::tracked(&folder, "off");
-        let mut command = door.command(&program);
+        let launcher = Launcher::tracked(&folder, "off");
+        let mut command = launcher.command(&program);
         let mut child = Running::start(command.arg(&log).arg(threads.to_string()).arg("churn"), Stdio::null());
         let file = at_the_gate(&log, threads, &mut child);
-        let before = door.live_books(&child, "at the gate").expect("the door is tracked");
+        let before = launcher.live_books(&child, "at the gate").expect("the subject is tracked");
         file.go();
         // An arbitrary moment after many operations.
         wait_for("some operations", &mut child, || file.sums(threads).operations > 100_000);
         child.kill().expect("a child can be killed");
         let status = child.wait().expect("a child can be waited for");
         assert_eq!(status.signal(), Some(9), "run execs in place, so the signal is the subject's own end");
-        let dead = door.balanced_books("after kill -9").pop().expect("a segment");
+        let dead = launcher.balanced_books("after kill -9").pop().expect("a segment");
         hold_beside(&format!("kill-9, round {round}"), &before, &dead, &file.sums(threads), i128::from(threads));
     }
 }
@@ -114,16 +114,16 @@ fn the_books_survive_an_oom_kill() {
     let scratch = Scratch::new("oom");
     let program = c_program("logged", scratch.path());
     let log = scratch.path().join("log");
-    let door = Door::tracked(scratch.path(), "off");
+    let launcher = Launcher::tracked(scratch.path(), "off");
     let mut child =
-        Running::start(&mut group.wrap(door.command(&program).arg(&log).args(["2", "grow"])), Stdio::null());
+        Running::start(&mut group.wrap(launcher.command(&program).arg(&log).args(["2", "grow"])), Stdio::null());
     let file = at_the_gate(&log, 2, &mut child);
-    let before = door.live_books(&child, "at the gate").expect("the door is tracked");
+    let before = launcher.live_books(&child, "at the gate").expect("the subject is tracked");
     file.go();
     let status = wait_end("the OOM killer", &mut child);
     assert_eq!(status.signal(), Some(9), "killed by the kernel");
     assert!(group.oom_kills() >= 1, "the kill was the cgroup's");
-    let dead = door.balanced_books("after an OOM kill").pop().expect("a segment");
+    let dead = launcher.balanced_books("after an OOM kill").pop().expect("a segment");
     let logged = file.sums(2);
     assert!(logged.usable > 24 << 20, "most of the limit was the program's: {} B", logged.usable);
     hold_beside("oom-kill", &before, &dead, &logged, 2);
@@ -137,7 +137,7 @@ fn the_next_start_finds_its_predecessors_books() {
     let scratch = Scratch::new("volume");
     let program = c_program("logged", scratch.path());
     let log = scratch.path().join("log");
-    let volume = Door::tracked(scratch.path(), "off");
+    let volume = Launcher::tracked(scratch.path(), "off");
     let container = |command: &Command| {
         let mut inside = Command::new("unshare");
         inside
@@ -184,19 +184,19 @@ fn what_a_segment_charges_to_the_cgroup() {
         let folder = base.join(format!("plimsoll-charge-{}", std::process::id()));
         // PIDs are reused: a failed test may have left a folder of this name.
         let _ = fs::remove_dir_all(&folder);
-        let door = Door::tracked(&folder, "off");
+        let launcher = Launcher::tracked(&folder, "off");
         let cache = Scratch::new("charge");
-        let mut command = door.command("sleep");
+        let mut command = launcher.command("sleep");
         // The unpacked tracker would be charged, too. Only the segment is measured, so the cache lies elsewhere.
         command.arg("600").env("XDG_CACHE_HOME", cache.path());
         let mut child = Running::start(&mut group.wrap(&command), Stdio::null());
-        wait_for("a segment", &mut child, || !door.segment_files().is_empty());
+        wait_for("a segment", &mut child, || !launcher.segment_files().is_empty());
         // Waits for the sleep itself, not only for the process's name: that is `sleep` while the tracker still fills
         // the segment.
         let sleeps =
             |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains("(sleep) S"));
-        wait_for("sleep sleeps", &mut child, || sleeps(child_id(&door)));
-        let segment = fs::metadata(&door.segment_files()[0]).expect("a segment");
+        wait_for("sleep sleeps", &mut child, || sleeps(child_id(&launcher)));
+        let segment = fs::metadata(&launcher.segment_files()[0]).expect("a segment");
         let blocks = segment.blocks() * 512;
         // The kernel sums up a group's counters every two seconds, later if it is busy. Until then they may be old, and
         // two equal readings prove nothing. So this waits until the blocks that must be there are charged.
@@ -229,8 +229,8 @@ fn what_a_segment_charges_to_the_cgroup() {
     log_line(lines.trim_end());
 }
 
-fn child_id(door: &Door) -> u32 {
-    let file = door.segment_files().pop().expect("a segment");
+fn child_id(launcher: &Launcher) -> u32 {
+    let file = launcher.segment_files().pop().expect("a segment");
     let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
     name.split('-').next().and_then(|pid| pid.parse().ok()).expect("PID-TIME.seg")
 }

@@ -1,6 +1,6 @@
 //! Healthy servers from their start on, under load: `explain` never warns. A warning here is a false alarm.
 
-use crate::door::{Door, Running, wait_end, wait_for};
+use crate::launcher::{Launcher, Running, wait_end, wait_for};
 use crate::http::Connection;
 use crate::postgres;
 use crate::redis;
@@ -47,7 +47,7 @@ impl Watch {
     }
 
     fn look(&mut self, pid: u32) {
-        let mut explain = Command::new(crate::door::plimsoll());
+        let mut explain = Command::new(crate::launcher::plimsoll());
         let output = explain.args(["explain", &pid.to_string(), "--format", "json"]).output().expect("plimsoll runs");
         if !output.status.success() && !Path::new(&format!("/proc/{pid}/exe")).exists() {
             return;
@@ -68,7 +68,7 @@ impl Watch {
 fn redis_server(snapshots: usize) {
     let scratch = Scratch::new("healthy-redis");
     let socket = scratch.path().join("redis.sock");
-    let mut command = Door::plain().command("redis-server");
+    let mut command = Launcher::plain().command("redis-server");
     command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--dir").arg(scratch.path());
     let mut child = Running::start(&mut command, Stdio::null());
     redis::wait_until_up(&mut child, &socket);

@@ -1,7 +1,7 @@
 //! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
 
 use crate::books::BooksReport;
-use crate::door::{Door, Evidence, Running, compare, plimsoll, wait_end, wait_for};
+use crate::launcher::{Launcher, Evidence, Running, compare, plimsoll, wait_end, wait_for};
 use crate::http::Connection;
 use crate::nmt;
 use crate::stage::{Jdk, Scratch, jdk, log_line, must, shop};
@@ -18,9 +18,9 @@ struct Server {
     port: u16,
 }
 
-fn start(door: &Door, jdk: &Jdk, folder: &Path, flags: &[&str]) -> Server {
+fn start(launcher: &Launcher, jdk: &Jdk, folder: &Path, flags: &[&str]) -> Server {
     let port_file = folder.join("port");
-    let mut command = door.command(jdk.bin("java"));
+    let mut command = launcher.command(jdk.bin("java"));
     command.args(["-Xmx160m", "-Xms160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]).args(flags);
     command.arg("-cp").arg(shop(&jdk.bin("javac"))).arg("shop.Shop").arg(&port_file);
     let output = fs::File::create(folder.join("stdout")).expect("a file for the output");
@@ -64,21 +64,21 @@ fn server(major: u32) {
         log_line(&format!("subject jdk{major}: skipped, no JDK {major} in JAVA_HOME or /usr/lib/jvm"));
         return;
     };
-    let subject = |door: &Door, folder: &Path| {
+    let subject = |launcher: &Launcher, folder: &Path| {
         let begin = Instant::now();
-        let server = start(door, &jdk, folder, &[]);
+        let server = start(launcher, &jdk, folder, &[]);
         let mut answers = load(server.port);
-        let mut before = at_rest(door, &server);
+        let mut before = at_rest(launcher, &server);
         let mut http = Connection::open(server.port).expect("a connection");
         answers.extend(http.get("/basket/4194304").expect("an answer").1);
         for round in 1.. {
-            let after = door.live_books(&server.child, "after a direct buffer of 4 MiB");
+            let after = launcher.live_books(&server.child, "after a direct buffer of 4 MiB");
             let (Some(b), Some(a)) = (&before, &after) else { break };
             assert_eq!((b.state.as_str(), a.state.as_str()), ("live", "live"));
             if grew_by_a_buffer(b, a, 4 << 20, round == ROUNDS) {
                 break;
             }
-            before = at_rest(door, &server);
+            before = at_rest(launcher, &server);
             http.get("/basket/4194304").expect("an answer");
         }
         // Reports while the load goes on: balanced at any moment.
@@ -86,7 +86,7 @@ fn server(major: u32) {
             let busy = scope.spawn(|| load(server.port));
             let mut reports = 0;
             while !busy.is_finished() || reports < 3 {
-                door.live_books(&server.child, "under load");
+                launcher.live_books(&server.child, "under load");
                 reports += 1;
                 std::thread::sleep(std::time::Duration::from_millis(500));
             }
@@ -100,8 +100,8 @@ fn server(major: u32) {
 
 /// The books once two readings in a row agree: after a load the compiler works on for a while, on a busy machine for
 /// long. If the server doesn't come to rest, the last reading.
-fn at_rest(door: &Door, server: &Server) -> Option<BooksReport> {
-    let books = || door.live_books(&server.child, "after some load");
+fn at_rest(launcher: &Launcher, server: &Server) -> Option<BooksReport> {
+    let books = || launcher.live_books(&server.child, "after some load");
     let mut last = books()?;
     for _ in 0..100 {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -140,12 +140,12 @@ fn jdk_25_serves_spring_boot() {
 fn beside_nmt(major: u32) {
     let Some(jdk) = jdk(major) else { return };
     let scratch = Scratch::new(&format!("nmt{major}"));
-    let door = Door::tracked(scratch.path(), "sampled");
-    let server = start(&door, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);
+    let launcher = Launcher::tracked(scratch.path(), "sampled");
+    let server = start(&launcher, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);
     load(server.port);
-    let ours = door.live_books(&server.child, "before NMT").expect("the door is tracked");
+    let ours = launcher.live_books(&server.child, "before NMT").expect("the subject is tracked");
     let stacks = || {
-        let segment = door.segment_of(&server.child, "beside NMT").expect("the door is tracked");
+        let segment = launcher.segment_of(&server.child, "beside NMT").expect("the subject is tracked");
         let text = must(Command::new(plimsoll()).args(["report", &segment, "--style", "hotspot"]));
         nmt::hotspot(&String::from_utf8_lossy(&text))["Thread"].stacks
     };
@@ -155,7 +155,7 @@ fn beside_nmt(major: u32) {
         must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
     let theirs = nmt::hotspot(&String::from_utf8_lossy(&text));
     let stacks_after = stacks();
-    let after = door.live_books(&server.child, "after NMT").expect("the door is tracked");
+    let after = launcher.live_books(&server.child, "after NMT").expect("the subject is tracked");
     stop(server, scratch.path(), Instant::now(), Vec::new());
     assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
 

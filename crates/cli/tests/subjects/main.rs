@@ -10,10 +10,10 @@ mod cgroup;
 #[path = "../../../../fixtures/child.rs"]
 mod child;
 mod death;
-mod door;
 mod healthy;
 mod http;
 mod java;
+mod launcher;
 mod native_image;
 mod nmt;
 mod postgres;

@@ -1,7 +1,7 @@
 //! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or
 //! are built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
 
-use crate::door::{Door, Evidence, Running, compare, evidence, wait_end, wait_for};
+use crate::launcher::{Launcher, Evidence, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;
 use crate::stage::{jdk, log_line, must, native_image, npm};
 use std::fs;
@@ -19,8 +19,8 @@ fn without_pid(output: Vec<u8>) -> Vec<u8> {
 #[test]
 fn a_stripped_image_says_hello() {
     let Some(image) = native_image("hello") else { return };
-    compare("native-image-hello", None, "off", |door, _| {
-        let mut seen = evidence(door.command(&image).args(["16", "0"]));
+    compare("native-image-hello", None, "off", |launcher, _| {
+        let mut seen = evidence(launcher.command(&image).args(["16", "0"]));
         seen.output = without_pid(seen.output);
         seen
     });
@@ -29,22 +29,22 @@ fn a_stripped_image_says_hello() {
 #[test]
 fn an_image_with_nmt_is_held_beside_its_own_report() {
     let Some(image) = native_image("gap") else { return };
-    compare("native-image-gap", None, "sampled", |door, folder| gap(door, &image, folder));
+    compare("native-image-gap", None, "sampled", |launcher, folder| gap(launcher, &image, folder));
 }
 
 /// 200 deflaters, 16 MiB of direct buffers, 16 MiB by Unsafe, 16 MiB of mapped file, 20 threads. It then sleeps until
 /// SIGTERM.
-fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
+fn gap(launcher: &Launcher, image: &Path, folder: &Path) -> Evidence {
     let begin = Instant::now();
     let output = folder.join("stdout");
-    let mut command = door.command(image);
+    let mut command = launcher.command(image);
     command.args(["-XX:+PrintNMTStatistics", "200", "16", "16", "16", "20", "600"]);
     let mut child = Running::start(&mut command, fs::File::create(&output).expect("a file").into());
     let text = || fs::read_to_string(&output).unwrap_or_default();
     wait_for("the image is ready", &mut child, || text().contains("ready"));
 
     // While it sleeps: its own report through jcmd, and ours on both sides of it.
-    let before = door.live_books(&child, "native image, idle");
+    let before = launcher.live_books(&child, "native image, idle");
     if let (Some(ours), Some(jdk)) = (before, jdk(25).or_else(|| jdk(17))) {
         let mut jcmd = jdk.tool("jcmd");
         jcmd.arg(child.id().to_string()).arg("VM.native_memory").stderr(Stdio::null());
@@ -112,10 +112,10 @@ fn script(functions: u32) -> String {
 
 fn closure(version: &str, name: &str, functions: u32) {
     let compiler = npm("google-closure-compiler-linux", version, "package/compiler");
-    compare(name, None, "off", |door, folder| {
+    compare(name, None, "off", |launcher, folder| {
         let (input, output) = (folder.join("in.js"), folder.join("out.js"));
         fs::write(&input, script(functions)).expect("scratch can be written");
-        let mut seen = evidence(door.command(&compiler).arg("--js").arg(input).arg("--js_output_file").arg(&output));
+        let mut seen = evidence(launcher.command(&compiler).arg("--js").arg(input).arg("--js_output_file").arg(&output));
         seen.output.extend(fs::read(output).expect("compiled"));
         seen
     });
@@ -141,7 +141,7 @@ fn closure_compiler_static() {
     fs::write(&input, script(200)).expect("scratch can be written");
     let run = |command: &mut Command| command.arg("--js").arg(&input).output().expect("the compiler starts");
     let plain = run(&mut Command::new(&compiler));
-    let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
+    let tracked = run(&mut Launcher::tracked(scratch.path(), "off").command(&compiler));
     assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
     let stderr = String::from_utf8_lossy(&tracked.stderr).into_owned();
     let own =

@@ -1,6 +1,6 @@
 //! Subject 3b: PostgreSQL, initdb and pgbench: many processes by fork, shared memory, another user.
 
-use crate::door::{Door, Evidence, Running, User, compare, evidence, wait_end, wait_for};
+use crate::launcher::{Launcher, Evidence, Running, User, compare, evidence, wait_end, wait_for};
 use crate::stage::must;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -37,9 +37,9 @@ pub fn initdb(command: &mut Command, data: &Path) {
 
 #[test]
 fn initdb_makes_the_same_cluster() {
-    let subject = |door: &Door, folder: &Path| {
+    let subject = |launcher: &Launcher, folder: &Path| {
         let data = folder.join("data");
-        let mut command = door.command(program("initdb"));
+        let mut command = launcher.command(program("initdb"));
         initdb(&mut command, &data);
         let mut seen = evidence(&mut command);
         // The cluster's system identifier is a time; everything else in this file is a property of the cluster.
@@ -52,13 +52,13 @@ fn initdb_makes_the_same_cluster() {
 
 #[test]
 fn postgres_under_pgbench() {
-    let subject = |door: &Door, folder: &Path| {
+    let subject = |launcher: &Launcher, folder: &Path| {
         let data = folder.join("data");
         let mut make = as_user("initdb");
         initdb(&mut make, &data);
         must(&mut make);
         let begin = Instant::now();
-        let mut command = door.command(program("postgres"));
+        let mut command = launcher.command(program("postgres"));
         command.arg("-D").arg(&data).arg("-k").arg(folder).args(["-c", "listen_addresses=", "-c", "fsync=off"]);
         command.args(["-c", "autovacuum=off", "-c", "shared_buffers=32MB", "-c", "logging_collector=off"]);
         let log = fs::File::create(folder.join("log")).expect("a file for the log");
@@ -72,7 +72,7 @@ fn postgres_under_pgbench() {
         wait_for("postgres accepts connections", &mut child, is_up);
         must(client("pgbench").args(["-i", "-q", "-s", "1", "postgres"]));
         must(client("pgbench").args(["-c", "4", "-j", "2", "-t", "400", "--random-seed=42", "postgres"]));
-        door.live_books(&child, "the postmaster");
+        launcher.live_books(&child, "the postmaster");
         let sums = "SELECT sum(abalance) FROM pgbench_accounts; SELECT sum(bbalance) FROM pgbench_branches; \
             SELECT sum(tbalance) FROM pgbench_tellers; SELECT count(*), sum(delta), md5(string_agg(aid || ':' || delta, ',' \
             ORDER BY aid, delta)) FROM pgbench_history; SELECT sum(length(repeat(i::text, 50))) FROM generate_series(1, 20000) i";

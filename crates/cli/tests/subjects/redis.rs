@@ -1,15 +1,15 @@
 //! Subject 3a: redis-server (in Debian over jemalloc) under redis-benchmark.
 
-use crate::door::{Door, Evidence, Running, compare, wait_end, wait_for};
+use crate::launcher::{Launcher, Evidence, Running, compare, wait_end, wait_for};
 use crate::stage::must;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-fn subject(door: &Door, folder: &Path) -> Evidence {
+fn subject(launcher: &Launcher, folder: &Path) -> Evidence {
     let begin = Instant::now();
     let socket = folder.join("redis.sock");
-    let mut command = door.command("redis-server");
+    let mut command = launcher.command("redis-server");
     command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--daemonize", "no", "--unixsocket"]);
     command.arg(&socket).arg("--dir").arg(folder).arg("--logfile").arg(folder.join("log"));
     let mut child = Running::start(&mut command, Stdio::null());
@@ -23,7 +23,7 @@ fn subject(door: &Door, folder: &Path) -> Evidence {
     must(client().args(["eval", "for i=1,20000 do redis.call('set', 'key:'..i, string.rep('v', i % 700)) end", "0"]));
     let digest = must(client().args(["debug", "digest"]));
     let size = must(client().arg("dbsize"));
-    held_beside_its_own_count(door, &child, || must(client().args(["info", "memory"])));
+    held_beside_its_own_count(launcher, &child, || must(client().args(["info", "memory"])));
     must(client().args(["eval", "for i=1,20000,2 do redis.call('del', 'key:'..i) end", "0"]));
     let _ = client().args(["shutdown", "nosave"]).output();
     let status = wait_end("redis-server", &mut child);
@@ -45,14 +45,14 @@ pub fn wait_until_up(child: &mut Child, socket: &Path) {
 /// `used_memory` is the sum of malloc_usable_size over what redis itself allocated: a second book of the same blocks.
 /// Redis rehashes meanwhile, and frees a table of 128 KiB or more at the end: so `used_memory` is read before and
 /// after.
-fn held_beside_its_own_count(door: &Door, child: &Child, info: impl Fn() -> Vec<u8>) {
+fn held_beside_its_own_count(launcher: &Launcher, child: &Child, info: impl Fn() -> Vec<u8>) {
     let used = || -> i128 {
         let info = String::from_utf8_lossy(&info()).into_owned();
         let used = info.lines().find_map(|line| line.trim_end().strip_prefix("used_memory:")).expect("used_memory");
         used.parse().expect("a number")
     };
     let before = used();
-    let Some(books) = door.live_books(child, "redis, loaded") else { return };
+    let Some(books) = launcher.live_books(child, "redis, loaded") else { return };
     let (after, ours) = (used(), books.total.get("live_bytes"));
     // Ours is more: Lua, the C library, and what redis allocated for these clients, 1 MiB at most.
     assert!(
@@ -71,9 +71,9 @@ fn redis_under_redis_benchmark() {
 #[test]
 fn redis_survives_kill_9() {
     let scratch = crate::stage::Scratch::new("redis-kill");
-    let door = Door::tracked(scratch.path(), "off");
+    let launcher = Launcher::tracked(scratch.path(), "off");
     let socket = scratch.path().join("redis.sock");
-    let mut command = door.command("redis-server");
+    let mut command = launcher.command("redis-server");
     command
         .args(["--port", "0", "--save", "", "--unixsocket"])
         .arg(&socket)
@@ -83,10 +83,10 @@ fn redis_survives_kill_9() {
     let client = || client(&socket);
     wait_until_up(&mut child, &socket);
     must(client().args(["eval", "for i=1,5000 do redis.call('set', 'k'..i, string.rep('v', 997)) end", "0"]));
-    let before = door.live_books(&child, "before kill -9").expect("the door is tracked");
+    let before = launcher.live_books(&child, "before kill -9").expect("the subject is tracked");
     child.kill().expect("a child can be killed");
     child.wait().expect("a child can be waited for");
-    let dead = door.balanced_books("redis after kill -9").pop().expect("a segment");
+    let dead = launcher.balanced_books("redis after kill -9").pop().expect("a segment");
     assert_eq!(dead.state, "dead");
     let (before, after) = (before.total.get("live_bytes"), dead.total.get("live_bytes"));
     assert!(after >= 5000 * 997, "5,000 values of 997 B were stored, the books say {after} B");

@@ -1,6 +1,6 @@
 //! Subjects 3c to 3e: interpreters and tools that run to their end: python3 with numpy, node, git.
 
-use crate::door::{Door, Evidence, compare, evidence};
+use crate::launcher::{Launcher, Evidence, compare, evidence};
 use crate::stage::{must, repository};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ fn script(name: &str) -> PathBuf {
 #[test]
 fn python_with_numpy() {
     // Debian's python3, not the first one on the path: `.ci/setup` installs its numpy.
-    let subject = |door: &Door, _: &Path| evidence(door.command("/usr/bin/python3").arg(script("matrices.py")));
+    let subject = |launcher: &Launcher, _: &Path| evidence(launcher.command("/usr/bin/python3").arg(script("matrices.py")));
     compare("python3-numpy", None, "off", subject);
     compare("python3-numpy-sampled", None, "sampled", subject);
 }
 
 #[test]
 fn node() {
-    let subject = |door: &Door, _: &Path| evidence(door.command("node").arg(script("orders.js")));
+    let subject = |launcher: &Launcher, _: &Path| evidence(launcher.command("node").arg(script("orders.js")));
     compare("node", None, "off", subject);
     compare("node-sampled", None, "sampled", subject);
 }
@@ -48,7 +48,7 @@ fn history() -> String {
 
 #[test]
 fn git_clones_and_packs() {
-    let subject = |door: &Door, folder: &Path| {
+    let subject = |launcher: &Launcher, folder: &Path| {
         let (origin, clone) = (folder.join("origin"), folder.join("clone"));
         must(Command::new("git").args(["init", "-q", "-b", "main"]).arg(&origin));
         fs::write(folder.join("history"), history()).expect("scratch can be written");
@@ -62,7 +62,7 @@ fn git_clones_and_packs() {
         assert!(import.expect("git starts").success());
         // One thread: which deltas the packer finds would depend on timing.
         let git = |arguments: &[&str]| {
-            let mut command = door.command("git");
+            let mut command = launcher.command("git");
             command.args(["-c", "pack.threads=1", "-c", "gc.autoDetach=false"]).args(arguments).current_dir(folder);
             evidence(&mut command)
         };

@@ -1,4 +1,4 @@
-//! Starts a subject plain or under the tracker (the two doors), and compares the two.
+//! Starts a subject, plain or under the tracker, and compares the two: same output, same end, balanced books.
 
 use crate::books::BooksReport;
 pub use crate::child::Running;
@@ -33,29 +33,29 @@ impl User {
     }
 }
 
-/// Plain, or tracked with segments in a folder.
-pub struct Door {
+/// Starts subjects: plain, or tracked with segments in a folder.
+pub struct Launcher {
     pub segments: Option<PathBuf>,
     sites: &'static str,
     user: Option<User>,
     program: PathBuf,
 }
 
-impl Door {
-    pub fn plain() -> Door {
-        Door { segments: None, sites: "off", user: None, program: plimsoll().to_path_buf() }
+impl Launcher {
+    pub fn plain() -> Launcher {
+        Launcher { segments: None, sites: "off", user: None, program: plimsoll().to_path_buf() }
     }
 
     /// `folder` is where segments, the unpacked tracker and a copy of the program go.
-    pub fn tracked(folder: &Path, sites: &'static str) -> Door {
+    pub fn tracked(folder: &Path, sites: &'static str) -> Launcher {
         let segments = folder.join("segments");
         fs::create_dir_all(&segments).expect("a folder for segments");
         fs::set_permissions(&segments, fs::Permissions::from_mode(0o700)).expect("the owner may");
-        Door { segments: Some(segments), sites, user: None, program: plimsoll().to_path_buf() }
+        Launcher { segments: Some(segments), sites, user: None, program: plimsoll().to_path_buf() }
     }
 
-    /// The same door for another user, who owns the folder of segments.
-    pub fn for_user(mut self, user: Option<User>, folder: &Path) -> Door {
+    /// The same launcher for another user, who owns the folder of segments.
+    pub fn for_user(mut self, user: Option<User>, folder: &Path) -> Launcher {
         let Some(user) = user else { return self };
         self.user = Some(user);
         if let Some(segments) = &self.segments {
@@ -70,7 +70,7 @@ impl Door {
         self
     }
 
-    /// The command line of a subject through this door.
+    /// The command that starts a subject.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match &self.segments {
             None => Command::new(program),
@@ -190,12 +190,12 @@ pub fn wait_end(what: &str, child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Runs the subject through both doors and compares output and end. Returns the checked books.
+/// Runs the subject plain and tracked, and compares output and end. Returns the checked books.
 pub fn compare(
     name: &str,
     user: Option<User>,
     sites: &'static str,
-    subject: impl Fn(&Door, &Path) -> Evidence,
+    subject: impl Fn(&Launcher, &Path) -> Evidence,
 ) -> Vec<BooksReport> {
     let scratch = Scratch::new(name);
     let folder = |which: &str| {
@@ -206,9 +206,9 @@ pub fn compare(
         }
         path
     };
-    let plain = subject(&Door::plain().for_user(user, scratch.path()), &folder("plain"));
-    let door = Door::tracked(scratch.path(), sites).for_user(user, scratch.path());
-    let tracked = subject(&door, &folder("tracked"));
+    let plain = subject(&Launcher::plain().for_user(user, scratch.path()), &folder("plain"));
+    let launcher = Launcher::tracked(scratch.path(), sites).for_user(user, scratch.path());
+    let tracked = subject(&launcher, &folder("tracked"));
 
     let ended = |status: ExitStatus| (status.code(), status.signal());
     assert_eq!(
@@ -225,11 +225,11 @@ pub fn compare(
         fs::write(scratch.path().join("tracked.txt"), &tracked_output).expect("scratch can be written");
         panic!("{name}: the output differs\n- plain:\n{}\n- tracked:\n{}", tail(&plain_output), tail(&tracked_output));
     }
-    let books = door.balanced_books(name);
+    let books = launcher.balanced_books(name);
     assert!(!books.is_empty(), "{name}: no segment was left");
     log_line(&line(name, &plain, &tracked, &books));
-    if let Some(segments) = &door.segments {
-        let files = door.segment_files();
+    if let Some(segments) = &launcher.segments {
+        let files = launcher.segment_files();
         let blocks: u64 = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|m| m.blocks() * 512).sum();
         let mode = fs::metadata(segments).expect("it is there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o700, "the folder of segments stays private");

@@ -1,6 +1,6 @@
 //! Java frames in the sites of HotSpot 11 to 27 against what the fixtures report: the right leaf, the right callers,
-//! the right number of blocks, however the code ran. The segment is read after the end of the process. 8 can't run the
-//! fixtures: see `jdks`.
+//! the right number of blocks, however the code ran. The segment is read after the end of the process. JDK 8 can't run
+//! the fixtures; `jdks` tests its Java frames.
 
 #[path = "../../../fixtures/roots.rs"]
 mod roots;

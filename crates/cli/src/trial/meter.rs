@@ -1,4 +1,5 @@
-//! The line of progress on a terminal.
+//! The line of progress of `try` and `compare`: how many runs are done, and about how long the rest takes. The other
+//! commands don't know how much is left: their line is in `progress`.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The table of docs/kernels.md: what each kernel has of that which plimsoll uses where it is present. BLESS=1 writes
-//! it.
+//! The table of docs/kernels.md: for each kernel, which of the features it has that plimsoll can do without. BLESS=1
+//! writes it.
 
 use crate::docs_page;
 use crate::machine::{Machine, machines};

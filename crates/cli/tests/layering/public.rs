@@ -1,4 +1,4 @@
-//! Public functions and constants that no other crate needs: each is a promise that nobody asked for.
+//! Finds public functions and constants that no other crate uses: they should be private.
 //!
 //! Names are compared, not paths, so one that another crate uses for something else passes. The compiler finds what
 //! can't be reached (`unreachable_pub`), not what is reachable and unused.

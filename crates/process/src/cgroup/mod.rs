@@ -1,4 +1,5 @@
-//! The memory cgroup of the target, versions 1 and 2.
+//! The memory cgroup of a process, versions 1 and 2: the limit in force, the charge with its parts, OOM kills, and the
+//! pressure (PSI).
 
 pub(crate) mod parse;
 mod read;

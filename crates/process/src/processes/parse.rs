@@ -1,4 +1,5 @@
-//! What a process is, from its mappings and its cgroup.
+//! Parses what a list shows of a process: from its mappings, whether it is a JVM and whether it is tracked; from its
+//! cgroup, the id of its container.
 
 /// What a list of processes shows about each, before anybody examines it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Names of functions that the rules match.
+//! Turns symbols, mangled or not, into the qualified names that the rules match (docs/categories.md, FUNCTION).
 
 use std::borrow::Cow;
 

@@ -1,4 +1,12 @@
-//! The segment of a tracked process: which callers hold which memory, while it lives and after its death.
+//! The segment of a tracked process, while it lives and after its death. docs/segment.md has the format.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `find` | finds the segment of a process, and whether the process still lives |
+//! | `read` | reads the file, also while the tracker writes it |
+//! | `parse` | bytes → facts |
+//! | `control` | writes the mode that the tracker shall use, and how the process ended |
+//! | `names` | the names by which the tracker's files are known in a process's mappings |
 
 mod control;
 pub mod find;

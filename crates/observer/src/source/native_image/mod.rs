@@ -1,4 +1,5 @@
-//! GraalVM native images: an executable or shared library with its heap in a section of its own.
+//! GraalVM native images. Finds where the Java memory of an image lies: the image heap (a section of its file), each
+//! isolate's view of it, and the heap chunks. Reads the image's own NMT report, if it was built with NMT.
 
 pub(crate) mod chunks;
 mod parse;

@@ -12,7 +12,7 @@ parsers! {
     access: proc::access;
     cgroup: cgroup::parse;
     kernel_log: kernel_log;
-    seen: processes::seen;
+    proc_view: processes::proc_view;
     sockets: proc::sockets;
     start: proc::start;
     status: proc::status;

@@ -2,7 +2,7 @@
 
 use plimsoll_process::parsers::access::{AccessTexts, parse_closed};
 use plimsoll_process::parsers::kernel_log;
-use plimsoll_process::parsers::seen::{ProcTexts, parse_seen};
+use plimsoll_process::parsers::proc_view::{ProcTexts, parse_proc_view};
 use plimsoll_process::parsers::sockets;
 use plimsoll_process::parsers::start;
 use plimsoll_process::parsers::status::*;
@@ -30,6 +30,6 @@ pub fn run(bytes: &[u8]) {
     let closed =
         parse_closed(AccessTexts { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
     assert!(!closed.reason.is_empty());
-    let seen = parse_seen(ProcTexts { mountinfo: &text, own_status: own, own_user_map: its, namespace: own });
+    let seen = parse_proc_view(ProcTexts { mountinfo: &text, own_status: own, own_user_map: its, namespace: own });
     assert!(seen.absent(7).starts_with("no process 7"));
 }

@@ -4,9 +4,9 @@
 //! the tracker is in it; `read` remembers the answer.
 
 mod parse;
+pub(crate) mod proc_view;
 mod read;
-pub(crate) mod seen;
 
 pub use parse::{Identity, ProcessKind, is_segment};
+pub use proc_view::{Lacking, ProcView};
 pub use read::{KnownKinds, Listed, container_of, executable_of, list};
-pub use seen::{Lacking, ProcView};

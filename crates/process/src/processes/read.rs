@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::parse::{Identity, ProcessKind, parse_container, parse_kind};
-use super::seen::{ProcTexts, ProcView, parse_seen};
+use super::proc_view::{ProcTexts, ProcView, parse_proc_view};
 use crate::foreign::{Deadline, Target};
 use crate::proc::status::{parse_command, parse_start_ticks, parse_status};
 use plimsoll_facts::snapshot::ProcessState;
@@ -95,7 +95,7 @@ impl ProcView {
         };
         let namespace =
             fs::read_link("/proc/self/ns/pid").map_or(String::new(), |of| of.to_string_lossy().into_owned());
-        parse_seen(ProcTexts {
+        parse_proc_view(ProcTexts {
             mountinfo: &text("mountinfo"),
             own_status: &text("status"),
             own_user_map: &text("uid_map"),

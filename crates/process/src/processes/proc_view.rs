@@ -72,7 +72,7 @@ pub struct Lacking {
     pub within: bool,
 }
 
-pub fn parse_seen(shown: ProcTexts<'_>) -> ProcView {
+pub fn parse_proc_view(shown: ProcTexts<'_>) -> ProcView {
     let contained = !shown.namespace.is_empty() && shown.namespace != FIRST;
     ProcView { hidden: options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown)), contained }
 }
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn the_uppermost_mount_decides() {
-        assert_eq!(parse_seen(shown(ROOT, NOBODY)), ProcView::default());
-        assert_eq!(parse_seen(shown(&over("hidepid=off"), NOBODY)), ProcView::default());
+        assert_eq!(parse_proc_view(shown(ROOT, NOBODY)), ProcView::default());
+        assert_eq!(parse_proc_view(shown(&over("hidepid=off"), NOBODY)), ProcView::default());
         for mode in ["noaccess", "invisible", "ptraceable", "1", "2", "4"] {
-            let seen = parse_seen(shown(&over(&format!("hidepid={mode}")), NOBODY));
+            let seen = parse_proc_view(shown(&over(&format!("hidepid={mode}")), NOBODY));
             assert_eq!(seen.absent(7), "no process 7, or /proc hides it (hidepid): run plimsoll as root", "{mode}");
             assert!(seen.lacking().is_some_and(|lacking| lacking.what.contains("hidepid") && lacking.within));
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_group_of_the_mount_sees_all_but_with_ptraceable() {
-        let of = |options: &str| parse_seen(shown(&over(options), NOBODY)).hidden;
+        let of = |options: &str| parse_proc_view(shown(&over(options), NOBODY)).hidden;
         assert_eq!(of("gid=6,hidepid=invisible"), None);
         assert_eq!(of("gid=9,hidepid=noaccess"), None);
         assert!(of("gid=7,hidepid=invisible").is_some_and(|remedy| remedy.contains("a member of group 7")));
@@ -154,20 +154,20 @@ mod tests {
     fn rights_that_we_have_are_no_remedy() {
         let mounts = over("hidepid=ptraceable");
         let root = "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t0\nCapEff:\t000001ffffffffff\n";
-        assert_eq!(parse_seen(shown(&mounts, root)).hidden, None);
+        assert_eq!(parse_proc_view(shown(&mounts, root)).hidden, None);
         let inner = ProcTexts { own_user_map: "0 1000 1\n", ..shown(&mounts, root) };
-        assert!(parse_seen(inner).hidden.is_some_and(|remedy| remedy.contains("user namespace")));
+        assert!(parse_proc_view(inner).hidden.is_some_and(|remedy| remedy.contains("user namespace")));
         let bounded = root.replace("1ffffffffff", "1fffff7ffff");
-        assert!(parse_seen(shown(&mounts, &bounded)).hidden.is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
+        assert!(parse_proc_view(shown(&mounts, &bounded)).hidden.is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
     }
 
     #[test]
     fn a_container_has_a_pid_namespace_of_its_own() {
-        let seen = parse_seen(ProcTexts { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
+        let seen = parse_proc_view(ProcTexts { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
         assert!(seen.absent(7).starts_with("no process 7 in this PID namespace"));
         assert!(seen.lacking().is_some_and(|lacking| lacking.remedy.contains("--pid=host") && !lacking.within));
         // Nothing is known, so nothing is claimed.
         let nothing = ProcTexts { mountinfo: "", own_status: "", own_user_map: "", namespace: "" };
-        assert_eq!(parse_seen(nothing), ProcView::default());
+        assert_eq!(parse_proc_view(nothing), ProcView::default());
     }
 }

@@ -6,14 +6,13 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use alike::nearest_name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::Exit;
 use output::print_message;
 use plimsoll_report::words;
+use suggestion::nearest_name;
 
-mod alike;
 mod allocation;
 mod attach;
 mod cache;
@@ -46,6 +45,7 @@ mod run;
 mod sampler;
 mod serve;
 mod stack_options;
+mod suggestion;
 mod sys;
 mod target;
 mod tracker;

@@ -21,7 +21,7 @@ use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::words::{cut, printable};
 
 use crate::Failure;
-use crate::alike::nearest;
+use crate::suggestion::nearest;
 
 /// Rows of a list of processes.
 const SHOWN: usize = 20;

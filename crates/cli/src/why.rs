@@ -6,8 +6,8 @@ use plimsoll_observer::verdict::VerdictId;
 use plimsoll_report::words::printable;
 
 use crate::Failure;
-use crate::alike::nearest_name;
 use crate::output::to_output;
+use crate::suggestion::nearest_name;
 
 #[derive(clap::Args)]
 pub struct Args {

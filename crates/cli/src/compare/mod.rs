@@ -24,9 +24,9 @@ use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
 use plimsoll_trial::remedy::{Start, words as shell_words};
 use plimsoll_trial::{Run, RunEnd, plan};
 
-use crate::alike::nearest_name;
 use crate::exit::Exit;
 use crate::output::{TicketFormat, print_message, require_stdout, shown, to_output_at_least};
+use crate::suggestion::nearest_name;
 use crate::sys::{Signals, unless_nohup};
 use crate::trial::meter::Meter;
 use crate::trial::ready::{Ready, seconds};

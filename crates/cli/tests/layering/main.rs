@@ -278,7 +278,7 @@ const REPORT: Order = Order {
 const CLI: Order = Order {
     name: "cli",
     stages: &[
-        &["alike", "confine", "examples", "exit", "sys"],
+        &["confine", "examples", "exit", "suggestion", "sys"],
         &["pager", "progress"],
         &["cache", "named", "output", "untrackable"],
         &["tracker"],

@@ -25,8 +25,8 @@ use plimsoll_tracked::symbols;
 use plimsoll_trial::rate::Url;
 
 use super::answers::Answers;
-use super::beside::Beside;
 use super::board::Published;
+use super::confined_process::ConfinedProcess;
 use super::parcel::{self, Parcel, ParcelKind, Receipt};
 use super::{rounds, sender};
 use crate::output::print_message;
@@ -59,7 +59,7 @@ impl ExportOptions {
 pub struct Exports {
     options: ExportOptions,
     host: String,
-    sender: Beside,
+    sender: ConfinedProcess,
     turn: Mutex<()>,
     failed: Arc<AtomicU64>,
 }
@@ -69,11 +69,11 @@ impl Exports {
         let host = sender::plain(&rustix::system::uname().nodename().to_string_lossy());
         let text = |url: &Option<Url>| url.as_ref().map(Url::to_string).unwrap_or_default();
         let (to_otlp, to_pyroscope) = (text(&options.otlp), text(&options.pyroscope));
-        let sender = Beside::sender(sender::NAME, &[&host, &to_otlp, &to_pyroscope])?;
+        let sender = ConfinedProcess::sender(sender::NAME, &[&host, &to_otlp, &to_pyroscope])?;
         Ok(Exports { options, host, sender, turn: Mutex::new(()), failed })
     }
 
-    pub fn sender(&self) -> &Beside {
+    pub fn sender(&self) -> &ConfinedProcess {
         &self.sender
     }
 

@@ -35,8 +35,8 @@ use crate::output::{print_message, shown};
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, explain, record};
 use answers::{Answers, RequestsEnd};
-use beside::Beside;
 use board::Board;
+use confined_process::ConfinedProcess;
 use exports::Exports;
 use history::Store;
 use rounds::Rounds;
@@ -44,8 +44,8 @@ use targets::TargetSelection;
 use wire::Hello;
 
 mod answers;
-mod beside;
 mod board;
+mod confined_process;
 mod exports;
 mod history;
 pub mod listener;
@@ -145,7 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let address = listening.local_addr().map_err(cant)?;
     let signals = Signals::of(Some(&unless_nohup(&STOPS))).map_err(cant)?;
     let has_token = token.is_some();
-    let listener = Beside::listener(listener::NAME, listening.into(), &Hello { is_loopback, token })?;
+    let listener = ConfinedProcess::listener(listener::NAME, listening.into(), &Hello { is_loopback, token })?;
     introduce(address, has_token, &listener);
     let failed = Arc::new(AtomicU64::new(0));
     let exports = match exported.is_nothing() {
@@ -154,7 +154,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     exports.iter().for_each(|exports| exports.introduce());
 
-    let all: Vec<&Beside> = [&listener].into_iter().chain(exports.iter().map(|exports| exports.sender())).collect();
+    let all: Vec<&ConfinedProcess> =
+        [&listener].into_iter().chain(exports.iter().map(|exports| exports.sender())).collect();
     let own: Vec<u32> = [std::process::id()].into_iter().chain(all.iter().map(|of| of.pid)).collect();
     let board = Arc::new(Board::new(args.interval));
     let rounds = Rounds::new(selection, args.interval, own.clone(), board.clone(), history.clone());
@@ -179,7 +180,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     thread::Builder::new().name("requests".into()).spawn(answer).map_err(cant)?;
 
-    let end = beside::wait(&all, &signals);
+    let end = confined_process::wait(&all, &signals);
     board.stop();
     let Some(end) = end else {
         all.iter().for_each(|of| {
@@ -247,7 +248,7 @@ fn token(file: &Path) -> Result<[u8; 32], Failure> {
     Ok(Sha256::digest(token).into())
 }
 
-fn introduce(address: SocketAddr, has_token: bool, listener: &Beside) {
+fn introduce(address: SocketAddr, has_token: bool, listener: &ConfinedProcess) {
     print_message(format_args!("listening at http://{address}/ ({})", listener.held()));
     if !address.ip().is_loopback() {
         print_message(

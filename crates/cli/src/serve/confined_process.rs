@@ -1,4 +1,5 @@
-//! The processes beside the reader: this program again under another argv[0], with a pipe to the reader.
+//! The listener and the sender, as the reader starts, watches and ends them: this program again under another argv[0],
+//! with a pipe to the reader. Each gives up its rights before it serves (`confine`).
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::sys::Signals;
 const START: Duration = Duration::from_secs(10);
 
 /// A process, and our end of its pipe.
-pub struct Beside {
+pub struct ConfinedProcess {
     /// `listening` or `sending`.
     name: &'static str,
     pub pid: u32,
@@ -31,12 +32,12 @@ pub struct Beside {
     child: Mutex<Child>,
 }
 
-impl Beside {
+impl ConfinedProcess {
     /// Starts the listener. Only the listener keeps the listening socket.
-    pub fn listener(argv0: &str, listening: OwnedFd, hello: &Hello) -> Result<Beside, Failure> {
+    pub fn listener(argv0: &str, listening: OwnedFd, hello: &Hello) -> Result<ConfinedProcess, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).stdout(Stdio::from(listening));
-        Beside::start("listening", command, &hello.encode(), |pipe| {
+        ConfinedProcess::start("listening", command, &hello.encode(), |pipe| {
             let mut ready = [0; wire::REQUEST];
             pipe.read_exact(&mut ready).ok()?;
             let (_, question) = Question::decode(&ready)?;
@@ -44,10 +45,10 @@ impl Beside {
         })
     }
 
-    pub fn sender(argv0: &str, words: &[&str]) -> Result<Beside, Failure> {
+    pub fn sender(argv0: &str, words: &[&str]) -> Result<ConfinedProcess, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).args(words).stdout(Stdio::null());
-        Beside::start("sending", command, &[], |pipe| {
+        ConfinedProcess::start("sending", command, &[], |pipe| {
             let mut ready = [0; parcel::RECEIPT];
             pipe.read_exact(&mut ready).ok()?;
             let Some(Receipt::Ready(bits)) = Receipt::decode(&ready) else { return None };
@@ -61,7 +62,7 @@ impl Beside {
         mut command: Command,
         hello: &[u8],
         ready: impl FnOnce(&mut UnixStream) -> Option<u8>,
-    ) -> Result<Beside, Failure> {
+    ) -> Result<ConfinedProcess, Failure> {
         let cant = |error: io::Error| Failure(format!("cannot start the {name} process: {error}"));
         let (mut pipe, theirs) = UnixStream::pair().map_err(cant)?;
         command.env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -78,9 +79,9 @@ impl Beside {
         let bits = pipe.write_all(hello).ok().and_then(|()| ready(&mut pipe));
         pipe.set_read_timeout(None).map_err(cant)?;
         let confined = bits.map(Confined::of_bits).unwrap_or_default();
-        let beside = Beside { name, pid, pipe, confined, pidfd, child };
+        let process = ConfinedProcess { name, pid, pipe, confined, pidfd, child };
         if bits.is_none() {
-            let end = beside.end();
+            let end = process.end();
             return Err(match end.code() {
                 // The process has printed the reason.
                 Some(2) => format!("the {name} process did not start").into(),
@@ -93,7 +94,7 @@ impl Beside {
                 format!("the kernel gives no way to take rights from the {name} process: it has no seccomp").into()
             );
         }
-        Ok(beside)
+        Ok(process)
     }
 
     /// `process 12: user nobody, Landlock, seccomp`.
@@ -121,7 +122,7 @@ impl Beside {
 }
 
 /// No such process outlives the reader, even if the reader fails at its start.
-impl Drop for Beside {
+impl Drop for ConfinedProcess {
     fn drop(&mut self) {
         if self.ended().is_none() {
             self.end();
@@ -130,7 +131,7 @@ impl Drop for Beside {
 }
 
 /// Waits for a signal or for the end of one of the processes. None: a signal; else the sentence about the end.
-pub fn wait(all: &[&Beside], signals: &Signals) -> Option<String> {
+pub fn wait(all: &[&ConfinedProcess], signals: &Signals) -> Option<String> {
     loop {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
         fds.extend(all.iter().map(|of| PollFd::new(&of.pidfd, PollFlags::IN)));

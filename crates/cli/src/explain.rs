@@ -11,7 +11,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::verdict::judge;
-use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, given};
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, read_argument};
 use plimsoll_process::processes::{self, KnownKinds, Lacking, ProcView};
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
@@ -138,7 +138,7 @@ fn list() -> Result<ExitCode, Failure> {
 
 fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
     let failed = |why: String| Failure(format!("'{}' {why}", shown(file)));
-    let bytes = given(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
+    let bytes = read_argument(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
     ledger_json::parse_baseline(&bytes).map_err(failed)
 }
 

@@ -237,7 +237,7 @@ pub fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     match foreign::open(path, Requirements::of(FileKind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
         // A pipe can be read only once.
-        Ok(_) | Err(Why::NotAFile) => match foreign::given(path, FileKind::Saved, deadline) {
+        Ok(_) | Err(Why::NotAFile) => match foreign::read_argument(path, FileKind::Saved, deadline) {
             Ok(bytes) => Ok(Some(bytes).filter(|bytes| looks_like_json(bytes))),
             Err(Why::NotAFile) => Ok(None),
             Err(why) => Err(why),

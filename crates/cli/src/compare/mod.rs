@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
-use plimsoll_process::foreign::{Deadline, FileKind, NAMES, given};
+use plimsoll_process::foreign::{Deadline, FileKind, NAMES, read_argument};
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text, words};
 use plimsoll_trial::budget::{Budget, Excess};
 use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
@@ -179,7 +179,7 @@ const REMAINDER: &str = "remainder";
 
 fn read_budget(file: &Path) -> Result<Budget, Failure> {
     let failed = |why: String| Failure(format!("--budget {}: {why}", shown(file)));
-    let bytes = given(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
+    let bytes = read_argument(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".into()))?;
     let known: Vec<&str> = LineId::ALL.iter().map(|line| line.id()).chain([REMAINDER]).collect();
     let near = |name: &str| nearest_name(name, known.iter().copied().chain([RSS])).map(str::to_owned);

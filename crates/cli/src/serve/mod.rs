@@ -26,7 +26,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_process::foreign::{Deadline, FileKind, LOOK, given};
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, read_argument};
 use plimsoll_process::processes::{self, KnownKinds, ProcView};
 use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
@@ -238,7 +238,7 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
 /// The digest of the token: the listener needs no more.
 fn token(file: &Path) -> Result<[u8; 32], Failure> {
     let failed = |why: String| Failure(format!("cannot use the token in {}: {why}", shown(file)));
-    let bytes = given(file, FileKind::Text, Deadline::after(LOOK)).map_err(|why| failed(why.to_string()))?;
+    let bytes = read_argument(file, FileKind::Text, Deadline::after(LOOK)).map_err(|why| failed(why.to_string()))?;
     let token = bytes.trim_ascii();
     if token.len() < LEAST_TOKEN || !token.iter().all(u8::is_ascii_graphic) {
         return Err(failed(format!(

@@ -12,10 +12,10 @@
 //! Only `as_target` and `own_files` write. `Regular::writable` and `Target::memory_for_writing` open for callers that
 //! write; everything else here reads.
 
+mod argument;
 pub mod as_target;
 mod deadline;
 mod folder;
-mod given;
 mod kind;
 mod open;
 pub mod own_files;
@@ -26,9 +26,9 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use argument::read_argument;
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
 pub use folder::Folder;
-pub use given::given;
 pub use kind::FileKind;
 pub use open::{Requirements, Root, linked, open};
 pub use pieces::Pieces;

@@ -18,7 +18,7 @@ const MODULES: usize = 1024;
 pub fn rules(files: &[PathBuf], deadline: Deadline) -> Result<RuleSet, String> {
     let mut texts = Vec::new();
     for path in files {
-        let read = foreign::given(path, FileKind::Text, deadline);
+        let read = foreign::read_argument(path, FileKind::Text, deadline);
         let bytes = read.map_err(|why| format!("{} {why}", path.display()))?;
         let text = String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8", path.display()))?;
         texts.push((path.display().to_string(), text));

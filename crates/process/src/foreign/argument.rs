@@ -13,8 +13,8 @@ use rustix::fs::{CWD, Mode, OFlags, makedev};
 use super::regular::{self, Why};
 use super::{Deadline, FileKind, Requirements, open, resolve};
 
-/// Reads its bytes. A named FIFO or a device isn't opened, because that might wait for ever.
-pub fn given(path: &Path, kind: FileKind, deadline: Deadline) -> Result<Vec<u8>, Why> {
+/// Reads the file whole. A named FIFO or a device isn't opened, because that might wait for ever.
+pub fn read_argument(path: &Path, kind: FileKind, deadline: Deadline) -> Result<Vec<u8>, Why> {
     if open::inside_of(path).is_some() {
         return open::open(path, Requirements::of(kind), deadline)?.read();
     }

@@ -161,8 +161,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     segment.count(Counter::attaches, 1);
     // Objects may have come and gone unseen.
     slots::forget_stacks(segment);
-    let Some(done) = patch::put_hooks() else {
-        patch::take_hooks();
+    let Some(done) = patch::insert_hooks() else {
+        patch::remove_hooks();
         return Answer::NoLoader;
     };
     segment.set(Counter::import_words, done.written);
@@ -170,7 +170,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
     unsafe { hook::resolve::learn_sizes() };
     if !boot::start_booking(segment) {
-        patch::take_hooks();
+        patch::remove_hooks();
         return Answer::NoSegment;
     }
     existing::book_existing(segment);
@@ -231,7 +231,7 @@ fn detach() -> Answer {
     }
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
     boot::stop_booking(segment);
-    match patch::take_hooks() {
+    match patch::remove_hooks() {
         Some(_) => Answer::Detached,
         // Hooks that remain in tables pass through.
         None => Answer::NoLoader,

@@ -1,4 +1,5 @@
-//! patch: the import tables of this process, as the loader filled them, and as `put_hooks` and `take_hooks` leave them.
+//! patch: the import tables of this process, as the loader filled them, and as `insert_hooks` and `remove_hooks` leave
+//! them.
 
 use plimsoll_tracker::patch::relocation::{RelocationKind, Tables};
 use plimsoll_tracker::sys::{elf, libc};
@@ -54,9 +55,9 @@ fn without_hooks_no_word_changes() {
     libc::resolve();
     let names = ["malloc", "free", "realloc"];
     let before = bound(&names);
-    let done = plimsoll_tracker::patch::put_hooks().expect("a walk");
+    let done = plimsoll_tracker::patch::insert_hooks().expect("a walk");
     assert_eq!(done.written, 0);
-    plimsoll_tracker::patch::take_hooks().expect("a walk");
+    plimsoll_tracker::patch::remove_hooks().expect("a walk");
     assert_eq!(bound(&names), before);
 }
 

@@ -187,12 +187,12 @@ pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize
 fn runtime() -> u32 {
     static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
     if KNOWN.load(Relaxed) == u32::MAX {
-        KNOWN.store(look_at_runtime() as u32, Relaxed);
+        KNOWN.store(find_runtime() as u32, Relaxed);
     }
     KNOWN.load(Relaxed)
 }
 
-fn look_at_runtime() -> Runtime {
+fn find_runtime() -> Runtime {
     if image::is_image() {
         Runtime::NativeImage
     } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
@@ -239,6 +239,6 @@ pub unsafe fn keep_directory(directory: FixedString<256>) {
 static IN_DOUBT: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program changes root, user or limits. From now on the directory is checked whenever it is opened.
-pub fn doubt_directory() {
+pub fn distrust_directory() {
     IN_DOUBT.store(true, Relaxed);
 }

@@ -59,10 +59,10 @@ pub(super) fn real(call: Call) -> usize {
 pub unsafe extern "C" fn before_dlopen(name: *const c_char) -> Next {
     next_generation();
     let jump = real(Call::dlopen);
-    if !patch::is_wanted() || name.is_null() {
+    if !patch::is_active() || name.is_null() {
         return Next::jump(jump);
     }
-    patch::expect_more();
+    patch::mark_pending();
     // SAFETY: the program's C string.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     // $ORIGIN is the caller's folder.
@@ -77,7 +77,7 @@ pub extern "C" fn after_dlopen() {
 /// dlmopen(3).
 pub extern "C" fn before_dlmopen() -> Next {
     next_generation();
-    patch::expect_more();
+    patch::mark_pending();
     Next::jump(real(Call::dlmopen))
 }
 

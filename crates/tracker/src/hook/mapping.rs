@@ -44,9 +44,9 @@ const PROT_EXEC: c_int = 4;
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
 
-/// Who maps: segment, caller and its category. `None`: not booked.
+/// Where a mapping call is booked: the segment, and the site (or caller) with its category. `None`: nowhere.
 #[inline(always)]
-unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
+unsafe fn site_of_call(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     if !resolved() {
         resolve();
     }
@@ -68,9 +68,9 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     Some((segment, caller, segment.caller(caller).category.load(Relaxed)))
 }
 
-/// As [`who`], if this call's stack is in the memo: what the usual call needs.
+/// As [`site_of_call`], if this call's stack is in the memo: what the usual call needs.
 #[inline(always)]
-unsafe fn who_at_once(sp: usize, fp: usize) -> Option<(Segment, memo::Site)> {
+unsafe fn remembered_site_of_call(sp: usize, fp: usize) -> Option<(Segment, memo::Site)> {
     let segment = Segment::published()?;
     let current = tls_get::<CURRENT>();
     if current == 0 {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn mmap(
         if flags & MAP_FIXED != 0 || module::has_images() {
             return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
         }
-        let Some((segment, site)) = who_at_once(sp, fp) else {
+        let Some((segment, site)) = remembered_site_of_call(sp, fp) else {
             return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
         };
         let r = calls::mmap(a, n, prot, flags, fd, off);
@@ -210,7 +210,7 @@ pub(super) unsafe fn mapped(
         made(java::unmapping_if(hides, a, n, map))
     };
     // SAFETY: the entry's pointers.
-    let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
+    let Some((segment, caller, category)) = (unsafe { site_of_call(sp, fp) }) else { return real() };
     let kind = kind_of(flags);
     let innermost = callers::innermost(segment, caller);
     let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
@@ -333,7 +333,7 @@ pub(super) fn remapped(
 pub unsafe extern "C" fn mprotect(a: usize, n: usize, prot: c_int, sp: usize, fp: usize) -> c_int {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        let done = who_at_once(sp, fp).and_then(|(segment, site)| {
+        let done = remembered_site_of_call(sp, fp).and_then(|(segment, site)| {
             let real = || {
                 let r = java::unmapping_if(prot & 1 == 0, a, n, || calls::mprotect(a, n, prot));
                 if prot & PROT_EXEC != 0 && r == 0 {
@@ -415,7 +415,7 @@ pub(super) unsafe fn protected(
         r
     };
     // SAFETY: the entry's pointers.
-    let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
+    let Some((segment, caller, _)) = (unsafe { site_of_call(sp, fp) }) else { return real() };
     locked(segment, sp, false, real, |r| {
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed: false };
         if *r == 0 { Some(change) } else { failed_protection(a, n, prot, caller) }
@@ -468,7 +468,7 @@ pub unsafe extern "C" fn brk(
 ) -> c_int {
     // SAFETY: the entry's pointers; the program's argument.
     unsafe {
-        let Some((segment, caller, category)) = who(sp, fp) else { return calls::brk(to) };
+        let Some((segment, caller, category)) = site_of_call(sp, fp) else { return calls::brk(to) };
         locked(
             segment,
             sp,
@@ -501,7 +501,7 @@ pub unsafe extern "C" fn sbrk(
             booked();
             return calls::sbrk(0);
         }
-        let Some((segment, caller, category)) = who(sp, fp) else { return calls::sbrk(by) };
+        let Some((segment, caller, category)) = site_of_call(sp, fp) else { return calls::sbrk(by) };
         locked(
             segment,
             sp,
@@ -548,7 +548,7 @@ pub unsafe extern "C" fn shmat(
     const SHM_RDONLY: c_int = 0o10000;
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        let Some((segment, caller, category)) = who(sp, fp) else { return calls::shmat(id, a, flags) };
+        let Some((segment, caller, category)) = site_of_call(sp, fp) else { return calls::shmat(id, a, flags) };
         let prot = if flags & SHM_RDONLY != 0 { 1 } else { 3 };
         let attributes = Attributes::new(caller, category, MappingKind::Shared, prot, time(segment));
         locked(

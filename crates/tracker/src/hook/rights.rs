@@ -40,5 +40,5 @@ before! {
 #[cold]
 pub(super) fn will_change() {
     let _ = Segment::current();
-    segment_file::doubt_directory();
+    segment_file::distrust_directory();
 }

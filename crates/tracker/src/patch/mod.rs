@@ -40,8 +40,8 @@ pub struct PatchResult {
     pub left: u64,
 }
 
-/// Whether the import tables should hold the hooks.
-static WANTED: AtomicBool = AtomicBool::new(false);
+/// Whether the import tables shall hold the hooks.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// There may be objects that have not been searched.
 static PENDING: AtomicBool = AtomicBool::new(false);
 /// Thread pointer of the walking thread.
@@ -49,8 +49,8 @@ static WALKER: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether calls come to the hooks by patched tables, not because the loader bound them.
 #[inline]
-pub fn is_wanted() -> bool {
-    WANTED.load(Acquire)
+pub fn is_active() -> bool {
+    ACTIVE.load(Acquire)
 }
 
 fn take_turn(wait: bool) -> bool {
@@ -69,11 +69,11 @@ fn take_turn(wait: bool) -> bool {
 
 /// Puts the hooks into the import tables of all objects. `None`: another thread is walking and does not finish, or libc
 /// has no dl_iterate_phdr.
-pub fn put_hooks() -> Option<PatchResult> {
+pub fn insert_hooks() -> Option<PatchResult> {
     if !take_turn(true) {
         return None;
     }
-    WANTED.store(true, Release);
+    ACTIVE.store(true, Release);
     let done = walk(Replacement::Hooks);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
@@ -82,20 +82,20 @@ pub fn put_hooks() -> Option<PatchResult> {
 }
 
 /// Puts the real functions back into all import tables.
-pub fn take_hooks() -> Option<PatchResult> {
+pub fn remove_hooks() -> Option<PatchResult> {
     if !take_turn(true) {
         return None;
     }
-    WANTED.store(false, Release);
+    ACTIVE.store(false, Release);
     PENDING.store(false, Release);
     let done = walk(Replacement::Reals);
     WALKER.store(0, Release);
     done
 }
 
-/// The loader's list may have changed.
-pub fn expect_more() {
-    if is_wanted() {
+/// Notes that the loader's list may have changed.
+pub fn mark_pending() {
+    if is_active() {
         PENDING.store(true, Release);
     }
 }
@@ -104,10 +104,10 @@ pub fn expect_more() {
 /// be waiting for a lock of the loader that this thread holds.
 #[cold]
 pub fn patch_new_objects() {
-    if !is_wanted() || !take_turn(false) {
+    if !is_active() || !take_turn(false) {
         return;
     }
-    if is_wanted() && PENDING.swap(false, AcqRel) && walk(Replacement::Hooks).is_none() {
+    if is_active() && PENDING.swap(false, AcqRel) && walk(Replacement::Hooks).is_none() {
         PENDING.store(true, Release);
     }
     WALKER.store(0, Release);

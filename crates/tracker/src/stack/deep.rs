@@ -412,7 +412,7 @@ impl<'a> Deep<'a> {
             match self.step(here, r, guessed, &mut rule) {
                 Ok(Some((next, guess))) => {
                     guessed = match guess {
-                        Guess::Led(there) => {
+                        Guess::FramePointer(there) => {
                             known = there;
                             frame_flags::GUESSED
                         }
@@ -505,13 +505,13 @@ impl<'a> Deep<'a> {
                     Err(_) if self.in_go && self.frame_pointer(&mut r.fp) == Ok(0) => return Ok(None),
                     Err(_) => self.goroutine(r).map_err(|_| Cut::NoRule)?,
                 };
-                self.led(next, true, rule).ok_or(Cut::NoRule).map(Some)
+                self.by_frame_pointer(next, true, rule).ok_or(Cut::NoRule).map(Some)
             }
         }
     }
 
     /// Where a frame pointer led to, if that is code, or the chain's end where a null may be one.
-    fn led(
+    fn by_frame_pointer(
         &mut self,
         next: Registers,
         may_end: bool,
@@ -519,10 +519,10 @@ impl<'a> Deep<'a> {
     ) -> Option<(Registers, Guess)> {
         let pc = generated_code::original(next.pc & arch::CODE_BITS);
         if pc == 0 {
-            return may_end.then_some((next, Guess::Led(None)));
+            return may_end.then_some((next, Guess::FramePointer(None)));
         }
         let there = rule(pc - 1);
-        self.is_code(pc - 1, there.is_some()).then_some((next, Guess::Led(Some(there))))
+        self.is_code(pc - 1, there.is_some()).then_some((next, Guess::FramePointer(Some(there))))
     }
 
     /// Whether `pc` is known to be code: of an object or of HotSpot, as the caller found (`known`), or in memory that a
@@ -553,7 +553,7 @@ impl<'a> Deep<'a> {
         rule: &mut impl FnMut(u64) -> Option<(Rule, bool)>,
     ) -> Result<Option<(Registers, Guess)>, Cut> {
         match self.frame_record(r) {
-            Ok(next) => self.led(next, may_end, rule).ok_or(Cut::Jit).map(Some),
+            Ok(next) => self.by_frame_pointer(next, may_end, rule).ok_or(Cut::Jit).map(Some),
             Err(Cut::Deep) => Err(Cut::Deep),
             Err(_) => Err(Cut::Jit),
         }
@@ -722,5 +722,5 @@ enum Guess {
     /// By a rule.
     None,
     /// By a frame pointer, into code; the code's rule, if that was looked up.
-    Led(Option<Option<(Rule, bool)>>),
+    FramePointer(Option<Option<(Rule, bool)>>),
 }

@@ -3,9 +3,9 @@
 use super::filter::{Filter, Instruction, KNOWN, close, known};
 use super::{errno, os};
 
-/// `struct sock_fprog`.
+/// `struct sock_fprog` (linux/filter.h).
 #[repr(C)]
-struct Given {
+struct SockFprog {
     instructions: u16,
     first: *const Instruction,
 }
@@ -32,11 +32,11 @@ pub fn filter_at(given: usize) -> Option<Filter> {
             }
         }
     };
-    if !readable(given, size_of::<Given>()) {
+    if !readable(given, size_of::<SockFprog>()) {
         return None;
     }
     // SAFETY: these bytes were found readable; the kernel will read the same.
-    let Given { instructions, first } = unsafe { (given as *const Given).read_unaligned() };
+    let SockFprog { instructions, first } = unsafe { (given as *const SockFprog).read_unaligned() };
     let n = instructions as usize;
     if n == 0 || n > MOST || !readable(first as usize, n * size_of::<Instruction>()) {
         return None;
@@ -44,7 +44,7 @@ pub fn filter_at(given: usize) -> Option<Filter> {
     // SAFETY: the instructions were found readable. Volatile, because another thread of the program may write them
     // meanwhile.
     let theirs = |i: usize| unsafe { (first as *const [u8; 8]).add(i).read_volatile() };
-    if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && is_made_of(f, theirs)) {
+    if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && is_equal(f, theirs)) {
         return None;
     }
     let Some(copy) = os::private(n * size_of::<Instruction>()).map(|p| p as *mut Instruction) else {
@@ -61,7 +61,7 @@ pub fn filter_at(given: usize) -> Option<Filter> {
     Some(Filter(unsafe { core::slice::from_raw_parts(copy, n) }))
 }
 
-fn is_made_of(known: Filter, theirs: impl Fn(usize) -> [u8; 8]) -> bool {
+fn is_equal(known: Filter, theirs: impl Fn(usize) -> [u8; 8]) -> bool {
     let bytes = |own: &Instruction| {
         let [c, d] = own.code.to_ne_bytes();
         let [k, l, m, n] = own.k.to_ne_bytes();

@@ -288,12 +288,12 @@ unsafe fn for_allocator(t: *mut ThreadState, n: usize) -> *mut u8 {
     }
 }
 
-/// Gives the state back for the real call of an allocator other than glibc's, and takes it again for the block. `None`:
-/// there is no block, or nothing to book it with.
+/// Calls the malloc of an allocator other than glibc's. Meanwhile the state is given back, because the allocator may
+/// call hooked functions itself. `None`: there is no block, or nothing to book it with.
 ///
 /// # Safety
 /// The fast path has taken the state `t`, and counted the block for the sampling.
-unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<TakenState>) {
+unsafe fn call_real_malloc(t: *mut ThreadState, n: usize) -> (*mut u8, Option<TakenState>) {
     // SAFETY: the caller's contract; a `current` other than 0 is this thread's state.
     unsafe {
         drop(TakenState::of(t));
@@ -321,7 +321,7 @@ unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadSt
         if libc::is_allocator(return_address(sp) as usize) {
             return for_allocator(t, n);
         }
-        let (p, t) = real_meanwhile(t, n);
+        let (p, t) = call_real_malloc(t, n);
         let Some(mut t) = t else { return p };
         let attribution = walk(&mut t, sp, fp).map(|row| Attribution { row, drawn: None });
         finish_any(t, p, n, attribution)
@@ -337,7 +337,7 @@ unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut Threa
         if libc::is_allocator(return_address(sp) as usize) {
             return for_allocator(t, n);
         }
-        let (p, t) = real_meanwhile(t, n);
+        let (p, t) = call_real_malloc(t, n);
         if let Some(t) = t {
             book_sample(t, p, n, sp, fp);
         }

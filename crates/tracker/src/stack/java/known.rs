@@ -72,12 +72,12 @@ impl KnownMethod {
 #[inline(always)]
 pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let k = KnownMethod::from_words(KNOWN.kept(method)?);
-    is_still(vm, Segment::current()?, &k).then_some((k.identity, k.index))
+    is_unchanged(vm, Segment::current()?, &k).then_some((k.identity, k.index))
 }
 
 /// Whether all bytes are unchanged.
 #[inline(always)]
-fn is_still(vm: &Vm, segment: Segment, k: &KnownMethod) -> bool {
+fn is_unchanged(vm: &Vm, segment: Segment, k: &KnownMethod) -> bool {
     if k.unmappings != memory::unmappings() {
         return false;
     }
@@ -163,7 +163,7 @@ pub fn keep(vm: &Vm, segment: Segment, k: KnownMethod) {
         == (class, name, signature)
         && name_at == class_at.wrapping_add(class as u32)
         && m.signature_at.load(Relaxed) == name_at.wrapping_add(name as u32);
-    if is_its && is_still(vm, segment, &k) {
+    if is_its && is_unchanged(vm, segment, &k) {
         KNOWN.put(k.to_words());
     }
 }

@@ -35,8 +35,8 @@ static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
     [const { AtomicU32::new(0) }; 2 * Section::Methods.capacity()];
 
-/// What a method is called, in the VM's memory.
-struct Texts {
+/// The names of a method, in the VM's memory.
+struct MethodNames {
     class: Bytes<'static>,
     name: Bytes<'static>,
     signature: Bytes<'static>,
@@ -57,7 +57,7 @@ fn pool_entry(vm: &Vm, pool: u64, index: u16) -> Option<u64> {
     load(pool.wrapping_add(vm.layout.pool_size as u64 + 8 * index as u64))
 }
 
-fn texts(vm: &Vm, method: u64) -> Option<Texts> {
+fn names_of(vm: &Vm, method: u64) -> Option<MethodNames> {
     let l = &vm.layout;
     if method == 0 || !method.is_multiple_of(8) {
         return None;
@@ -87,7 +87,7 @@ fn texts(vm: &Vm, method: u64) -> Option<Texts> {
         signature_index,
         ..KnownMethod::default()
     };
-    Some(Texts { class, name, signature, known_method })
+    Some(MethodNames { class, name, signature, known_method })
 }
 
 fn hash(seed: u64, text: Bytes<'_>) -> u64 {
@@ -115,7 +115,7 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     if let Some((identity, _)) = recall(vm, method) {
         return Some(identity);
     }
-    let (identity, known_method) = of(vm, &texts(vm, method)?);
+    let (identity, known_method) = of(vm, &names_of(vm, method)?);
     known_method.into_iter().for_each(|known_method| known::renew(vm, known_method));
     Some(identity)
 }
@@ -134,11 +134,11 @@ fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
 
 /// As [`identity`], read anew.
 pub fn read_identity(vm: &Vm, method: u64) -> Option<u64> {
-    texts(vm, method).map(|t| of(vm, &t).0)
+    names_of(vm, method).map(|t| of(vm, &t).0)
 }
 
 /// The identity; and all that it was made from, if that can be kept.
-fn of(vm: &Vm, t: &Texts) -> (u64, Option<KnownMethod>) {
+fn of(vm: &Vm, t: &MethodNames) -> (u64, Option<KnownMethod>) {
     let l = &vm.layout;
     let own = t.known_method.const_method;
     let code_size: Option<u16> = load(own.wrapping_add(l.code_size as u64));
@@ -167,7 +167,7 @@ pub fn is_native(vm: &Vm, method: u64) -> bool {
 }
 
 pub fn is_named(vm: &Vm, method: u64, name: &[u8]) -> bool {
-    texts(vm, method).is_some_and(|t| t.name.is(name))
+    names_of(vm, method).is_some_and(|t| t.name.is(name))
 }
 
 /// The index of a bytecode pointer in its method; `None` if it lies outside.
@@ -211,9 +211,9 @@ pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64
     if let Some((identity, index)) = recall(vm, method) {
         return Some((Some(index), identity));
     }
-    let texts = texts(vm, method)?;
-    let (identity, known_method) = of(vm, &texts);
-    let index = entry(segment, identity, || insert_method(segment, vm, method, &texts));
+    let names = names_of(vm, method)?;
+    let (identity, known_method) = of(vm, &names);
+    let index = entry(segment, identity, || insert_method(segment, vm, method, &names));
     if let (Some(index), Some(known_method)) = (index, known_method) {
         known::keep(vm, segment, KnownMethod { index, ..known_method });
     }
@@ -264,7 +264,7 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
 
 #[cold]
 #[inline(never)]
-fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u32> {
+fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &MethodNames) -> Option<u32> {
     let l = &vm.layout;
     let source = match l.class_source_index {
         NONE => t.known_method.pool.wrapping_add(l.source_index as u64),

@@ -203,8 +203,9 @@ fn is_gone(segment: Segment, id: u32) -> bool {
     id < OWN_IDS && segment.header().pid.load(Relaxed) == os::getpid() && os::is_thread_gone(id)
 }
 
+/// Whether this thread holds the lock.
 #[inline(always)]
-fn is_mine() -> bool {
+fn holds_lock() -> bool {
     LOCK.word() == cpu::tls_get::<{ cpu::HOLDS }>() as u64
 }
 
@@ -344,7 +345,7 @@ fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
 
 /// Waits for a free slot: the queue is full, but its holder may be working on it.
 fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
-    if me == NOBODY || is_mine() {
+    if me == NOBODY || holds_lock() {
         return None;
     }
     let first = LOCK.head();
@@ -453,7 +454,7 @@ impl Held {
     /// forked and this is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
-        is_mine() && LOCK.is_empty() && self.segment.is_published()
+        holds_lock() && LOCK.is_empty() && self.segment.is_published()
     }
 
     /// Books the result of the real call, and releases the lock.
@@ -461,11 +462,11 @@ impl Held {
     #[inline(never)]
     fn finish_late(mut self, sp: usize, op: Option<Operation>) {
         let Some(segment) = Segment::current() else {
-            return if is_mine() {
+            return if holds_lock() {
                 self.release()
             };
         };
-        if !is_mine() {
+        if !holds_lock() {
             // The lock isn't this call's any more: nothing to release.
             if let Some(op) = op {
                 enqueue(segment, sp, reserve(segment, sp, None), op);
@@ -806,14 +807,14 @@ pub fn lock_for_fork(segment: Segment) {
 /// In the parent.
 pub fn unlock_after_fork(segment: Segment) {
     // If a signal handler forked while its own thread held the lock, the interrupted call releases it.
-    if is_mine() && HOLDER[0].load(Relaxed) == FORK {
+    if holds_lock() && HOLDER[0].load(Relaxed) == FORK {
         Held { segment, not_send: PhantomData }.release();
     }
 }
 
 /// In a fork child: whether a frame of this thread has the lock. Writes nothing.
 pub fn is_held_below() -> bool {
-    is_mine() && HOLDER[0].load(Relaxed) != FORK
+    holds_lock() && HOLDER[0].load(Relaxed) != FORK
 }
 
 /// The state of the lock and the queue in a fork child.
@@ -847,7 +848,7 @@ pub fn resume_after_fork(child: Segment, in_map: bool, populated: SectionBytes) 
 /// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of
 /// the parent's other threads are released.
 fn adopt_new_id() -> AfterFork {
-    let (word, mine) = (LOCK.word(), is_mine());
+    let (word, mine) = (LOCK.word(), holds_lock());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     cpu::tls_set::<{ cpu::HOLDS }>(0);
     let new = id_of_thread();

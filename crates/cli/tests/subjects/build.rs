@@ -1,6 +1,6 @@
 //! Subject 3f: a C++ file compiled by g++, whose work is done by its children cc1plus, as and ld.
 
-use crate::launcher::{Launcher, Evidence, compare, evidence};
+use crate::launcher::{Evidence, Launcher, compare, evidence};
 use std::fs;
 use std::path::Path;
 

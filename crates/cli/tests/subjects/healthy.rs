@@ -1,7 +1,7 @@
 //! Healthy servers from their start on, under load: `explain` never warns. A warning here is a false alarm.
 
-use crate::launcher::{Launcher, Running, wait_end, wait_for};
 use crate::http::Connection;
+use crate::launcher::{Launcher, Running, wait_end, wait_for};
 use crate::postgres;
 use crate::redis;
 use crate::stage::{Jdk, Scratch, jdk, kiosk, log_line, must, shop};

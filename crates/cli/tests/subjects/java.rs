@@ -1,8 +1,8 @@
 //! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
 
 use crate::books::BooksReport;
-use crate::launcher::{Launcher, Evidence, Running, compare, plimsoll, wait_end, wait_for};
 use crate::http::Connection;
+use crate::launcher::{Evidence, Launcher, Running, compare, plimsoll, wait_end, wait_for};
 use crate::nmt;
 use crate::stage::{Jdk, Scratch, jdk, log_line, must, shop};
 use std::fs;

@@ -1,7 +1,7 @@
 //! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or
 //! are built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
 
-use crate::launcher::{Launcher, Evidence, Running, compare, evidence, wait_end, wait_for};
+use crate::launcher::{Evidence, Launcher, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;
 use crate::stage::{jdk, log_line, must, native_image, npm};
 use std::fs;
@@ -115,7 +115,8 @@ fn closure(version: &str, name: &str, functions: u32) {
     compare(name, None, "off", |launcher, folder| {
         let (input, output) = (folder.join("in.js"), folder.join("out.js"));
         fs::write(&input, script(functions)).expect("scratch can be written");
-        let mut seen = evidence(launcher.command(&compiler).arg("--js").arg(input).arg("--js_output_file").arg(&output));
+        let mut seen =
+            evidence(launcher.command(&compiler).arg("--js").arg(input).arg("--js_output_file").arg(&output));
         seen.output.extend(fs::read(output).expect("compiled"));
         seen
     });

@@ -1,6 +1,6 @@
 //! Subject 3b: PostgreSQL, initdb and pgbench: many processes by fork, shared memory, another user.
 
-use crate::launcher::{Launcher, Evidence, Running, User, compare, evidence, wait_end, wait_for};
+use crate::launcher::{Evidence, Launcher, Running, User, compare, evidence, wait_end, wait_for};
 use crate::stage::must;
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,6 +1,6 @@
 //! Subject 3a: redis-server (in Debian over jemalloc) under redis-benchmark.
 
-use crate::launcher::{Launcher, Evidence, Running, compare, wait_end, wait_for};
+use crate::launcher::{Evidence, Launcher, Running, compare, wait_end, wait_for};
 use crate::stage::must;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

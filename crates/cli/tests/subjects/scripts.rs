@@ -1,6 +1,6 @@
 //! Subjects 3c to 3e: interpreters and tools that run to their end: python3 with numpy, node, git.
 
-use crate::launcher::{Launcher, Evidence, compare, evidence};
+use crate::launcher::{Evidence, Launcher, compare, evidence};
 use crate::stage::{must, repository};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ fn script(name: &str) -> PathBuf {
 #[test]
 fn python_with_numpy() {
     // Debian's python3, not the first one on the path: `.ci/setup` installs its numpy.
-    let subject = |launcher: &Launcher, _: &Path| evidence(launcher.command("/usr/bin/python3").arg(script("matrices.py")));
+    let subject =
+        |launcher: &Launcher, _: &Path| evidence(launcher.command("/usr/bin/python3").arg(script("matrices.py")));
     compare("python3-numpy", None, "off", subject);
     compare("python3-numpy-sampled", None, "sampled", subject);
 }

@@ -158,7 +158,9 @@ mod tests {
         let inner = ProcTexts { own_user_map: "0 1000 1\n", ..shown(&mounts, root) };
         assert!(parse_proc_view(inner).hidden.is_some_and(|remedy| remedy.contains("user namespace")));
         let bounded = root.replace("1ffffffffff", "1fffff7ffff");
-        assert!(parse_proc_view(shown(&mounts, &bounded)).hidden.is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
+        assert!(
+            parse_proc_view(shown(&mounts, &bounded)).hidden.is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE"))
+        );
     }
 
     #[test]

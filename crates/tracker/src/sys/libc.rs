@@ -65,7 +65,8 @@ macro_rules! operators {
     };
 }
 crate::hooked_operators!(operators);
-static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
+/// What is known of each real operator, see [`operator`]. Also read by the entries of the operators.
+pub static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
 /// Address range of the object that has the real malloc, if it isn't libc.
 pub static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
@@ -110,11 +111,13 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
     }
 }
 
-/// Marks an operator that belongs to the allocator. A word: own 1 │ late 1 │ generation's low bits 14 │ address 48.
+/// Marks an operator that belongs to the allocator. A word: own 1 │ late 1 │ generation's low bits 14 │ address 48. The
+/// entries go to an operator without a mark by themselves.
 const OWN: usize = 1 << 63;
 /// Marks an operator of an object that was loaded after the start.
 const LATE: usize = 1 << 62;
-const ADDRESS_BITS: u32 = 48;
+/// Bits of the address in a word of [`OPERATOR`].
+pub const ADDRESS_BITS: u32 = 48;
 const LATE_BIT: usize = LATE >> ADDRESS_BITS;
 const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
 /// Objects that the program started with: the first in the loader's list, never unloaded.

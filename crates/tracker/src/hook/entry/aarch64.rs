@@ -236,6 +236,21 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
 
 /// See `x86_64.rs`.
 #[macro_export]
+macro_rules! jump_to_operator {
+    () => {
+        "adrp x16, {known}
+        add x16, x16, :lo12:{known}
+        ldr x16, [x16, #8 * {i}]
+        sub x17, x16, #1
+        lsr x17, x17, #{address_bits}
+        cbnz x17, 3f
+        br x16
+        3:"
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
 macro_rules! entry_operator_new {
     ($name:ident, $i:expr) => {
         /// Entry stub: see `hook::operator`.
@@ -244,6 +259,7 @@ macro_rules! entry_operator_new {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::jump_to_operator!(),
                 "stp x0, x1, [sp, #-48]!", ".cfi_adjust_cfa_offset 48",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
                 "mov w0, #{i}", "bl {real}",
@@ -255,6 +271,8 @@ macro_rules! entry_operator_new {
                 "ldr x1, [sp]", "add x2, sp, #24", "mov x3, x29", "bl {book}",
                 "ldr x30, [sp, #24]", "add sp, sp, #48", "ret", ".cfi_endproc",
                 i = const $i,
+                known = sym $crate::sys::libc::OPERATOR,
+                address_bits = const $crate::sys::libc::ADDRESS_BITS,
                 real = sym $crate::hook::operator::real_operator,
                 book = sym $crate::hook::operator::after_new);
         }
@@ -271,11 +289,15 @@ macro_rules! entry_operator_delete {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::jump_to_operator!(),
                 "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
                 "mov w1, #{i}", "mov x2, x30", "bl {book}", "mov x9, x0",
                 "ldp x2, x30, [sp, #16]", "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32", "br x9",
-                ".cfi_endproc", i = const $i, book = sym $crate::hook::operator::before_delete);
+                ".cfi_endproc", i = const $i,
+                known = sym $crate::sys::libc::OPERATOR,
+                address_bits = const $crate::sys::libc::ADDRESS_BITS,
+                book = sym $crate::hook::operator::before_delete);
         }
     };
 }

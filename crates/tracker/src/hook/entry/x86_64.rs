@@ -267,6 +267,20 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
     );
 }
 
+/// Goes on in the real operator number `i`, if it is known for good and calls malloc or free. A word without marks is
+/// its address; 0, and one with a mark, fall through ([`sys::libc::OPERATOR`](crate::sys::libc::OPERATOR)).
+#[macro_export]
+macro_rules! jump_to_operator {
+    () => {
+        "mov rax, [rip + {known} + 8 * {i}]
+        lea r11, [rax - 1]
+        shr r11, {address_bits}
+        jne 3f
+        jmp rax
+        3:"
+    };
+}
+
 /// Defines operator new number `$i`. The real operator is called from here, so that its exceptions pass no Rust frame.
 #[macro_export]
 macro_rules! entry_operator_new {
@@ -277,6 +291,7 @@ macro_rules! entry_operator_new {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::jump_to_operator!(),
                 $crate::align_stack!(),
                 "push rdi",
                 "push rsi",
@@ -304,6 +319,8 @@ macro_rules! entry_operator_new {
                 "ret",
                 ".cfi_endproc",
                 i = const $i,
+                known = sym $crate::sys::libc::OPERATOR,
+                address_bits = const $crate::sys::libc::ADDRESS_BITS,
                 real = sym $crate::hook::operator::real_operator,
                 book = sym $crate::hook::operator::after_new
             );
@@ -321,6 +338,7 @@ macro_rules! entry_operator_delete {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::jump_to_operator!(),
                 $crate::align_stack!(),
                 "push rdi",
                 "push rsi",
@@ -336,6 +354,8 @@ macro_rules! entry_operator_delete {
                 "jmp rax",
                 ".cfi_endproc",
                 i = const $i,
+                known = sym $crate::sys::libc::OPERATOR,
+                address_bits = const $crate::sys::libc::ADDRESS_BITS,
                 book = sym $crate::hook::operator::before_delete
             );
         }

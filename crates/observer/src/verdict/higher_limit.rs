@@ -86,7 +86,7 @@ impl Limit<'_> {
         let systemctl = Start::systemctl(above.split('/').any(|part| part.starts_with("user@")));
         let set = |value: String| format!("{systemctl} set-property {unit} MemoryMax={value}");
         let undo = set(self.limit.0.to_string());
-        Some((set(format!("{}M", self.mib)), format!("at once, and for later starts; undo: {undo}")))
+        Some((set(format!("{}M", self.mib)), format!("takes effect at once, and for later starts; undo: {undo}")))
     }
 
     fn file(&self) -> Option<(String, String)> {
@@ -107,7 +107,7 @@ impl Limit<'_> {
                 format!("{both} && {}", write(self.mib, "memory.limit_in_bytes")?)
             }
         };
-        Some((how, "at once, until whoever made this group makes it again".to_owned()))
+        Some((how, "takes effect at once, until whoever made this group makes it again".to_owned()))
     }
 }
 

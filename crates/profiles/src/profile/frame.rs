@@ -93,6 +93,16 @@ impl Frame {
         Frame { function: Some(format!("{NO_STACK}{category}]")), ..Frame::default() }
     }
 
+    /// Replaces a frame whose name would exceed the limit of a profile.
+    pub(super) fn beyond() -> Frame {
+        Frame { function: Some("[names beyond the limit]".into()), ..Frame::default() }
+    }
+
+    /// Bytes of its texts.
+    pub(super) fn text(&self) -> usize {
+        [&self.function, &self.file].into_iter().flatten().map(String::len).sum()
+    }
+
     /// Replaces levels of a recursion that were left out.
     pub fn repeated(times: u64) -> Frame {
         Frame { function: Some(format!("[{times} more levels of recursion]")), ..Frame::default() }

@@ -207,6 +207,8 @@ pub struct Profile {
     names: Interned<str>,
     functions: Interned<Function>,
     frames: Interned<Frame>,
+    /// Bytes of the texts in `frames`.
+    text: usize,
     /// Function of each frame.
     function_of: Vec<FunctionId>,
     stacks: Interned<[FrameId]>,
@@ -215,6 +217,10 @@ pub struct Profile {
     /// `columns.len()` values per entry.
     values: Vec<Value>,
 }
+
+/// Limit of the texts of all frames, in bytes: each line of a function is a frame with a copy of its name, and a file
+/// from elsewhere may have one name of megabytes in a million lines.
+const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Building. Equal items are stored once. Callers may cache ids by their own keys to save lookups.
 impl Profile {
@@ -235,6 +241,11 @@ impl Profile {
         if let Some(known) = self.frames.find(&frame) {
             return FrameId(known);
         }
+        let text = frame.text();
+        if self.text.saturating_add(text) > TEXT && frame != Frame::beyond() {
+            return self.frame(Frame::beyond());
+        }
+        self.text = self.text.saturating_add(text);
         let module = frame.module.and_then(|m| self.modules.get(m.0));
         let function = self.functions.intern(Arc::new(frame.called(module)));
         self.function_of.push(FunctionId(function));

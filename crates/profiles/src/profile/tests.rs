@@ -413,3 +413,15 @@ fn hidden_classes_of_two_runs_are_the_same_function() {
         assert_eq!(profile.frame_at(frame).function.as_deref(), Some(name));
     }
 }
+
+/// A recording may have a name of megabytes in any number of lines, each of which is a frame.
+#[test]
+fn the_texts_of_all_frames_are_bounded() {
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let frame = |line| Frame { function: Some("x".repeat(TEXT / 4)), line: Some(line), ..Frame::default() };
+    let all: Vec<FrameId> = (0..100).map(|line| profile.frame(frame(line))).collect();
+    let beyond = profile.frame(Frame::beyond());
+    assert_eq!(all.iter().filter(|id| **id != beyond).count(), 4);
+    // What is known stays known.
+    assert_eq!((profile.frame(frame(3)), all[99]), (all[3], beyond));
+}

@@ -128,11 +128,15 @@ fn memory_that_is_mapped_three_times_counts_once_against_a_limit() {
     explained.line_is("shared-memory", resident);
     let lines = explained.0["lines"].as_array().unwrap();
     let shared = lines.iter().find(|line| line["id"] == "shared-memory").unwrap();
-    assert_eq!(shared["distinct_bytes"], distinct, "{shared:#}");
-    // No other process maps it: PSS is equal, except for the kernel's rounding in each mapping.
-    assert!(shared["pss_bytes"].as_u64().unwrap().abs_diff(distinct) < 16 << 10, "{shared:#}");
+    // The kernel may move a page (compaction) after one of its mappings was read and before another: then it looks like
+    // two. That was seen once, on a busy machine. For PSS, the kernel rounds in each mapping; no other process maps it.
+    let few_pages = 16 << 10;
+    for name in ["distinct_bytes", "pss_bytes"] {
+        assert!(shared[name].as_u64().unwrap().abs_diff(distinct) < few_pages, "{shared:#}");
+    }
     let of = |name: &str| explained.0[name].as_u64().unwrap();
-    assert_eq!(of("rss_bytes") - of("distinct_bytes"), resident - distinct);
+    let counted_again = of("rss_bytes") - of("distinct_bytes");
+    assert!(counted_again.abs_diff(resident - distinct) < few_pages, "{counted_again}");
     // 72 MiB of RSS exceed the limit; the 40 MiB of the process's own do not.
     assert_eq!(explained.0["limit"]["working_set_bytes"], of("distinct_bytes"));
     assert!(!explained.verdicts().contains(&"limit-near"), "{:#}", explained.0["verdicts"]);

@@ -144,15 +144,30 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let [a, b] = comparison.commands.each_ref().map(|command| words::cut(command, 80));
         tracked.write_stacks(folder, &format!("{b}, against {a}"))?;
     }
-    Ok(status(&comparison, found))
+    let exit = status(&comparison, found);
+    if exit == Exit::Failed && comparison.is_compared() {
+        let [of_a, of_b] = failed(&comparison);
+        print_message(format_args!(
+            "the budget holds only for pairs in which both ran through: {of_b} runs of B failed, of A {of_a}"
+        ));
+    }
+    Ok(exit.into())
 }
 
-fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> ExitCode {
+/// Runs of A and of B that failed.
+fn failed(comparison: &Comparison) -> [usize; 2] {
+    [A, B].map(|side| comparison.failed(side).count())
+}
+
+fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> Exit {
+    let [of_a, of_b] = failed(comparison);
     match excesses {
-        _ if comparison.interrupted => Exit::Interrupted.into(),
-        _ if !comparison.is_compared() => Exit::Failed.into(),
-        Some([_, ..]) => Exit::OverBudget.into(),
-        _ => ExitCode::SUCCESS,
+        _ if comparison.interrupted => Exit::Interrupted,
+        _ if !comparison.is_compared() => Exit::Failed,
+        Some([_, ..]) => Exit::OverBudget,
+        // Pairs with a failed run don't count, so the pairs that are left would say that B is as good as A.
+        Some([]) if of_b > of_a => Exit::Failed,
+        _ => Exit::Done,
     }
 }
 
@@ -344,4 +359,36 @@ fn lines_of(ledger: &Ledger) -> Lines {
         *lines.entry(part).or_default() += bytes;
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_only_a_part_of_the_runs_keeps_fails() {
+        let of = |ends: [[RunEnd; 2]; 3], excesses: Option<&[Excess]>| {
+            let runs = ends.into_iter().enumerate().flat_map(|(round, ends)| {
+                ends.into_iter().enumerate().map(move |(row, end)| Run {
+                    round,
+                    row,
+                    end,
+                    detail: None,
+                    figures: Default::default(),
+                    processes: 1,
+                    load_errors: None,
+                })
+            });
+            status(&Comparison { pairs: 3, runs: runs.collect(), ..Comparison::default() }, excesses)
+        };
+        let good = || [RunEnd::Stopped, RunEnd::Stopped];
+        let b_fails = || [RunEnd::Stopped, RunEnd::Signal(11)];
+        let a_fails = || [RunEnd::Exited(1), RunEnd::Stopped];
+        assert_eq!(of([good(), good(), good()], Some(&[])), Exit::Done);
+        assert_eq!(of([good(), good(), b_fails()], Some(&[])), Exit::Failed);
+        assert_eq!(of([good(), good(), a_fails()], Some(&[])), Exit::Done);
+        // Without a budget there is no gate. One pair is no comparison.
+        assert_eq!(of([good(), good(), b_fails()], None), Exit::Done);
+        assert_eq!(of([good(), b_fails(), a_fails()], None), Exit::Failed);
+    }
 }

@@ -515,13 +515,14 @@ mod tests {
         const ABSENT: u64 = 0;
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
+        const GUARD: u64 = SWAPPED | 1 << 58;
         /// A present page that the kernel finds to be the zero page.
         const ZERO: u64 = PRESENT | 1;
         let pages = |first: u64, number: u64| AddressRange::sized(Avma(first * 4096), Bytes(number * 4096));
         let mut random = Random(47);
         let (mut resident, mut unseen) = (0, 0);
         for _ in 0..200 {
-            let states: Vec<u64> = (0..200).map(|_| [ABSENT, PRESENT, SWAPPED, ZERO][random.index(4)]).collect();
+            let states: Vec<u64> = (0..200).map(|_| [ABSENT, PRESENT, SWAPPED, GUARD, ZERO][random.index(5)]).collect();
             let ranges: Vec<AddressRange> = (0..5).map(|_| pages(random.below(180), random.below(20))).collect();
             let entries = |into: &mut [u8], offset: u64| -> io::Result<usize> {
                 let length = into.len().min(ENTRY * (1 + random.index(7)));

@@ -8,6 +8,8 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+/// A guard page also has the bit of a swapped one (`memory`).
+const GUARD: u64 = 1 << 58;
 pub(super) const ENTRY: usize = 8;
 
 /// Runs of pages from entries of the page map, in address order.
@@ -44,7 +46,7 @@ impl Found {
     pub(crate) fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
         for (index, entry) in bytes.chunks_exact(ENTRY).enumerate() {
             let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
-            if entry & SWAPPED != 0 {
+            if entry & (SWAPPED | GUARD) == SWAPPED {
                 self.swapped_pages += 1;
             }
             if entry & PRESENT == 0 {

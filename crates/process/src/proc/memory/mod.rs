@@ -72,6 +72,9 @@ fn next_page(at: u64) -> u64 {
 
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+/// A guard page (MADV_GUARD_INSTALL, Linux 6.13; in pagemap since 6.15), as glibc has below stacks since 2.42. It also
+/// has the bit of a swapped page, but no contents: reading it fails, also through /proc/PID/mem.
+const GUARD: u64 = 1 << 58;
 
 /// State of a page in pagemap. A page that is neither present nor swapped was never touched, or was released. It reads
 /// as zeros, and reading it would make the kernel map a page.
@@ -124,7 +127,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         };
         match word {
             word if word & PRESENT != 0 => PageState::Present,
-            word if word & SWAPPED != 0 => PageState::Swapped,
+            word if word & (SWAPPED | GUARD) == SWAPPED => PageState::Swapped,
             _ => PageState::Absent,
         }
     }
@@ -329,6 +332,36 @@ mod tests {
         assert!(!pages.readable && memory.0.get() == 3);
         assert_eq!(pages.resident(half(1)), Bytes(1 << 46));
         assert_eq!(memory.0.get(), 3);
+    }
+
+    /// Pages 16 to 19, of which the third is a guard page that can't be read, and the last is swapped.
+    struct Guarded;
+
+    impl Memory for Guarded {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            into.fill(1);
+            let guard = AddressRange::sized(Avma(18 * PAGE), Bytes(PAGE));
+            !guard.overlaps(AddressRange::sized(at, Bytes(into.len() as u64)))
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            for (page, word) in (first..).zip(into) {
+                *word = match page {
+                    18 => SWAPPED | GUARD,
+                    19 => SWAPPED,
+                    _ => PRESENT,
+                };
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn guard_pages_are_no_swapped_pages() {
+        let mut pages = PageStates::new(&Guarded);
+        assert_eq!([17, 18, 19].map(|page| pages.of(page)), [PageState::Present, PageState::Absent, PageState::Swapped]);
+        let read = pages.read(AddressRange::new(Avma(16 * PAGE), Avma(20 * PAGE))).expect("all but the guard is read");
+        assert_eq!(read.iter().filter(|byte| **byte == 0).count(), PAGE as usize);
     }
 
     #[test]

@@ -359,7 +359,10 @@ mod tests {
     #[test]
     fn guard_pages_are_no_swapped_pages() {
         let mut pages = PageStates::new(&Guarded);
-        assert_eq!([17, 18, 19].map(|page| pages.of(page)), [PageState::Present, PageState::Absent, PageState::Swapped]);
+        assert_eq!(
+            [17, 18, 19].map(|page| pages.of(page)),
+            [PageState::Present, PageState::Absent, PageState::Swapped]
+        );
         let read = pages.read(AddressRange::new(Avma(16 * PAGE), Avma(20 * PAGE))).expect("all but the guard is read");
         assert_eq!(read.iter().filter(|byte| **byte == 0).count(), PAGE as usize);
     }

@@ -107,6 +107,15 @@ impl Bench {
         Ok(program)
     }
 
+    /// Libraries of bench/least.c for LD_PRELOAD: what any bookkeeper in the process must do, over glibc.
+    pub fn least(&self) -> Result<[Setup; 2]> {
+        let library = |as_name: &str, flag| self.program_with("least", as_name, &["-shared", "-fPIC", flag]);
+        Ok([
+            Setup::Allocator("hooks that only call on", library("calls-on.so", "-UBOOKS")?),
+            Setup::Allocator("books without stacks", library("books.so", "-DBOOKS")?),
+        ])
+    }
+
     /// Compiles bench/unsafe for all JDKs, and returns the class path.
     pub fn classes(&self) -> Result<PathBuf> {
         self.classes_of(&["bench/unsafe/Pairs.java", "bench/unsafe/Hello.java"])

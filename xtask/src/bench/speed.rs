@@ -13,7 +13,8 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("mtalloc")?;
     results.group(
         "malloc+free pair",
-        "bench/mtalloc.c: threads that churn 1,000 live blocks of 16 to 528 B each, below 8 frames. Nanoseconds of one thread's pair.",
+        "bench/mtalloc.c: threads that churn 1,000 live blocks of 16 to 528 B each, below 8 frames. Nanoseconds of one thread's pair. \
+         bench/least.c has the two rows without stacks: what any bookkeeper in the process must do.",
     );
     results.head(&HEAD);
     let most: u64 = if bench.quick { 400_000 } else { 4_000_000 };
@@ -21,6 +22,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
         let mut setups =
             vec![Setup::Plain("plain"), Setup::Plain("plain again"), Setup::Tracked("off"), Setup::Tracked("sampled")];
         if threads <= 2 {
+            setups.extend(bench.least()?);
             setups.extend([
                 Setup::Tracked("exact"),
                 Setup::Heaptrack,

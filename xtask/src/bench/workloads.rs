@@ -29,7 +29,8 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("workloads")?;
     results.group(
         "Allocator benchmarks",
-        "bench/workloads.c: the shapes that mimalloc-bench has (its head says what each does). Nanoseconds of one thread's operation.",
+        "bench/workloads.c: the shapes that mimalloc-bench has (its head says what each does). Nanoseconds of one thread's operation. \
+         bench/least.c has the two rows without stacks: what any bookkeeper in the process must do.",
     );
     results.head(&["shape", "way", "ns for one", "ratio", "95 % bound", "bar", ""]);
     let allocators = [
@@ -38,6 +39,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
         ("mimalloc", "libmimalloc.so.2.0"),
     ];
     let mut setups = vec![PLAIN, AGAIN, DEFAULT];
+    setups.extend(bench.least()?);
     for (name, path) in allocators.iter().filter_map(|(name, file)| Some((*name, library(file)?))) {
         setups.extend([Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path)]);
     }

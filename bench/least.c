@@ -1,8 +1,10 @@
-/* The least that any bookkeeper in the process must do for a pair of malloc and free over glibc: a library for LD_PRELOAD.
+/* The least that any bookkeeper in the process must do for a pair of malloc and free over glibc: a library for
+ * LD_PRELOAD.
  *
- * Without BOOKS it only calls the real functions on. With BOOKS it books as Plimsoll does, but without stacks: a trailer of 8 bytes
- * names the owner and the requested size, and six counters of the thread grow. What Plimsoll takes beyond that is the comparison of the
- * stack, sampling, peaks, and that a block freed by another thread is booked under its own caller.
+ * Without BOOKS it only passes the calls on. With BOOKS it books as Plimsoll does, but without stacks: a trailer of
+ * 8 bytes names the owner and the requested size, and six counters of the thread grow. What Plimsoll takes beyond that
+ * is the comparison of the stack, sampling, peaks, and that a block freed by another thread is booked under its own
+ * caller.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -51,11 +51,11 @@
 #define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that continued untracked: there was no memory for a copy of the books, or they couldn't make a segment (the program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted. */
 #define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
 #define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it survived. */
-#define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
+#define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table, arrays of pages. */
 #define PLIMSOLL_COUNTER_OWN_SEGMENT_BYTES 25 /* bytes: Own memory in the segment: populated pages. */
-#define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 26 /* bytes: Address space reserved for the side table, directories and hash tables; resident only where touched. */
-#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts its own. */
-#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks removed from the side table without a thread slot; each slot counts its own. */
+#define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 26 /* bytes: Address space reserved for the side table, arrays of pages, directories and hash tables; resident only where touched. */
+#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks put into the side table or an array of a page without a thread slot (after a thread's end, before the start); each slot counts its own. */
+#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks removed from there without a thread slot; each slot counts its own. */
 #define PLIMSOLL_COUNTER_THREADS_STARTED 29 /* count: Threads started since the start of the tracker. */
 #define PLIMSOLL_COUNTER_CODE_GENERATIONS 30 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
@@ -242,8 +242,8 @@ struct plimsoll_thread {
     uint64_t creator; /* Caller that created the thread; 0 = unknown. */
     uint64_t stack_kind; /* 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's. */
     char name[16]; /* The thread's name when the tracker last read it, NUL-padded; empty if never. */
-    uint64_t table_inserts; /* Blocks that threads of this slot put into the side table; the counter of the same name has those of no slot. */
-    uint64_t table_removes; /* Blocks that threads of this slot removed from the side table, from any thread. */
+    uint64_t table_inserts; /* Blocks whose keys threads of this slot put into the side table or arrays of pages; the counter of that name has those of no slot. */
+    uint64_t table_removes; /* Blocks whose keys threads of this slot removed from there, whichever thread had put them in. */
     uint64_t reserved[2]; /* Reserved, zero. */
 };
 _Static_assert(offsetof(struct plimsoll_thread, tid) == 0, "tid");

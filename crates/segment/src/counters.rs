@@ -92,16 +92,17 @@ counters! {
     summaries "count",
     /// Faults of the tracker itself that it survived.
     faults "count",
-    /// Own memory outside the segment: thread state, memos, the side table.
+    /// Own memory outside the segment: thread state, memos, the side table, arrays of pages.
     own_private_bytes "bytes",
     /// Own memory in the segment: populated pages.
     own_segment_bytes "bytes",
-    /// Address space reserved for the side table, directories and hash tables; resident only where touched.
+    /// Address space reserved for the side table, arrays of pages, directories and hash tables; resident only where
+    /// touched.
     own_reserved_bytes "bytes",
-    /// Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts
-    /// its own.
+    /// Blocks put into the side table or an array of a page without a thread slot (after a thread's end, before the
+    /// start); each slot counts its own.
     table_inserts "count",
-    /// Blocks removed from the side table without a thread slot; each slot counts its own.
+    /// Blocks removed from there without a thread slot; each slot counts its own.
     table_removes "count",
     /// Threads started since the start of the tracker.
     threads_started "count",

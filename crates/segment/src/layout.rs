@@ -388,9 +388,10 @@ record! {
         stack_kind: u64,
         /// The thread's name when the tracker last read it, NUL-padded; empty if never.
         name: text 16,
-        /// Blocks that threads of this slot put into the side table; the counter of the same name has those of no slot.
+        /// Blocks whose keys threads of this slot put into the side table or arrays of pages; the counter of that name
+        /// has those of no slot.
         table_inserts: u64,
-        /// Blocks that threads of this slot removed from the side table, from any thread.
+        /// Blocks whose keys threads of this slot removed from there, whichever thread had put them in.
         table_removes: u64,
         /// Reserved, zero.
         reserved: words 2,
@@ -671,7 +672,7 @@ record! {
 pub enum Purpose {
     /// Small pieces: thread states, memos, indexes, tails, small tables.
     Pool = 0,
-    /// A level of the side table: keys of blocks that have no space for a trailer. A small level lies in a pool.
+    /// Keys outside the blocks: a level of the side table, or arrays of pages. A small piece lies in a pool.
     SideTable = 1,
     /// The hash table of the sites' frames.
     FrameIndex = 2,

@@ -22,6 +22,7 @@
 //! (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
+use crate::account::side_table::page_keys;
 use crate::account::{blocks, peaks, rows, samples, side_table, thread};
 use crate::fixed_string::FixedString;
 use crate::hook;
@@ -198,6 +199,7 @@ unsafe fn reset_books(segment: Segment) -> Segment {
     // SAFETY: the caller's contract. Only `boot::start_booking` publishes the segment, and the caller calls it later.
     unsafe {
         side_table::reset_books();
+        page_keys::reset_books();
         samples::reset_books(segment);
         rows::reset_books(Books::unpublished(segment));
         peaks::reset_books(segment);

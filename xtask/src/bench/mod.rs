@@ -111,7 +111,7 @@ impl Bench {
     pub fn least(&self) -> Result<[Setup; 2]> {
         let library = |as_name: &str, flag| self.program_with("least", as_name, &["-shared", "-fPIC", flag]);
         Ok([
-            Setup::Allocator("hooks that only call on", library("calls-on.so", "-UBOOKS")?),
+            Setup::Allocator("hooks that pass the calls on", library("calls-on.so", "-UBOOKS")?),
             Setup::Allocator("books without stacks", library("books.so", "-DBOOKS")?),
         ])
     }

@@ -23,16 +23,17 @@ pub(crate) const MAIN: u64 = 2;
 pub struct TrackerCost {
     /// Live blocks with a trailer.
     pub trailers: u64,
-    /// Live blocks in the side table.
+    /// Live blocks with a key outside: in the side table or the array of a page.
     pub tabled: u64,
     /// Growth of the heap due to trailers, at least and at most. It is computed from each caller's sums, so it is an
     /// interval.
     pub growth: (Bytes, Bytes),
-    /// Thread state, memos and the side table: resident pages for a live process, else the tracker's own count.
+    /// Thread state, memos, the side table and arrays of pages: resident pages for a live process, else the tracker's
+    /// own count.
     pub private: Bytes,
     /// Whether `private`, `side_table` and `library` were counted page by page. If not, the latter two are 0.
     pub by_page: bool,
-    /// The side table's part of `private`.
+    /// The side table's and the arrays' part of `private`.
     pub side_table: Bytes,
     /// The tracker's library and the compiled rules.
     pub library: Bytes,
@@ -58,7 +59,7 @@ impl TrackerCost {
 }
 
 /// Growth of the allocator's blocks due to trailers, at least and at most, from each caller's sums. Over jemalloc and
-/// tcmalloc the trailer lies in space that the allocator has added by rounding up.
+/// tcmalloc usually only blocks from 4 KiB on have one, in space that the allocator has added by rounding up.
 fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
     let most: fn(u64, u64, u64) -> u64 = match segment.head.allocator {
         glibc if glibc == Allocator::Glibc as u32 => most_of_glibc,

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! SIZES      one entry of 2 B for each request below 4 KiB
-//!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would report;
-//!                     the allocator is asked for ADDED_BYTES more than the request
-//!            odd      the usable bytes + 1: no eight bytes are left behind the request, so the key goes to the side table
-//!            65,535   call malloc_usable_size for this block
+//!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would
+//!                     report; the allocator is asked for ADDED_BYTES more than the request
+//!            odd      bit 1 set: the class of the block's page, whose array has the key ([`page_keys`])
+//!                     bit 1 clear: the usable bytes + 1; no eight bytes are left behind the request, so the key goes
+//!                     to the side table
+//!            65,533   call malloc_usable_size for this block
 //! ```
 //!
 //! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both
 //! must give the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few
-//! blocks that their own profilers sample: these begin at a page. So malloc_usable_size is called for a block at the
-//! start of a page, whatever its entry says. mimalloc's builds without padding and without guard pages behind blocks
-//! choose by the request alone. Nothing is known about other allocators: there each entry is 65,535.
+//! blocks that their own profilers sample: these have pages of their own, and most begin at one. So malloc_usable_size
+//! is called for a block at the start of a page, whatever its entry says, unless the page's word says that it has blocks
+//! of that size. mimalloc's builds without padding and without guard pages behind blocks choose by the request alone.
+//! Nothing is known about other allocators: there each entry is 65,533.
 //!
 //! # Requests are enlarged over mimalloc only
 //!
@@ -21,6 +24,7 @@
 //! there each request that leaves no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
 
 use super::blocks::{OTHER_BELOW, TRAILER};
+use super::side_table::page_keys;
 use crate::segment::small_requests_below;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use plimsoll_segment::Allocator;
@@ -28,10 +32,12 @@ use plimsoll_segment::Allocator;
 /// Sizes are multiples of it.
 const STEP: usize = 8;
 /// The entry where nothing is known: malloc_usable_size is called. Odd, as are the entries without a trailer
-/// ([`IN_TABLE`]).
-pub const QUERY: u16 = u16::MAX;
-/// Bit of an entry whose requests leave no space for a trailer.
-pub const IN_TABLE: u16 = 1;
+/// ([`WITHOUT_TRAILER`]).
+pub const QUERY: u16 = u16::MAX - 2;
+/// Bit of an entry whose requests get no trailer.
+pub const WITHOUT_TRAILER: u16 = 1;
+/// Bit of such an entry whose requests have their keys in arrays of their pages.
+pub const IN_PAGE: u16 = 2;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each
 /// request.
 const MOST_SIZES: usize = 128;
@@ -70,18 +76,21 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         ADDED_BYTES.store(TRAILER, Relaxed);
         QUERY_MASK.store(u32::MAX, Relaxed);
     }
+    let in_pages = !enlarged && page_keys::enable(&sizes[..known]);
     let mut at = 0;
     for (n, entry) in SIZES.iter().enumerate().skip(1) {
         if (sizes[at] as usize) < n {
             at += 1;
         }
         let (size, next) = (sizes[at], if at + 1 < known { sizes[at + 1] } else { u16::MAX });
-        let left = if size as usize - n >= TRAILER {
+        let left = if in_pages {
+            page_keys::class_of(size as usize, n).unwrap_or(QUERY)
+        } else if size as usize - n >= TRAILER {
             size - TRAILER as u16
         } else if enlarged && (next - size) as usize <= most_added(size as usize == n) {
             next - TRAILER as u16
         } else {
-            size | IN_TABLE
+            size | WITHOUT_TRAILER
         };
         entry.store(left, Relaxed);
     }
@@ -90,5 +99,9 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
 /// Bytes to request from the allocator for a request of `n`, if blocks are booked.
 #[inline(always)]
 pub fn real_request(n: usize) -> usize {
-    if n < small_requests_below() && SIZES[n].load(Relaxed) & IN_TABLE == 0 { n + ADDED_BYTES.load(Relaxed) } else { n }
+    if n < small_requests_below() && SIZES[n].load(Relaxed) & WITHOUT_TRAILER == 0 {
+        n + ADDED_BYTES.load(Relaxed)
+    } else {
+        n
+    }
 }

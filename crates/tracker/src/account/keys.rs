@@ -1,18 +1,24 @@
-//! The keys of blocks: in the trailer or, without space for a trailer, in the side table.
+//! The keys of blocks: in the array of the page over some allocators, else in the trailer or, without space for one, in
+//! the side table.
 
 use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
-use super::side_table;
+use super::side_table::{self, page_keys};
 
-/// Stores a block's key: in a trailer if there is space, else in the side table. Returns what to book.
+/// Stores a block's key: in its page's array, else in a trailer if there is space, else in the side table. Returns what
+/// to book.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes, held by this thread.
+#[inline(always)]
 pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     let n = key.requested as usize;
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
+        if page_keys::insert(p, usable, key) {
+            return Some(Amount { usable: usable as u64, requested: n as u64 });
+        }
         if usable < TABLE_FROM && usable >= n + TRAILER {
             blocks::write_trailer_of(p, usable, key);
             return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
@@ -45,7 +51,8 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
 pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
     // SAFETY: the caller's contract.
     let usable = unsafe { blocks::usable(p) };
-    let trailer = if usable < TABLE_FROM && usable >= n + TRAILER { TRAILER } else { 0 };
+    let has_trailer = usable < TABLE_FROM && usable >= n + TRAILER && !page_keys::prepare(p, usable, n);
+    let trailer = if has_trailer { TRAILER } else { 0 };
     Amount { usable: (usable - trailer) as u64, requested: n as u64 }
 }
 
@@ -65,6 +72,9 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 /// As `take_key`; `usable` is what malloc_usable_size reports for `p`.
 #[inline(always)]
 pub unsafe fn take_key_of(p: *mut u8, usable: usize) -> Option<(Key, Amount)> {
+    if let Some((key, usable)) = page_keys::take(p) {
+        return Some((key, Amount { usable: usable as u64, requested: key.requested }));
+    }
     // SAFETY: the caller's contract.
     unsafe {
         if let Some(key) = blocks::read_trailer(p, usable) {
@@ -76,14 +86,16 @@ pub unsafe fn take_key_of(p: *mut u8, usable: usize) -> Option<(Key, Amount)> {
     }
 }
 
-/// Whether a block is already in the books.
+/// Looks a block up. `None`: it isn't in the books.
 ///
 /// # Safety
 /// `p` is a live block.
-pub unsafe fn is_booked(p: *mut u8) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let usable = blocks::usable(p);
-        blocks::read_trailer(p, usable).is_some() || side_table::get(p, usable).is_some()
-    }
+pub unsafe fn key_of(p: *mut u8) -> Option<Key> {
+    page_keys::get(p).or_else(|| {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let usable = blocks::usable(p);
+            blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable))
+        }
+    })
 }

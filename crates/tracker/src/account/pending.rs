@@ -22,11 +22,11 @@
 //!    └── 256 blocks of Java code without ──▶ ENDING ── all words are 0 ──▶ NONE
 //! ```
 
-use super::blocks::{self, Key};
-use super::keys::{set_key, take_key};
+use super::blocks::Key;
+use super::keys::{key_of, set_key, take_key};
 use super::rows::{self, Amount};
 use super::thread::ThreadState;
-use super::{classify, image, samples, side_table};
+use super::{classify, image, samples};
 use crate::phase;
 use crate::segment::Segment;
 use crate::segment::books::Books;
@@ -110,9 +110,7 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: 
     let segment = *books;
     // SAFETY: the caller's contract.
     unsafe {
-        let usable = blocks::usable(p);
-        let key = blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable));
-        let Some(Key { row, requested, .. }) = key else { return };
+        let Some(Key { row, requested, .. }) = key_of(p) else { return };
         let old = segment.seen(row).caller();
         // Only Java code's blocks get headers: blocks of other code may begin with their capacity and a small length. The
         // frame that made the block is gone, and its object may be, except the executable. An image that was loaded as
@@ -190,10 +188,7 @@ pub unsafe fn forget(segment: Segment, p: *mut u8) {
 /// `p` is a live block.
 unsafe fn maker(segment: Segment, p: *mut u8) -> Option<&'static Shared> {
     // SAFETY: the caller's contract.
-    let key = unsafe {
-        let usable = blocks::usable(p);
-        blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable))?
-    };
+    let key = unsafe { key_of(p)? };
     // The shared rows' slot has no state.
     slots::state(segment.seen(key.row).slot_mark().checked_sub(1)?)
 }

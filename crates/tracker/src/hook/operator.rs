@@ -5,7 +5,7 @@
 //! calls what may throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
 
 use super::malloc::slow::{book_fresh, book_release};
-use crate::account::keys::is_booked;
+use crate::account::keys::key_of;
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::slots::GENERATION;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -
     // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked
     // the block.
     unsafe {
-        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !is_booked(p) {
+        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && key_of(p).is_none() {
             book_fresh(p, n, sp, fp);
         }
     }

@@ -29,13 +29,15 @@ pub struct WipedOnFork {
     below: AtomicUsize,
     /// The same over an allocator other than glibc's.
     other_below: AtomicUsize,
+    /// [`PAGE_DIRECTORY`].
+    pub pages: AtomicUsize,
     /// In a child of fork() that has no segment yet: what its books begin with, an `inherited::Inherited`.
     pub inherited: AtomicUsize,
     /// The process id of that child. A child of vfork has the same memory and another id.
     pub child: AtomicUsize,
     /// CLOCK_BOOTTIME and CLOCK_REALTIME of its fork, ns.
     pub forked: [AtomicU64; 2],
-    _page: [u8; 4096 - 72],
+    _page: [u8; 4096 - 80],
 }
 
 /// A page that the kernel zeroes in a child of fork.
@@ -45,21 +47,28 @@ pub static WIPED: WipedOnFork = WipedOnFork {
     secret: AtomicU64::new(0),
     below: AtomicUsize::new(0),
     other_below: AtomicUsize::new(0),
+    pages: AtomicUsize::new(0),
     inherited: AtomicUsize::new(0),
     child: AtomicUsize::new(0),
     forked: [const { AtomicU64::new(0) }; 2],
-    _page: [0; 4096 - 72],
+    _page: [0; 4096 - 80],
 };
 /// Offset in [`WIPED`] of the bound of the fast path.
 pub const BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, below);
 /// Offset in [`WIPED`] of the bound of the fast path over an allocator other than glibc's.
 pub const OTHER_BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, other_below);
+/// Offset in [`WIPED`] of the directory of the keys by page.
+pub const PAGES_AT: usize = core::mem::offset_of!(WipedOnFork, pages);
 /// Offset in [`WIPED`] of the secret.
 pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 
 /// Address of the segment. Not wiped, and mapped as long as the process lives: free reads a row there before it knows
 /// which thread booked the block, and malloc writes one after the real call.
 pub static LASTING: AtomicUsize = AtomicUsize::new(0);
+
+/// Directory of the keys by page (`account::side_table::page_keys`), kept for a prepared fork child, which has its
+/// parent's blocks. 0 over other allocators.
+pub static PAGE_DIRECTORY: AtomicUsize = AtomicUsize::new(0);
 
 /// `fn()`, called when a hook finds no segment, since a child of fork() may make one then; 0 = none.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
@@ -151,6 +160,7 @@ impl Segment {
         }
         LASTING.store(self.0, Release);
         WIPED.secret.store(secret, Relaxed);
+        WIPED.pages.store(PAGE_DIRECTORY.load(Acquire), Relaxed);
         WIPED.mapped.store(self.0, Release);
         WIPED.base.store(self.0, Release);
         Segment::set_fast_paths(below, other_below);

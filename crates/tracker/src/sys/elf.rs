@@ -284,15 +284,22 @@ pub fn object(map: &'static LinkMap) -> Object {
 
 /// The list, while other threads may change it: each node is read only after `readable` has confirmed it.
 pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
+    objects_checked_after(0, readable)
+}
+
+/// The same, where the first `lasting` objects are never unloaded and needn't be confirmed.
+pub fn objects_checked_after(lasting: usize, readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
+    const MOST: usize = 10_000;
     let mut at = first();
-    let mut left = 10_000;
+    let mut left = MOST;
     core::iter::from_fn(move || {
         if at.is_null() || left == 0 {
             return None;
         }
         left -= 1;
-        // SAFETY: a node of the loader's list, as the node before it says.
-        let object = unsafe { object_checked(at, readable) }?;
+        let is_lasting = MOST - left <= lasting;
+        // SAFETY: a node of the loader's list, as the node before it says; the caller vouches for the first ones.
+        let object = unsafe { object_checked(at, if is_lasting { |_| true } else { readable }) }?;
         at = object.0.next;
         Some(object)
     })

@@ -92,13 +92,14 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
         return (address, known & OWN != 0);
     }
     let mut behind = elf::is_late();
-    let found = elf::objects_checked(super::os::readable).enumerate().find_map(|(n, o)| {
-        if o.is_self() {
-            behind = true;
-            return None;
-        }
-        if behind { o.symbol(OPERATORS[i]).map(|a| (n, a)) } else { None }
-    });
+    let found =
+        elf::objects_checked_after(AT_START.load(Relaxed), super::os::readable).enumerate().find_map(|(n, o)| {
+            if o.is_self() {
+                behind = true;
+                return None;
+            }
+            if behind { o.symbol(OPERATORS[i]).map(|a| (n, a)) } else { None }
+        });
     match found {
         Some((n, a)) => {
             let own = is_allocator(a);

@@ -3,7 +3,10 @@
 use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
 use plimsoll_tracker::account::blocks::{self, OTHER_BELOW, TRAILER};
-use plimsoll_tracker::account::classes::{ADDED_BYTES, IN_TABLE, QUERY, SIZES, learn, most_added, real_request};
+use plimsoll_tracker::account::classes::{
+    ADDED_BYTES, IN_PAGE, QUERY, SIZES, WITHOUT_TRAILER, learn, most_added, real_request,
+};
+use plimsoll_tracker::account::side_table::page_keys::{CLASSES, class_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sizes like those of the three allocators: multiples of 8, four for each doubling or all multiples of 16.
@@ -22,17 +25,24 @@ fn sizes(random: &mut Random) -> Vec<usize> {
     sizes
 }
 
-/// Returns the requests that leave space, that are enlarged, and that have none.
-fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
+/// Returns the requests that leave space, that are enlarged, that have none, and whose keys are in arrays.
+fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 4] {
     let size_of = |request: usize| *sizes.iter().find(|size| **size >= request).expect("a size");
     blocks::init(allocator);
     assert!(blocks::publish(fresh()));
     learn(allocator as u32, size_of);
-    let mut counts = [0; 3];
+    let mut counts = [0; 4];
     assert_eq!(SIZES[0].load(Relaxed), QUERY);
+    let in_pages = SIZES[1].load(Relaxed) & (WITHOUT_TRAILER | IN_PAGE) == WITHOUT_TRAILER | IN_PAGE;
     for (n, entry) in SIZES.iter().enumerate().skip(1) {
         let (left, real) = (entry.load(Relaxed), real_request(n));
-        if left & IN_TABLE == 0 {
+        if left & WITHOUT_TRAILER != 0 && left & IN_PAGE != 0 {
+            assert_eq!((CLASSES[usize::from(left)].load(Relaxed) >> 32) as usize, size_of(n), "{n}");
+            assert_eq!((class_of(size_of(n), n), real), (Some(left), n), "{n}");
+            counts[3] += 1;
+        } else if in_pages {
+            assert!(left == QUERY && size_of(n) > OTHER_BELOW, "{n}");
+        } else if left & WITHOUT_TRAILER == 0 {
             // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind
             // the request.
             assert_eq!(usize::from(left), size_of(real) - TRAILER, "{n}");
@@ -55,10 +65,18 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 3] {
 fn check_some(allocator: Allocator) {
     alone(|| {
         for seed in 1..20 {
-            let [space, enlarged, none] = check(allocator, &sizes(&mut Random(seed)));
-            println!("exercised: {space} requests leave space, {enlarged} are enlarged, {none} have no trailer");
+            let sizes = sizes(&mut Random(seed));
+            let [space, enlarged, none, in_pages] = check(allocator, &sizes);
+            println!(
+                "{} sizes; exercised: {space} requests leave space, {enlarged} are enlarged, {none} have no trailer, \
+                 {in_pages} have their keys in arrays",
+                sizes.len()
+            );
             let is_mimalloc = allocator == Allocator::Mimalloc;
-            assert!(space > 1000 && none > 30 && if is_mimalloc { enlarged > 100 } else { enlarged == 0 });
+            // Beyond 64 sizes a page word has no number for the next.
+            let few = sizes.iter().filter(|size| **size < OTHER_BELOW + TRAILER).count() < 64;
+            assert!(if is_mimalloc { enlarged > 100 } else { enlarged == 0 });
+            assert!(if few && !is_mimalloc { in_pages > 3000 } else { in_pages == 0 && space > 1000 && none > 30 });
         }
     });
 }

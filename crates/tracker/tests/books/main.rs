@@ -12,6 +12,7 @@ mod index;
 mod malloc_twins;
 #[cfg(target_arch = "x86_64")]
 mod opening;
+mod page_keys;
 mod pending;
 #[path = "../../../../fixtures/random.rs"]
 mod random;

@@ -17,8 +17,9 @@ use plimsoll_segment::{
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
+use plimsoll_tracker::account::side_table::{self, page_keys};
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
-use plimsoll_tracker::account::{classes, control, side_table};
+use plimsoll_tracker::account::{classes, control};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::entry::free_entry;
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
@@ -318,12 +319,12 @@ extern "C" fn gives_more(bytes: usize) -> usize {
 }
 static REAL_MALLOC: AtomicUsize = AtomicUsize::new(0);
 
-/// A free that first reads the trailer's word of the block.
+/// A free that first reads the block's key, as far as it is in the array of the page or the trailer's word.
 extern "C" fn looks(p: *mut u8) {
     // SAFETY: null or a live block; the real free, put there before this function took its place.
     unsafe {
         if !p.is_null() {
-            let key = blocks::read_trailer(p, blocks::usable(p));
+            let key = page_keys::get(p).or_else(|| blocks::read_trailer(p, blocks::usable(p)));
             FREED.store(key.map_or(GONE, |key| key.row as usize), Relaxed);
         }
         let real: extern "C" fn(*mut u8) = transmute(REAL_FREE.load(Relaxed));
@@ -331,7 +332,7 @@ extern "C" fn looks(p: *mut u8) {
     }
 }
 static REAL_FREE: AtomicUsize = AtomicUsize::new(0);
-/// Row that the trailer of the block freed last named; [`GONE`]: none.
+/// Row that this key of the block freed last named; [`GONE`]: none.
 static FREED: AtomicUsize = AtomicUsize::new(GONE);
 const GONE: usize = usize::MAX;
 
@@ -372,6 +373,7 @@ struct Exercised {
     nested: u64,
     sampled: u64,
     in_table: u64,
+    in_pages: u64,
     damaged: u64,
     foreign: u64,
     /// Entries of the memos without words, with up to three, with up to seven, with more.
@@ -597,7 +599,8 @@ fn operations(
                 // SAFETY: a live block of this many usable bytes; what lies behind the requested ones is the tracker's.
                 unsafe {
                     let usable = blocks::usable(p);
-                    if let (Some(key), true) = (blocks::read_trailer(p, usable), usable < TABLE_FROM) {
+                    let has_trailer = usable < TABLE_FROM && page_keys::get(p).is_none();
+                    if let (Some(key), true) = (blocks::read_trailer(p, usable), has_trailer) {
                         if random.below(2) == 0 {
                             note = "damaged";
                             exercised.damaged += 1;
@@ -650,14 +653,17 @@ fn operations(
             } else {
                 live.push((p, on));
                 // SAFETY: a live block.
-                let (usable, key) = unsafe {
+                let (usable, trailer) = unsafe {
                     let usable = blocks::usable(block);
                     (usable, blocks::read_trailer(block, usable))
                 };
-                let in_table = if key.is_none() { side_table::get(block, usable) } else { None };
+                let in_page = page_keys::get(block);
+                let trailer = if in_page.is_none() { trailer } else { None };
+                let in_table = if in_page.or(trailer).is_none() { side_table::get(block, usable) } else { None };
                 exercised.in_table += u64::from(in_table.is_some());
-                exercised.sampled += u64::from(key.or(in_table).is_some_and(|key| key.sampled));
-                write!(text, " at {p:x}, usable {usable}, {key:?} {in_table:?}").expect("a string");
+                exercised.in_pages += u64::from(in_page.is_some());
+                exercised.sampled += u64::from(in_page.or(trailer).or(in_table).is_some_and(|key| key.sampled));
+                write!(text, " at {p:x}, usable {usable}, {in_page:?} {trailer:?} {in_table:?}").expect("a string");
             }
         }
         books.changes(&mut text);
@@ -731,6 +737,8 @@ fn compare(below: Below, windowed: bool) {
     }
     println!("{OPERATIONS} operations, {}", last.trim());
     let last = if below.real.is_some() { last.replace("unseen: 0", "") } else { last };
+    let in_pages = matches!(below.allocator, Allocator::Jemalloc | Allocator::Tcmalloc);
+    let last = if in_pages { last } else { last.replace("in_pages: 0", "") };
     let numbers: Vec<u64> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     assert!(last.starts_with("exercised") && numbers.iter().all(|n| *n > 0), "each kind was met: {last}");
 }

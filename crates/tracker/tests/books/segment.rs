@@ -33,13 +33,20 @@ pub fn begin(segment: Segment) {
     assert_eq!(segment.append(Section::Threads), Some(SLOT_SHARED));
 }
 
-/// Resident bytes of a mapping.
+/// Resident bytes of the pages that a mapping lies on.
 pub fn touched(of: os::Mapping) -> usize {
-    let mut pages = vec![0u8; of.bytes / 4096];
-    // SAFETY: a mapping of this length, and a byte for each of its pages.
-    let r = unsafe { libc::mincore(of.start as *mut libc::c_void, of.bytes, pages.as_mut_ptr()) };
-    assert_eq!(r, 0);
+    let (from, to) = (of.start & !4095, (of.start + of.bytes).next_multiple_of(4096));
+    let mut pages = vec![0u8; (to - from) / 4096];
+    // SAFETY: mapped pages, and a byte for each of them.
+    assert_eq!(unsafe { libc::mincore(from as *mut libc::c_void, to - from, pages.as_mut_ptr()) }, 0);
     pages.iter().filter(|page| **page & 1 != 0).count() * 4096
+}
+
+/// Resident bytes of the side table and of the arrays of pages.
+pub fn of_tables() -> usize {
+    let mut bytes = 0;
+    os::each_mapping(|of| bytes += if of.purpose == Purpose::SideTable { touched(of) } else { 0 });
+    bytes
 }
 
 /// A header counter.

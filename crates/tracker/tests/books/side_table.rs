@@ -1,11 +1,10 @@
 //! account/side_table.rs against a HashMap.
 
-use crate::segment::counter;
+use crate::segment::{counter, of_tables};
 use crate::{Random, alone, books, fresh};
-use plimsoll_segment::{Counter, Purpose, Section};
+use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::blocks::{Key, TABLE_FROM};
 use plimsoll_tracker::account::{blocks, side_table, thread};
-use plimsoll_tracker::sys::os;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -40,21 +39,6 @@ fn small(requested: u64) -> (usize, Key) {
 /// The bucket of an address in the first level of small blocks: addresses of one bucket collide there.
 fn first_bucket(address: u64) -> u64 {
     (address << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 7)
-}
-
-/// Resident bytes of the table.
-fn resident() -> usize {
-    let mut sum = 0;
-    os::each_mapping(|mapping| {
-        if mapping.purpose == Purpose::SideTable {
-            let (from, to) = (mapping.start & !4095, (mapping.start + mapping.bytes).next_multiple_of(4096));
-            let mut pages = vec![0u8; (to - from) / 4096];
-            // SAFETY: a mapping of this length, and a byte for each of its pages.
-            assert_eq!(unsafe { libc::mincore(from as *mut libc::c_void, to - from, pages.as_mut_ptr()) }, 0);
-            sum += pages.iter().filter(|page| **page & 1 != 0).count() * 4096;
-        }
-    });
-    sum
 }
 
 #[test]
@@ -167,7 +151,7 @@ fn an_entry_costs_little_memory_at_any_number() {
                     n += 64;
                 }
             }
-            sums.push((n, resident() as u64 / n));
+            sums.push((n, of_tables() as u64 / n));
         }
         println!("blocks, bytes each: {sums:?}");
         // The least memory is a few pages.

@@ -13,6 +13,7 @@
 //! that aren't of this kind, have the wide form. [`levels`] has the table itself.
 
 pub mod levels;
+pub mod page_keys;
 
 use self::levels::Levels;
 use super::blocks::{Key, TABLE_FROM, TRAILER};
@@ -72,7 +73,7 @@ pub fn insert(p: *mut u8, usable: usize, key: Key) -> bool {
         insert_wide(p, key)
     };
     if inserted {
-        count::<{ offset_of!(Thread, table_inserts) }>(Counter::table_inserts, &EARLY_INSERTS);
+        count_insert();
     }
     inserted
 }
@@ -127,7 +128,7 @@ fn find_wide(p: *mut u8, take: bool) -> Option<Key> {
 #[inline(always)]
 pub fn remove(p: *mut u8, usable: usize) -> Option<Key> {
     let key = find(p, usable, true)?;
-    count::<{ offset_of!(Thread, table_removes) }>(Counter::table_removes, &EARLY_REMOVES);
+    count_remove();
     Some(key)
 }
 
@@ -150,6 +151,18 @@ pub unsafe fn reset_books() {
 
 static EARLY_INSERTS: AtomicU64 = AtomicU64::new(0);
 static EARLY_REMOVES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a block that has its key here or in the array of its page.
+#[inline(always)]
+pub fn count_insert() {
+    count::<{ offset_of!(Thread, table_inserts) }>(Counter::table_inserts, &EARLY_INSERTS);
+}
+
+/// Counts the removal of such a key.
+#[inline(always)]
+pub fn count_remove() {
+    count::<{ offset_of!(Thread, table_removes) }>(Counter::table_removes, &EARLY_REMOVES);
+}
 
 /// Each thread counts in its slot: one counter for all threads would cost more than the table itself.
 #[inline(always)]

@@ -34,6 +34,7 @@ use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
 use crate::account::keys::{set_key, take_key_of};
 use crate::account::rows::{self, Amount};
+use crate::account::side_table::page_keys;
 use crate::account::thread::ThreadState;
 use crate::account::{image, pending, samples};
 use crate::guard::{Entered, TakenState, enter};
@@ -251,6 +252,8 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
     // SAFETY: a live block by the function's own contract.
     unsafe {
         let usable = calls::malloc_usable_size(p);
-        if early::booking() && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
+        // The last bytes of a block without a trailer may be those of an older trailer.
+        let may_have_trailer = early::booking() && page_keys::get(p).is_none();
+        if may_have_trailer && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
     }
 }

@@ -1,7 +1,7 @@
 //! The cold half of malloc and free: whatever a fast path leaves out. On CPUs without the assembly, also every block of
 //! an allocator other than glibc's. Both halves keep one order of booking.
 
-use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
+use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
 use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
@@ -35,6 +35,7 @@ pub mod off_path {
         pub fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_walk;
         pub fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_sampled;
         pub fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, usable: usize) -> *mut u8 = super::other_without_trailer;
+        pub fn other_new_page(p: *mut u8, n: usize, row_key: u64) -> *mut u8 = super::other_new_page;
         pub fn other_flush(p: *mut u8, caller: u32) -> *mut u8 = super::other_flush;
         pub fn free(p: *mut u8) = super::free;
         pub fn free_sized(p: *mut u8, usable: usize) = super::free_sized;
@@ -345,6 +346,32 @@ unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut Threa
     }
 }
 
+/// Books a fresh block whose page has no array for its class yet. The state isn't taken.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn other_new_page(p: *mut u8, n: usize, row_key: u64) -> *mut u8 {
+    let Some(segment) = Segment::current() else { return p };
+    // SAFETY: p is a live block of n bytes; the key, of a row of this thread, was remembered by this thread.
+    unsafe {
+        if let Some(amount) = write_key(segment, p, row_key, n) {
+            add_to_own(segment, row_key, amount);
+        }
+    }
+    p
+}
+
+/// Books a block in a row of this thread.
+///
+/// # Safety
+/// This thread has remembered the key of its row.
+unsafe fn add_to_own(segment: Segment, row_key: u64, amount: Amount) {
+    // SAFETY: the caller's contract.
+    let row = unsafe { OwnRow::remembered(segment, row_offset(blocks::row_of_key(row_key))) };
+    if rows::add_alloc(row, amount) {
+        flush_own(row.caller.load(Relaxed));
+    }
+}
+
 /// Books a fresh block of an allocator other than glibc's that has no space for a trailer. The state isn't taken.
 #[inline(never)]
 unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, usable: usize) -> *mut u8 {
@@ -352,10 +379,7 @@ unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, u
     // SAFETY: p is a live block of n bytes; the key, of a row of this thread, was remembered by this thread.
     unsafe {
         if enter_table(segment, p, usable, row_key, n) {
-            let row = OwnRow::remembered(segment, row_offset(blocks::row_of_key(row_key)));
-            if rows::add_alloc(row, Amount { usable: usable as u64, requested: n as u64 }) {
-                flush_own(row.caller.load(Relaxed));
-            }
+            add_to_own(segment, row_key, Amount { usable: usable as u64, requested: n as u64 });
         }
     }
     p
@@ -377,18 +401,17 @@ unsafe fn book_sample(mut t: TakenState, p: *mut u8, n: usize, sp: usize, fp: us
     }
 }
 
-/// Writes the key of a fresh block: in its trailer if there is space, else into the side table. `None`: it is not
-/// booked.
+/// Stores the key of a fresh block. `None`: it is not booked.
 #[inline(always)]
 unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Option<Amount> {
+    let key = Key { row: blocks::row_of_key(row_key), requested: n as u64, sampled: false };
     // SAFETY: the caller's block, of n bytes.
     unsafe {
-        let usable = blocks::usable(p);
-        if usable < TABLE_FROM && usable >= n + TRAILER {
-            blocks::write_trailer(p, usable, row_key, n);
-            return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
+        let amount = set_key(p, key);
+        if amount.is_none() {
+            unbooked(segment, p);
         }
-        enter_table(segment, p, usable, row_key, n).then_some(Amount { usable: usable as u64, requested: n as u64 })
+        amount
     }
 }
 

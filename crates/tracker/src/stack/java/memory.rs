@@ -47,9 +47,24 @@ fn page(number: u64) -> bool {
 #[inline(never)]
 fn probe(number: u64, mark: u64) -> bool {
     let before = UNMAPPINGS.load(SeqCst);
-    if number == 0 || number >> PAGE_BITS != 0 || !(is_trusted(number) || os::readable((number << 12) as usize)) {
+    if number == 0 || number >> PAGE_BITS != 0 {
         return false;
     }
+    if !is_trusted(number) {
+        // A word across the border of two pages reads both with one call, and the VM's data lie close together.
+        let neighbour = number ^ 1;
+        if os::readable(((number | 1) << 12) as usize - 4) {
+            keep(neighbour, mark ^ 1, before);
+        } else if !os::readable((number << 12) as usize) {
+            return false;
+        }
+    }
+    keep(number, mark, before);
+    true
+}
+
+/// Notes that a page was found readable when there had been so many unmappings.
+fn keep(number: u64, mark: u64, before: u64) {
     let cells = cells(number);
     let is_old = |cell: &&AtomicU64| cell.load(Relaxed) >> PAGE_BITS != mark >> PAGE_BITS;
     // Cells are filled in turn, so that pages that are queried in turn do not replace one another.
@@ -59,7 +74,6 @@ fn probe(number: u64, mark: u64) -> bool {
         // The page may have been forgotten between the answer and the store.
         cell.store(0, Relaxed);
     }
-    true
 }
 
 static TURN: AtomicU32 = AtomicU32::new(0);

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! malloc   small enough │ no sample due │ the remembered stack, each word compared │ the row's key kept on the stack │ state given
-//!          back │ the real one │ trailer if eight bytes are left, else an entry of the side table │ the row's four numbers
-//! free     the trailer at the place known for the page, else by the size that the allocator reports, else the table's entry
-//!          │ the row is this thread's │ trailer or entry cleared │ four numbers │ on to the real one
+//!          back │ the real one │ jemalloc, tcmalloc: entry of the page's array
+//!                              │ others: trailer if eight bytes are left, else an entry of the side table │ the row's four numbers
+//! free     the page's array, else the trailer at the place known for the page, else by the size that the allocator reports,
+//!          else the table's entry │ the row is this thread's │ entry or trailer cleared │ four numbers │ on to the real one
 //! ```
 //!
 //! The allocator's own calls of these functions aren't the program's. No stack of such a call is ever remembered, and
@@ -18,14 +19,16 @@
 //!
 //! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
+use super::pages::{enter_page, find_in_page};
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
-use crate::account::classes::{ADDED_BYTES, IN_TABLE, QUERY, QUERY_MASK, SIZES};
+use crate::account::classes::{ADDED_BYTES, IN_PAGE, QUERY, QUERY_MASK, SIZES, WITHOUT_TRAILER};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use crate::account::remote_free::{self, HINTS};
 use crate::account::side_table::levels::Levels;
+use crate::account::side_table::page_keys;
 use crate::account::side_table::{FACTOR, SAMPLED, SLACK_SHIFT, SMALL, USED};
 use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
@@ -67,7 +70,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "push rcx",
         ".cfi_adjust_cfa_offset 8",
         "mov qword ptr fs:[r8], r9",
-        "test cl, {in_table}",
+        "test cl, {without_trailer}",
         "jne 27f",
         "add rdi, qword ptr [rip + {added}]",
         "call qword ptr [rip + {real} + {real_malloc}]",
@@ -115,7 +118,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "add rdi, 8",
         "add qword ptr [r9 + {countdown}], rdi",
         "32: ret",
-        // Known to leave no eight bytes, or nothing is known.
+        // The array of the page, known to leave no eight bytes, or nothing is known.
         ".cfi_adjust_cfa_offset 24",
         "27: call qword ptr [rip + {real} + {real_malloc}]",
         "pop rsi",
@@ -126,6 +129,8 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "je 25b",
+        "test sil, {in_page}",
+        "jne 40f",
         "cmp esi, {query}",
         "je 33f",
         "test dword ptr [rip + {query_mask}], eax",
@@ -138,7 +143,9 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "mov rdi, rax",
         "jmp {finish}",
         // Asks the allocator for the block's size.
-        "33: push rdi",
+        "33: cmp qword ptr [rip + {wiped} + {pages}], 0",
+        "jne 41f",
+        "push rdi",
         ".cfi_adjust_cfa_offset 8",
         "push rdx",
         ".cfi_adjust_cfa_offset 8",
@@ -160,9 +167,14 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "jae 31b",
         "mov rsi, r8",
         "jmp 34b",
+        "40:",
+        enter_page!(),
         "28: mov rdi, rax",
         "mov esi, dword ptr [rcx + {caller}]",
         "jmp {flush}",
+        "41: mov rsi, rdi",
+        "mov rdi, rax",
+        "jmp {new_page}",
         ".p2align 6",
         ".cfi_endproc",
         below = const segment::OTHER_BELOW_AT,
@@ -170,7 +182,19 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         added = sym ADDED_BYTES,
         query_mask = sym QUERY_MASK,
         query = const QUERY,
-        in_table = const IN_TABLE,
+        without_trailer = const WITHOUT_TRAILER,
+        in_page = const IN_PAGE,
+        pages = const segment::PAGES_AT,
+        leaf_shift = const page_keys::LEAF_SHIFT,
+        leaves = const page_keys::LEAVES,
+        leaf = const page_keys::LEAF,
+        classes = sym page_keys::CLASSES,
+        quotient_shift = const page_keys::QUOTIENT_SHIFT,
+        class_bits = const page_keys::CLASS_BITS,
+        entry = const page_keys::ENTRY,
+        row_of_entry = const page_keys::ROW_SHIFT,
+        page_shift = const PAGE_SHIFT,
+        page = const 1 << PAGE_SHIFT,
         table = sym SMALL,
         newest = const Levels::<1>::NEWEST_AT,
         factor = const FACTOR << 16,
@@ -213,6 +237,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         walk = sym off_path::other_walk,
         same = sym memo::same_words,
         finish = sym off_path::other_without_trailer,
+        new_page = sym off_path::other_new_page,
         flush = sym off_path::other_flush,
     );
 }
@@ -229,6 +254,25 @@ macro_rules! free {
         ".cfi_startproc",
         "test rdi, rdi",
         "je 20f",
+        find_in_page!("19f", "14f"),
+        $($bound,)*
+        book_free!(
+            // A thread without a slot has the mark of rows that aren't in use.
+            "test r10d, r10d\n",
+            "je 21f\n",
+            "sub rdx, rcx\n",
+            "neg rdx\n",
+            "mov dword ptr [r11], 0\n",
+            "shl r10, {thread_shift}\n",
+            "add r10, qword ptr [rip + {lasting}]\n",
+            "inc qword ptr [r10 + {table_removes}]\n"
+        ),
+        own_row_of_other!($($bound_of_own),*),
+        "21: mov rsi, rcx",
+        "14: jmp {sized}",
+        "22: mov esi, dword ptr [r8 + {caller}]",
+        "jmp {flush}",
+        "19:",
         // The trailer at the place known for the page (`account/page_sizes.rs`).
         "mov r11, rdi",
         "shr r11, {page_shift}",
@@ -302,6 +346,16 @@ macro_rules! free {
         "jmp {flush}",
         ".p2align 6",
         ".cfi_endproc",
+        pages = const segment::PAGES_AT,
+        leaf_shift = const page_keys::LEAF_SHIFT,
+        leaves = const page_keys::LEAVES,
+        leaf = const page_keys::LEAF,
+        classes = sym page_keys::CLASSES,
+        quotient_shift = const page_keys::QUOTIENT_SHIFT,
+        class_bits = const page_keys::CLASS_BITS,
+        entry = const page_keys::ENTRY,
+        row_of_entry = const page_keys::ROW_SHIFT,
+        slack_of_entry = const page_keys::SLACK,
         allocator = sym ALLOCATOR,
         real_usable = const Call::malloc_usable_size as usize * 8,
         table_from = const TABLE_FROM,

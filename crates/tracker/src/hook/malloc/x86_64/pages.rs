@@ -1,0 +1,105 @@
+//! Keys in the array of a page, in assembly: [`page_keys`](crate::account::side_table::page_keys) has the same steps in
+//! Rust, and what makes an array.
+
+/// Enters the block in `rax`, of `rdi` requested bytes, with its class in `rsi` and the row's key in `rdx`, into the
+/// array of its page, and books it. Jumps to 28 if the drift has passed its bound, with the row in `rcx`, and to 41 if
+/// the page has no array for this class, with `rax`, `rdi` and `rdx` as they were.
+macro_rules! enter_page {
+    () => {
+        concat!(
+            "mov r9, qword ptr [rip + {wiped} + {pages}]\n",
+            "mov r8, rax\n",
+            "shr r8, {leaf_shift}\n",
+            "cmp r8, {leaves}\n",
+            "jae 41f\n",
+            "test r9, r9\n",
+            "je 41f\n",
+            "mov r9, qword ptr [r9 + r8*8]\n",
+            "test r9, r9\n",
+            "je 41f\n",
+            "mov r8d, eax\n",
+            "shr r8d, {page_shift}\n",
+            "and r8d, {leaf} - 1\n",
+            "mov r10, qword ptr [r9 + r8*8]\n",
+            "cmp r10b, sil\n",
+            "jne 41f\n",
+            "lea r8, [rip + {classes}]\n",
+            "mov r9, qword ptr [r8 + rsi*8]\n",
+            "mov r8d, r9d\n",
+            "shr r9, 32\n",
+            "mov ecx, eax\n",
+            "and ecx, {page} - 1\n",
+            "imul r8, rcx\n",
+            "shr r8, {quotient_shift}\n",
+            "shr r10, {class_bits}\n",
+            "mov rcx, rdx\n",
+            "shr rcx, {row_shift} - {row_of_entry}\n",
+            "add ecx, r9d\n",
+            "sub ecx, edi\n",
+            "mov dword ptr [r10 + r8*4 + {entry}], ecx\n",
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "mov r8d, dword ptr fs:[r8 + {slot_mark}]\n",
+            "mov r10, qword ptr [rip + {lasting}]\n",
+            "shl r8, {thread_shift}\n",
+            "inc qword ptr [r10 + r8 + {table_inserts}]\n",
+            "mov rcx, rdx\n",
+            "shr rcx, {row_shift} - 6\n",
+            "add rcx, r10\n",
+            "add qword ptr [rcx + {alloc_requested}], rdi\n",
+            "add qword ptr [rcx + {alloc_bytes}], r9\n",
+            "inc qword ptr [rcx + {alloc_count}]\n",
+            "sub qword ptr [rcx + {room}], r9\n",
+            "js 28f\n",
+            "ret\n",
+        )
+    };
+}
+
+/// Finds the entry of the block in `rdi`: its address in `r11`, the usable bytes in `rcx`, the slack in `rdx`, the
+/// row's offset in `r8`. Jumps to the first label if the page's array has no valid entry for it, and to the second if
+/// the entry is a sample's, with the usable bytes in `rsi`. Changes `rax`, `r9` and `r10`.
+macro_rules! find_in_page {
+    ($without:literal, $sampled:literal) => {
+        concat!(
+            "mov r9, qword ptr [rip + {wiped} + {pages}]\n",
+            "test r9, r9\n",
+            concat!("je ", $without, "\n"),
+            "mov rax, rdi\n",
+            "shr rax, {leaf_shift}\n",
+            "cmp rax, {leaves}\n",
+            concat!("jae ", $without, "\n"),
+            "mov r9, qword ptr [r9 + rax*8]\n",
+            "test r9, r9\n",
+            concat!("je ", $without, "\n"),
+            "mov eax, edi\n",
+            "shr eax, {page_shift}\n",
+            "and eax, {leaf} - 1\n",
+            "mov r10, qword ptr [r9 + rax*8]\n",
+            "test r10, r10\n",
+            concat!("je ", $without, "\n"),
+            "movzx ecx, r10b\n",
+            "lea r9, [rip + {classes}]\n",
+            "mov rcx, qword ptr [r9 + rcx*8]\n",
+            "mov eax, ecx\n",
+            "shr rcx, 32\n",
+            "mov r8d, edi\n",
+            "and r8d, {page} - 1\n",
+            "imul rax, r8\n",
+            "shr rax, {quotient_shift}\n",
+            "shr r10, {class_bits}\n",
+            "lea r11, [r10 + rax*4 + {entry}]\n",
+            "mov edx, dword ptr [r11]\n",
+            "test edx, edx\n",
+            concat!("je ", $without, "\n"),
+            "mov rsi, rcx\n",
+            concat!("js ", $sampled, "\n"),
+            "mov r8d, edx\n",
+            "and edx, {slack_of_entry}\n",
+            "cmp edx, ecx\n",
+            concat!("jae ", $without, "\n"),
+            "xor r8d, edx\n",
+            "shr r8d, {row_of_entry} - 6\n",
+        )
+    };
+}
+pub(super) use {enter_page, find_in_page};

@@ -34,14 +34,35 @@ use crate::sys::os::{self, Clock};
 use crate::{boot, patch, phase, stack_bounds};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 use plimsoll_segment::agent::{ATTACH, Answer, DETACH, OPTIONS_BYTES};
 use plimsoll_segment::{Counter, Section, control};
 
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// Id of the process in which a thread attaches or detaches; 0: none. A fork child may inherit its parent's id, but not
+/// the thread.
+static BUSY: AtomicU32 = AtomicU32::new(0);
+
+/// The right to attach or detach.
+struct Turn;
+
+impl Turn {
+    /// `None`: another thread of this process has it.
+    fn take() -> Option<Turn> {
+        let (before, me) = (BUSY.load(Relaxed), os::getpid());
+        let is_mine = before != me && BUSY.compare_exchange(before, me, Acquire, Relaxed).is_ok();
+        // Not `then_some`: it would make a Turn in any case, and drop it.
+        is_mine.then(|| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUSY.store(0, Release);
+    }
+}
 
 struct Text(UnsafeCell<FixedString<OPTIONS_BYTES>>);
-// SAFETY: only touched by the holder of BUSY, which drops all pointers into it before it clears BUSY.
+// SAFETY: only touched by the holder of the turn, which drops all pointers into it before it drops the turn.
 unsafe impl Sync for Text {}
 /// What `Options` points into: the VM frees its own string when the agent returns.
 static TEXT: Text = Text(UnsafeCell::new(FixedString::new()));
@@ -51,10 +72,8 @@ static TEXT: Text = Text(UnsafeCell::new(FixedString::new()));
 /// # Safety
 /// `options` is null or a C string; `exports` is the table of exported entries (crates/preload).
 pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) -> i32 {
-    if BUSY.swap(true, Acquire) {
-        return Answer::Busy as i32;
-    }
-    // SAFETY: the caller's string; the holder of BUSY.
+    let Some(_turn) = Turn::take() else { return Answer::Busy as i32 };
+    // SAFETY: the caller's string; the holder of the turn.
     let answer = unsafe {
         let text = if options.is_null() { c"" } else { CStr::from_ptr(options) };
         match Request::parse(text, &mut *TEXT.0.get()) {
@@ -63,7 +82,6 @@ pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) ->
             Some(Request::Attach(options)) => attach(options, exports),
         }
     };
-    BUSY.store(false, Release);
     answer as i32
 }
 
@@ -260,6 +278,27 @@ mod tests {
         {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
+    }
+
+    /// The thread that attaches in the parent doesn't exist in a fork child, so it never ends its turn there.
+    #[test]
+    fn a_fork_child_does_not_wait_for_a_thread_of_its_parent() {
+        let turn = Turn::take().expect("nobody attaches");
+        assert!(Turn::take().is_none());
+        // SAFETY: the child makes two system calls and ends.
+        let child = unsafe { ::libc::fork() };
+        if child == 0 {
+            let code = if Turn::take().is_some() { 7 } else { 8 };
+            // SAFETY: ends the child without the test's handlers.
+            unsafe { ::libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for this test's child.
+        assert_eq!(unsafe { ::libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(::libc::WEXITSTATUS(status), 7, "{status:x}");
+        assert!(Turn::take().is_none(), "the parent's thread still attaches");
+        drop(turn);
+        assert!(Turn::take().is_some());
     }
 
     #[test]

@@ -300,17 +300,7 @@ pub(super) fn remapped(
     sp: usize,
     remap: impl FnOnce() -> usize + Copy,
 ) -> usize {
-    let real = move || {
-        generated_code::unmapped(a, old);
-        if flags & MREMAP_FIXED != 0 {
-            generated_code::unmapped(to, new);
-        }
-        let r = java::unmapping(a, old, remap);
-        if r != MAP_FAILED && generated_code::holds(a as u64) {
-            generated_code::note(r, new);
-        }
-        r
-    };
+    let real = move || remapping(a, old, new, (flags & MREMAP_FIXED != 0).then_some(to), remap);
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, true, real, |r| {
         (*r != MAP_FAILED).then_some(Operation::Remap {
@@ -323,6 +313,23 @@ pub(super) fn remapped(
             },
         })
     })
+}
+
+/// Calls `remap`, and drops what is known about the memory that it moves away, and about the memory at `over`, which it
+/// replaces. The kernel unmaps `over` before it moves anything, also if it then refuses.
+#[inline(always)]
+fn remapping(a: usize, old: usize, new: usize, over: Option<usize>, remap: impl FnOnce() -> usize) -> usize {
+    generated_code::unmapped(a, old);
+    let replaced = over.map(|to| (to, new));
+    if let Some((to, bytes)) = replaced {
+        generated_code::unmapped(to, bytes);
+    }
+    let (to, bytes) = replaced.unwrap_or_default();
+    let r = java::unmapping_if(replaced.is_some(), to, bytes, || java::unmapping(a, old, remap));
+    if r != MAP_FAILED && generated_code::holds(a as u64) {
+        generated_code::note(r, new);
+    }
+    r
 }
 
 /// mprotect(2).
@@ -608,4 +615,35 @@ pub unsafe extern "C" fn shmdt(
             None => Operation::UnmapEntry { start: a },
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::java::memory::load;
+    use ::libc as c;
+
+    /// A page of the VM was found readable. The program moves another page over it, which can't be read: a load that
+    /// trusted the old answer would kill the program.
+    #[test]
+    fn a_page_that_is_moved_over_is_no_longer_known() {
+        java::begin_test();
+        // SAFETY: a fresh private mapping.
+        let at = unsafe {
+            let flags = c::MAP_PRIVATE | c::MAP_ANONYMOUS;
+            c::mmap(core::ptr::null_mut(), 4 * 4096, c::PROT_READ | c::PROT_WRITE, flags, -1, 0) as usize
+        };
+        // Not neighbours: the page after an unmapped range is forgotten too.
+        let (hidden, known) = (at, at + 2 * 4096);
+        // SAFETY: this test's page.
+        assert_eq!(unsafe { c::mprotect(hidden as *mut c::c_void, 4096, c::PROT_NONE) }, 0);
+        assert_eq!(load::<u64>(known as u64), Some(0));
+        // SAFETY: both pages are this test's.
+        let moved = remapping(hidden, 4096, 4096, Some(known), || unsafe {
+            let flags = c::MREMAP_MAYMOVE | c::MREMAP_FIXED;
+            c::mremap(hidden as *mut c::c_void, 4096, 4096, flags, known as *mut c::c_void) as usize
+        });
+        assert_eq!(moved, known);
+        assert_eq!(load::<u64>(known as u64), None);
+    }
 }

@@ -69,6 +69,17 @@ pub struct Blob {
 }
 
 impl Vm {
+    #[cfg(test)]
+    pub(super) const EMPTY: Self = Self {
+        layout: Layout::EMPTY,
+        heaps: [None; HEAPS],
+        cache: (0, 0),
+        interpreter: (0, 0),
+        bytecode_slot: 0,
+        call_stub_return: 0,
+        skips_zero_bytes: false,
+    };
+
     /// `None` until the code cache and the interpreter are there.
     pub fn new(layout: Layout) -> Option<Self> {
         let is_version_8 = layout.is_version_8();

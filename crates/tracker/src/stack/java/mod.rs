@@ -87,6 +87,14 @@ fn forget() {
     }
 }
 
+/// From now on there is a VM, without any code.
+#[cfg(test)]
+pub fn begin_test() {
+    if let Some(claim) = VM.claim() {
+        claim.fill(Vm::EMPTY);
+    }
+}
+
 /// Calls `real`, which unmaps memory of the process or makes it unreadable. What is known about that memory is
 /// forgotten before the call, since a reader may be about to use it, and after it, since a reader may have queried the
 /// kernel in between.

@@ -9,12 +9,12 @@
 //! Each rule here also holds for the owners' own walk. The result stays until the next walk. Only present pages are
 //! read.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::ledger::vma_at;
-use crate::source::glibc::{reach, stretches};
+use crate::source::glibc::{overlapping, reach, stretches};
 use plimsoll_facts::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
-use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use plimsoll_process::proc::{self, Target};
 
@@ -65,16 +65,21 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
     let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(belongs_to_malloc);
     glibc.mmapped.retain(|chunk| is_mapped(chunk) && gone.binary_search(&chunk.range).is_err());
     let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
+    // A process may have 65,000 mappings, and a hostile VM names as many regions and arenas.
+    let regions = merged(regions.iter().map(|region| region.range).collect());
+    let mut arena_at: HashMap<Avma, usize> = HashMap::new();
+    for (index, arena) in glibc.arenas.iter().enumerate() {
+        arena_at.entry(arena.address).or_insert(index);
+    }
     let mut pages = PageStates::new(memory);
     let stretches = stretches(vmas);
     let mut taken = Avma(0);
-    for fresh in fresh(vmas, before).filter(|fresh| !regions.iter().any(|region| region.range.overlaps(*fresh))) {
+    for fresh in fresh(vmas, before).filter(|fresh| overlapping(&regions, *fresh).is_empty()) {
         if fresh.start.0.is_multiple_of(HEAP) {
             let of = present(&mut pages, memory, fresh.start).and_then(|head| word_at(&head, 0));
-            if let Some(arena) = glibc.arenas.iter_mut().find(|arena| Some(arena.address.0) == of) {
+            if let Some(arena) = of.and_then(|address| arena_at.get(&Avma(address))) {
                 let end = fresh.end.min(fresh.start.offset(Bytes(HEAP)));
-                arena.heaps.push(AddressRange::new(fresh.start, end));
-                arena.heaps.sort_unstable();
+                glibc.arenas[*arena].heaps.push(AddressRange::new(fresh.start, end));
                 continue;
             }
         }
@@ -85,6 +90,7 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
             taken = chunk.end;
         }
     }
+    glibc.arenas.iter_mut().for_each(|arena| arena.heaps.sort_unstable());
     glibc.mmapped.sort_unstable_by_key(|chunk| chunk.range);
     glibc.mmapped.dedup();
 }
@@ -142,8 +148,8 @@ fn block<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma, end: Av
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_facts::snapshot::{Arena, Glibc};
-    use std::collections::HashMap;
+    use crate::random::Random;
+    use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, VmRegion, VmTag};
 
     /// Words by address; every page is present.
     struct Image(HashMap<u64, u64>);
@@ -238,5 +244,52 @@ mod tests {
         // Not walked yet, so it is unknown which part is live.
         assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
         assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000 + 0x31000));
+    }
+
+    /// The regions of a VM may overlap one another, and come in any order.
+    #[test]
+    fn new_blocks_equal_those_of_a_search_through_all_regions() {
+        let mut random = Random(11);
+        let (mut found, mut refused, mut heaps) = (0, 0, 0);
+        for _ in 0..500 {
+            let thread = |n: u64| Arena { address: Avma(FIRST + n * HEAP + 0x30), ..Arena::default() };
+            let mut words = HashMap::new();
+            let (mut now, mut blocks, mut own) = (Vec::new(), Vec::new(), vec![Vec::new(); 4]);
+            let regions: Vec<VmRegion> = (0..random.below(6))
+                .map(|_| VmRegion {
+                    range: AddressRange::sized(Avma(BLOCKS + PAGE * random.below(64)), Bytes(PAGE * random.below(9))),
+                    tag: VmTag::ThreadStack,
+                    committed: Vec::new(),
+                })
+                .collect();
+            for index in 0..32 {
+                // A page without access lies between the mappings.
+                let start = BLOCKS + 2 * PAGE * index;
+                now.push(vma(start, start + PAGE, Backing::Anonymous));
+                words.extend([(start, 0), (start + 8, PAGE | IS_MMAPPED)]);
+                match regions.iter().any(|region| region.range.overlaps(range(start, start + PAGE))) {
+                    true => refused += 1,
+                    false => blocks.push(range(start, start + PAGE)),
+                }
+            }
+            for index in 0..8 {
+                let (start, owner) = (OTHER + HEAP * index, random.below(5));
+                now.push(vma(start, start + PAGE, Backing::Anonymous));
+                words.insert(start, FIRST + owner * HEAP + 0x30);
+                if let Some(own) = own.get_mut(owner as usize) {
+                    own.push(range(start, start + PAGE));
+                    heaps += 1;
+                }
+            }
+            found += blocks.len();
+            let glibc = Glibc { arenas: (0..4).map(thread).collect(), ..Glibc::default() };
+            let hotspot = Some(HotSpot { regions, ..HotSpot::default() });
+            let mut snapshot = Snapshot { vmas: now, glibc: Some(glibc), hotspot, ..Snapshot::default() };
+            malloc(&Image(words), &mut snapshot, &[]);
+            let glibc = snapshot.glibc.expect("as before");
+            assert_eq!(glibc.mmapped.iter().map(|chunk| chunk.range).collect::<Vec<_>>(), blocks);
+            assert_eq!(glibc.arenas.into_iter().map(|arena| arena.heaps).collect::<Vec<_>>(), own);
+        }
+        assert!(found > 1000 && refused > 1000 && heaps > 1000, "{found} {refused} {heaps}");
     }
 }

@@ -7,7 +7,9 @@
 //! are scaled, and the difference is the error bound. Without a page map, the lengths divide it, with the widest error
 //! that length and Rss allow.
 
-use super::ownership::{Claims, FREED_BLOCKS, likely_owner};
+use std::collections::HashMap;
+
+use super::ownership::{Claims, FREED_BLOCKS, Objects, likely_owner};
 use super::{Grade, Owner, Piece};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
@@ -112,14 +114,12 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
 pub(crate) fn errors(pieces: &[Piece]) -> Vec<Bytes> {
     let mut errors = Vec::with_capacity(pieces.len());
     for of_vma in pieces.chunk_by(|one, next| one.vma == next.vma) {
-        let mut sums: Vec<(&Owner, Bytes)> = Vec::new();
+        // In a hostile process, one mapping may have tens of thousands of owners.
+        let mut sums: HashMap<&Owner, Bytes> = HashMap::new();
         for piece in of_vma {
-            let at = sums.iter().position(|(owner, _)| *owner == &piece.owner).unwrap_or(sums.len());
-            if at == sums.len() {
-                sums.push((&piece.owner, Bytes(0)));
-            }
-            let error = piece.error.min(piece.together - sums[at].1);
-            sums[at].1 += error;
+            let sum = sums.entry(&piece.owner).or_default();
+            let error = piece.error.min(piece.together - *sum);
+            *sum += error;
             errors.push(error);
         }
     }
@@ -144,25 +144,6 @@ pub(crate) fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
         shares[index] += 1;
     }
     shares
-}
-
-/// Files with an executable mapping: programs and libraries, as opposed to mapped data.
-struct Objects {
-    files: Vec<((u32, u32), u64)>,
-}
-
-impl Objects {
-    fn of(snapshot: &Snapshot) -> Objects {
-        let executable = |vma: &&Vma| vma.executable && vma.inode != 0;
-        let mut files: Vec<_> = snapshot.vmas.iter().filter(executable).map(|vma| (vma.device, vma.inode)).collect();
-        files.sort_unstable();
-        files.dedup();
-        Objects { files }
-    }
-
-    fn contain(&self, vma: &Vma) -> bool {
-        vma.inode != 0 && self.files.binary_search(&(vma.device, vma.inode)).is_ok()
-    }
 }
 
 /// Owner of an unclaimed part, by what the kernel says about the mapping.
@@ -195,6 +176,7 @@ fn with_deleted(vma: &Vma) -> String {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use plimsoll_facts::units::Avma;
 
     #[test]
     fn shares_add_up_and_stay_near_their_weight() {
@@ -216,5 +198,51 @@ mod tests {
             }
         }
         assert!(uneven > 100);
+    }
+
+    /// Each owner's sum is searched for among those found so far.
+    fn naive(pieces: &[Piece]) -> Vec<Bytes> {
+        let mut sums: Vec<(usize, Owner, Bytes)> = Vec::new();
+        let mut errors = Vec::new();
+        for piece in pieces {
+            let is_same = |sum: &&(usize, Owner, Bytes)| sum.0 == piece.vma && sum.1 == piece.owner;
+            let before = sums.iter().filter(is_same).map(|sum| sum.2).sum();
+            let error = piece.error.min(piece.together - before);
+            sums.push((piece.vma, piece.owner.clone(), error));
+            errors.push(error);
+        }
+        errors
+    }
+
+    #[test]
+    fn errors_equal_those_of_a_search_through_all_owners() {
+        let mut random = Random(3);
+        let mut cut = 0;
+        for _ in 0..500 {
+            let mut vma = 0;
+            let mut piece = |_| {
+                vma += usize::from(random.one_in(8));
+                let owner = match random.below(3) {
+                    0 => Owner::Arena(random.index(3)),
+                    1 => Owner::line(LineId::ThreadStacks, ["", "a", "b"][random.index(3)]),
+                    _ => Owner::line(LineId::Libraries, ["", "a", "b"][random.index(3)]),
+                };
+                Piece {
+                    range: AddressRange::new(Avma(0), Avma(4096)),
+                    vma,
+                    owner,
+                    grade: Grade::Derived,
+                    source: Source::Proc,
+                    resident: Bytes(4096),
+                    error: Bytes(random.below(1000)),
+                    together: Bytes(1000),
+                }
+            };
+            let pieces: Vec<Piece> = (0..60).map(&mut piece).collect();
+            let errors = errors(&pieces);
+            cut += errors.iter().zip(&pieces).filter(|(error, piece)| **error < piece.error).count();
+            assert_eq!(errors, naive(&pieces));
+        }
+        assert!(cut > 1000, "{cut}");
     }
 }

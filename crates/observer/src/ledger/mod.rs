@@ -64,7 +64,7 @@ impl Grade {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A line, and the name of its child ("" if it has none).
     Line(LineId, String),

@@ -334,11 +334,12 @@ fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
 
 /// An anonymous mapping directly after the last, writable part of an object file is its .bss.
 fn bss(snapshot: &Snapshot, claims: &mut Claims) {
+    let objects = Objects::of(snapshot);
     for pair in snapshot.vmas.windows(2) {
         let (data, bss) = (&pair[0], &pair[1]);
         let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
-        let is_object = || snapshot.vmas.iter().any(|vma| vma.executable && same_file(vma, data));
-        if follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty() && is_object() {
+        let is_bss = follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty();
+        if is_bss && objects.contain(data) {
             let owner = match tracker_mappings::is_tracker(&data.name) {
                 true => Owner::line(LineId::Tracker, ""),
                 false => Owner::line(LineId::Libraries, &data.name),
@@ -348,8 +349,23 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-pub(crate) fn same_file(one: &Vma, other: &Vma) -> bool {
-    one.inode == other.inode && one.device == other.device && one.inode != 0
+/// Files with an executable mapping: programs and libraries, as opposed to mapped data.
+pub(crate) struct Objects {
+    files: Vec<((u32, u32), u64)>,
+}
+
+impl Objects {
+    pub(crate) fn of(snapshot: &Snapshot) -> Objects {
+        let executable = |vma: &&Vma| vma.executable && vma.inode != 0;
+        let mut files: Vec<_> = snapshot.vmas.iter().filter(executable).map(|vma| (vma.device, vma.inode)).collect();
+        files.sort_unstable();
+        files.dedup();
+        Objects { files }
+    }
+
+    pub(crate) fn contain(&self, vma: &Vma) -> bool {
+        vma.inode != 0 && self.files.binary_search(&(vma.device, vma.inode)).is_ok()
+    }
 }
 
 /// The allocator that serves malloc instead of glibc or musl, or musl's own.
@@ -391,6 +407,50 @@ fn with_guard(vmas: &[Vma], vma: &Vma) -> AddressRange {
 mod tests {
     use super::*;
     use crate::random::Random;
+
+    /// Any mapping of the process may make the file an object.
+    #[test]
+    fn bss_equals_that_of_a_search_through_all_mappings() {
+        let mut random = Random(9);
+        let (mut found, mut data_only) = (0, 0);
+        for _ in 0..2000 {
+            let vmas: Vec<Vma> = (0..24)
+                .map(|index| {
+                    let range = AddressRange::sized(Avma(0x10000 * index), Bytes(0x10000 - 0x1000 * random.below(2)));
+                    let writable = random.below(3) != 0;
+                    match random.below(3) {
+                        0 => Vma { range, writable, backing: Backing::Anonymous, ..Vma::default() },
+                        _ => Vma {
+                            range,
+                            writable,
+                            executable: random.below(4) == 0,
+                            inode: random.below(5),
+                            device: (8, random.below(2) as u32),
+                            backing: Backing::File,
+                            ..Vma::default()
+                        },
+                    }
+                })
+                .collect();
+            let is_same = |one: &Vma, other: &Vma| (one.device, one.inode) == (other.device, other.inode);
+            let mut expected = Vec::new();
+            for pair in vmas.windows(2) {
+                let (data, bss) = (&pair[0], &pair[1]);
+                let is_data = data.inode != 0 && data.writable && data.range.end == bss.range.start;
+                if is_data && bss.backing == Backing::Anonymous && bss.writable {
+                    match vmas.iter().any(|vma| vma.executable && is_same(vma, data)) {
+                        true => expected.push(bss.range),
+                        false => data_only += 1,
+                    }
+                }
+            }
+            found += expected.len();
+            let mut claims = Claims::default();
+            bss(&Snapshot { vmas, ..Snapshot::default() }, &mut claims);
+            assert_eq!(claims.by_start.values().map(|claim| claim.range).collect::<Vec<_>>(), expected);
+        }
+        assert!(found > 500 && data_only > 500, "{found} {data_only}");
+    }
 
     fn claim(start: u64, end: u64, detail: &str) -> Claim {
         Claim {

@@ -96,7 +96,7 @@ pub(crate) fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
 }
 
 /// Those of the ranges (sorted, disjoint) that overlap `range`.
-fn overlapping(ranges: &[AddressRange], range: AddressRange) -> &[AddressRange] {
+pub(crate) fn overlapping(ranges: &[AddressRange], range: AddressRange) -> &[AddressRange] {
     let behind = &ranges[ranges.partition_point(|one| one.end <= range.start)..];
     &behind[..behind.partition_point(|one| one.start < range.end)]
 }

@@ -27,6 +27,6 @@ mod tagged;
 mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};
-pub(crate) use mmapped::{reach, stretches};
+pub(crate) use mmapped::{overlapping, reach, stretches};
 pub use read::{parse_version, read};
 pub use survey::{LibcData, WalkOptions, survey};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::cursor::Parsed;
+use super::cursor::{Broken, Parsed};
 use super::shape;
 use super::stack::{Stack, Thread};
 use super::types::Type;
@@ -28,7 +28,12 @@ pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &m
     let mut cursor = super::cursor::Cursor::new(bytes, chunk.header.compressed);
     cursor.i32()?;
     cursor.i64()?;
-    for field in &chunk.schema.types[type_index as usize].fields {
+    let fields = &chunk.schema.types[type_index as usize].fields;
+    // A type may have a hundred thousand fields without a size, and its event a few bytes.
+    if !chunk.pools.pay(4 * fields.len() as u64) {
+        return Err(Broken::Malformed("more fields than a recording of this size has"));
+    }
+    for field in fields {
         let start = cursor.at as u32;
         shape::skip_field(&chunk.schema.types, field, &mut cursor)?;
         starts.push(start);

@@ -50,6 +50,9 @@ pub struct Limits {
     pub constant_count: usize,
     /// Number of checkpoint events of one chunk.
     pub checkpoints: usize,
+    /// What decoding may cost, beyond 32 for each byte of the chunks. A byte of text costs 1, a look-up of a constant 8.
+    /// A few bytes of an event may name a text of megabytes.
+    pub decoding: u64,
     /// Number of flaws that are listed; further ones are only counted.
     pub flaws: usize,
 }
@@ -62,6 +65,7 @@ impl Default for Limits {
             constants: 96 << 20,
             constant_count: 4 << 20,
             checkpoints: 1 << 20,
+            decoding: 256 << 20,
             flaws: 64,
         }
     }

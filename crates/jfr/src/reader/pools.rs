@@ -8,6 +8,8 @@
 //! `delta` is the distance to the previous checkpoint, 0 at the first. The values stay encoded in one buffer. If
 //! several checkpoints define a key, the earliest one wins, as in the JDK's reader.
 
+use std::cell::Cell;
+
 use super::cursor::{Broken, Cursor, Parsed};
 use super::schema::Schema;
 use super::types::FieldType;
@@ -22,7 +24,15 @@ pub(super) struct Pools {
     /// Number and bytes of the constants beyond the limits.
     pub left_out: (u64, u64),
     pub string: Option<u32>,
+    /// What decoding may still cost (`Limits::decoding`). At 0, no constant is found and no text is read.
+    left: Cell<u64>,
 }
+
+/// Cost of a look-up, in bytes of text.
+pub(super) const LOOK_UP: u64 = 8;
+/// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes, and costs about 170: nine look-ups and three
+/// names. It is decoded once.
+const FOR_EACH_BYTE: u64 = 32;
 
 #[derive(Default)]
 struct Pool {
@@ -49,6 +59,10 @@ pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
 }
 
 impl Pools {
+    pub(super) fn new(decoding: u64) -> Pools {
+        Pools { left: Cell::new(decoding), ..Pools::default() }
+    }
+
     /// Clears the pools for the next chunk and marks those that events of these types can refer to. Reuses the buffers.
     pub(super) fn begin(&mut self, schema: &Schema, events: impl Iterator<Item = u32>) {
         self.bytes.clear();
@@ -76,6 +90,23 @@ impl Pools {
                 }
             }
         }
+    }
+
+    /// Allows decoding for so many more bytes of the recording.
+    pub(super) fn allow(&self, bytes: u64) {
+        self.left.set(self.left.get().saturating_add(bytes.saturating_mul(FOR_EACH_BYTE)));
+    }
+
+    /// Pays for a step of decoding. False: nothing is left.
+    #[inline]
+    pub(super) fn pay(&self, cost: u64) -> bool {
+        let left = self.left.get().saturating_sub(cost);
+        self.left.set(left);
+        left > 0
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.left.get() == 0
     }
 
     pub(super) fn wants_any(&self) -> bool {

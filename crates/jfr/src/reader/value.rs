@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::chunk::Header;
 use super::cursor::{Cursor, Parsed};
-use super::pools::Pools;
+use super::pools::{LOOK_UP, Pools};
 use super::schema::Schema;
 use super::shape;
 use super::text::{self, Text};
@@ -103,7 +103,7 @@ impl<'c> Chunk<'c> {
     }
 
     fn constant(&self, field: &Field, key: i64, depth: u32) -> Parsed<Value<'c>> {
-        let Some(index) = field.type_index else { return Ok(Value::Missing(key)) };
+        let Some(index) = field.type_index.filter(|_| self.pools.pay(LOOK_UP)) else { return Ok(Value::Missing(key)) };
         match self.pools.get(index, key) {
             Some(bytes) if Some(index) == self.pools.string => self.text(&mut self.cursor(bytes), depth + 1),
             Some(bytes) => self.object(index, bytes, depth + 1),
@@ -125,9 +125,14 @@ impl<'c> Chunk<'c> {
     fn text(&self, cursor: &mut Cursor<'c>, depth: u32) -> Parsed<Value<'c>> {
         Ok(match text::read(cursor)? {
             Text::Null => Value::Null,
-            Text::Here(text) => Value::String(text),
+            Text::Here(text) => {
+                self.pools.pay(text.len() as u64);
+                Value::String(text)
+            }
             Text::Pooled(key) => match self.pools.string.and_then(|string| self.pools.get(string, key)) {
-                Some(bytes) if depth < INDIRECTIONS => self.text(&mut self.cursor(bytes), depth + 1)?,
+                Some(bytes) if depth < INDIRECTIONS && self.pools.pay(LOOK_UP) => {
+                    self.text(&mut self.cursor(bytes), depth + 1)?
+                }
                 _ if key == 0 => Value::Null,
                 _ => Value::Missing(key),
             },
@@ -169,28 +174,28 @@ impl<'c> Object<'c> {
     }
 
     fn field(&self, name: &str) -> Value<'c> {
+        let found = self.find(name);
+        found.and_then(|(field, mut cursor)| self.chunk.field(field, &mut cursor).ok()).unwrap_or(Value::Null)
+    }
+
+    /// The field, and a cursor at its first byte. It costs what lies before the field.
+    fn find(&self, name: &str) -> Option<(&'c Field, Cursor<'c>)> {
         let mut cursor = self.chunk.cursor(self.bytes);
-        for field in &self.type_().fields {
+        for (before, field) in self.type_().fields.iter().enumerate() {
             if field.name == name {
-                return self.chunk.field(field, &mut cursor).unwrap_or(Value::Null);
+                return self.chunk.pools.pay(cursor.at as u64 / 2 + before as u64).then_some((field, cursor));
             }
-            if shape::skip_field(&self.chunk.schema.types, field, &mut cursor).is_err() {
-                break;
-            }
+            shape::skip_field(&self.chunk.schema.types, field, &mut cursor).ok()?;
         }
-        Value::Null
+        // Which cost as much, in vain.
+        self.chunk.pools.pay(cursor.at as u64 / 2 + self.type_().fields.len() as u64);
+        None
     }
 
     /// The key by which a field refers to its constant.
     pub fn key(&self, name: &str) -> Option<i64> {
-        let mut cursor = self.chunk.cursor(self.bytes);
-        for field in &self.type_().fields {
-            if field.name == name {
-                return if field.constant && !field.array { cursor.i64().ok() } else { None };
-            }
-            shape::skip_field(&self.chunk.schema.types, field, &mut cursor).ok()?;
-        }
-        None
+        let (field, mut cursor) = self.find(name)?;
+        if field.constant && !field.array { cursor.i64().ok() } else { None }
     }
 
     /// All fields, up to the first broken one.
@@ -198,9 +203,9 @@ impl<'c> Object<'c> {
         let chunk = self.chunk;
         let mut cursor = chunk.cursor(self.bytes);
         self.type_().fields.iter().map_while(move |field| {
-            let value = chunk.field(field, &mut cursor.clone()).ok()?;
+            let (value, begin) = (chunk.field(field, &mut cursor.clone()).ok()?, cursor.at);
             shape::skip_field(&chunk.schema.types, field, &mut cursor).ok()?;
-            Some((field, value))
+            chunk.pools.pay((cursor.at - begin) as u64 / 2 + 1).then_some((field, value))
         })
     }
 
@@ -238,7 +243,7 @@ impl<'c> Array<'c> {
             let value = chunk.one(field, &mut cursor.clone(), 0).ok()?;
             shape::skip_element(&chunk.schema.types, field, &mut cursor).ok()?;
             // Elements without a size: return one for all of them, however many the file says there are.
-            if cursor.at == begin && length > 1 { None } else { Some(value) }
+            if cursor.at == begin && length > 1 || !chunk.pools.pay(1) { None } else { Some(value) }
         })
     }
 }

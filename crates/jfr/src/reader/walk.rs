@@ -142,10 +142,10 @@ struct Slot {
 impl Walker {
     pub(super) fn new(limits: Limits) -> Walker {
         Walker {
+            pools: Pools::new(limits.decoding),
             limits,
             file: None,
             summary: Summary::default(),
-            pools: Pools::default(),
             starts: vec![],
             schema: None,
         }
@@ -306,6 +306,7 @@ impl Walker {
         };
         let mut slots = Slots::new(&schema, wanted);
         self.pools.begin(&schema, slots.wanted());
+        self.pools.allow(end - base);
         if self.pools.wants_any() {
             let checkpoints = match &mut steps {
                 Some(steps) => std::mem::take(&mut steps.checkpoints),
@@ -320,6 +321,10 @@ impl Walker {
             self.constants(window, &checkpoints, end, header, &schema);
         }
         let done = self.events(window, (base, end), header, &schema, &mut slots, wanted, visit);
+        if self.pools.is_exhausted() {
+            let what = "the events refer to more text than a recording of this size has";
+            self.flaw_with(base, what, "names, stacks and fields are missing from there on");
+        }
         slots.enter(self, &schema, base);
         self.schema = Some(schema);
         done

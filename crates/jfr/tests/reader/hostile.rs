@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use plimsoll_jfr::reader::{EventFilter, Input, Limits, ReadAt, Reader, read};
 
-use crate::chunk::{EVENTS, Out, chunk};
+use crate::chunk::{EVENTS, Out, chunk, chunk_of};
 use crate::damage::{Outcomes, Random, look_at};
 
 #[test]
@@ -275,4 +275,49 @@ fn data_beyond_the_limits_is_a_flaw() {
     // Too large to be decoded: counted but not passed on.
     assert_eq!(limited(Limits { event: 64, ..Limits::default() }).1, 3);
     assert!(limited(Limits { event: 64, ..Limits::default() }).0 > 0);
+}
+
+/// Each event names one text of 64 KiB by two bytes. The reader decodes as much as the bytes of the file allow, and says
+/// that it left out the rest.
+#[test]
+fn a_long_text_that_many_events_name_is_decoded_a_limited_number_of_times() {
+    const TEXT: usize = 64 << 10;
+    const POOLED: u8 = 2;
+    let named = |events: u64| {
+        let mut bytes = chunk_of(&[("test.Named", &["$name"])], 0, 1000, |out| {
+            for _ in 0..events {
+                out.event(50, |out| {
+                    out.long(0);
+                    out.bytes.push(POOLED);
+                    out.long(1);
+                });
+            }
+        });
+        let mut out = Out { bytes: std::mem::take(&mut bytes), compressed: true };
+        let checkpoint = out.event(1, |out| {
+            [0, 0, 0].iter().for_each(|value| out.long(*value));
+            out.bytes.push(0);
+            out.int(1);
+            out.long(12);
+            out.int(1);
+            out.long(1);
+            out.utf8(&"n".repeat(TEXT));
+        });
+        let size = out.bytes.len() as u64;
+        out.bytes[8..16].copy_from_slice(&size.to_be_bytes());
+        out.bytes[16..24].copy_from_slice(&checkpoint.to_be_bytes());
+        let (mut decoded, mut seen) = (0, 0);
+        let limits = Limits { decoding: 1 << 20, ..Limits::default() };
+        let summary = read(&out.bytes, limits, &EventFilter::named(&["test.Named"]), |event| {
+            seen += 1;
+            decoded += event.string("name").map_or(0, |name| name.len());
+        });
+        assert_eq!(seen, events);
+        (decoded, size as usize, summary.flaws)
+    };
+    let (decoded, _, flaws) = named(20);
+    assert_eq!((decoded, flaws), (20 * TEXT, vec![]));
+    let (decoded, size, flaws) = named(10_000);
+    assert!(decoded > 1 << 20 && decoded <= (1 << 20) + 32 * size + TEXT, "{decoded} of {size}");
+    assert!(flaws.iter().any(|flaw| flaw.what.contains("refer to more text")), "{flaws:?}");
 }

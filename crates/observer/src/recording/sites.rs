@@ -2,12 +2,14 @@
 //! profile.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_jfr::reader::{self, Event, EventFilter};
+use plimsoll_jfr::reader::{self, Event, EventFilter, Summary};
 use plimsoll_profiles::jfr::{RecordingFiles, gaps};
-use plimsoll_profiles::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
+use plimsoll_profiles::profile::{
+    Column, Frame, FrameId, FrameOrigin, Labels, Module, NameId, Profile, StackId, Value,
+};
 
 const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
@@ -36,10 +38,10 @@ pub enum RecordedSites {
 /// `to_ns` is since 1970 UTC, inclusive.
 pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let (mut mode, mut later_ns) = (None, None);
-    let mut found: Option<(i64, Profile)> = None;
+    let mut last: Option<i64> = None;
     let mut of = (String::new(), 0);
     let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TARGET;
-    let summary = recording.for_each(&EventFilter::when(is_wanted), |event| {
+    recording.for_each(&EventFilter::when(is_wanted), |event| {
         if event.name() == TARGET {
             mode = event.string("mode").map(Cow::into_owned);
             of = (event.string("command").map(Cow::into_owned).unwrap_or_default(), event.u64("pid").unwrap_or(0));
@@ -50,22 +52,22 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
             later_ns = Some(later_ns.map_or(time, |later: i64| later.min(time)));
             return;
         }
-        match &mut found {
-            Some((of, profile)) if *of == time => add(profile, event),
-            Some((of, _)) if *of > time => {}
-            _ => {
-                let mut profile = Profile::new(columns());
-                profile.time_ns = u64::try_from(time).unwrap_or(0);
-                add(&mut profile, event);
-                found = Some((time, profile));
-            }
-        }
+        last = last.max(Some(time));
     });
-    let Some((_, mut profile)) = found else {
+    let Some(last) = last else {
         return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns });
     };
+    // Only the stacks of one instant are decoded: they cost more than all else that is read.
+    let mut filling = Filling::new(columns());
+    filling.profile.time_ns = u64::try_from(last).unwrap_or(0);
+    let is_site = |of: &reader::Type| of.name == SITE;
+    let summary = recording.for_each(&EventFilter::when(is_site), |event| {
+        if event.time().unwrap_or(0) == last {
+            filling.add(event);
+        }
+    });
+    let mut profile = filling.finish(summary);
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
-    profile.gaps = gaps(summary.flaws);
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
         return RecordedSites::Of(profile.into());
     }
@@ -100,15 +102,14 @@ pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64),
     let kept = most.clamp(1, all.len());
     let indexes = (0..kept).map(|n| if kept == 1 { last } else { n * last / (kept - 1) });
     let times_ns: Vec<i64> = indexes.map(|index| all[index]).collect();
-    let mut profile = Profile::new(vec![Column::bytes("live"); times_ns.len()]);
+    let mut filling = Filling::new(vec![Column::bytes("live"); times_ns.len()]);
     let summary = recording.for_each(&EventFilter::when(is_site), |event| {
         let Some(column) = event.time().and_then(|time| times_ns.binary_search(&time).ok()) else { return };
         let mut values = vec![Value::default(); times_ns.len()];
         values[column] = Value::exact(event.u64("live").unwrap_or(0));
-        add_values(&mut profile, event, &values);
+        filling.add_values(event, &values);
     });
-    profile.gaps = gaps(summary.flaws);
-    Some(SitesOverTime { profile, times_ns, recorded: all.len() as u64 })
+    Some(SitesOverTime { profile: filling.finish(summary), times_ns, recorded: all.len() as u64 })
 }
 
 /// Limit of moments, because the file chooses them: two months of moments 20 s apart.
@@ -116,31 +117,77 @@ const MOST_MOMENTS: usize = 1 << 18;
 /// Limit of distinct stacks. Plimsoll writes 200.
 const ENTRIES: usize = 10_000;
 
-fn add(profile: &mut Profile, event: &Event) {
-    // The event has half the width of the 95 % interval.
-    let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
-    let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
-    values[0].variance = sigma * sigma;
-    add_values(profile, event, &values);
+/// A profile that is filled from events.
+struct Filling {
+    profile: Profile,
+    /// The current chunk, in which the keys of `stacks` are valid.
+    chunk: u32,
+    stacks: HashMap<i64, (StackId, Option<NameId>)>,
+    /// Events whose stacks are beyond the limit.
+    beyond: u64,
 }
 
-fn add_values(profile: &mut Profile, event: &Event, values: &[Value]) {
-    let mut frames = Vec::new();
-    let mut class = None;
-    if let Some(stack) = event.stack().filter(|_| profile.entries().len() < ENTRIES) {
-        for of in stack.frames() {
-            if class.is_none() && is_java(&of) {
-                class = of.class().map(|name| profile.name(&name));
-            }
-            frames.push(frame(profile, &of));
-        }
-        if stack.is_truncated() {
-            frames.push(profile.frame(Frame::truncated()));
-        }
+impl Filling {
+    fn new(columns: Vec<Column>) -> Filling {
+        Filling { profile: Profile::new(columns), chunk: 0, stacks: HashMap::new(), beyond: 0 }
     }
-    let category = event.string("category").filter(|name| !name.is_empty()).map(|name| profile.name(&name));
-    let stack = profile.stack(&frames);
-    profile.add(stack, Labels { category, class, ..Labels::default() }, values);
+
+    fn finish(self, summary: Summary) -> Profile {
+        let mut profile = self.profile;
+        profile.gaps = gaps(summary.flaws);
+        if self.beyond > 0 {
+            let reason = format!("{} events had stacks beyond the limit", self.beyond);
+            profile.gaps.push(Gap::new(Source::Jfr, reason, "their memory has no stack"));
+        }
+        profile
+    }
+
+    fn add(&mut self, event: &Event) {
+        // The event has half the width of the 95 % interval.
+        let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
+        let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
+        values[0].variance = sigma * sigma;
+        self.add_values(event, &values);
+    }
+
+    fn add_values(&mut self, event: &Event, values: &[Value]) {
+        let (stack, class) = self.stack(event);
+        let category = event.string("category").filter(|name| !name.is_empty());
+        let category = category.map(|name| self.profile.name(&name));
+        self.profile.add(stack, Labels { category, class, ..Labels::default() }, values);
+    }
+
+    /// The stack, and the class of the Java method that requested the memory.
+    fn stack(&mut self, event: &Event) -> (StackId, Option<NameId>) {
+        if event.chunk_number != self.chunk {
+            self.chunk = event.chunk_number;
+            self.stacks.clear();
+        }
+        let profile = &mut self.profile;
+        if profile.is_full(ENTRIES) {
+            self.beyond += 1;
+            return (profile.stack(&[]), None);
+        }
+        let key = event.key("stackTrace");
+        if let Some(known) = key.and_then(|key| self.stacks.get(&key)) {
+            return *known;
+        }
+        let (mut frames, mut class) = (Vec::new(), None);
+        if let Some(stack) = event.stack() {
+            for of in stack.frames() {
+                if class.is_none() && is_java(&of) {
+                    class = of.class().map(|name| profile.name(&name));
+                }
+                frames.push(frame(profile, &of));
+            }
+            if stack.is_truncated() {
+                frames.push(profile.frame(Frame::truncated()));
+            }
+        }
+        let found = (profile.stack(&frames), class);
+        self.stacks.extend(key.map(|key| (key, found)));
+        found
+    }
 }
 
 /// Native blocks have no class; by class, they count under the innermost Java method that requested them.

@@ -265,7 +265,7 @@ impl<'a> Filling<'a> {
             self.slow_paths.entry(thread).or_default().add(of);
         }
         let mut class = Some(self.class(event));
-        if self.allocations.profile.entries().len() >= ENTRIES {
+        if self.allocations.profile.is_full(ENTRIES) {
             self.beyond += 1;
             (stack, class) = (self.beyond_stack(), None);
         }
@@ -350,7 +350,7 @@ impl<'a> Filling<'a> {
         allocations.profile.gaps = jfr::gaps(summary.flaws);
         allocations.profile.gaps.extend(missing(&allocations.vm, &self.recorded, &self.enabled));
         if self.beyond > 0 {
-            let reason = format!("{} allocation events had stacks beyond the first {ENTRIES}", self.beyond);
+            let reason = format!("{} allocation events had stacks beyond the limit", self.beyond);
             allocations.profile.gaps.push(Gap::new(Source::Jfr, reason, "they are one line"));
         }
         allocations

@@ -214,6 +214,8 @@ pub struct Profile {
     stacks: Interned<[FrameId]>,
     entries: Vec<Entry>,
     entry_of: HashMap<Entry, u32, RandomState>,
+    /// Frames of all entries' stacks.
+    depth: usize,
     /// `columns.len()` values per entry.
     values: Vec<Value>,
 }
@@ -221,6 +223,10 @@ pub struct Profile {
 /// Limit of the texts of all frames, in bytes: each line of a function is a frame with a copy of its name, and a file
 /// from elsewhere may have one name of megabytes in a million lines.
 const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
+/// Limit of the frames of all entries together, each of which a view visits: a file from elsewhere may have one stack of
+/// millions of frames in 300,000 entries. The deepest stacks of a JVM have 2,048.
+const FRAMES: usize = if cfg!(test) { 1 << 12 } else { 32 << 20 };
 
 /// Building. Equal items are stored once. Callers may cache ids by their own keys to save lookups.
 impl Profile {
@@ -263,6 +269,7 @@ impl Profile {
         let entry = Entry { stack, labels };
         let at = *self.entry_of.entry(entry).or_insert_with(|| {
             self.entries.push(entry);
+            self.depth += self.stacks.get(stack.0).map_or(0, <[FrameId]>::len);
             self.values.extend(std::iter::repeat_n(Value::default(), width));
             (self.entries.len() - 1) as u32
         }) as usize;
@@ -274,6 +281,11 @@ impl Profile {
 
 /// Reading.
 impl Profile {
+    /// Whether a file from elsewhere may add no more entries: it has so many already, or their stacks are too deep.
+    pub fn is_full(&self, entries: usize) -> bool {
+        self.entries.len() >= entries || self.depth >= FRAMES
+    }
+
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Entry, &[Value])> {
         let width = self.columns.len();
         self.entries.iter().enumerate().map(move |(i, e)| (*e, &self.values[i * width..(i + 1) * width]))
@@ -336,6 +348,6 @@ impl Profile {
 
     /// The same names, frames and columns, without entries.
     pub fn emptied(&self) -> Profile {
-        Profile { entries: Vec::new(), entry_of: HashMap::default(), values: Vec::new(), ..self.clone() }
+        Profile { entries: Vec::new(), entry_of: HashMap::default(), depth: 0, values: Vec::new(), ..self.clone() }
     }
 }

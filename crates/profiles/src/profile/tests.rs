@@ -425,3 +425,26 @@ fn the_texts_of_all_frames_are_bounded() {
     // What is known stays known.
     assert_eq!((profile.frame(frame(3)), all[99]), (all[3], beyond));
 }
+
+/// A file from elsewhere may name one deep stack in each of its events.
+#[test]
+fn the_frames_that_views_visit_are_limited() {
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let frames: Vec<FrameId> =
+        (0..100).map(|n| profile.frame(Frame { function: Some(format!("f{n}")), ..Frame::default() })).collect();
+    let stack = profile.stack(&frames);
+    let mut added = 0;
+    while !profile.is_full(300_000) {
+        let thread = Some(profile.name(&format!("thread {added}")));
+        profile.add(stack, Labels { thread, ..Labels::default() }, &[Value::exact(1)]);
+        // The same stack again: no entry, no visit.
+        profile.add(stack, Labels { thread, ..Labels::default() }, &[Value::exact(1)]);
+        added += 1;
+    }
+    assert_eq!(added, FRAMES.div_ceil(100));
+    assert!(profile.emptied().entries().len() == 0 && !profile.emptied().is_full(1));
+    let mut shallow = Profile::new(vec![Column::bytes("live")]);
+    let stack = shallow.stack(&[]);
+    shallow.add(stack, Labels::default(), &[Value::exact(1)]);
+    assert!(shallow.is_full(1) && !shallow.is_full(2));
+}

@@ -54,6 +54,9 @@ pub fn parse(bytes: &[u8]) -> Option<Map> {
             }
             _ => {}
         }
+        if map.is_cut() {
+            break;
+        }
         at = at.saturating_add(size);
     }
     Some(map)

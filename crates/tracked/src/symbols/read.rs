@@ -254,7 +254,9 @@ impl Finder {
                 }
             };
             let map = jitdump::parse(&bytes).unwrap_or_else(|| perf_map::Map::parse(&bytes));
-            if !map.is_empty() {
+            if map.is_cut() {
+                reason = Some(format!("{} has more names than plimsoll compares with one another", path.display()));
+            } else if !map.is_empty() {
                 return (Some(map), None);
             }
         }

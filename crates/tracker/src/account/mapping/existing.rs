@@ -8,18 +8,16 @@ use crate::segment::categories::EARLY;
 use crate::stack::generated_code;
 use crate::sys::{cpu, libc, os};
 use core::ops::Range;
-use plimsoll_segment::vmap::{Attributes, Vma};
+use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Vma};
 use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES};
-
-/// The end of addresses that a program can map (x86-64 and AArch64 with 48 bits; Documentation/arch/x86/x86_64/mm.rst).
-const END: usize = 1 << 47;
 
 /// Empties the map, for a new attach.
 pub fn empty_map(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
     };
-    held.book(Operation::Unmap { start: 4096, bytes: END - 4096 });
+    // With five-level page tables, a program can map memory above 2^47 (Documentation/arch/x86/x86_64/5level-paging.rst).
+    held.book(Operation::Unmap { start: 0, bytes: ADDRESS_END as usize });
     if let Some(b) = held.map() {
         b.forget_losses();
     }

@@ -391,3 +391,24 @@ fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
     assert!(mapped.iter().all(|p| book.lookup(*p as u64).is_some()));
     held.release();
 }
+
+/// With five-level page tables, memory may lie above 2^47, and a new attach begins with an empty map there, too.
+#[test]
+fn a_new_attach_begins_with_an_empty_map() {
+    let (_one, segment) = alone(ROOM);
+    let starts = [0, PAGE, 1 << 46, 1 << 47, 1 << 56, plimsoll_segment::vmap::ADDRESS_END as usize - PAGE];
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    for start in starts {
+        held.book(Operation::Map { start, bytes: PAGE, attributes: attributes(), placement: Placement::Chosen });
+    }
+    let found = |held: &mut Held| {
+        let book = held.map().expect("the map");
+        starts.map(|start| book.lookup(start as u64).is_some())
+    };
+    assert_eq!(found(&mut held), [true; 6]);
+    held.release();
+    crate::account::mapping::existing::empty_map(segment);
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    assert_eq!(found(&mut held), [false; 6]);
+    held.release();
+}

@@ -91,7 +91,8 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         && !is_thread
         && let Some(error) = segment::refused(pid, deadline)
     {
-        return Err(format!("process {pid} is tracked, but {error}. Try: sudo plimsoll report {pid}").into());
+        let command = sys::as_root(&format!("plimsoll report {pid}"));
+        return Err(format!("process {pid} is tracked, but {error}. Try: {command}").into());
     }
     match found {
         Some((path, _, Life::Live)) => live(&path, pid, deadline),

@@ -29,7 +29,7 @@ use crate::named::Named;
 use crate::output::{is_confirmed, print_done, print_message};
 use crate::target::{closed, started_behind};
 use crate::untrackable::{self, Obstacle};
-use crate::{Failure, tracker};
+use crate::{Failure, sys, tracker};
 
 mod fault;
 mod library_directory;
@@ -355,7 +355,7 @@ impl Process {
         segment::start_time_ns(self.pid).is_some() && mark(&proc::parse_maps(&maps, &[]).vmas) == mark(&self.vmas)
     }
 
-    fn loader(&self, vm: Option<Vm>, loaded: Option<&str>, verb: &str) -> Result<Loader<'_>, Failure> {
+    fn loader(&self, vm: Option<Vm>, loaded: Option<&str>, verb: &'static str) -> Result<Loader<'_>, Failure> {
         Ok(match vm {
             Some(vm) => Loader::Vm(Box::new(vm)),
             None => {
@@ -416,8 +416,8 @@ impl Process {
             Err(_) if !self.is_there() => Err(self.unwilling(what, "").into()),
             Err(Mute::Disabled) => Ok(None),
             Err(mute @ Mute::NotAllowed(_)) => {
-                Err(format!("cannot send a command to the JVM, process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}")
-                    .into())
+                let command = sys::as_root(&format!("plimsoll {verb} {pid}"));
+                Err(format!("cannot send a command to the JVM, process {pid}: {mute}. Try: {command}").into())
             }
             Err(mute) => Err(format!("cannot send a command to the JVM, process {pid}: {mute}").into()),
         }

@@ -108,7 +108,8 @@ fn a_segment_that_may_not_be_read_is_not_taken_for_none() {
         stderr.contains(&format!("process {pid} is tracked, but")) && stderr.contains("ermission denied"),
         "{stderr}"
     );
-    assert!(stderr.contains(&format!("sudo plimsoll report {pid}")), "{stderr}");
+    let commands = ["sudo", "as root:"].map(|by| format!("Try: {by} plimsoll report {pid}"));
+    assert!(commands.iter().any(|command| stderr.contains(command)), "{stderr}");
     let stderr = gaps(&stage, (MALLORY, ""), &pid);
     let segment = segment.file_name().and_then(|name| name.to_str()).expect("UTF-8");
     assert!(stderr.iter().any(|(reason, _)| reason.contains(segment)), "{stderr:#?}");

@@ -29,7 +29,8 @@ use super::unwind::{self, Current, Stack};
 
 /// A running thread stops within microseconds; with many threads for each CPU it takes longer.
 const STOPPING: Duration = Duration::from_secs(5);
-/// A call may wait for a lock that another thread holds.
+/// All calls together: one may wait for a lock that another thread holds, and the borrowed thread does nothing else
+/// meanwhile.
 const CALLING: Duration = Duration::from_secs(20);
 /// A deeper stack isn't searched: the thread would stand still for too long.
 const DEEPEST: u64 = 1 << 20;
@@ -82,6 +83,8 @@ pub struct Borrowed<'t> {
     is_masked: bool,
     /// Whether the last stop was the start of a system call.
     in_call: bool,
+    /// The end of the calls.
+    deadline: Deadline,
 }
 
 impl<'t> Borrowed<'t> {
@@ -133,7 +136,9 @@ impl<'t> Borrowed<'t> {
         }
         let xstate = thread.xstate().map_err(gone)?;
         let restorer = objects.restorer;
-        Ok(Borrowed { target, memory, thread, tid, restorer, original, xstate, mask, is_masked: false, in_call: false })
+        let deadline = target.deadline().sooner(CALLING);
+        let (is_masked, in_call) = (false, false);
+        Ok(Borrowed { target, memory, thread, tid, restorer, original, xstate, mask, is_masked, in_call, deadline })
     }
 
     /// Calls a function on the thread's own stack, or below the address `stack`.
@@ -168,7 +173,7 @@ impl<'t> Borrowed<'t> {
     }
 
     fn run_to_its_return(&mut self, stack: u64) -> io::Result<CallsDone> {
-        let deadline = self.target.deadline().sooner(CALLING);
+        let deadline = self.deadline;
         let mut done = CallsDone { calls: Vec::new() };
         self.thread.run_to_call(0)?;
         loop {

@@ -48,6 +48,8 @@ const GONE: &str = "ended or was replaced by exec";
 /// A process that can be entered.
 pub struct ThreadLoader<'t> {
     target: &'t Target,
+    /// The command: "attach" or "detach".
+    verb: &'static str,
     /// The identity of the process that was examined.
     identity: ExecIdentity,
     objects: Objects,
@@ -65,7 +67,7 @@ impl<'t> ThreadLoader<'t> {
         target: &'t Target,
         vmas: &[Vma],
         loaded: Option<&str>,
-        verb: &str,
+        verb: &'static str,
     ) -> Result<ThreadLoader<'t>, String> {
         let status = target.read("status").map_err(|_| GONE)?;
         let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
@@ -82,7 +84,7 @@ impl<'t> ThreadLoader<'t> {
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
         let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
         let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
-        Ok(ThreadLoader { target, identity, objects, memory, base, entry, munmap })
+        Ok(ThreadLoader { target, verb, identity, objects, memory, base, entry, munmap })
     }
 
     /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.
@@ -184,7 +186,7 @@ impl<'t> ThreadLoader<'t> {
                     Err(Unfit::There(function, Some(unproven))) => {
                         why = format!("thread {tid} may be in {function}, since its stack has {unproven}");
                     }
-                    Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), "attach")),
+                    Err(Unfit::Refused) => return Err(refusals::closed(self.target.pid(), self.verb)),
                     // A thread that ends while it is being seized looks the same.
                     Err(Unfit::Replaced) if self.is_unchanged() => why = format!("thread {tid} has ended"),
                     Err(Unfit::Replaced) => return Err(GONE.into()),

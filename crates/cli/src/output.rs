@@ -296,7 +296,39 @@ pub fn to_output_at_least(
     written
 }
 
+/// What is written at once. A report may have hundreds of MiB, and the standard library's 8 KiB make 40,000 system calls
+/// of them.
+const BUFFER: usize = 64 << 10;
+
 fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::new(sink);
+    let mut out = BufWriter::with_capacity(BUFFER, sink);
     write(&mut out).and_then(|()| out.flush())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the writes.
+    struct Sink(usize, Vec<u8>);
+
+    impl Write for &mut Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += 1;
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_large_report_is_written_in_large_pieces() {
+        let mut sink = Sink(0, Vec::new());
+        let piece = [b'x'; 100];
+        through(&mut sink, |out| (0..10_000).try_for_each(|_| out.write_all(&piece))).expect("a vector takes all");
+        assert_eq!(sink.1, vec![b'x'; 1_000_000]);
+        assert_eq!(sink.0, 1_000_000 / (BUFFER / 100 * 100) + 1);
+    }
 }

@@ -42,9 +42,7 @@ impl Write for Escaping<'_> {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // From 0x7f on, either the byte or its successor has the highest bit set. The test has no branch, so the
-        // compiler vectorizes it.
-        if bytes.iter().fold(0, |any, byte| any | byte | byte.wrapping_add(1)) < 0x80 {
+        if is_below_0x7f(bytes) {
             return self.0.write_all(bytes);
         }
         let text = std::str::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -61,6 +59,16 @@ impl Write for Escaping<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Whether all bytes are below 0x7f. From 0x7f on, either the byte or its successor has the highest bit set. Eight
+/// bytes at a time: a carry leaves only a byte that has that bit itself.
+fn is_below_0x7f(bytes: &[u8]) -> bool {
+    const ONES: u64 = u64::MAX / 0xff;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let of_words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let highest = of_words.fold(0, |any, word| any | word | word.wrapping_add(ONES)) & (ONES << 7);
+    highest == 0 && rest.iter().all(|byte| *byte < 0x7f)
 }
 
 /// An array whose elements are made while they are written.
@@ -173,6 +181,22 @@ mod tests {
             assert!(text.contains("\\u009b2Jé"), "{text}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
         }
+    }
+
+    #[test]
+    fn eight_bytes_at_a_time_are_tested_as_one_by_one() {
+        for length in 0..40 {
+            for at in 0..length {
+                for value in 0..=255 {
+                    for others in [0, 0x7e, 0x40] {
+                        let mut bytes = vec![others; length];
+                        bytes[at] = value;
+                        assert_eq!(is_below_0x7f(&bytes), value < 0x7f, "{value:#x} at {at} of {length}");
+                    }
+                }
+            }
+        }
+        assert!(is_below_0x7f(&[]) && !is_below_0x7f(&[0xff; 24]));
     }
 
     #[test]

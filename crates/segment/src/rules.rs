@@ -370,6 +370,12 @@ pub fn file_name(path: &[u8]) -> &[u8] {
     &path[path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1)..]
 }
 
+/// Whether a program that was started by this name has another name than its file, of which the name says more:
+/// redis-server is another one than redis-check-rdb; python3 is a part of python3.11, as sh is of dash.
+pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
+    !name.is_empty() && !file.windows(name.len()).any(|part| part == name)
+}
+
 /// Whether the whole text matches. `*` stands for any bytes, `?` for one byte, `[A-Za]` for one of these bytes; other
 /// bytes stand for themselves.
 pub fn glob_matches(glob: &[u8], text: &[u8]) -> bool {

@@ -34,7 +34,7 @@ use crate::stack::{callers, frames, module};
 use crate::stack_bounds;
 use crate::sys::libc::Exports;
 use crate::sys::os::{self, Clock};
-use crate::sys::{clock, elf, libc};
+use crate::sys::{clock, elf, libc, program};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, SECTIONS, Section, State};
@@ -296,7 +296,13 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
             Section::Command.capacity(),
         )
     };
-    let mut n = os::read_link(c"/proc/self/exe", &mut out[..1024]).len() + 1;
+    let mut path = [0; program::MOST];
+    let n = os::read_link(c"/proc/self/exe", &mut path).len();
+    // SAFETY: the caller's contract.
+    let first = (!phase::is_late() && argc > 0).then(|| unsafe { CStr::from_ptr(*argv) }.to_bytes());
+    let n = program::name_as_started(&mut path, n, first);
+    out[..n].copy_from_slice(&path[..n]);
+    let mut n = n + 1;
     if phase::is_late() {
         let from = n.min(out.len());
         let text = os::read_file(c"/proc/self/cmdline", &mut out[from..]);

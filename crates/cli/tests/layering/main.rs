@@ -24,7 +24,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-preload", &["plimsoll-tracker"]),
     ("plimsoll-jfr", &[]),
     ("plimsoll-facts", &["plimsoll-segment"]),
-    ("plimsoll-process", &["plimsoll-facts"]),
+    ("plimsoll-process", &["plimsoll-facts", "plimsoll-segment"]),
     ("plimsoll-profiles", &["plimsoll-facts", "plimsoll-jfr"]),
     ("plimsoll-tracked", &["plimsoll-facts", "plimsoll-process", "plimsoll-profiles", "plimsoll-segment"]),
     (

@@ -17,6 +17,8 @@ pub struct Process {
     /// What starts it again.
     pub start: Start,
     pub executable: Option<String>,
+    /// Another path of that file, by which it was started, if its name says more: /usr/bin/redis-server.
+    pub started_as: Option<String>,
     pub state: ProcessState,
     pub uid: u32,
     pub thread_count: u64,
@@ -37,6 +39,12 @@ pub struct Process {
 }
 
 impl Process {
+    /// The name of a mapped file to show: the program's own is the one by which it was started.
+    pub fn shown_file<'a>(&'a self, path: &'a str) -> &'a str {
+        let is_program = self.executable.as_deref() == Some(path);
+        self.started_as.as_deref().filter(|_| is_program).unwrap_or(path)
+    }
+
     /// Of Redis and Valkey: their client.
     pub fn redis_client(&self) -> Option<&'static str> {
         let kinds = [("redis-server", "redis-cli"), ("valkey-server", "valkey-cli")];

@@ -151,7 +151,7 @@ fn unclaimed(snapshot: &Snapshot, vma: &Vma, objects: &Objects) -> (Owner, Grade
     let line = |line, detail: &str| (Owner::line(line, detail), Grade::Exact);
     match vma.backing {
         Backing::Kernel => line(LineId::Libraries, &vma.name),
-        Backing::File if objects.contain(vma) => line(LineId::Libraries, &vma.name),
+        Backing::File if objects.contain(vma) => line(LineId::Libraries, snapshot.process.shown_file(&vma.name)),
         Backing::File | Backing::Device => line(LineId::MappedFiles, &with_deleted(vma)),
         Backing::Shmem | Backing::Hugetlbfs => line(LineId::SharedMemory, &with_deleted(vma)),
         Backing::MainStack => line(LineId::ThreadStacks, "main"),

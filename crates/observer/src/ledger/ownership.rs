@@ -342,7 +342,7 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
         if is_bss && objects.contain(data) {
             let owner = match tracker_mappings::is_tracker(&data.name) {
                 true => Owner::line(LineId::Tracker, ""),
-                false => Owner::line(LineId::Libraries, &data.name),
+                false => Owner::line(LineId::Libraries, snapshot.process.shown_file(&data.name)),
             };
             claims.add(Claim { range: bss.range, owner, grade: Grade::Derived, source: Source::Proc });
         }

@@ -12,6 +12,7 @@ mod smaps;
 pub(crate) mod sockets;
 mod stacks;
 pub(crate) mod start;
+mod started_as;
 pub(crate) mod status;
 mod unpacked;
 

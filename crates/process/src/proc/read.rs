@@ -11,6 +11,7 @@ use super::residency::{ENTRY, Found};
 use super::scan;
 use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
 use super::start::read_start;
+use super::started_as::read_started_as;
 use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
@@ -81,13 +82,14 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let link = |name: &str| target.link(name).ok().map(|path| String::from_utf8_lossy(&path).into_owned());
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
     let elsewhere = |name: &str| matches!((link(name), own(name)), (Some(its), Some(mine)) if its != mine);
-    let process = Process {
+    let mut process = Process {
         pid: target.pid(),
         namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
         name: status.name,
         command: target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default(),
         start: Start::Unread,
         executable: link("exe"),
+        started_as: None,
         state: status.state,
         uid: status.uid,
         thread_count: status.threads,
@@ -100,6 +102,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         swap: status.swap,
         contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
     };
+    process.started_as = read_started_as(target, &process);
     Ok((process, status.rss))
 }
 

@@ -4,7 +4,7 @@ use super::compile::{self, Table};
 use super::modules::{self, Needs};
 use super::{RuleSet, parse};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Regular, Requirements};
-use plimsoll_segment::rules::{Rules, glob_matches, padded};
+use plimsoll_segment::rules::{Rules, glob_matches, is_other_name, padded};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
@@ -85,8 +85,10 @@ impl Search {
             }
             return;
         }
-        let real = fs::canonicalize(&path).unwrap_or(path);
-        self.object(real.clone(), &[]);
+        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        // The tracker calls the program by the name by which it is started, where that is another one.
+        let [name, file] = [&path, &real].map(|path| path.file_name().unwrap_or_default().as_encoded_bytes());
+        self.object(if is_other_name(name, file) { path } else { real.clone() }, &[]);
         let Some(home) = real.parent().and_then(Path::parent) else { return };
         if home.join("lib/server/libjvm.so").exists() {
             self.object(home.join("lib/server/libjvm.so"), &[]);

@@ -84,11 +84,7 @@ fn record_of_program() -> Option<usize> {
     const AT_PHNUM: u64 = 5;
     const PT_PHDR: u32 = 6;
     const DT_DEBUG: i64 = 21;
-    let mut buffer = [0u8; 1024];
-    let auxv = os::read_file(c"/proc/self/auxv", &mut buffer).as_chunks::<16>().0;
-    let word = |pair: &[u8; 16], at: usize| pair[at..].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
-    let value = |tag| auxv.iter().find(|pair| word(pair, 0) == tag).map(|pair| word(pair, 8) as usize);
-    let (at, count) = (value(AT_PHDR)?, value(AT_PHNUM)?);
+    let (at, count) = (os::auxiliary_value(AT_PHDR)?, os::auxiliary_value(AT_PHNUM)?);
     // SAFETY: the kernel mapped the program's headers, and the auxiliary vector has their address.
     let headers = unsafe { core::slice::from_raw_parts(at as *const Phdr, count) };
     let bias = headers.iter().find(|p| p.kind == PT_PHDR).map_or(0, |p| at.wrapping_sub(p.address));

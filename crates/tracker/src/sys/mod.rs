@@ -27,6 +27,7 @@ pub mod filter_copy;
 mod hooked_calls;
 pub mod libc;
 pub mod os;
+pub mod program;
 
 /// A value that threads write often, on cache lines of its own: otherwise each write would slow down the threads that
 /// use its neighbours. Two lines, since CPUs fetch them in pairs.

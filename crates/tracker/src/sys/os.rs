@@ -817,6 +817,26 @@ pub fn file_facts(fd: Fd) -> Option<FileFacts> {
     return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6] });
 }
 
+/// Device and inode of the file at a path; links are followed.
+pub fn file_identity(path: &core::ffi::CStr) -> Option<[u64; 2]> {
+    const O_PATH: usize = 0o10000000;
+    // SAFETY: a C string.
+    let fd = unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_PATH | O_CLOEXEC, 0, 0, 0]) }.ok()?;
+    let mut st = [0u64; 18];
+    // SAFETY: as in `file_facts`; both fields come first.
+    let found = unsafe { syscall(nr::FSTAT, [fd, st.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    close(Fd(fd));
+    found.is_ok().then_some([st[0], st[1]])
+}
+
+/// A value that the kernel passed to the program (getauxval(3), which is newer than the glibc that programs may have).
+pub fn auxiliary_value(tag: u64) -> Option<usize> {
+    let mut buffer = [0u8; 1024];
+    let auxv = read_file(c"/proc/self/auxv", &mut buffer).as_chunks::<16>().0;
+    let word = |pair: &[u8; 16], at: usize| pair[at..].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
+    auxv.iter().find(|pair| word(pair, 0) == tag).map(|pair| word(pair, 8) as usize)
+}
+
 /// Reads a link's target into the buffer.
 pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     // SAFETY: the kernel writes at most the buffer's length.

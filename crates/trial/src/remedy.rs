@@ -370,6 +370,8 @@ mod tests {
         let jemalloc = "RUN apt-get update && apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\n\
                         ENV MALLOC_CONF=background_thread:true";
         assert_eq!(of(jemalloc).as_deref(), Some("jemalloc,background"));
+        let beside_another = jemalloc.replace(".so.2", r".so.2:/opt/\$LIB/a.so");
+        assert_eq!(of(&beside_another).as_deref(), Some("jemalloc,background"));
         assert_eq!(of("jcmd 7 System.trim_native_heap").as_deref(), Some("trim"));
         assert_eq!(of("gdb -p 7 -batch -ex 'call (int)malloc_trim(0)'").as_deref(), Some("trim"));
         let periodic = "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'";

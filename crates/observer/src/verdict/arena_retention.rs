@@ -47,7 +47,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies.push(arena_cap(cap));
     }
     remedies.extend(fewer_instrumentations(case));
-    remedies.push(other_allocator());
+    remedies.push(other_allocator(case));
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::ArenaRetention,

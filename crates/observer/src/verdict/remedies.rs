@@ -3,8 +3,8 @@
 use super::case::{Case, ThreadPool};
 pub(crate) use super::remedy::remedy;
 use super::{Effort, Remedy};
-use crate::ledger::LineId;
-use plimsoll_facts::snapshot::Arena;
+use crate::ledger::{LineId, is_tracker};
+use plimsoll_facts::snapshot::{Arena, Start};
 use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
@@ -66,18 +66,43 @@ pub(crate) fn arena_cap(cap: u64) -> Remedy {
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
-pub(crate) fn other_allocator() -> Remedy {
+pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
+    const COST: &str = "its footprint at peak may be higher: measure with your load";
     // Debian's images have no lists of packages. Its folders of libraries are named after the architecture.
     let folder = if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
+    let (others, cost) = match preloaded(case) {
+        Ok(others) => (others, COST.to_owned()),
+        Err(why) => (String::new(), format!("{COST}. {why}: add what LD_PRELOAD has already, after a colon")),
+    };
     remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
         format!(
-            "RUN apt-get update && apt-get install -y libjemalloc2\nENV LD_PRELOAD={folder}/libjemalloc.so.2\n\
+            "RUN apt-get update && apt-get install -y libjemalloc2\nENV LD_PRELOAD={folder}/libjemalloc.so.2{others}\n\
              ENV MALLOC_CONF=background_thread:true"
         ),
-        "its footprint at peak may be higher: measure with your load",
+        cost,
     )
+}
+
+/// What the program preloads already, each behind a colon, for a Dockerfile; without the tracker, which `run` adds.
+fn preloaded(case: Case<'_>) -> Result<String, &'static str> {
+    let process = &case.snapshot.process;
+    // A title is written over the arguments, and often over the variables behind them.
+    if process.start == Start::Title {
+        return Err("the process's variables may be overwritten by its title");
+    }
+    let value = process.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| value.as_str());
+    // ld.so(8): separated by blanks or colons.
+    let paths = value.unwrap_or_default().split([' ', ':']).filter(|path| !path.is_empty() && !is_tracker(path));
+    let others: String = paths.map(|path| format!(":{path}")).collect();
+    // Docker replaces variables; ld.so has some of its own ($ORIGIN).
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-:$".contains(c);
+    if others.chars().all(is_plain) {
+        Ok(others.replace('$', "\\$"))
+    } else {
+        Err("its LD_PRELOAD has special characters")
+    }
 }
 
 /// Lettuce's pools belong to its ClientResources, which all clients may share.

@@ -6,7 +6,7 @@ use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
     EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap,
-    Snapshot, Thread, VmRegion, VmTag, Vma,
+    Process, Snapshot, Start, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -950,6 +950,32 @@ fn options_that_a_variable_has_already_are_not_lost() {
     assert!(trade_off(&snapshot).ends_with("from 22 on)"), "{}", trade_off(&snapshot));
     snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), "-javaagent:/a.jar".into())];
     assert!(trade_off(&snapshot).ends_with("put its present options in front"), "{}", trade_off(&snapshot));
+}
+
+#[test]
+fn libraries_that_are_preloaded_already_stay_so() {
+    let mut snapshot = Snapshot::default();
+    let of = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        let remedy = super::remedies::other_allocator(Case { snapshot, ledger: &ledger });
+        let line = remedy.how.lines().nth(1).expect("the second line").to_owned();
+        (line.split_once("libjemalloc.so.2").expect("the library").1.to_owned(), remedy.trade_off)
+    };
+    const COST: &str = "its footprint at peak may be higher: measure with your load";
+    let tracker = "/root/.cache/plimsoll/libplimsoll.so";
+    for (value, others) in [
+        ("", ""),
+        (tracker, ""),
+        ("/opt/a.so", ":/opt/a.so"),
+        (&format!("{tracker}:/opt/a.so  /opt/$LIB/b.so:"), ":/opt/a.so:/opt/\\$LIB/b.so"),
+    ] {
+        snapshot.process.environment = vec![("LD_PRELOAD".into(), value.into())];
+        assert_eq!(of(&snapshot), (others.to_owned(), COST.to_owned()), "{value}");
+    }
+    snapshot.process.environment[0].1 = "/opt/a\"b.so".into();
+    assert!(of(&snapshot).1.contains("special characters: add what LD_PRELOAD has already"), "{:?}", of(&snapshot));
+    snapshot.process = Process { start: Start::Title, ..Process::default() };
+    assert!(of(&snapshot).1.contains("overwritten by its title: add what"), "{:?}", of(&snapshot));
 }
 
 #[test]

@@ -56,6 +56,36 @@ fn of_equal_programs_one_comparison_in_a_hundred_shows_a_change_at_most() {
     assert!(wrong <= 10, "{wrong} of 1000");
 }
 
+/// Figures, lines and the parts of all lines: one comparison in a hundred has an interval that misses at most.
+#[test]
+fn the_intervals_of_parts_hold_together_with_all_others() {
+    const LINES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let mut noise = Random(0x51ab_03f7_2e6c_dd1d);
+    let mut intervals = 0;
+    let wrong = (0..200).filter(|_| {
+        let mut comparison = made(0.0, 0.3, &mut noise);
+        for lines in comparison.lines.values_mut() {
+            for line in LINES {
+                let mut of_part = |number: usize| {
+                    let bytes = ((10.0 + noise.normal()) * MIB) as u64;
+                    (Part { line: line.to_owned(), name: number.to_string() }, bytes)
+                };
+                let parts: Vec<(Part, u64)> = (0..10).map(&mut of_part).collect();
+                lines.insert(Part::line(line), parts.iter().map(|(_, bytes)| bytes).sum());
+                lines.extend(parts);
+            }
+        }
+        let parts = LINES.iter().flat_map(|line| comparison.part_changes(line));
+        let all = parts.chain(comparison.line_changes()).map(|(_, change)| change).chain(comparison.rss());
+        let all: Vec<MedianChange> = all.collect();
+        intervals += all.len();
+        all.iter().any(|change| !change.interval.contains_zero())
+    });
+    let wrong = wrong.count();
+    assert_eq!(intervals, 200 * (80 + 8 + 2 + 1));
+    assert!(wrong <= 4, "{wrong} of 200");
+}
+
 /// Pairs with a failed run don't count. A line that only one side has is 0 on the other.
 #[test]
 fn only_complete_pairs_count() {

@@ -685,6 +685,32 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert_eq!(first(&by_caller), Some("take_blocks"), "{by_caller}");
 }
 
+/// The page map of such a mapping is read by a scan, whose cost is that of its resident pages.
+#[test]
+fn what_is_resident_of_five_gib_is_known() {
+    const MAP: &str = "import mmap, sys
+p = mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+for at in (0, 3 << 30, (5 << 30) - 4096): p[at] = 1
+print('ready', flush=True)
+sys.stdin.readline()";
+    let (tracked, _) = Tracked::start("five-gib", &[], Command::new("/usr/bin/python3").args(["-c", MAP]));
+    let report = tracked.json();
+    let is_map = |site: &&Value| number(site, "committed_bytes") >= 5 << 30;
+    let sites = report["sites"].as_array().expect("sites");
+    let map = sites.iter().find(is_map).unwrap_or_else(|| panic!("{sites:?}"));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's version");
+    let version: Vec<u32> = release.split('.').take(2).filter_map(|part| part.trim().parse().ok()).collect();
+    if version < vec![6, 7] {
+        assert!(
+            map["resident_bytes"].is_null() && report["gaps"].to_string().contains("more than 4.00 GiB"),
+            "{report}"
+        );
+        return;
+    }
+    assert_eq!(number(map, "resident_bytes"), 3 * 4096, "{map}\n{}", report["gaps"]);
+    tracked.end();
+}
+
 /// A link to a program (redis-server, a link to redis-check-rdb) is what was started; one that only shortens its name
 /// (python3, a link to python3.11) says less than the file's own.
 #[test]

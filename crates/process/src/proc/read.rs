@@ -269,6 +269,34 @@ pub fn read_residency(
     residency_of(ranges, page, deadline, entries, zero)
 }
 
+/// Does the same, without swap, by a scan that costs time for what is resident only, however large the ranges are. The
+/// kernel has it from Linux 6.7 on ([`can_scan`]).
+pub fn scan_residency(pagemap: &File, ranges: &[AddressRange], deadline: Deadline) -> io::Result<Residency> {
+    /// After each piece the deadline and the number of runs are checked.
+    const PIECE: Bytes = Bytes::mib(1024);
+    let (ranges, mut runs) = (merged(ranges.to_vec()), Vec::new());
+    for range in &ranges {
+        let mut start = range.start;
+        while start < range.end {
+            let end = start.offset(PIECE).min(range.end);
+            if deadline.has_passed() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long"));
+            }
+            runs.append(&mut scan::resident_within(pagemap, AddressRange { start, end })?);
+            if runs.len() > MOST_RUNS {
+                return Err(io::Error::other(format!("its pages are in more than {MOST_RUNS} pieces")));
+            }
+            start = end;
+        }
+    }
+    Ok(Residency::new(ranges, runs, Bytes(0)))
+}
+
+/// Whether the kernel can scan the page map.
+pub fn can_scan(pagemap: &File) -> bool {
+    scan::zero_pages(pagemap, AddressRange::new(Avma(0), Avma(4096))).is_ok()
+}
+
 /// Does the same by functions that read entries of the page map, and that find its zero pages.
 fn residency_of(
     ranges: &[AddressRange],

@@ -85,6 +85,11 @@ pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
     scan(pagemap, AddressRange::new(Avma(0), Avma(END)), ZERO_PAGE)
 }
 
+/// Does the same for a part of the address space.
+pub(super) fn resident_within(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
+    scan(pagemap, within, ZERO_PAGE)
+}
+
 /// Ranges where the shared zero page is mapped: memory that was read and never written.
 pub(crate) fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
     scan(pagemap, within, 0)
@@ -133,7 +138,7 @@ fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<V
 mod tests {
     use super::*;
     use crate::foreign::{Deadline, LOOK};
-    use crate::proc::read_residency;
+    use crate::proc::{can_scan, read_residency, scan_residency};
     use plimsoll_facts::snapshot::Residency;
     use plimsoll_facts::units::Bytes;
 
@@ -166,6 +171,8 @@ mod tests {
             Err(refused) => return assert_eq!(refused.raw_os_error(), Some(25), "{refused}"),
         };
         assert_eq!(found, in_the_page_map());
+        assert!(can_scan(&pagemap));
+        assert_eq!(scan_residency(&pagemap, &[within], Deadline::after(LOOK)).expect("own pagemap"), found);
         assert!(found.resident(within) >= Bytes(1024 * PAGE as u64));
         // A page that is only read is the zero page.
         let read: u64 = (1..2047).step_by(2).map(|page| u64::from(block[skip + page * PAGE])).sum();

@@ -10,10 +10,10 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{OwnMapping, Residency};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::proc::{Target, parse_maps, read_residency};
+use plimsoll_process::proc::{Target, can_scan, parse_maps, read_residency, scan_residency};
 
-/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, the
-/// report would be slow for a column that `explain` shows anyway.
+/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, only a scan
+/// is cheap, whose cost is that of the resident pages (Linux 6.7).
 const MOST: Bytes = Bytes::mib(4096);
 
 /// Each range needs a read of its own.
@@ -32,18 +32,23 @@ impl Books {
 
         let many = mapped.len() > MOST_MAPPINGS;
         let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
-        if total(&all) > MOST || many {
+        let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
+        let file = file.and_then(|target| target.file("pagemap").map_err(|e| e.to_string()));
+        let scanned = total(&all) > MOST && file.as_ref().is_ok_and(can_scan);
+        if (total(&all) > MOST && !scanned) || many {
             all = [stacks.clone(), libraries.clone()].concat();
             let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");
             self.gap_of_residency(reason, format!("plimsoll explain {pid}"));
         }
-        if total(&all) > MOST {
+        if total(&all) > MOST && !scanned {
             return;
         }
         let page = Bytes(rustix::param::page_size() as u64);
-        let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
-        let file = file.and_then(|t| t.file("pagemap").map_err(|e| e.to_string()));
-        let residency = match file.and_then(|f| read_residency(&f, &all, page, deadline).map_err(|e| e.to_string())) {
+        let read = |file| match scanned {
+            true => scan_residency(&file, &all, deadline),
+            false => read_residency(&file, &all, page, deadline),
+        };
+        let residency = match file.and_then(|file| read(file).map_err(|e| e.to_string())) {
             Ok(residency) => residency,
             Err(error) => {
                 let remedy = match deadline.has_passed() {

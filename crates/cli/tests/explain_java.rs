@@ -24,8 +24,12 @@ fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
     start_with(jdk, name, "", flags, arguments)
 }
 
-/// `jar`: a library that the fixture needs, or empty.
 fn start_with(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
+    Fixture::run(&mut command(jdk, name, jar, flags, arguments))
+}
+
+/// `jar`: a library that the fixture needs, or empty.
+fn command(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&str]) -> Command {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     let sources = root().join("fixtures/java/explain");
@@ -42,7 +46,9 @@ fn start_with(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&st
         }
     }
     let class_path = format!("{}:{jar}", classes.display());
-    Fixture::run(jdk.tool("java").args(flags).args(["-cp", &class_path]).arg(name).args(arguments))
+    let mut java = jdk.tool("java");
+    java.args(flags).args(["-cp", &class_path]).arg(name).args(arguments);
+    java
 }
 
 /// The heap is small and touched from the start, so that all growth is native.
@@ -125,6 +131,32 @@ fn inflaters_that_were_never_ended() {
         let evidence = explained.verdict("native-leak")["evidence"].to_string();
         assert!(evidence.contains("the size of an Inflater's window"), "{case}: {evidence}");
     });
+}
+
+/// A VM over each allocator, with the leak and without it.
+#[test]
+fn inflaters_over_another_allocator() {
+    let jdk = jdks().last().expect("a JDK");
+    for name in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2.0"] {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+        if !path.exists() {
+            fixture::skip("inflaters_over_another_allocator", &format!("{name} is not installed"));
+            continue;
+        }
+        let [healthy, leak] = ["1", "6000"].map(|count| {
+            let mut java = command(jdk, "InflaterLeak", "", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &[count]);
+            let fixture = Fixture::run(java.env("LD_PRELOAD", &path));
+            (fixture.explained(), fixture.truth("grown"))
+        });
+        let warned = |of: &Explained| {
+            let verdicts = of.0["verdicts"].as_array().expect("verdicts").clone();
+            let warned = verdicts.iter().filter(|one| one["severity"] != "note" && one["id"] != "limit-near");
+            warned.map(|one| one["id"].as_str().expect("an id").to_owned()).collect::<Vec<String>>()
+        };
+        assert_eq!(warned(&healthy.0), Vec::<String>::new(), "{name}: {:#}", healthy.0.0["verdicts"]);
+        assert_eq!(warned(&leak.0), ["native-leak"], "{name}: {:#}", leak.0.0["verdicts"]);
+        near(name, &leak.0, "other-allocator", healthy.0.line("other-allocator") + leak.1);
+    }
 }
 
 /// Too few for a warning, and too many for `healthy`: nothing shows whether they are in use.

@@ -267,7 +267,7 @@ _Static_assert(sizeof(struct plimsoll_thread) == 128, "size");
 struct plimsoll_caller {
     uint16_t depth; /* Frames in frames; of a site, frames of its stack. */
     uint16_t category; /* Category index. */
-    uint32_t flags; /* Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a site. */
+    uint32_t flags; /* Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a site; bit 4: its blocks were booked before in the entry with the same frames (a native image with NMT). */
     uint64_t hash; /* Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now. */
     int64_t live_bytes; /* Central live bytes; lags behind the rows by the drift. */
     int64_t live_count; /* Central live blocks. */

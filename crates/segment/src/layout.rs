@@ -408,7 +408,7 @@ record! {
         /// [`Category`] index.
         category: u16,
         /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a
-        /// site.
+        /// site; bit 4: its blocks were booked before in the entry with the same frames (a native image with NMT).
         flags: u32,
         /// Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now.
         hash: u64,
@@ -458,6 +458,9 @@ record! {
 
 /// [`Caller`] flag: a site.
 pub const CALLER_SITE: u32 = 8;
+
+/// [`Caller`] flag: each block came from the entry with the same frames, in which it was booked first.
+pub const CALLER_MOVED: u32 = 16;
 
 /// Meaning of a [`FrameNode`]'s value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

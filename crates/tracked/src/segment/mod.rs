@@ -5,6 +5,7 @@
 //! | `find` | finds the segment of a process, and whether the process still lives |
 //! | `read` | reads the file, also while the tracker writes it |
 //! | `parse` | bytes → facts |
+//! | `row_sums` | rows after both readings; blocks that the tracker booked twice |
 //! | `control` | writes the mode that the tracker shall use, and how the process ended |
 //! | `names` | the names by which the tracker's files are known in a process's mappings |
 
@@ -13,15 +14,17 @@ pub mod find;
 pub mod names;
 pub mod parse;
 pub mod read;
+mod row_sums;
 
 pub use control::{set_control, set_ended};
 pub use find::{
     DIRECTORIES, DIRECTORY_VARIABLE, Life, ending_of, find_by_pid, gap_of_ending, leader_of, life_of, list, list_own,
     named_directory, refused, search_directories, start_time_ns,
 };
-pub use parse::{Head, Raw, RowSums, Segment};
+pub use parse::{Head, Raw, Segment};
 /// Messages between `attach` and the agent in the target.
 pub use plimsoll_segment::agent;
 /// Limits of a segment, the default number of dead processes' segments in a directory, and the mean of the sampling.
 pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
 pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};
+pub use row_sums::RowSums;

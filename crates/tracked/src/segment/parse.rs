@@ -11,6 +11,7 @@ use plimsoll_segment::{
     OwnMappingFacts, RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts, of_control, sites, text,
 };
 
+use super::row_sums::{RowSums, count_moved_blocks_once};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::OwnMapping;
 use plimsoll_facts::units::{AddressRange, Avma};
@@ -79,20 +80,6 @@ pub struct CounterFacts {
     pub name: String,
     pub unit: String,
     pub value: u64,
-}
-
-/// A row after both readings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RowSums {
-    pub caller: u32,
-    /// Index of the thread slot.
-    pub slot: u32,
-    pub alloc_count: u64,
-    pub alloc_bytes: u64,
-    pub alloc_requested: u64,
-    pub free_count: u64,
-    pub free_bytes: u64,
-    pub free_requested: u64,
 }
 
 /// All facts of a segment. Indexes in rows and callers aren't checked against the other sections yet.
@@ -215,7 +202,10 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let counters = counters(&facts, &raw.schema, &mut gaps);
     let command = raw.command.split(|&b| b == 0).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
     let categories = entries(&raw.categories, Section::Categories, CategoryFacts::decode);
-    let rows = rows(&raw.rows_first, &raw.rows_second);
+    let callers = entries(&raw.callers, Section::Callers, CallerFacts::decode);
+    let mut rows = rows(&raw.rows_first, &raw.rows_second);
+    let mut site_samples = site_samples(&raw.site_samples_first, &raw.site_samples_second);
+    count_moved_blocks_once(&mut rows, &mut site_samples, &callers);
     for (section, have, used) in &raw.cut {
         let name = plimsoll_segment::SECTION_NAMES[*section as usize];
         gaps.push(gap(
@@ -230,7 +220,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
         categories,
         modules: entries(&raw.modules, Section::Modules, ModuleFacts::decode),
         threads: entries(&raw.threads, Section::Threads, ThreadFacts::decode),
-        callers: entries(&raw.callers, Section::Callers, CallerFacts::decode),
+        callers,
         rows,
         frames: entries(&raw.frames, Section::Frames, FrameNodeFacts::decode),
         methods: entries(&raw.methods, Section::Methods, MethodFacts::decode),
@@ -239,7 +229,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
             .into_iter()
             .filter(|sample| sample.address > 1)
             .collect(),
-        site_samples: site_samples(&raw.site_samples_first, &raw.site_samples_second),
+        site_samples,
         own_mappings: own_mappings(&raw.own),
         vmap: raw.vmap.clone(),
         gaps,

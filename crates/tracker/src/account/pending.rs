@@ -34,7 +34,7 @@ use crate::segment::slots::{self, Shared};
 use crate::stack::{callers, rule_table};
 use crate::sys::os;
 use core::sync::atomic::{AtomicUsize, Ordering::*, fence};
-use plimsoll_segment::Counter;
+use plimsoll_segment::{CALLER_MOVED, Counter};
 
 /// Set in a word whose block is being re-booked.
 const CLAIMED: usize = 1;
@@ -137,7 +137,7 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: 
         for (f, from) in frames.iter_mut().zip(&of.frames).take(n) {
             *f = from.load(Relaxed);
         }
-        let mut new = classify::caller(segment, &frames[..n], of.flags.load(Relaxed), c as u32 + 1);
+        let mut new = classify::caller(segment, &frames[..n], of.flags.load(Relaxed) | CALLER_MOVED, c as u32 + 1);
         let site = segment.caller(old);
         if site.parent.load(Relaxed) != 0 {
             new = callers::site(segment, new, site.stack.load(Relaxed), site.flags.load(Relaxed));

@@ -340,63 +340,87 @@ fn entered(times: usize, name: &str, pid: &str, mut check: impl FnMut()) {
     println!("exercised: {name}: entered {} times", times / 2 * 2);
 }
 
-#[test]
-#[ignore = "full: 1,000 injections into each of eight programs"]
-fn a_thousand_injections_harm_no_program() {
-    for_each_program(1000);
+/// How often each of the eight programs below is entered.
+const INJECTIONS: usize = 1000;
+
+fn c_program_is_entered(name: &str, flags: &[&str]) {
+    let mut program = start("native-many", &compiled(flags), &["3"]);
+    let (pid, mut operations) = (program.pid(), 0);
+    entered(INJECTIONS, name, &pid, || {
+        let log = stop(&mut program);
+        assert!(log.operations > operations && log.interrupted == 0, "{name}: {} EINTR", log.interrupted);
+        operations = log.operations;
+        assert_eq!(program.send("go"), "gone");
+    });
+    assert_eq!(program.stderr(), "");
 }
 
-fn for_each_program(times: usize) {
-    let file = compiled(&[]);
-    for (name, file) in [("C", &file), ("C, vectorised", &compiled(&["-O3", "-march=native"]))] {
-        let mut program = start("native-many", file, &["3"]);
-        let (pid, mut operations) = (program.pid(), 0);
-        entered(times, name, &pid, || {
-            let log = stop(&mut program);
-            assert!(log.operations > operations && log.interrupted == 0, "{name}: {} EINTR", log.interrupted);
-            operations = log.operations;
-            assert_eq!(program.send("go"), "gone");
-        });
-        assert_eq!(program.stderr(), "");
-    }
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_c_program() {
+    c_program_is_entered("C", &[]);
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_vectorised_program() {
+    c_program_is_entered("C, vectorised", &["-O3", "-march=native"]);
+}
+
+fn beating_program_is_entered(name: &str, program: &str, arguments: &[&str]) {
+    let program = Beating::start(name, program, arguments);
+    entered(INJECTIONS, name, &program.service.pid(), || program.goes_on());
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_program_whose_one_thread_is_in_malloc() {
     let alone = compiled(&["-DALONE"]);
-    for (name, program, arguments) in [
-        ("one thread in malloc", alone.to_str().expect("a path"), &[][..]),
-        ("python", "python3", &["-c", PYTHON]),
-        ("node", "node", &["-e", NODE]),
-    ] {
-        let program = Beating::start(program.rsplit('/').next().unwrap_or(program), program, arguments);
-        entered(times, name, &program.service.pid(), || program.goes_on());
-    }
+    beating_program_is_entered("alone", alone.to_str().expect("a path"), &[]);
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_python() {
+    beating_program_is_entered("python-many", "python3", &["-c", PYTHON]);
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_node() {
+    beating_program_is_entered("node-many", "node", &["-e", NODE]);
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_sleep() {
     let sleep = started(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
-    entered(times, "sleep", &sleep.pid(), || ());
+    entered(INJECTIONS, "sleep", &sleep.pid(), || ());
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_jvm() {
     let jdk = jdks().last().expect("a JDK");
     let mut java = jdk.start("native-many-java", &["-XX:+DisableAttachMechanism"]);
     let (pid, mut operations) = (java.pid(), 0);
-    entered(times, "java", &pid, || {
+    entered(INJECTIONS, "java", &pid, || {
         let log = java.stop();
         assert!(log.operations > operations);
         operations = log.operations;
         assert_eq!(java.send("go"), "gone");
     });
+}
+
+#[test]
+#[ignore = "full: 1,000 injections"]
+fn a_thousand_injections_harm_no_redis() {
     let redis = Redis::start("redis-many");
     let mut load = Command::new("redis-benchmark");
-    load.arg("-s").arg(&redis.socket).args([
-        "-t",
-        "set,get,lpush",
-        "-r",
-        "10000",
-        "-d",
-        "300",
-        "-c",
-        "8",
-        "-n",
-        "100000000",
-        "-q",
-    ]);
-    let _load = started(&mut load);
+    load.arg("-s").arg(&redis.socket).args(["-t", "set,get,lpush", "-r", "10000", "-d", "300"]);
+    let _load = started(load.args(["-c", "8", "-n", "100000000", "-q"]));
     let commands = || redis.figure("stats", "total_commands_processed:");
-    entered(times, "redis", &redis.server.pid(), || {
+    entered(INJECTIONS, "redis", &redis.server.pid(), || {
         let then = commands();
         wait_until("redis to serve", || commands() > then + 1000);
     });

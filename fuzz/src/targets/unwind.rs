@@ -86,6 +86,10 @@ pub fn walked(bytes: &[u8]) -> Option<Result<Frames, &'static str>> {
         let read = from.and_then(|from| object.get(from..)?.get(..into.len()));
         read.map(|read| into.copy_from_slice(read)).is_some()
     };
+    for end in walker::call::ends_of_indirect(object) {
+        let at = BASE + end as u64;
+        assert!(at < BASE + 7 || walker::call::ends_at(at, code), "no call ends at {end}");
+    }
     let frames = walk(&tables.current(&vmas), &registers, &stack, code);
     if let Ok(frames) = &frames {
         assert_eq!(frames.pcs.first(), Some(&registers.rip), "the first frame is the interrupted one");

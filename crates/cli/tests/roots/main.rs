@@ -1,10 +1,14 @@
 //! The program as `make dist` links it, in root directories of other Debian releases, and in one that holds nothing
 //! else. The static program starts, and the tracker inside it keeps books over the C library of that root.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../../fixtures/child.rs"]
+mod child;
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -110,6 +114,38 @@ fn explain_opens_each_glibc() {
         let gaps = both.iter().flat_map(|ledger| ledger["gaps"].as_array().expect("gaps"));
         let gaps: Vec<_> = gaps.filter(|gap| gap["source"] == "glibc").collect();
         assert!(gaps.is_empty(), "{suite}: {gaps:?}");
+    }
+}
+
+/// Before glibc 2.34, the first function of every thread lies beside functions that hold the lock of stacks
+/// (`attach/native/objects.rs`). No thread could be borrowed if it were forbidden, too.
+#[test]
+fn attach_enters_threads_of_an_old_libpthread() {
+    let Some(root) = Root::of(SUITES[0].0, target()) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c/short_threads.c");
+    let Some(program) = root.compiled(&source, target()) else { return };
+    let mut command = root.command(&program);
+    let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+    let mut program = child::Running(started);
+    let mut input = program.0.stdin.take().expect("piped");
+    let mut answers = BufReader::new(program.0.stdout.take().expect("piped")).lines();
+    let mut answer = || answers.next().expect("it lives").expect("a line");
+    assert_eq!(answer(), "ready");
+    let pid = program.0.id().to_string();
+    let done = |arguments: &[&str]| {
+        let done = output(Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments));
+        assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+    };
+    for round in 0..50 {
+        let mut ended = || {
+            writeln!(input, "how many?").expect("it lives");
+            answer().parse::<u64>().expect("a number")
+        };
+        let before = ended();
+        done(&["attach", &pid]);
+        child::wait_until("threads to end", || ended() > before + 100);
+        done(&["detach", &pid]);
+        println!("exercised: round {round}, {before} threads ended");
     }
 }
 

@@ -15,7 +15,12 @@ use plimsoll_process::proc::Target;
 
 use super::helper::Functions;
 use super::point::Forbidden;
-use super::unwind::Tables;
+use super::unwind::{Tables, call};
+
+#[cfg(test)]
+#[allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print what they skip")]
+#[path = "../../../../../fixtures/roots.rs"]
+mod roots;
 
 type Header = elf::FileHeader64<LittleEndian>;
 const LE: LittleEndian = LittleEndian;
@@ -138,7 +143,7 @@ pub fn survey(
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
     }
     let (mut forbidden, mut all, mut libc_code, mut tables) = (vec![], vec![], None, Tables::default());
-    let mut left = MOST_FUNCTIONS;
+    let (mut left, mut calls_of_program) = (MOST_FUNCTIONS, vec![]);
     if let Some(vdso) = vmas.iter().find(|vma| vma.name == "[vdso]") {
         let bytes = read_memory(vdso.range.start.0..vdso.range.end.0).unwrap_or_default();
         tables.add(&bytes[..], &[vdso]);
@@ -168,10 +173,15 @@ pub fn survey(
             forbidden.extend(whole("an allocator"));
         } else if has(b"pthread_create") || has(b"dlopen") {
             forbidden.extend(holders(&exports));
+            let is_libpthread = file_name(name).starts_with("libpthread");
+            if let Some((file, calls)) = is_libpthread.then(|| around_create(&exports, &read_memory)).flatten() {
+                forbidden.push((file, "pthread_create"));
+                calls_of_program.extend(calls);
+            }
         } else {
             continue;
         }
-        let file = name.rsplit('/').next().unwrap_or(name);
+        let file = file_name(name);
         // Before glibc 2.34, threads and the loader's calls have libraries of their own.
         if file.starts_with("libpthread") || file.starts_with("libdl") {
             all.push(exports);
@@ -187,7 +197,7 @@ pub fn survey(
         None => (need("__libc_dlopen_mode")?, NOW_INTERNAL),
     };
     Ok(Objects {
-        forbidden: Forbidden::new(forbidden),
+        forbidden: Forbidden::new(forbidden, calls_of_program),
         tables,
         helper: Functions {
             itself: need("pthread_self")?,
@@ -202,6 +212,29 @@ pub fn survey(
         create: need("pthread_create")?,
         restorer: restorer.ok_or("has a C library without a known return from signals")? as u64 + code.start,
     })
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The code around pthread_create in libpthread, where no thread may be borrowed, and the last byte of each call in it
+/// that goes to the program (glibc before 2.34).
+///
+/// The source file of pthread_create also allocates and gives back stacks, with their lock. Its functions aren't
+/// exported. One of them is `start_thread`, the first function of every thread, which lies on every stack. It calls the
+/// program's function by a pointer and without the lock, and so are the destructors of thread-specific data called.
+/// Nothing else in that file is called by a pointer.
+fn around_create(
+    exports: &Exports,
+    read_memory: impl Fn(Range<u64>) -> Option<Vec<u8>>,
+) -> Option<(Range<u64>, Vec<u64>)> {
+    let create = exports.address(b"pthread_create")?;
+    let file = exports.around(create, create);
+    let is_possible = file.end - file.start < MALLOC_SPREAD;
+    let code = Some(file.clone()).filter(|_| is_possible).and_then(read_memory).unwrap_or_default();
+    let calls = call::ends_of_indirect(&code).into_iter().map(|end| file.start + end as u64 - 1).collect();
+    Some((file, calls))
 }
 
 /// The code in libc where no thread may be borrowed. `None`: malloc's functions are missing, or lie too far apart.
@@ -273,6 +306,7 @@ mod tests {
     use super::super::unwind::Stack;
     use super::*;
     use plimsoll_facts::units::{AddressRange, Avma};
+    use std::path::Path;
 
     /// The C library that this test runs with, mapped at an address of our choice.
     fn libc() -> (Vec<u8>, Vma) {
@@ -289,7 +323,7 @@ mod tests {
     fn the_range_of_malloc_leaves_out_what_waits() {
         let (bytes, vma) = libc();
         let exports = exports(&bytes[..], &vma, MOST_FUNCTIONS).expect("exports");
-        let forbidden = Forbidden::new(in_libc(&exports).expect("malloc"));
+        let forbidden = Forbidden::new(in_libc(&exports).expect("malloc"), vec![]);
         let at = |name: &str| {
             let stack = Stack { at: 0, bytes: &[] };
             forbidden.found(exports.address(name.as_bytes()).expect(name), &stack, None)
@@ -308,6 +342,81 @@ mod tests {
         // The function in which they wait is not exported. In glibc 2.34 and newer it lies before this one.
         let wait = exports.address(b"__lll_lock_wait_private").expect("glibc 2.34") - 0x20;
         assert_eq!(forbidden.found(wait, &Stack { at: 0, bytes: &[] }, None), None);
+    }
+
+    /// glibc before 2.34: pthread_create's file has functions that hold the lock of stacks. Only the program's function,
+    /// which `start_thread` calls, may be on the stack.
+    #[test]
+    fn of_libpthread_only_the_calls_of_the_program_are_allowed() {
+        // The export before, a function that calls munmap, `start_thread`, pthread_create, the export after.
+        let exports = Exports {
+            functions: [
+                (0x1000, 8, "__libpthread_freeres"),
+                (0x1040, 0x10, "pthread_create"),
+                (0x1060, 4, "pthread_exit"),
+            ]
+            .map(|(at, size, name)| (at, size, name.as_bytes().to_vec()))
+            .into(),
+        };
+        let mut code = vec![0x90; 0x58];
+        code[0x08..0x0d].copy_from_slice(&[0xe8, 1, 2, 3, 4]);
+        code[0x20..0x22].copy_from_slice(&[0xff, 0xd0]);
+        code[0x28..0x2d].copy_from_slice(&[0xe8, 1, 2, 3, 4]);
+        let (file, calls) = around_create(&exports, |range| (range == (0x1008..0x1060)).then(|| code.clone())).unwrap();
+        let forbidden = Forbidden::new([holders(&exports), vec![(file, "pthread_create")]].concat(), calls);
+        let at = |returns: u64| {
+            let stack = returns.to_le_bytes();
+            forbidden.found(0x9000, &Stack { at: 0, bytes: &stack }, None)
+        };
+        assert_eq!(at(0x1008 + 0x22), None, "where the program's function returns to");
+        for returns in [0x1008 + 0x0d, 0x1008 + 0x2d, 0x1008 + 0x21, 0x1045] {
+            assert_eq!(at(returns), Some("pthread_create"), "{returns:#x}");
+        }
+        // pthread_exit is a holder.
+        assert_eq!((at(0x1062), at(0x1004)), (Some("pthread_create"), None));
+        let unread = around_create(&exports, |_| None).expect("pthread_create");
+        assert_eq!(unread, (0x1008..0x1060, vec![]), "no call is allowed that wasn't read");
+    }
+
+    /// The same in Debian's glibc 2.31, whose libpthread has the names of its own functions.
+    #[test]
+    #[ignore = "full: makes a root of bullseye"]
+    fn the_functions_that_hold_the_lock_of_stacks_are_found_in_glibc_2_31() {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+        let Some(root) = roots::Root::of(roots::SUITES[0].0, &target) else { return };
+        let bytes = std::fs::read(root.0.join("lib/x86_64-linux-gnu/libpthread.so.0")).expect("libpthread");
+        let header = Header::parse(&bytes[..]).expect("ELF");
+        let code = header.program_headers(LE, &bytes[..]).expect("segments").iter();
+        let code = code.clone().find(|segment| segment.p_flags(LE).contains(elf::PF_X)).expect("code");
+        let range = AddressRange::new(Avma(code.p_vaddr(LE)), Avma(code.p_vaddr(LE) + code.p_memsz(LE)));
+        let vma = Vma { range, offset: code.p_offset(LE), executable: true, ..Vma::default() };
+        let read = |range: Range<u64>| {
+            // The first segments of this file have equal addresses and offsets.
+            assert_eq!(code.p_vaddr(LE), code.p_offset(LE));
+            bytes.get(range.start as usize..range.end as usize).map(<[u8]>::to_vec)
+        };
+        let exports = exports(&bytes[..], &vma, MOST_FUNCTIONS).expect("exports");
+        let (file, calls) = around_create(&exports, read).expect("pthread_create");
+        let forbidden = Forbidden::new(vec![(file, "pthread_create")], calls);
+        let table = header.sections(LE, &bytes[..]).and_then(|all| all.symbols(LE, &bytes[..], elf::SHT_SYMTAB));
+        let table = table.expect("Debian leaves the names in libpthread");
+        let function = |wanted: &str| {
+            let is = |symbol: &&elf::Sym64<LittleEndian>| symbol.name(LE, table.strings()) == Ok(wanted.as_bytes());
+            let symbol = table.iter().find(is).unwrap_or_else(|| panic!("no {wanted}"));
+            symbol.st_value(LE)..symbol.st_value(LE) + symbol.st_size(LE)
+        };
+        // Whether a thread is refused where it is, and where it has called from.
+        let is_refused = |instruction: u64, stack: &[u8]| {
+            forbidden.found(instruction, &Stack { at: 0, bytes: stack }, None).is_some()
+        };
+        // What is called by a pointer: a POSIX thread's function, a C11 thread's, a destructor (objdump -d).
+        let calls = |name| function(name).filter(|at| !is_refused(0, &(at + 1).to_le_bytes())).count();
+        assert_eq!((calls("start_thread"), calls("__nptl_deallocate_tsd")), (2, 1));
+        for name in ["__free_tcb", "__deallocate_stack", "free_stacks", "__nptl_setxid", "__reclaim_stacks"] {
+            for at in function(name) {
+                assert!(is_refused(at, &[]), "{name}, {at:#x}");
+            }
+        }
     }
 
     /// Each holder's range is found without a look at all functions: a quadratic survey would take minutes here.

@@ -9,6 +9,18 @@ pub fn ends_at(address: u64, code: impl Fn(u64, &mut [u8]) -> bool) -> bool {
     address.checked_sub(LONGEST as u64).is_some_and(|from| code(from, &mut bytes)) && is_call(&bytes)
 }
 
+/// The ends of the calls in a piece of code that go to a function whose address is in a register or in a variable, as
+/// offsets in `code`. A call of another object's function by an address beside the code (RIP-relative) isn't one.
+pub fn ends_of_indirect(code: &[u8]) -> Vec<usize> {
+    let is_one = |end: &usize| {
+        let before = &code[..*end];
+        let is_direct = *end >= 5 && before[*end - 5] == 0xe8;
+        let is_relative = *end >= 6 && before[*end - 6..*end - 4] == [0xff, 0x15];
+        !is_direct && !is_relative && (2..=LONGEST.min(*end)).any(|n| is_indirect(&before[*end - n..]))
+    };
+    (2..=code.len()).filter(is_one).collect()
+}
+
 /// Intel's manual, volume 2, CALL: E8 with a distance of four bytes, or FF /2.
 fn is_call(bytes: &[u8; LONGEST]) -> bool {
     bytes[LONGEST - 5] == 0xe8 || (2..=LONGEST).any(|n| is_indirect(&bytes[LONGEST - n..]))
@@ -72,5 +84,20 @@ mod tests {
             assert!(!is(other), "{other:x?}");
         }
         assert!(!ends_at(3, |_, _| true) && !ends_at(100, |_, _| false));
+    }
+
+    #[test]
+    fn indirect_calls_are_told_from_direct_ones() {
+        for (code, ends) in [
+            (&[0xff, 0xd0, 0x90, 0x41, 0xff, 0xd3, 0x90][..], &[2, 6][..]),
+            (&[0x64, 0xff, 0x14, 0x25, 0x40, 6, 0, 0, 0x48], &[8]), // call *%fs:0x640
+            (&[0xff, 0x93, 0x40, 6, 0, 0], &[6]),                   // call *0x640(%rbx)
+            (&[0xff, 0x15, 1, 2, 3, 4, 0x90], &[]),                 // call *label(%rip)
+            (&[0xe8, 1, 2, 3, 4, 0xe8, 0, 0, 0xff, 0xd0], &[]),     // a distance with the bytes of a call
+            (&[0xd0, 0xff], &[]),
+            (&[], &[]),
+        ] {
+            assert_eq!(ends_of_indirect(code), ends, "{code:x?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::ptrace::Registers;
 pub use objects::{Current, Tables};
 use table::{Bytes, Rules, Table};
 
-mod call;
+pub(super) mod call;
 mod objects;
 pub(super) mod table;
 
@@ -64,6 +64,8 @@ impl Stack<'_> {
 pub struct Frames {
     /// One address in each function on the stack, innermost first: the instruction, or the last byte of the call.
     pub pcs: Vec<u64>,
+    /// Those of them where a function was interrupted, by plimsoll or by a signal.
+    pub interrupted: Vec<u64>,
     /// Parts of the stack for which the tables don't vouch.
     pub unproven: Vec<Range<u64>>,
 }
@@ -94,6 +96,9 @@ pub fn walk(
             return Err("a return address that no call has");
         }
         frames.pcs.push(pc);
+        if is_interrupted {
+            frames.interrupted.push(pc);
+        }
         let pointer = now[RSP].ok_or("no stack pointer")?;
         if matches!(rules.row.register(RETURN), Some(RegisterRule::Undefined)) {
             frames.unproven.push(pointer..stack.end());

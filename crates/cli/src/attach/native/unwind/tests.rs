@@ -144,7 +144,7 @@ fn only_real_frames_count_where_all_are_proven() {
         ("held", true, true),
     ] {
         let program = Program::start(&["-O1"], mode).rests();
-        let forbidden = Forbidden::new(vec![(program.holder.clone(), "the holder")]);
+        let forbidden = Forbidden::new(vec![(program.holder.clone(), "the holder")], vec![]);
         program.stopped(|registers, stack| {
             let frames = program.walk(registers, stack).expect(mode);
             assert_eq!(forbidden.found(registers.rip, stack, Some(&frames)).is_some(), is_held, "{mode}");
@@ -167,7 +167,7 @@ fn never_accepted_while_held(stops: usize) {
     for (flags, mode) in FLAGS.into_iter().map(|flags| (flags, "mixed")).chain([(FLAGS[0], "malloc")]) {
         let program = Program::start(flags, mode);
         let code = if mode == "mixed" { program.holder.clone() } else { malloc(&program) };
-        let forbidden = Forbidden::new(vec![(code, "held")]);
+        let forbidden = Forbidden::new(vec![(code, "held")], vec![]);
         let (mut accepted, mut held, mut proven) = (0, 0, 0);
         for n in 0..stops {
             program.stopped(|registers, stack| {

@@ -323,12 +323,21 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
     segment.section(Section::Command).used.store(n as u64, Relaxed);
 }
 
+/// `#N` is a descriptor that `plimsoll attach` has opened, and that it closes.
 fn map_rules(path: &CStr) -> Option<&'static [u8]> {
+    if let Some(digits) = path.to_bytes().strip_prefix(b"#") {
+        return map_descriptor(os::Fd::of_number(digits)?);
+    }
     let fd = os::open_file(path)?;
+    let mapped = map_descriptor(fd);
+    os::close(fd);
+    mapped
+}
+
+fn map_descriptor(fd: os::Fd) -> Option<&'static [u8]> {
     let facts = os::file_facts(fd);
     let bytes = facts.filter(|f| f.uid == os::geteuid() || f.uid == 0).map_or(0, |f| f.size as usize);
     let p = if bytes > 0 { os::map_readonly(fd, bytes) } else { None };
-    os::close(fd);
     // SAFETY: a private read-only mapping of that many bytes, never unmapped. A file that shrinks later would fault:
     // `run` writes rules under a temporary name and renames, and never changes them.
     p.map(|p| unsafe { core::slice::from_raw_parts(p, bytes) })

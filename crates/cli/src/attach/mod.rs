@@ -5,6 +5,7 @@
 //!         ├─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ the VM loads it
 //!         └─ any other, or a VM whose attach is disabled ─▶ library and rules likewise ─▶ a thread of our own loads it
 //! ```
+//! Where no directory of the target can hold the library, the thread loads it from a file in the target's memory.
 //! crates/tracker/src/agent.rs is the side in the target.
 
 use std::path::{Path, PathBuf};
@@ -236,6 +237,20 @@ impl Loader<'_> {
             Fault::File(why) => Fault::File(printable(&why)),
         })
     }
+
+    /// A VM loads files only, so it is entered as a native program is.
+    fn load_from_memory(&self, process: &Process, rules: &[u8], options: &str) -> Result<i32, String> {
+        let loaded = match self {
+            Loader::Thread(loader) => loader.load_from_memory(rules, options),
+            Loader::Vm(_) => ThreadLoader::find(&process.target, &process.vmas, None, "attach")
+                .map_err(Fault::Final)
+                .and_then(|loader| loader.load_from_memory(rules, options)),
+        };
+        loaded.map_err(|fault| match fault {
+            Fault::Final(why) => format!("process {} {why}", process.pid),
+            Fault::File(why) => why,
+        })
+    }
 }
 
 /// Writes the library into the first directory that the target can load it from, and has it loaded.
@@ -274,6 +289,11 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
             },
         };
         refused.push(format!("{}: {reason}", printable(&directory.display().to_string())));
+    }
+    drop(child);
+    match loader.load_from_memory(process, &blob, &options(None)) {
+        Ok(answer) => return Ok(answer),
+        Err(why) => refused.push(format!("a file in its memory: {}", printable(&why))),
     }
     if !process.is_there() {
         return Err(process.unwilling("attached to", "").into());
@@ -356,9 +376,11 @@ impl Process {
     }
 
     fn loader(&self, vm: Option<Vm>, loaded: Option<&str>, verb: &'static str) -> Result<Loader<'_>, Failure> {
+        // A VM can't open a file in memory by the name that the kernel shows.
+        let is_in_memory = loaded.is_some_and(|path| path.starts_with("/memfd:"));
         Ok(match vm {
-            Some(vm) => Loader::Vm(Box::new(vm)),
-            None => {
+            Some(vm) if !is_in_memory => Loader::Vm(Box::new(vm)),
+            _ => {
                 let loader = ThreadLoader::find(&self.target, &self.vmas, loaded, verb);
                 Loader::Thread(Box::new(loader.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?))
             }
@@ -367,14 +389,13 @@ impl Process {
 
     /// Whether the file of its segment was deleted while it was in use.
     fn has_lost_its_segment(&self) -> bool {
-        self.vmas.iter().any(|vma| vma.name.ends_with(".seg (deleted)"))
+        self.vmas.iter().any(|vma| vma.deleted && vma.name.ends_with(".seg"))
     }
 
     /// The tracker's library of this version, as the target's loader names it.
     fn tracker_file(&self) -> Option<String> {
-        let name =
-            self.vmas.iter().map(|vma| vma.name.as_str()).find(|n| is_library(n) && n.contains(tracker::SHA256))?;
-        Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+        let name = self.vmas.iter().map(|vma| &vma.name).find(|n| is_library(n) && n.contains(tracker::SHA256));
+        name.cloned()
     }
 
     /// JDK 21 and newer write a warning to the target's standard error when an agent is loaded later (JEP 451).
@@ -438,7 +459,6 @@ impl Process {
 }
 
 fn is_library(name: &str) -> bool {
-    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     Path::new(name).file_name().is_some_and(|file| {
         let file = file.to_string_lossy();
         file.starts_with("libplimsoll-") && file.ends_with(".so")

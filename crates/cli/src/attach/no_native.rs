@@ -23,4 +23,9 @@ impl<'t> ThreadLoader<'t> {
         let ThreadLoader::_Never(never) = self;
         match **never {}
     }
+
+    pub fn load_from_memory(&self, _: &[u8], _: &str) -> Result<i32, Fault> {
+        let ThreadLoader::_Never(never) = self;
+        match **never {}
+    }
 }

@@ -112,26 +112,50 @@ fn in_a_root_of_its_own() {
     assert!(!Path::new("/home/.cache/plimsoll").exists(), "nothing was written outside");
 }
 
-/// /tmp and the caches are mounted noexec: attach finds the next directory. If there is none, one sentence names each.
+/// Mounts noexec file systems over all directories that any user may write to.
+pub fn nothing_executable() -> String {
+    noexec(&["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"])
+}
+
+fn noexec(directories: &[&str]) -> String {
+    directories.iter().map(|d| format!("mount -t tmpfs -o noexec,mode=1777 none {d}\n")).collect()
+}
+
+/// Python that runs a command under a seccomp filter, which allows everything.
+const FILTERED: &str = "import ctypes, os, sys\n\
+    libc = ctypes.CDLL(None)\n\
+    allow = ctypes.create_string_buffer((6).to_bytes(4, 'little') + (0x7fff0000).to_bytes(4, 'little'))\n\
+    class Program(ctypes.Structure):\n    _fields_ = [('length', ctypes.c_ushort), ('filter', ctypes.c_void_p)]\n\
+    assert libc.prctl(38, 1, 0, 0, 0) == 0\n\
+    assert libc.prctl(22, 2, ctypes.byref(Program(1, ctypes.addressof(allow))), 0, 0) == 0\n\
+    os.execv(sys.argv[1], sys.argv[1:])";
+
+/// /tmp and the caches are mounted noexec: attach finds the next directory. If there is none, it loads the library from
+/// memory. If that is impossible, too, one sentence names each.
 #[test]
 fn where_nothing_can_be_run_from() {
     if !can_contain("noexec") {
         return;
     }
     let jdk = jdks().last().expect("a JDK");
-    let start = |name: &str, noexec: &[&str]| {
-        let mounts =
-            noexec.iter().map(|d| format!("mount -t tmpfs -o noexec,mode=1777 none {d}\n")).collect::<String>();
+    let start = |name: &str, mounts: &str, command: &Command| {
         let mounts = format!("{mounts}mkdir -p /tmp/home/.cache /tmp/xdg; chmod 700 /tmp/home /tmp/xdg");
-        let mut command = contained(&[], &mounts, &jdk.java(&[], &["Rounds"]));
+        let mut command = contained(&[], &mounts, command);
         command.env("HOME", "/tmp/home").env("XDG_CACHE_HOME", "/tmp/xdg").env_remove("PLIMSOLL_DIR");
         Java::start_as_it_is(command, name)
     };
-    let mut java = start("noexec", &["/tmp", "/var/tmp"]);
+    let rounds = jdk.java(&[], &["Rounds"]);
+    let mut java = start("noexec", &noexec(&["/tmp", "/var/tmp"]), &rounds);
     attach_and_detach(&mut java, "noexec");
     assert!(library(&java).starts_with("/dev/shm/plimsoll-0-cache/"), "{}", library(&java));
 
-    let mut java = start("noexec-everywhere", &["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"]);
+    let mut java = start("noexec-everywhere", &nothing_executable(), &rounds);
+    attach_and_detach(&mut java, "from memory");
+    assert!(library(&java).starts_with("/memfd:/plimsoll/libplimsoll-"), "{}", library(&java));
+
+    let mut filtered = Command::new("python3");
+    filtered.args(["-c", FILTERED]).arg(rounds.get_program()).args(rounds.get_args());
+    let mut java = start("noexec-and-filtered", &nothing_executable(), &filtered);
     let output = plimsoll(&["attach", &java.pid(), "--yes"]);
     let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
     let last = sentence.lines().last().expect("a sentence");
@@ -140,6 +164,7 @@ fn where_nothing_can_be_run_from() {
         assert!(last.contains(place), "{place}: {last}");
     }
     assert!(last.contains("is mounted noexec") && last.contains("plimsoll run"), "{last}");
+    assert!(last.contains("a file in its memory: ") && last.contains("has a seccomp filter"), "{last}");
     assert!(java.is_untouched(), "nothing was left in it");
     assert_eq!(java.send("turn"), "turned");
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::child::Running;
+use crate::environments::{can_contain, contained, nothing_executable};
 use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, plimsoll, scratch};
 use crate::stage::{Scratch, must};
 use crate::{category, counter, held, wait_until};
@@ -26,6 +27,41 @@ fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
     let mut command = Command::new(program);
     command.args(arguments);
     Program::start(command, name)
+}
+
+/// No directory of the program can hold a library that can be loaded: the helper loads it from a file in memory, and
+/// leaves no descriptor of it.
+#[test]
+fn where_no_directory_can_hold_the_library_it_comes_from_memory() {
+    if !can_contain("a native program without a place for the library") {
+        return;
+    }
+    let file = compiled(&[]);
+    let mut command = contained(&[], &nothing_executable(), Command::new(&file).arg("3"));
+    command.env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
+    let mut program = Program::start_as_it_is(command, "native-memory");
+    for round in 0..4 {
+        program.done(&["attach", &program.pid(), "--sites", ["exact", "sampled"][round % 2]]);
+        assert_eq!(program.send("turn"), "turned");
+        let log = stop(&mut program);
+        let report = program.report();
+        assert_eq!(category(&report, &own(&file)), (log.blocks, log.bytes), "round {round}");
+        assert_eq!((counter(&report, "faults"), log.interrupted), (0, 0));
+        let maps = program.mappings();
+        let of = |name: &str| maps.lines().filter(|line| line.contains(&format!("/memfd:/plimsoll/{name}"))).count();
+        assert!(of("libplimsoll-") > 2 && of("attach.rules") == 1, "{maps}");
+        let open = fs::read_dir(format!("/proc/{}/fd", program.pid())).expect("it lives").flatten();
+        let open: Vec<PathBuf> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+        assert!(!open.iter().any(|link| link.to_string_lossy().contains("memfd")), "{open:?}");
+        let explained: serde_json::Value =
+            serde_json::from_str(&done(&["explain", &program.pid(), "--format", "json"])).expect("JSON");
+        let lines = explained["lines"].as_array().expect("lines").iter();
+        let shared = lines.clone().find(|line| line["id"] == "shared-memory");
+        assert!(shared.is_none_or(|line| line["resident_bytes"] == 0), "it is the tracker's: {shared:?}");
+        assert_eq!(program.send("go"), "gone");
+        program.done(&["detach", &program.pid()]);
+    }
+    assert_eq!(program.stderr(), "");
 }
 
 /// What the fixture answers to `stop`.

@@ -50,6 +50,15 @@ pub const RLIMIT_NOFILE: usize = 7;
 #[derive(Clone, Copy)]
 pub struct Fd(usize);
 
+impl Fd {
+    /// A descriptor that others have opened, by its number in decimal digits.
+    pub fn of_number(digits: &[u8]) -> Option<Fd> {
+        let digit = |n: usize, d: &u8| n.checked_mul(10)?.checked_add(usize::from(d - b'0'));
+        let are_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        are_digits.then_some(digits)?.iter().try_fold(0, digit).map(Fd)
+    }
+}
+
 /// Small pieces of the tracker's memory are cut from pools of this size, aligned to it. One reservation at boot
 /// suffices for the tables and the first hundreds of threads. Its untouched pages cost address space only. Under a
 /// limit on address space (RLIMIT_AS), pools are smaller and a large piece gets a mapping of its own.

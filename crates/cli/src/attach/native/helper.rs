@@ -2,10 +2,10 @@
 //! it.
 //!
 //! ```text
-//! region: code │ stack for the borrowed thread's calls … │ page
+//! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if the target has no place for them
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
-//! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
+//! acknowledgement. Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
 //! borrowed thread may still be on the stack in it.
 
@@ -18,12 +18,20 @@ pub const REGION_BYTES: u64 = 256 << 10;
 pub const TALK: u64 = REGION_BYTES - PAGE;
 
 // Offsets in the page; the assembly below has the same.
+/// Two files, each: address of the name, address and length of the contents, address of the last digit of the
+/// descriptor's number in a text below, the descriptor.
+const FILES: usize = 128;
 const PATH: Range<usize> = 256..1280;
 const OPTIONS: Range<usize> = 1280..3072;
 const ERROR: Range<usize> = 3072..3584;
 const ANSWER: usize = 88;
 const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
+
+/// As long as the number of a descriptor can be. The kernel takes several slashes for one.
+const LIBRARY: &str = "/proc/self/fd//////////";
+/// The tracker takes leading zeros.
+const RULES: &str = ",rules=#0000000000";
 
 /// Functions of the target's C library, as addresses in the target.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,8 +53,31 @@ pub struct Task<'t> {
     /// Offsets of its entry and of its munmap.
     pub entry: u64,
     pub tracker_munmap: u64,
-    pub path: &'t str,
+    pub library: Library<'t>,
     pub options: &'t str,
+}
+
+/// What the helper loads.
+#[derive(Clone, Copy)]
+pub enum Library<'t> {
+    /// A file of the target.
+    Path(&'t str),
+    /// The contents of the library and of its rules, with the name that the kernel shows for each.
+    Memory([(&'t str, &'t [u8]); 2]),
+}
+
+impl Library<'_> {
+    /// What lies behind the page: names, then contents.
+    pub fn contents(&self) -> Vec<u8> {
+        let Library::Memory(files) = self else { return Vec::new() };
+        let names = files.iter().flat_map(|(name, _)| [name.as_bytes(), b"\0"]);
+        names.chain(files.iter().map(|(_, contents)| *contents)).collect::<Vec<_>>().concat()
+    }
+
+    /// The length of the region, whole pages.
+    pub fn region_bytes(&self) -> u64 {
+        REGION_BYTES + (self.contents().len() as u64).next_multiple_of(PAGE)
+    }
 }
 
 /// How far the helper is.
@@ -73,17 +104,40 @@ impl Task<'_> {
             self.entry,
             self.tracker_munmap,
             region,
-            REGION_BYTES,
+            self.library.region_bytes(),
         ];
         let mut page: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         page.resize(PAGE as usize, 0);
         page[104..108].copy_from_slice(&self.flags.to_le_bytes());
-        for (text, range) in [(self.path, PATH), (self.options, OPTIONS)] {
+        let (path, options, files) = match self.library {
+            Library::Path(path) => (path.to_owned(), self.options.to_owned(), [[0; 4]; 2]),
+            Library::Memory(files) => {
+                let options = format!("{}{RULES}", self.options);
+                let last = |range: Range<usize>, text: &str| region + TALK + (range.start + text.len() - 1) as u64;
+                let digits = [last(PATH, LIBRARY), last(OPTIONS, &options)];
+                (LIBRARY.to_owned(), options, placed(files, digits, region + REGION_BYTES))
+            }
+        };
+        for (file, at) in files.iter().zip((FILES..).step_by(40)) {
+            let words: Vec<u8> = file.iter().flat_map(|word| word.to_le_bytes()).collect();
+            page[at..at + 32].copy_from_slice(&words);
+            page[at + 32..at + 36].copy_from_slice(&(-1i32).to_le_bytes());
+        }
+        for (text, range) in [(path, PATH), (options, OPTIONS)] {
             let is_c_string = !text.as_bytes().contains(&0) && text.len() < range.len();
             page[range.start..].get_mut(..text.len()).filter(|_| is_c_string)?.copy_from_slice(text.as_bytes());
         }
         Some(page)
     }
+}
+
+/// The words of each file in the page. Names and contents lie at `at`, as [`Library::contents`] orders them.
+fn placed(files: [(&str, &[u8]); 2], digits: [u64; 2], at: u64) -> [[u64; 4]; 2] {
+    let [library, rules] = files;
+    let lengths = [library.0.len() + 1, rules.0.len() + 1, library.1.len()];
+    let [second_name, first, second] = [1, 2, 3].map(|n| at + lengths[..n].iter().sum::<usize>() as u64);
+    let lengths = [library.1.len() as u64, rules.1.len() as u64];
+    [[at, first, lengths[0], digits[0]], [second_name, second, lengths[1], digits[1]]]
 }
 
 /// Reads the page of a helper. The target may have written anything there.
@@ -97,6 +151,10 @@ pub fn state(page: &[u8]) -> State {
     match word(STATE) {
         1 => State::Answered(word(ANSWER)),
         2 => State::NotLoaded(text()),
+        3 => {
+            let why = std::io::Error::from_raw_os_error(word(ANSWER).wrapping_neg());
+            State::NotLoaded(format!("can't be made (memfd_create, write): {why}"))
+        }
         _ => State::Working,
     }
 }
@@ -131,6 +189,48 @@ std::arch::global_asm!(
     "mov r12, [rbx + 40]",
     "test r12, r12",
     "jnz 2f",
+    // For each file with contents: memfd_create(name, MFD_CLOEXEC).
+    "lea r8, [rbx + 128]",
+    "20:",
+    "cmp qword ptr [r8 + 16], 0",
+    "je 23f",
+    "mov eax, 319",
+    "mov rdi, [r8]",
+    "mov esi, 1",
+    "syscall",
+    "test eax, eax",
+    "js 24f",
+    "mov [r8 + 32], eax",
+    "mov r10, [r8 + 8]",
+    "mov rdx, [r8 + 16]",
+    "21:",
+    // write(descriptor, the rest)
+    "mov eax, 1",
+    "mov edi, [r8 + 32]",
+    "mov rsi, r10",
+    "syscall",
+    "test rax, rax",
+    "jle 24f",
+    "add r10, rax",
+    "sub rdx, rax",
+    "jnz 21b",
+    // The descriptor's number in decimal, its last digit first.
+    "mov rdi, [r8 + 24]",
+    "mov eax, [r8 + 32]",
+    "mov ecx, 10",
+    "22:",
+    "xor edx, edx",
+    "div ecx",
+    "add dl, 48",
+    "mov [rdi], dl",
+    "dec rdi",
+    "test eax, eax",
+    "jnz 22b",
+    "23:",
+    "add r8, 40",
+    "lea rax, [rbx + 208]",
+    "cmp r8, rax",
+    "jne 20b",
     // dlopen(path, flags): the handle is the link map, whose first word is the difference between address and file.
     "lea rdi, [rbx + 256]",
     "mov esi, [rbx + 104]",
@@ -149,6 +249,12 @@ std::arch::global_asm!(
     "mov [rbx + 88], eax",
     "add r12, [rbx + 56]",
     "mov ecx, 1",
+    "jmp 6f",
+    "24:",
+    // The error of a file.
+    "mov r12, [rbx + 32]",
+    "mov [rbx + 88], eax",
+    "mov ecx, 3",
     "jmp 6f",
     "3:",
     // The first 511 bytes of dlerror().
@@ -171,8 +277,22 @@ std::arch::global_asm!(
     "5:",
     "mov ecx, 2",
     "6:",
+    // The loader and the tracker have mapped the files: close(descriptor).
+    "mov r13d, ecx",
+    "lea r8, [rbx + 128]",
+    "25:",
+    "mov edi, [r8 + 32]",
+    "test edi, edi",
+    "js 26f",
+    "mov eax, 3",
+    "syscall",
+    "26:",
+    "add r8, 40",
+    "lea rax, [rbx + 208]",
+    "cmp r8, rax",
+    "jne 25b",
     // x86 keeps the order of stores: the state is seen after the answer.
-    "mov [rbx + 92], ecx",
+    "mov [rbx + 92], r13d",
     // Up to ten seconds: poll(NULL, 0, 1 ms) between two checks.
     "mov r13d, 10000",
     "7:",
@@ -214,13 +334,33 @@ mod tests {
         assert!((64..PAGE as usize).contains(&code().len()));
         fn task<'t>(path: &'t str, options: &'t str) -> Task<'t> {
             let functions = Functions { itself: 1, ..Functions::default() };
-            Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, path, options }
+            Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library: Library::Path(path), options }
         }
         let page = task("/tmp/a", "attach").page(0x1000).expect("a page");
         assert_eq!((page[0], page[48], page[56], page[64..66].to_vec(), page[104]), (1, 3, 4, vec![0, 0x10], 2));
         assert_eq!((&page[256..263], &page[1280..1287]), (&b"/tmp/a\0"[..], &b"attach\0"[..]));
         assert!(task(&"x".repeat(1024), "").page(0).is_none() && task("a\0b", "").page(0).is_none());
         assert!(task(&"x".repeat(1023), &"y".repeat(1791)).page(0).is_some());
+    }
+
+    #[test]
+    fn contents_lie_where_the_page_says() {
+        let library = Library::Memory([("/a/one.so", b"\x7fELF one"), ("/a/two.rules", b"two")]);
+        let functions = Functions::default();
+        let task = Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library, options: "attach" };
+        let region = 0x7000_0000_0000;
+        let (page, contents) = (task.page(region).expect("a page"), library.contents());
+        assert_eq!(library.region_bytes(), REGION_BYTES + PAGE);
+        let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"));
+        let behind = |at: u64, length: u64| &contents[(at - region - REGION_BYTES) as usize..][..length as usize];
+        for (at, name, bytes) in [(128, &b"/a/one.so\0"[..], &b"\x7fELF one"[..]), (168, b"/a/two.rules\0", b"two")] {
+            assert_eq!((behind(word(at), name.len() as u64), behind(word(at + 8), word(at + 16))), (name, bytes));
+            assert_eq!(word(at + 32) as i32, -1, "no descriptor yet");
+        }
+        // The last digits of both numbers; behind each of them the text ends.
+        let text = |at: u64| &page[(at - region - TALK) as usize - 23..][..25];
+        assert_eq!(text(word(152)), b"\0/proc/self/fd//////////\0");
+        assert_eq!(text(word(192)), b"attach,rules=#0000000000\0");
     }
 
     #[test]
@@ -234,6 +374,8 @@ mod tests {
         page[3072..3584].fill(b'e');
         assert_eq!(state(&page), State::NotLoaded("e".repeat(512)));
         assert_eq!(state(&page[..100]), State::NotLoaded(String::new()));
+        page[88..96].copy_from_slice(&[(-24i32).to_le_bytes(), 3i32.to_le_bytes()].concat());
+        assert!(matches!(state(&page), State::NotLoaded(why) if why.contains("Too many open files")));
         assert_eq!(state(&[]), State::Working);
     }
 }

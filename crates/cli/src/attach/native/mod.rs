@@ -17,7 +17,7 @@ use plimsoll_process::proc::{self, Target};
 use super::fault::Fault;
 use crate::tracker;
 use borrowed::{Borrowed, CallsDone, Unfit};
-use helper::{ACKNOWLEDGED, PAGE, REGION_BYTES, State, TALK, Task};
+use helper::{ACKNOWLEDGED, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
 use objects::Objects;
 
@@ -89,6 +89,17 @@ impl<'t> ThreadLoader<'t> {
 
     /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.
     pub fn load_agent(&self, library: &str, options: &str) -> Result<i32, Fault> {
+        self.load(Library::Path(library), options)
+    }
+
+    /// Has the target load the library from a file in its own memory. `options`: without rules.
+    pub fn load_from_memory(&self, rules: &[u8], options: &str) -> Result<i32, Fault> {
+        let library = tracker::library_bytes().map_err(Fault::Final)?;
+        let name = format!("/plimsoll/libplimsoll-{}.so", tracker::SHA256);
+        self.load(Library::Memory([(&name, library), ("/plimsoll/attach.rules", rules)]), options)
+    }
+
+    fn load(&self, library: Library, options: &str) -> Result<i32, Fault> {
         let region = self.enter(library, options).map_err(Fault::Final)?;
         let deadline = self.target.deadline().sooner(LOADING);
         let mut page = vec![0; PAGE as usize];
@@ -117,13 +128,14 @@ impl<'t> ThreadLoader<'t> {
     }
 
     /// Starts the helper thread. Returns the address of its region.
-    fn enter(&self, library: &str, options: &str) -> Result<u64, String> {
+    fn enter(&self, library: Library, options: &str) -> Result<u64, String> {
         let o = &self.objects;
         let mut thread = self.borrow()?;
         let lost = |e: std::io::Error| format!("did not finish a call that plimsoll made in it: {e}");
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let mapped = thread.call(o.mmap, [0, REGION_BYTES, data, private, u64::MAX, 0], None).map_err(lost)?;
+        let length = library.region_bytes();
+        let mapped = thread.call(o.mmap, [0, length, data, private, u64::MAX, 0], None).map_err(lost)?;
         let region = match mapped.result_of(&[libc::SYS_mmap]) {
             Some(region) if region > 0 => region as u64,
             result => {
@@ -139,12 +151,13 @@ impl<'t> ThreadLoader<'t> {
                 base: self.base,
                 entry: self.entry,
                 tracker_munmap: self.munmap,
-                path: library,
+                library,
                 options,
             };
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
             self.memory.write_all_at(helper::code(), region)?;
             self.memory.write_all_at(&page, region + TALK)?;
+            self.memory.write_all_at(&library.contents(), region + TALK + PAGE)?;
             let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
             let done = thread.call(o.mprotect, [region, PAGE, code, 0, 0, 0], stack)?;
             if let Err(why) = succeeded(&done, &[libc::SYS_mprotect]) {
@@ -157,7 +170,7 @@ impl<'t> ThreadLoader<'t> {
         };
         let started = start().map_err(lost)?;
         if started.is_err() {
-            thread.call(o.helper.munmap, [region, REGION_BYTES, 0, 0, 0, 0], None).map_err(lost)?;
+            thread.call(o.helper.munmap, [region, length, 0, 0, 0, 0], None).map_err(lost)?;
         }
         thread.give_back().map_err(lost)?;
         started.map(|()| region)

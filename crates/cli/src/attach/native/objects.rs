@@ -16,6 +16,7 @@ use plimsoll_process::proc::Target;
 use super::helper::Functions;
 use super::point::Forbidden;
 use super::unwind::{Tables, call};
+use crate::tracker;
 
 #[cfg(test)]
 #[allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print what they skip")]
@@ -149,10 +150,15 @@ pub fn survey(
         tables.add(&bytes[..], &[vdso]);
     }
     for ((_, name), parts) in &files {
-        let file = target.mapped(parts[0], FileKind::Object);
-        let Some(pieces) = file.as_ref().ok().map(|file| file.pieces()) else { continue };
-        tables.add(&pieces, parts);
-        let Some(exports) = exports(&pieces, parts[0], left) else { continue };
+        let exports = match target.mapped(parts[0], FileKind::Object) {
+            Ok(file) => read(&file.pieces(), parts, &mut tables, left),
+            // Only root can read a deleted file, such as one in memory.
+            Err(_) if name.contains(tracker::SHA256) => {
+                tracker::library_bytes().ok().and_then(|own| read(own, parts, &mut tables, left))
+            }
+            Err(_) => None,
+        };
+        let Some(exports) = exports else { continue };
         // Where a function is left out, a lock's holder may be missed.
         left = left.checked_sub(exports.functions.len()).ok_or(
             "has libraries with more exported functions than attach reads: it can be tracked from its start only, by plimsoll run",
@@ -212,6 +218,12 @@ pub fn survey(
         create: need("pthread_create")?,
         restorer: restorer.ok_or("has a C library without a known return from signals")? as u64 + code.start,
     })
+}
+
+/// Keeps an object's unwind table, and returns what it exports.
+fn read<'d, R: ReadRef<'d>>(data: R, parts: &[&Vma], tables: &mut Tables, most: usize) -> Option<Exports> {
+    tables.add(data, parts);
+    exports(data, parts[0], most)
 }
 
 fn file_name(path: &str) -> &str {

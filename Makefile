@@ -18,8 +18,10 @@ dist: ## what people install, in dist/: static programs of both CPUs, archives, 
 	@.ci/setup dist
 	$(CARGO) run -q -p xtask -- dist $(CPU)
 
-demo: setup build ## a JVM with a native leak, found: the main job in a minute
-	$(CARGO) run -q --release -p xtask -- demo
+# A release that lies in dist/ spares the build of the program.
+RELEASE := $(wildcard dist/plimsoll-*-$(shell uname -m).tar.gz)
+demo: setup $(if $(RELEASE),,build) ## a JVM with a native leak, found: the main job in a minute
+	$(CARGO) run -q $(if $(RELEASE),,--release) -p xtask -- demo $(RELEASE)
 
 # GROUP=jdk,attach runs only these groups. AGAIN=1 repeats what test-full has already passed on these sources.
 TESTS := $(CARGO) run -q -p xtask -- test

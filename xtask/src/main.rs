@@ -11,14 +11,14 @@ mod test;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | bench-published [--table N] [--rounds N] | demo | dist [CPU…] | native-images | ";
+const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | bench-published [--table N] [--rounds N] | demo [RELEASE.tar.gz] | dist [CPU…] | native-images | ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
         Some("bench") => bench::run(&arguments[1..]),
         Some("bench-published") => bench::published::run(&arguments[1..]),
-        Some("demo") => demo::run(),
+        Some("demo") => demo::run(&arguments[1..]),
         Some("dist") => dist::run(&arguments[1..]),
         Some("native-images") => images::build(),
         Some("test") => match test::run(&arguments[1..]) {

@@ -489,6 +489,21 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     let file = compiled(&[]);
     let program = start("native-static", &compiled(&["-static"]), &["0"]);
     refused(&program.pid(), &[&program.pid(), "static", "plimsoll explain"]);
+    for (compiler, flags, words) in [
+        // Without a C library, since this machine has none for 32 bits: it waits in pause(2).
+        ("gcc", &["-m32", "-static", "-nostdlib", "-DSTART=_start", "-DPAUSE=29"][..], "another CPU"),
+        ("musl-gcc", &["-DSTART=main", "-DPAUSE=34"], "musl"),
+    ] {
+        let other = scratch("native").join(format!("{compiler}-{}", std::process::id()));
+        must(Command::new(compiler).args(flags).arg(fixtures().join("c/pauses.c")).arg("-o").arg(&other));
+        let program = started(&mut Command::new(&other));
+        refused(&program.pid(), &[&program.pid(), words, "plimsoll explain"]);
+    }
+    let naive = scratch("native").join(format!("naive-{}", std::process::id()));
+    let sources = ["attach_rounds.c", "libnaive.c"].map(|name| fixtures().join("c").join(name));
+    must(Command::new("gcc").args(["-std=gnu17", "-rdynamic", "-pthread", "-w"]).args(sources).arg("-o").arg(&naive));
+    let program = start("native-naive", &naive, &["0"]);
+    refused(&program.pid(), &["allocator inside its program file", "plimsoll run -- "]);
     let program = start("native-filtered", &file, &["0", "filtered"]);
     refused(&program.pid(), &[&program.pid(), "seccomp", "plimsoll run"]);
     let mut program = start("native-refused", &file, &["1"]);

@@ -11,11 +11,12 @@ use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::foreign::FileKind;
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, start_of};
 
 use super::helper::Functions;
 use super::point::Forbidden;
 use super::unwind::{Tables, call};
+use crate::target::started_behind;
 use crate::tracker;
 
 #[cfg(test)]
@@ -139,6 +140,8 @@ pub fn survey(
     let program = target.link("exe").unwrap_or_default();
     let program = String::from_utf8_lossy(&program).trim_end_matches(" (deleted)").to_owned();
     let program = target.inside(&program);
+    let run = || started_behind(&start_of(target), "plimsoll run --");
+    let refused = |why: &str| format!("{why}. Start it with: {}", run());
     let mut files: BTreeMap<(u64, &str), Vec<&Vma>> = BTreeMap::new();
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0 && vma.name.starts_with('/')) {
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
@@ -160,21 +163,23 @@ pub fn survey(
         };
         let Some(exports) = exports else { continue };
         // Where a function is left out, a lock's holder may be missed.
-        left = left.checked_sub(exports.functions.len()).ok_or(
-            "has libraries with more exported functions than attach reads: it can be tracked from its start only, by plimsoll run",
-        )?;
+        left = left
+            .checked_sub(exports.functions.len())
+            .ok_or_else(|| refused("has libraries with more exported functions than attach reads"))?;
         let has = |name: &[u8]| exports.address(name).is_some();
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
             forbidden.extend(whole("the loader"));
         } else if has(b"gnu_get_libc_version") {
-            forbidden.extend(in_libc(&exports).ok_or("has a C library whose malloc cannot be located")?);
+            forbidden
+                .extend(in_libc(&exports).ok_or_else(|| refused("has a C library whose malloc cannot be located"))?);
             libc_code = Some(parts[0].range.start.0..parts[0].range.end.0);
             all.insert(0, exports);
             continue;
         } else if has(b"malloc") {
             if *name == program {
-                return Err("has its allocator inside its program file, so no thread of it can be borrowed".into());
+                let why = "has its allocator inside its program file, so no thread of it can be borrowed";
+                return Err(format!("{why}. For its mappings and its libraries' blocks, start it with: {}", run()));
             }
             forbidden.extend(whole("an allocator"));
         } else if has(b"pthread_create") || has(b"dlopen") {
@@ -194,8 +199,10 @@ pub fn survey(
         }
     }
     let find = |name: &str| all.iter().find_map(|exports| exports.address(name.as_bytes()));
-    let need = |name: &str| find(name).ok_or_else(|| format!("has a C library without {name}"));
-    let code = libc_code.ok_or("uses no glibc, which attach needs")?;
+    let need = |name: &str| find(name).ok_or_else(|| refused(&format!("has a C library without {name}")));
+    let code = libc_code.ok_or_else(|| {
+        format!("uses no glibc, which attach needs. For its mappings: plimsoll explain {}", target.pid())
+    })?;
     let bytes = read_memory(code.clone()).unwrap_or_default();
     let restorer = bytes.windows(RESTORER.len()).position(|bytes| bytes == RESTORER);
     let (dlopen, dlopen_flags) = match find("dlopen") {
@@ -207,7 +214,8 @@ pub fn survey(
         tables,
         helper: Functions {
             itself: need("pthread_self")?,
-            detach: find("pthread_detach").ok_or("has no library for threads (libpthread), which attach needs")?,
+            detach: find("pthread_detach")
+                .ok_or_else(|| refused("has no library for threads (libpthread), which attach needs"))?,
             dlopen,
             dlerror: find("dlerror").unwrap_or(0),
             munmap: need("munmap")?,
@@ -216,7 +224,8 @@ pub fn survey(
         mmap: need("mmap")?,
         mprotect: need("mprotect")?,
         create: need("pthread_create")?,
-        restorer: restorer.ok_or("has a C library without a known return from signals")? as u64 + code.start,
+        restorer: restorer.ok_or_else(|| refused("has a C library without a known return from signals"))? as u64
+            + code.start,
     })
 }
 

@@ -5,9 +5,12 @@
 //! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if the target has no place for them
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
-//! acknowledgement. Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
+//! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
 //! borrowed thread may still be on the stack in it.
+//!
+//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights, and closes once
+//! they are mapped.
 
 use std::ops::Range;
 
@@ -76,7 +79,9 @@ impl Library<'_> {
 
     /// The length of the region, whole pages.
     pub fn region_bytes(&self) -> u64 {
-        REGION_BYTES + (self.contents().len() as u64).next_multiple_of(PAGE)
+        let Library::Memory(files) = self else { return REGION_BYTES };
+        let contents: usize = files.iter().map(|(name, contents)| name.len() + 1 + contents.len()).sum();
+        REGION_BYTES + (contents as u64).next_multiple_of(PAGE)
     }
 }
 

@@ -130,6 +130,8 @@ impl<'t> ThreadLoader<'t> {
     /// Starts the helper thread. Returns the address of its region.
     fn enter(&self, library: Library, options: &str) -> Result<u64, String> {
         let o = &self.objects;
+        // Not while a thread stands still.
+        let contents = library.contents();
         let mut thread = self.borrow()?;
         let lost = |e: std::io::Error| format!("did not finish a call that plimsoll made in it: {e}");
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -157,7 +159,7 @@ impl<'t> ThreadLoader<'t> {
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
             self.memory.write_all_at(helper::code(), region)?;
             self.memory.write_all_at(&page, region + TALK)?;
-            self.memory.write_all_at(&library.contents(), region + TALK + PAGE)?;
+            self.memory.write_all_at(&contents, region + TALK + PAGE)?;
             let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
             let done = thread.call(o.mprotect, [region, PAGE, code, 0, 0, 0], stack)?;
             if let Err(why) = succeeded(&done, &[libc::SYS_mprotect]) {

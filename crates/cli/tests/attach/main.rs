@@ -15,6 +15,8 @@ mod child;
 mod environments;
 mod failures;
 mod kit;
+// Native programs are entered on this CPU only.
+#[cfg(target_arch = "x86_64")]
 mod native;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]

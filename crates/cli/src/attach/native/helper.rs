@@ -14,6 +14,8 @@
 
 use std::ops::Range;
 
+use crate::tracker;
+
 pub const PAGE: u64 = 4096;
 /// pthread_create needs a few KiB of stack, and malloc below it may need more for its first arena.
 pub const REGION_BYTES: u64 = 256 << 10;
@@ -31,8 +33,10 @@ const ANSWER: usize = 88;
 const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
 
-/// As long as the number of a descriptor can be. The kernel takes several slashes for one.
-const LIBRARY: &str = "/proc/self/fd//////////";
+/// The helper's own descriptors: a thread may have a table of its own, and the first thread may have ended.
+const DESCRIPTORS: &str = "/proc/thread-self/fd";
+/// As many as the number of a descriptor has digits at most. The kernel takes several slashes for one.
+const ROOM: &str = "//////////";
 /// The tracker takes leading zeros.
 const RULES: &str = ",rules=#0000000000";
 
@@ -85,6 +89,17 @@ impl Library<'_> {
     }
 }
 
+/// The path of a descriptor, whose number takes the place of the last slashes. The text depends on the library's
+/// SHA-256, because the loader compares it with the paths of loaded libraries before it opens the file. Another version
+/// of the tracker may have been loaded from a descriptor with the same number.
+fn library_path(sha256: &str) -> String {
+    let digits = sha256.chars().take(8).filter_map(|digit| digit.to_digit(16));
+    let bits = digits.flat_map(|digit| (0..4).map(move |bit| digit >> bit & 1 == 1));
+    // Neither piece changes what the path resolves to.
+    let pieces: String = bits.map(|bit| if bit { "/." } else { "//" }).collect();
+    format!("{DESCRIPTORS}{pieces}/{ROOM}")
+}
+
 /// How far the helper is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum State {
@@ -119,8 +134,9 @@ impl Task<'_> {
             Library::Memory(files) => {
                 let options = format!("{}{RULES}", self.options);
                 let last = |range: Range<usize>, text: &str| region + TALK + (range.start + text.len() - 1) as u64;
-                let digits = [last(PATH, LIBRARY), last(OPTIONS, &options)];
-                (LIBRARY.to_owned(), options, placed(files, digits, region + REGION_BYTES))
+                let path = library_path(tracker::SHA256);
+                let digits = [last(PATH, &path), last(OPTIONS, &options)];
+                (path, options, placed(files, digits, region + REGION_BYTES))
             }
         };
         for (file, at) in files.iter().zip((FILES..).step_by(40)) {
@@ -333,6 +349,8 @@ std::arch::global_asm!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn the_code_fits_in_its_page_and_texts_in_theirs() {
@@ -363,9 +381,28 @@ mod tests {
             assert_eq!(word(at + 32) as i32, -1, "no descriptor yet");
         }
         // The last digits of both numbers; behind each of them the text ends.
-        let text = |at: u64| &page[(at - region - TALK) as usize - 23..][..25];
-        assert_eq!(text(word(152)), b"\0/proc/self/fd//////////\0");
-        assert_eq!(text(word(192)), b"attach,rules=#0000000000\0");
+        let ends = |at: u64, text: &str| {
+            let text = format!("{text}\0");
+            page[..(at - region - TALK) as usize + 2].ends_with(text.as_bytes())
+        };
+        assert!(ends(word(152), &library_path(tracker::SHA256)));
+        assert!(ends(word(192), "attach,rules=#0000000000"));
+    }
+
+    #[test]
+    fn each_version_has_a_path_of_its_own_to_one_descriptor() {
+        let program = std::env::current_exe().expect("a program");
+        let file = File::open(&program).expect("it can be read");
+        let paths = [tracker::SHA256, "0123456789abcdef", "fedcba9876543210"].map(|sha256| {
+            let path = library_path(sha256);
+            assert!(path.len() < PATH.len() && path.ends_with("///////////"), "{path}");
+            let number = file.as_raw_fd().to_string();
+            format!("{}{number}", &path[..path.len() - number.len()])
+        });
+        for path in &paths {
+            assert_eq!(std::fs::canonicalize(path).expect(path), program.canonicalize().expect("its path"), "{path}");
+        }
+        assert!(paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2], "{paths:?}");
     }
 
     #[test]

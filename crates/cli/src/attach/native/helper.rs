@@ -9,8 +9,9 @@
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
 //! borrowed thread may still be on the stack in it.
 //!
-//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights, and closes once
-//! they are mapped.
+//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's name
+//! for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor stays
+//! open once the library is loaded: the path must never name another file. All others are closed.
 
 use std::ops::Range;
 
@@ -298,9 +299,12 @@ std::arch::global_asm!(
     "5:",
     "mov ecx, 2",
     "6:",
-    // The loader and the tracker have mapped the files: close(descriptor).
+    // close(descriptor) of the rules, which the tracker has mapped, and of a library that was not loaded.
     "mov r13d, ecx",
     "lea r8, [rbx + 128]",
+    "lea rax, [rbx + 168]",
+    "cmp ecx, 1",
+    "cmove r8, rax",
     "25:",
     "mov edi, [r8 + 32]",
     "test edi, edi",

@@ -229,27 +229,20 @@ impl Loader<'_> {
                 e => Fault::File(format!("the VM says: {e}")),
             }),
         };
-        answer.map_err(|fault| match fault {
-            Fault::Final(_) if !process.is_there() || process.is_stopped() => {
-                Fault::Final(process.unwilling(what, fault.text()))
-            }
-            Fault::Final(why) => Fault::Final(format!("process {} {}", process.pid, printable(&why))),
-            Fault::File(why) => Fault::File(printable(&why)),
-        })
+        answer.map_err(|fault| process.named(fault, what))
     }
 
     /// A VM loads files only, so it is entered as a native program is.
-    fn load_from_memory(&self, process: &Process, rules: &[u8], options: &str) -> Result<i32, String> {
+    fn load_from_memory(&self, process: &Process, rules: &[u8], options: &str) -> Result<i32, Fault> {
         let loaded = match self {
             Loader::Thread(loader) => loader.load_from_memory(rules, options),
-            Loader::Vm(_) => ThreadLoader::find(&process.target, &process.vmas, None, "attach")
-                .map_err(Fault::Final)
-                .and_then(|loader| loader.load_from_memory(rules, options)),
+            Loader::Vm(_) => {
+                let loader = ThreadLoader::find(&process.target, &process.vmas, None, "attach");
+                let unfit = |why: String| Fault::File(format!("process {} {}", process.pid, fault::without_run(&why)));
+                loader.map_err(unfit).and_then(|loader| loader.load_from_memory(rules, options))
+            }
         };
-        loaded.map_err(|fault| match fault {
-            Fault::Final(why) => format!("process {} {why}", process.pid),
-            Fault::File(why) => why,
-        })
+        loaded.map_err(|fault| process.named(fault, "attached to"))
     }
 }
 
@@ -293,7 +286,9 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
     drop(child);
     match loader.load_from_memory(process, &blob, &options(None)) {
         Ok(answer) => return Ok(answer),
-        Err(why) => refused.push(format!("a file in its memory: {}", printable(&why))),
+        // The target was entered: the helper may still load the tracker.
+        Err(Fault::Final(why)) => return Err(why.into()),
+        Err(Fault::File(why)) => refused.push(format!("a file in its memory: {why}")),
     }
     if !process.is_there() {
         return Err(process.unwilling("attached to", "").into());
@@ -361,6 +356,15 @@ impl Process {
         }
         let why = if self.is_stopped() { " (it is stopped and will continue after kill -CONT)" } else { "" };
         format!("process {pid} cannot be {what}: {}{why}", printable(error))
+    }
+
+    /// The fault as a sentence about this process, printable. `what`: the action, such as "attached to".
+    fn named(&self, fault: Fault, what: &str) -> Fault {
+        match fault {
+            Fault::Final(why) if !self.is_there() || self.is_stopped() => Fault::Final(self.unwilling(what, &why)),
+            Fault::Final(why) => Fault::Final(format!("process {} {}", self.pid, printable(&why))),
+            Fault::File(why) => Fault::File(printable(&why)),
+        }
     }
 
     fn is_stopped(&self) -> bool {

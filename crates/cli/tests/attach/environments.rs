@@ -165,6 +165,7 @@ fn where_nothing_can_be_run_from() {
     }
     assert!(last.contains("is mounted noexec") && last.contains("plimsoll run"), "{last}");
     assert!(last.contains("a file in its memory: ") && last.contains("has a seccomp filter"), "{last}");
+    assert_eq!(last.matches("plimsoll run").count(), 1, "{last}");
     assert!(java.is_untouched(), "nothing was left in it");
     assert_eq!(java.send("turn"), "turned");
 }

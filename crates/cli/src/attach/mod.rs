@@ -55,6 +55,8 @@ const WRITING: Duration = Duration::from_secs(30);
 
 /// Beginning of the error for a missing answer (observer: hotspot::Vm).
 const NO_ANSWER: &str = "no answer within";
+/// Why a VM loads no agent, after "process PID".
+const NO_AGENT: &str = "accepts no agent: it was started with -XX:-EnableDynamicAgentLoading";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -221,9 +223,7 @@ impl Loader<'_> {
         let answer = match self {
             Loader::Thread(loader) => loader.load_agent(path, options),
             Loader::Vm(vm) => vm.load_agent(path, options).map_err(|e| match e {
-                e if e.contains("EnableDynamicAgentLoading") => {
-                    Fault::Final("accepts no agent: it was started with -XX:-EnableDynamicAgentLoading".into())
-                }
+                e if e.contains("EnableDynamicAgentLoading") => Fault::Final(NO_AGENT.into()),
                 // Another directory would not help.
                 e if !process.is_there() || e.contains(NO_ANSWER) => Fault::Final(format!("cannot be {what}: {e}")),
                 e => Fault::File(format!("the VM says: {e}")),
@@ -232,10 +232,11 @@ impl Loader<'_> {
         answer.map_err(|fault| process.named(fault, what))
     }
 
-    /// A VM loads files only, so it is entered as a native program is.
+    /// A VM loads files only, so it is entered as a native program is, unless its options forbid agents.
     fn load_from_memory(&self, process: &Process, rules: &[u8], options: &str) -> Result<i32, Fault> {
         let loaded = match self {
             Loader::Thread(loader) => loader.load_from_memory(rules, options),
+            Loader::Vm(_) if process.allows_agents() == Some(false) => Err(Fault::Final(NO_AGENT.into())),
             Loader::Vm(_) => {
                 let loader = ThreadLoader::find(&process.target, &process.vmas, None, "attach");
                 let unfit = |why: String| Fault::File(format!("process {} {}", process.pid, fault::without_run(&why)));
@@ -409,10 +410,7 @@ impl Process {
         let text = |name: &str| vm.as_ref().and_then(|vm| vm.text(name)).unwrap_or_default();
         let version = text("java.property.java.vm.specification.version");
         let major: Option<u32> = version.strip_prefix("1.").unwrap_or(version).parse().ok();
-        let is_expected = ["sun.rt.javaCommand", "java.rt.vmArgs", "java.rt.vmFlags"]
-            .iter()
-            .any(|name| text(name).contains("+EnableDynamicAgentLoading"));
-        if is_expected || major.is_some_and(|major| major < 21) {
+        if self.allows_agents() == Some(true) || major.is_some_and(|major| major < 21) {
             return Ok(true);
         }
         let pid = self.pid;
@@ -420,6 +418,14 @@ impl Process {
             "JDK 21 and newer: process {pid} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
         ));
         Ok(is_confirmed("attach?", yes)?)
+    }
+
+    /// Whether -XX:+EnableDynamicAgentLoading or -XX:-EnableDynamicAgentLoading was given: the last one counts.
+    fn allows_agents(&self) -> Option<bool> {
+        let vm = self.perfdata()?;
+        // The VM reads its file of flags before its command line.
+        let options = ["java.rt.vmFlags", "java.rt.vmArgs"].map(|name| vm.text(name).unwrap_or_default()).join(" ");
+        options.rsplit_once("EnableDynamicAgentLoading").map(|(before, _)| before.ends_with('+'))
     }
 
     /// Without hsperfdata, the VM's own answer shows whether it accepts an agent.

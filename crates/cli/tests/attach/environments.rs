@@ -153,6 +153,14 @@ fn where_nothing_can_be_run_from() {
     attach_and_detach(&mut java, "from memory");
     assert!(library(&java).starts_with("/memfd:/plimsoll/libplimsoll-"), "{}", library(&java));
 
+    let shut = jdk.java(&["-XX:-EnableDynamicAgentLoading"], &["Rounds"]);
+    let java = start("noexec-and-shut", &nothing_executable(), &shut);
+    let output = plimsoll(&["attach", &java.pid(), "--yes"]);
+    let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{sentence}");
+    assert!(sentence.ends_with("accepts no agent: it was started with -XX:-EnableDynamicAgentLoading\n"), "{sentence}");
+    assert!(java.is_untouched(), "its options forbid agents");
+
     let mut filtered = Command::new("python3");
     filtered.args(["-c", FILTERED]).arg(rounds.get_program()).args(rounds.get_args());
     let mut java = start("noexec-and-filtered", &nothing_executable(), &filtered);

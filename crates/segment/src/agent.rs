@@ -4,8 +4,9 @@
 //! load PATH true OPTIONS      OPTIONS = attach,sites=sampled,sample=524288,rules=PATH │ detach
 //! reply                       return code: N
 //! ```
-//! `rules` comes last, because a path may contain commas. `rules=#N` is a file that is open as descriptor N. N is 0 only for the first attach: the VM keeps an agent in
-//! its list only if N is 0, so repeated attach and detach make nothing grow there.
+//! `rules` comes last, because a path may contain commas. `rules=#FD` is a file that is open as descriptor FD. N is 0
+//! only for the first attach: the VM keeps an agent in its list only if N is 0, so repeated attach and detach make
+//! nothing grow there.
 
 /// First word: attach, attach again, or change the sites.
 pub const ATTACH: &str = "attach";

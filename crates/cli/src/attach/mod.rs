@@ -297,7 +297,7 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
     let refused = refused.join("; ");
     let tracked = started_behind(&proc::start_of(&process.target), "plimsoll run --");
     Err(format!(
-        "cannot put the tracker where process {pid} can load it ({refused}). Remedy: mount a tmpfs there without noexec, or start it with: {tracked}"
+        "cannot put the tracker where process {pid} can load it ({refused}). Remedy: mount a tmpfs without noexec at one of these directories, or start it with: {tracked}"
     )
     .into())
 }

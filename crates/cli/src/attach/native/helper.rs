@@ -2,16 +2,16 @@
 //! it.
 //!
 //! ```text
-//! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if the target has no place for them
+//! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if no directory can hold them
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
 //! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
 //! borrowed thread may still be on the stack in it.
 //!
-//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's name
-//! for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor stays
-//! open once the library is loaded: the path must never name another file. All others are closed.
+//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's
+//! name for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor
+//! stays open once the library is loaded: the path must never name another file. All others are closed.
 
 use std::ops::Range;
 

@@ -365,8 +365,8 @@ mod tests {
         assert_eq!(forbidden.found(wait, &Stack { at: 0, bytes: &[] }, None), None);
     }
 
-    /// glibc before 2.34: pthread_create's file has functions that hold the lock of stacks. Only the program's function,
-    /// which `start_thread` calls, may be on the stack.
+    /// glibc before 2.34: pthread_create's file has functions that hold the lock of stacks. Only the program's
+    /// function, which `start_thread` calls, may be on the stack.
     #[test]
     fn of_libpthread_only_the_calls_of_the_program_are_allowed() {
         // The export before, a function that calls munmap, `start_thread`, pthread_create, the export after.

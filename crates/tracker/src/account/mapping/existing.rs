@@ -16,7 +16,8 @@ pub fn empty_map(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
     };
-    // With five-level page tables, a program can map memory above 2^47 (Documentation/arch/x86/x86_64/5level-paging.rst).
+    // With five-level page tables, a program can map memory above 2^47
+    // (Documentation/arch/x86/x86_64/5level-paging.rst).
     held.book(Operation::Unmap { start: 0, bytes: ADDRESS_END as usize });
     if let Some(b) = held.map() {
         b.forget_losses();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::cursor::{Broken, Parsed};
+use super::cursor::Parsed;
 use super::shape;
 use super::stack::{Stack, Thread};
 use super::types::Type;
@@ -22,6 +22,13 @@ pub struct Event<'c> {
     pub chunk_number: u32,
 }
 
+/// Pays for the fields of an event that are more than its bytes. False: the limit doesn't allow to read the event.
+pub(super) fn pay(chunk: Chunk<'_>, type_index: u32, bytes: &[u8]) -> bool {
+    // A type may have a hundred thousand fields without a size, and its event a few bytes.
+    let fields = chunk.schema.types[type_index as usize].fields.len();
+    chunk.pools.pay_fields(fields.saturating_sub(bytes.len()) as u64)
+}
+
 /// Collects the offset of each field; the end of the last field comes last.
 pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &mut Vec<u32>) -> Parsed<()> {
     starts.clear();
@@ -29,10 +36,6 @@ pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &m
     cursor.i32()?;
     cursor.i64()?;
     let fields = &chunk.schema.types[type_index as usize].fields;
-    // A type may have a hundred thousand fields without a size, and its event a few bytes.
-    if !chunk.pools.pay(4 * fields.len() as u64) {
-        return Err(Broken::Malformed("more fields than a recording of this size has"));
-    }
     for field in fields {
         let start = cursor.at as u32;
         shape::skip_field(&chunk.schema.types, field, &mut cursor)?;

@@ -26,6 +26,9 @@ pub(super) struct Pools {
     pub string: Option<u32>,
     /// What decoding may still cost (`Limits::decoding`). At 0, no constant is found and no text is read.
     left: Cell<u64>,
+    /// Fields that events may still have beyond one for each of their bytes. They don't share the budget of the texts:
+    /// when that is used up, the numbers of later events are still read.
+    fields_left: Cell<u64>,
 }
 
 /// Cost of a look-up, in bytes of text.
@@ -33,6 +36,8 @@ pub(super) const LOOK_UP: u64 = 8;
 /// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes, and costs about 170: nine look-ups and three
 /// names. It is decoded once.
 const FOR_EACH_BYTE: u64 = 32;
+/// Cost of a field beyond an event's bytes, in bytes of text.
+const FIELD: u64 = 4;
 
 #[derive(Default)]
 struct Pool {
@@ -60,7 +65,7 @@ pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
 
 impl Pools {
     pub(super) fn new(decoding: u64) -> Pools {
-        Pools { left: Cell::new(decoding), ..Pools::default() }
+        Pools { left: Cell::new(decoding), fields_left: Cell::new(decoding / FIELD), ..Pools::default() }
     }
 
     /// Clears the pools for the next chunk and marks those that events of these types can refer to. Reuses the buffers.
@@ -94,7 +99,9 @@ impl Pools {
 
     /// Allows decoding for so many more bytes of the recording.
     pub(super) fn allow(&self, bytes: u64) {
-        self.left.set(self.left.get().saturating_add(bytes.saturating_mul(FOR_EACH_BYTE)));
+        let more = bytes.saturating_mul(FOR_EACH_BYTE);
+        self.left.set(self.left.get().saturating_add(more));
+        self.fields_left.set(self.fields_left.get().saturating_add(more / FIELD));
     }
 
     /// Pays for a step of decoding. False: nothing is left.
@@ -103,6 +110,14 @@ impl Pools {
         let left = self.left.get().saturating_sub(cost);
         self.left.set(left);
         left > 0
+    }
+
+    /// Pays for fields beyond an event's bytes. False: so many aren't allowed. Later events may have fewer.
+    #[inline]
+    pub(super) fn pay_fields(&self, count: u64) -> bool {
+        let left = self.fields_left.get().checked_sub(count);
+        self.fields_left.set(left.unwrap_or(self.fields_left.get()));
+        left.is_some()
     }
 
     pub(super) fn is_exhausted(&self) -> bool {

@@ -137,6 +137,8 @@ struct Slot {
     is_wanted: bool,
     count: u64,
     broken: u64,
+    /// Events with more fields than the limit allows.
+    skipped: u64,
 }
 
 impl Walker {
@@ -323,7 +325,7 @@ impl Walker {
         let done = self.events(window, (base, end), header, &schema, &mut slots, wanted, visit);
         if self.pools.is_exhausted() {
             let what = "the events refer to more text than a recording of this size has";
-            self.flaw_with(base, what, "names, stacks and fields are missing from there on");
+            self.flaw_with(base, what, "names and stacks are missing to the end of this chunk");
         }
         slots.enter(self, &schema, base);
         self.schema = Some(schema);
@@ -498,15 +500,20 @@ impl Walker {
                         need = size;
                         break;
                     };
-                    if event::starts(chunk, slot.type_index, bytes, &mut self.starts).is_err() {
+                    let is_paid = event::pay(chunk, slot.type_index, bytes);
+                    if !is_paid {
+                        slot.skipped += 1;
+                    } else if event::starts(chunk, slot.type_index, bytes, &mut self.starts).is_err() {
                         slot.broken += 1;
                     }
                     let starts = &self.starts;
                     let type_index = slot.type_index;
                     let event = Event { chunk, type_index, bytes, starts, offset: here, chunk_number };
-                    let is_within = !wanted.is_bounded()
-                        || event.time().is_none_or(|time| (wanted.from_ns..=wanted.to_ns).contains(&time));
-                    if is_within && visit(&event).is_break() {
+                    let is_within = || {
+                        !wanted.is_bounded()
+                            || event.time().is_none_or(|time| (wanted.from_ns..=wanted.to_ns).contains(&time))
+                    };
+                    if is_paid && is_within() && visit(&event).is_break() {
                         slot.count += 1;
                         return Ok(ControlFlow::Break(()));
                     }
@@ -533,12 +540,12 @@ const DENSE: usize = 1 << 13;
 
 impl Slots {
     fn new(schema: &Schema, wanted: &EventFilter) -> Slots {
-        let unknown = Slot { type_index: u32::MAX, is_wanted: false, count: 0, broken: 0 };
+        let unknown = Slot { type_index: u32::MAX, is_wanted: false, count: 0, broken: 0, skipped: 0 };
         let mut slots = Slots { slots: vec![unknown], dense: vec![0; DENSE], sparse: HashMap::new() };
         for (index, of) in schema.types.iter().enumerate().filter(|(_, of)| of.is_event()) {
             let number = slots.slots.len() as u32;
             let is_wanted = (wanted.by_type)(of);
-            slots.slots.push(Slot { type_index: index as u32, is_wanted, count: 0, broken: 0 });
+            slots.slots.push(Slot { type_index: index as u32, is_wanted, count: 0, broken: 0, skipped: 0 });
             match usize::try_from(of.id).ok().and_then(|id| slots.dense.get_mut(id)) {
                 Some(position) => *position = number,
                 None => drop(slots.sparse.insert(of.id, number)),
@@ -569,6 +576,12 @@ impl Slots {
             if slot.broken > 0 {
                 let what = format!("{} of {} events {} can't be read completely", slot.broken, slot.count, of.name);
                 walker.flaw_with(base, &what, "fields of these events are missing");
+            }
+            if slot.skipped > 0 {
+                let (skipped, count, name) = (slot.skipped, slot.count, &of.name);
+                let what =
+                    format!("{skipped} of {count} events {name} have more fields than the limit for their size allows");
+                walker.flaw_with(base, &what, "these events are missing");
             }
         }
     }

@@ -277,19 +277,20 @@ fn data_beyond_the_limits_is_a_flaw() {
     assert!(limited(Limits { event: 64, ..Limits::default() }).0 > 0);
 }
 
-/// Each event names one text of 64 KiB by two bytes. The reader decodes as much as the bytes of the file allow, and says
-/// that it left out the rest.
+/// Each event names one text of 64 KiB by two bytes. The reader decodes as much as the bytes of the file allow, and
+/// says that it left out the rest. Numbers and times of the later events are still read.
 #[test]
 fn a_long_text_that_many_events_name_is_decoded_a_limited_number_of_times() {
     const TEXT: usize = 64 << 10;
     const POOLED: u8 = 2;
     let named = |events: u64| {
-        let mut bytes = chunk_of(&[("test.Named", &["$name"])], 0, 1000, |out| {
-            for _ in 0..events {
+        let mut bytes = chunk_of(&[("test.Named", &["$name", "weight"])], 0, 1000, |out| {
+            for number in 0..events {
                 out.event(50, |out| {
-                    out.long(0);
+                    out.long(number as i64);
                     out.bytes.push(POOLED);
                     out.long(1);
+                    out.long(7);
                 });
             }
         });
@@ -309,6 +310,7 @@ fn a_long_text_that_many_events_name_is_decoded_a_limited_number_of_times() {
         let (mut decoded, mut seen) = (0, 0);
         let limits = Limits { decoding: 1 << 20, ..Limits::default() };
         let summary = read(&out.bytes, limits, &EventFilter::named(&["test.Named"]), |event| {
+            assert_eq!((event.time(), event.u64("weight")), (Some(seen as i64), Some(7)));
             seen += 1;
             decoded += event.string("name").map_or(0, |name| name.len());
         });
@@ -320,4 +322,67 @@ fn a_long_text_that_many_events_name_is_decoded_a_limited_number_of_times() {
     let (decoded, size, flaws) = named(10_000);
     assert!(decoded > 1 << 20 && decoded <= (1 << 20) + 32 * size + TEXT, "{decoded} of {size}");
     assert!(flaws.iter().any(|flaw| flaw.what.contains("refer to more text")), "{flaws:?}");
+}
+
+/// A type has 1,000 fields without a size, and each of its events has a few bytes. The reader reads as many of them as
+/// the bytes of the file allow, and skips the others. Events of another type are all read.
+#[test]
+fn events_with_more_fields_than_the_limit_allows_are_skipped() {
+    const FIELDS: i64 = 1000;
+    const EVENTS: u64 = 10_000;
+    let texts = [
+        "root",
+        "metadata",
+        "class",
+        "id",
+        "name",
+        "superType",
+        "jdk.jfr.Event",
+        "field",
+        "100",
+        "101",
+        "102",
+        "9",
+        "test.Wide",
+        "test.Empty",
+        "test.Small",
+        "long",
+    ];
+    let text = |wanted: &str| texts.iter().position(|text| *text == wanted).expect("one of the texts") as i64;
+    let bytes = around(|out| {
+        let metadata = out.event(0, |out| {
+            (0..3).for_each(|value| out.long(value));
+            out.int(texts.len() as i64);
+            texts.iter().for_each(|text| out.utf8(text));
+            element(out, text("root"), &[], 1);
+            element(out, text("metadata"), &[], 4);
+            let [class, id, name, field] = ["class", "id", "name", "field"].map(text);
+            let event = |number, own| [id, text(number), name, text(own), text("superType"), text("jdk.jfr.Event")];
+            element(out, class, &event("100", "test.Wide"), FIELDS);
+            (0..FIELDS).for_each(|_| element(out, field, &[name, text("name"), class, text("101")], 0));
+            element(out, class, &[id, text("101"), name, text("test.Empty")], 0);
+            element(out, class, &event("102", "test.Small"), 1);
+            element(out, field, &[name, text("id"), class, text("9")], 0);
+            element(out, class, &[id, text("9"), name, text("long")], 0);
+        });
+        for number in 0..EVENTS {
+            out.event(100, |_| {});
+            out.event(102, |out| out.long(number as i64));
+        }
+        (metadata, 0)
+    });
+    let limits = Limits { decoding: 1 << 20, ..Limits::default() };
+    let (mut wide, mut small) = (0, 0);
+    let summary = read(&bytes, limits, &EventFilter::all(), |event| {
+        if event.name() == "test.Wide" {
+            wide += 1;
+        } else {
+            assert_eq!(event.u64("id"), Some(small));
+            small += 1;
+        }
+    });
+    assert_eq!((small, summary.counts["test.Wide"]), (EVENTS, EVENTS));
+    assert!(wide > 100 && wide < EVENTS / 2, "{wide}");
+    let what = format!("{} of {EVENTS} events test.Wide have more fields", EVENTS - wide);
+    assert!(summary.flaws.iter().any(|flaw| flaw.what.starts_with(&what)), "{:?}", summary.flaws);
 }

@@ -50,7 +50,7 @@ pub struct Limits {
     pub constant_count: usize,
     /// Number of checkpoint events of one chunk.
     pub checkpoints: usize,
-    /// What decoding may cost, beyond 32 for each byte of the chunks. A byte of text costs 1, a look-up of a constant
+    /// What decoding may cost, beyond 64 for each byte of the chunks. A byte of text costs 1, a look-up of a constant
     /// 8: a few bytes of an event may name a text of megabytes. The fields of events have the same budget once more.
     pub decoding: u64,
     /// Number of flaws that are listed; further ones are only counted.

@@ -24,7 +24,7 @@ pub(super) struct Pools {
     /// Number and bytes of the constants beyond the limits.
     pub left_out: (u64, u64),
     pub string: Option<u32>,
-    /// What decoding may still cost (`Limits::decoding`). At 0, no constant is found and no text is read.
+    /// What decoding may still cost (`Limits::decoding`). At 0, no further constant is found.
     left: Cell<u64>,
     /// Fields that events may still have beyond one for each of their bytes. They don't share the budget of the texts:
     /// when that is used up, the numbers of later events are still read.
@@ -33,9 +33,10 @@ pub(super) struct Pools {
 
 /// Cost of a look-up, in bytes of text.
 pub(super) const LOOK_UP: u64 = 8;
-/// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes, and costs about 170: nine look-ups and three
-/// names. It is decoded once.
-const FOR_EACH_BYTE: u64 = 32;
+/// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes and is decoded once. It
+/// costs nine look-ups (72) and the lengths of the names of its class, method and kind: together about 170, and 250 to
+/// 350 if the classes are lambdas or CGLIB's. So the estimate for a chunk of such frames only is 42 to 58 for each byte.
+const FOR_EACH_BYTE: u64 = 64;
 /// Cost of a field beyond an event's bytes, in bytes of text.
 const FIELD: u64 = 4;
 

@@ -324,7 +324,7 @@ impl Walker {
         }
         let done = self.events(window, (base, end), header, &schema, &mut slots, wanted, visit);
         if self.pools.is_exhausted() {
-            let what = "the events refer to more text than a recording of this size has";
+            let what = "decoding its texts and stacks exceeds the limit for a recording of this size";
             self.flaw_with(base, what, "names and stacks are missing to the end of this chunk");
         }
         slots.enter(self, &schema, base);

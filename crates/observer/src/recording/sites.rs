@@ -154,7 +154,12 @@ impl Filling {
         let (stack, class) = self.stack(event);
         let category = event.string("category").filter(|name| !name.is_empty());
         let category = category.map(|name| self.profile.name(&name));
-        self.profile.add(stack, Labels { category, class, ..Labels::default() }, values);
+        let labels = Labels { category, class, ..Labels::default() };
+        if !self.profile.add_within(ENTRIES, stack, labels, values) {
+            self.beyond += 1;
+            let stack = self.profile.stack(&[]);
+            self.profile.add(stack, Labels { class: None, ..labels }, values);
+        }
     }
 
     /// The stack, and the class of the Java method that requested the memory.
@@ -164,10 +169,6 @@ impl Filling {
             self.stacks.clear();
         }
         let profile = &mut self.profile;
-        if profile.is_full(ENTRIES) {
-            self.beyond += 1;
-            return (profile.stack(&[]), None);
-        }
         let key = event.key("stackTrace");
         if let Some(known) = key.and_then(|key| self.stacks.get(&key)) {
             return *known;

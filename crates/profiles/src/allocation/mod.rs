@@ -255,7 +255,7 @@ impl<'a> Filling<'a> {
         if let Some(time) = event.time().and_then(|t| u64::try_from(t).ok()) {
             self.allocations.profile.time_ns = self.allocations.profile.time_ns.max(time);
         }
-        let Some(mut stack) = self.stack(event) else {
+        let Some(stack) = self.stack(event) else {
             self.allocations.left_out.iter_mut().zip(&values).for_each(|(sum, v)| *sum = sum.plus(*v));
             return;
         };
@@ -264,13 +264,12 @@ impl<'a> Filling<'a> {
         if let Some(of) = slow_path {
             self.slow_paths.entry(thread).or_default().add(of);
         }
-        let mut class = Some(self.class(event));
-        if self.allocations.profile.is_full(ENTRIES) {
+        let labels = Labels { thread: Some(thread), class: Some(self.class(event)), category: None };
+        if !self.allocations.profile.add_within(ENTRIES, stack, labels, &values) {
             self.beyond += 1;
-            (stack, class) = (self.beyond_stack(), None);
+            let stack = self.beyond_stack();
+            self.allocations.profile.add(stack, Labels { class: None, ..labels }, &values);
         }
-        let labels = Labels { thread: Some(thread), class, category: None };
-        self.allocations.profile.add(stack, labels, &values);
     }
 
     fn thread(&mut self, event: &Event) -> NameId {

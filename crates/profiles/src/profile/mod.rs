@@ -224,9 +224,10 @@ pub struct Profile {
 /// from elsewhere may have one name of megabytes in a million lines.
 const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
-/// Limit of the frames of all entries together, each of which a view visits: a file from elsewhere may have one stack of
-/// millions of frames in 300,000 entries. The deepest stacks of a JVM have 2,048.
-const FRAMES: usize = if cfg!(test) { 1 << 12 } else { 32 << 20 };
+/// Limit of the frames of all entries together. A view visits the frames of each entry, also if several entries have
+/// the same stack: a file from elsewhere may have one stack of millions of frames in 300,000 entries. A deep recording
+/// of a JVM (stackdepth=1024) has 50,000 entries of 700 frames: 35 million.
+const FRAMES: usize = if cfg!(test) { 1 << 12 } else { 64 << 20 };
 
 /// Building. Equal items are stored once. Callers may cache ids by their own keys to save lookups.
 impl Profile {
@@ -279,13 +280,26 @@ impl Profile {
     }
 }
 
-/// Reading.
+/// Building from a file from elsewhere.
 impl Profile {
-    /// Whether a file from elsewhere may add no more entries: it has so many already, or their stacks are too deep.
-    pub fn is_full(&self, entries: usize) -> bool {
-        self.entries.len() >= entries || self.depth >= FRAMES
+    /// Adds the values as [`Profile::add`] does, unless they need a new entry and the profile is full: it has so many
+    /// `entries` already, or their stacks are too deep. Then it returns false. Known entries always grow.
+    #[must_use]
+    pub fn add_within(&mut self, entries: usize, stack: StackId, labels: Labels, values: &[Value]) -> bool {
+        let is_added = !self.is_full(entries) || self.entry_of.contains_key(&Entry { stack, labels });
+        if is_added {
+            self.add(stack, labels, values);
+        }
+        is_added
     }
 
+    fn is_full(&self, entries: usize) -> bool {
+        self.entries.len() >= entries || self.depth >= FRAMES
+    }
+}
+
+/// Reading.
+impl Profile {
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Entry, &[Value])> {
         let width = self.columns.len();
         self.entries.iter().enumerate().map(move |(i, e)| (*e, &self.values[i * width..(i + 1) * width]))

@@ -433,15 +433,28 @@ fn the_frames_that_views_visit_are_limited() {
     let frames: Vec<FrameId> =
         (0..100).map(|n| profile.frame(Frame { function: Some(format!("f{n}")), ..Frame::default() })).collect();
     let stack = profile.stack(&frames);
+    let labels = |profile: &mut Profile, number: usize| {
+        let thread = Some(profile.name(&format!("thread {number}")));
+        Labels { thread, ..Labels::default() }
+    };
     let mut added = 0;
-    while !profile.is_full(300_000) {
-        let thread = Some(profile.name(&format!("thread {added}")));
-        profile.add(stack, Labels { thread, ..Labels::default() }, &[Value::exact(1)]);
+    let one = [Value::exact(1)];
+    loop {
+        let labels = labels(&mut profile, added);
+        if !profile.add_within(300_000, stack, labels, &one) {
+            break;
+        }
         // The same stack again: no entry, no visit.
-        profile.add(stack, Labels { thread, ..Labels::default() }, &[Value::exact(1)]);
+        assert!(profile.add_within(300_000, stack, labels, &one));
         added += 1;
     }
     assert_eq!(added, FRAMES.div_ceil(100));
+    // Entries of a full profile go on growing, also if the limit is that of the entries.
+    let (first, new) = (labels(&mut profile, 0), labels(&mut profile, added));
+    assert!(profile.add_within(300_000, stack, first, &one) && profile.add_within(1, stack, first, &one));
+    assert!(!profile.add_within(300_000, stack, new, &one));
+    let amounts: Vec<i64> = profile.entries().map(|(_, values)| values[0].amount).collect();
+    assert_eq!((amounts.len(), amounts[0], amounts[1]), (added, 4, 2));
     assert!(profile.emptied().entries().len() == 0 && !profile.emptied().is_full(1));
     let mut shallow = Profile::new(vec![Column::bytes("live")]);
     let stack = shallow.stack(&[]);

@@ -255,7 +255,8 @@ impl Finder {
             };
             let map = jitdump::parse(&bytes).unwrap_or_else(|| perf_map::Map::parse(&bytes));
             if map.is_cut() {
-                reason = Some(format!("{} has more names than plimsoll compares with one another", path.display()));
+                let limit = "has too many names, or its ranges overlap too often (limit 4 million each)";
+                reason = Some(format!("{} {limit}", path.display()));
             } else if !map.is_empty() {
                 return (Some(map), None);
             }

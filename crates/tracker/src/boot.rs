@@ -300,7 +300,7 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
     let n = os::read_link(c"/proc/self/exe", &mut path).len();
     // SAFETY: the caller's contract.
     let first = (!phase::is_late() && argc > 0).then(|| unsafe { CStr::from_ptr(*argv) }.to_bytes());
-    let n = program::name_as_started(&mut path, n, first);
+    let n = program::name_as_started(&mut path, n, first, phase::is_late());
     out[..n].copy_from_slice(&path[..n]);
     let mut n = n + 1;
     if phase::is_late() {

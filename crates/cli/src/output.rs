@@ -296,8 +296,8 @@ pub fn to_output_at_least(
     written
 }
 
-/// What is written at once. A report may have hundreds of MiB, and the standard library's 8 KiB make 40,000 system calls
-/// of them.
+/// What is written at once. A report may have hundreds of MiB, and the standard library's 8 KiB make 40,000 system
+/// calls of them.
 const BUFFER: usize = 64 << 10;
 
 fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

@@ -370,8 +370,7 @@ pub fn file_name(path: &[u8]) -> &[u8] {
     &path[path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1)..]
 }
 
-/// Whether a program that was started by this name has another name than its file, of which the name says more:
-/// redis-server is another one than redis-check-rdb; python3 is a part of python3.11, as sh is of dash.
+/// Whether `name` is a name of its own: not part of the file's name, as python3 is of python3.11.
 pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
     !name.is_empty() && !file.windows(name.len()).any(|part| part == name)
 }

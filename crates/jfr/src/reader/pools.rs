@@ -33,9 +33,9 @@ pub(super) struct Pools {
 
 /// Cost of a look-up, in bytes of text.
 pub(super) const LOOK_UP: u64 = 8;
-/// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes and is decoded once. It
-/// costs nine look-ups (72) and the lengths of the names of its class, method and kind: together about 170, and 250 to
-/// 350 if the classes are lambdas or CGLIB's. So the estimate for a chunk of such frames only is 42 to 58 for each byte.
+/// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes and is decoded once. It costs nine look-ups
+/// (72) and the lengths of the names of its class, method and kind: together about 170, and 250 to 350 if the class is
+/// a lambda's or CGLIB's. So a chunk of only such frames costs an estimated 42 to 58 for each byte.
 const FOR_EACH_BYTE: u64 = 64;
 /// Cost of a field beyond an event's bytes, in bytes of text.
 const FIELD: u64 = 4;

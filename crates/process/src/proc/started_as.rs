@@ -27,9 +27,9 @@ fn parse_path_address(auxv: &[u8]) -> Option<u64> {
     pairs.iter().map(|pair| pair.map(u64::from_ne_bytes)).find(|pair| pair[0] == AT_EXECFN).map(|pair| pair[1])
 }
 
-/// Reads the text at `at` up to its NUL: from this page and the next one, which is enough for PATH_MAX bytes. The target
-/// may choose the address (PR_SET_MM_MAP), and a page that isn't present may never arrive (userfaultfd, FUSE). So only
-/// present pages are read.
+/// Reads the text at `at` up to its NUL: from this page and the next one, which is enough for PATH_MAX bytes. The
+/// target may choose the address (PR_SET_MM_MAP), and a page that isn't present may never arrive (userfaultfd, FUSE).
+/// So only present pages are read.
 fn read_path(memory: &impl Memory, at: u64) -> Option<String> {
     let mut pages = PageStates::new(memory);
     let (mut text, mut at) = (Vec::new(), at);

@@ -12,8 +12,8 @@ use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{Target, can_scan, parse_maps, read_residency, scan_residency};
 
-/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, only a scan
-/// is cheap, whose cost is that of the resident pages (Linux 6.7).
+/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, only a
+/// scan is cheap, whose cost is that of the resident pages (Linux 6.7).
 const MOST: Bytes = Bytes::mib(4096);
 
 /// Each range needs a read of its own.

@@ -7,7 +7,7 @@
 //! entry of its code      100    100   of them 70 were moved     30     30
 //! entry of the VM's       70     50                             70     50
 //! ```
-//! Live figures are right either way; what was ever allocated counted a moved block twice. So what came into an entry
+//! Live figures are right either way. The sum of both `alloc` counts a moved block twice. So what came into an entry
 //! with the mark [`CALLER_MOVED`] is taken from both sides of the entry with the same frames.
 
 use std::collections::HashMap;

@@ -29,8 +29,8 @@ pub fn name_as_started(path: &mut [u8; MOST], n: usize, first: Option<&[u8]>, is
         let Some(started) = copied(at, &mut copy) else { return n };
         started
     } else {
-        // SAFETY: the kernel wrote the path and its NUL above all arguments and variables, and no code of the program
-        // has run yet.
+        // SAFETY: the kernel wrote the path and its NUL above all arguments and variables; the last word of the stack
+        // is 0. At most constructors of libraries have run.
         unsafe { CStr::from_ptr(at as *const _) }.to_bytes()
     };
     let Some((other, length)) = another_path(&path[..n], started) else { return n };
@@ -56,8 +56,8 @@ fn copied(at: usize, into: &mut [u8; MOST]) -> Option<&[u8]> {
         if (n == 0 || p.is_multiple_of(PAGE)) && !os::readable(p.min((p | (PAGE - 1)) - 7)) {
             return None;
         }
-        // SAFETY: the kernel has just found this page readable. It belongs to the stack on which the kernel started the
-        // program, which nothing unmaps in the moment between. Volatile, because another thread may write there.
+        // SAFETY: the kernel has just found this page readable. Only a program that unmaps it in the moment between
+        // would fail here. Volatile, because another thread may write there.
         into[n] = unsafe { (p as *const u8).read_volatile() };
         if into[n] == 0 {
             return Some(&into[..n]);

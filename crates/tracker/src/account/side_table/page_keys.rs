@@ -33,9 +33,10 @@
 //! memory is never freed. It serves all sizes that it has enough entries for, so a page has several only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
-//! booked replaces or clears it. An entry never passes for one of another class: what is left is cleared before a page changes
-//! its class; meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere. One case remains: the address
-//! goes to a block that isn't booked. Its release is then booked with the old key, as long as the page has its class.
+//! booked replaces or clears it. An entry never passes for one of another class: what is left is cleared before a page
+//! changes its class. Meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere. One case remains: the
+//! address goes to a block that isn't booked. Its release is then booked with the old key, as long as the page has its
+//! class.
 //!
 //! A page that has blocks of two sizes at once, as gperftools' emergency arena while it walks a stack, would lose keys
 //! each time that the size changes: such blocks stay live in the books.
@@ -277,7 +278,9 @@ fn insert_in_page(p: *mut u8, usable: usize, key: Key) -> bool {
     let class = class_of(usable, key.requested as usize);
     let Some(word) = class.and_then(|class| prepared(p, class, usable)) else {
         // The row still has that block, so `table_removes` doesn't count it.
-        if let Some((entry, _)) = entry(p)
+        // On a page that is BUSY, the place isn't this block's, and all entries are being cleared.
+        if let Some((entry, usable)) = entry(p)
+            && usable != 0
             && entry.load(Relaxed) != 0
         {
             entry.store(0, Relaxed);

@@ -6,6 +6,7 @@ use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
 use plimsoll_tracker::account::blocks::{self, Key};
 use plimsoll_tracker::account::side_table::page_keys::{self, SLACK};
+use plimsoll_tracker::sys::cpu::{SLOT_MARK, tls_set};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,11 +22,17 @@ fn begin() {
     assert!(page_keys::enable(&sizes()) && blocks::publish(fresh()));
 }
 
+/// From now on this thread uses this lane.
+fn take_lane(lane: u64) {
+    tls_set::<SLOT_MARK>(2 + lane as usize);
+}
+
 /// A run of three pages with blocks of one size, from `start` on.
 struct Run {
     start: u64,
     size: u64,
-    live: BTreeMap<u64, Key>,
+    /// The key and the lane of each block.
+    live: BTreeMap<u64, (Key, u64)>,
 }
 
 const RUN: u64 = 3 << 12;
@@ -52,6 +59,7 @@ fn arrays_hold_what_a_map_holds() {
             .map(|i| Run { start: 0x7e00_0000_0000 + ((i % 4) << 30) + (i << 14), size: 8, live: BTreeMap::new() })
             .collect();
         let (mut inserted, mut removed, mut changed, mut refused, mut replaced) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let mut elsewhere = 0u64;
         for _ in 0..400_000 {
             let at = random.index(runs.len());
             let run = &mut runs[at];
@@ -63,23 +71,29 @@ fn arrays_hold_what_a_map_holds() {
             }
             let block = run.start + random.below(run.blocks()) * run.size;
             let p = block as *mut u8;
-            assert_eq!(page_keys::get(p), run.live.get(&block).copied(), "{block:#x}");
+            let lane = random.below(2);
+            take_lane(lane);
+            assert_eq!(page_keys::get(p), run.live.get(&block).map(|(key, _)| *key), "{block:#x}");
             match run.live.remove(&block) {
-                Some(key) if random.below(8) > 0 => {
+                Some((key, of)) if random.below(8) > 0 => {
                     assert_eq!(page_keys::take(p), Some((key, run.size as usize)));
                     removed += 1;
+                    elsewhere += u64::from(of != lane);
                 }
                 // Freed by a function that isn't hooked. The next block there is the array's, or has its key elsewhere.
-                Some(_) => {
+                Some((_, of)) => {
                     let (usable, key) = match random.below(3) {
                         0 => (run.size as usize, some_key(&mut random, run.size)),
                         1 => (run.size as usize + 1, Key { row: 5, requested: run.size, sampled: false }),
                         _ => (9000, Key { row: 5, requested: 9000, sampled: false }),
                     };
                     let inserts = usable == run.size as usize;
+                    if inserts {
+                        take_lane(of);
+                    }
                     assert_eq!(page_keys::insert(p, usable, key), inserts);
                     if inserts {
-                        run.live.insert(block, key);
+                        run.live.insert(block, (key, of));
                         replaced += 1;
                     } else {
                         refused += 1;
@@ -91,21 +105,22 @@ fn arrays_hold_what_a_map_holds() {
                     let n = key.requested as usize;
                     assert!(random.below(2) == 0 || page_keys::prepare(p, run.size as usize, n));
                     assert!(page_keys::insert(p, run.size as usize, key));
-                    run.live.insert(block, key);
+                    run.live.insert(block, (key, lane));
                     inserted += 1;
                 }
             }
             if random.one_in(40) {
-                for (block, key) in std::mem::take(&mut run.live) {
+                for (block, (key, _)) in std::mem::take(&mut run.live) {
                     assert_eq!(page_keys::take(block as *mut u8), Some((key, run.size as usize)));
                     assert_eq!(page_keys::take(block as *mut u8), None, "taken twice");
                 }
             }
         }
         println!(
-            "exercised: {inserted} inserted, {removed} removed, {replaced} replaced, {refused} refused, {changed} runs \
-             got another size"
+            "exercised: {inserted} inserted, {removed} removed, {elsewhere} of them in the other lane, {replaced} \
+             replaced, {refused} refused, {changed} runs got another size"
         );
+        assert!(elsewhere > 20_000);
         assert!(inserted > 100_000 && removed > 50_000 && replaced > 1_000 && refused > 1_000 && changed > 1_000);
 
         // Sizes and addresses that no array is for.
@@ -135,13 +150,17 @@ fn nothing_is_left_when_a_page_gets_another_size() {
         let mut size = sizes.next().expect("a size");
         for _ in 0..12 {
             let key = |requested| Key { row: 9, requested, sampled: false };
-            for p in blocks(size) {
+            for (i, p) in blocks(size).enumerate() {
+                take_lane(i as u64 % 3 % 2);
                 assert!(page_keys::insert(p, size as usize, key(1.max(size.saturating_sub(2000)))));
             }
             size = sizes.next().expect("a size");
             let first = page as *mut u8;
             assert!(page_keys::insert(first, size as usize, key(size)));
-            assert!(blocks(size).skip(1).all(|p| page_keys::get(p).is_none()), "{size}");
+            for lane in [0, 1] {
+                take_lane(lane);
+                assert!(blocks(size).skip(1).all(|p| page_keys::get(p).is_none()), "{size}");
+            }
             assert_eq!(page_keys::take(first), Some((key(size), size as usize)));
         }
     });
@@ -183,6 +202,7 @@ fn four_threads_share_pages() {
                 let (shared, handed, barrier, sizes) = (&shared, &handed, &barrier, &sizes);
                 scope.spawn(move || {
                     let mut random = Random(100 + t);
+                    take_lane(t);
                     for round in 0..6u64 {
                         barrier.wait();
                         for page in 0..pages {
@@ -236,8 +256,8 @@ fn an_entry_costs_a_few_bytes() {
             }
             let each = (of_tables() - before) as u64 / n;
             println!("exercised: {n} blocks of {size} B, {each} B for each");
-            // For each page a word of 8 B, and an array with 4 B for its capacity, in multiples of 8.
-            assert!(each <= 5 + 20 * size / 4096, "{each} B for a block of {size}");
+            // For each page a word of 8 B in each lane, and an array with 4 B for its capacity, in multiples of 8.
+            assert!(each <= 5 + 28 * size / 4096, "{each} B for a block of {size}");
         }
     });
 }
@@ -315,9 +335,12 @@ mod interrupted {
             // Each page in a GiB of its own, which has no leaf; then fresh pages; then pages with what is left of others.
             let leaves = interrupt(0x10_0000_0000, 1 << 30, 61, |_| {});
             let arrays = interrupt(0x10_0000_0000, 1 << 13, 3, |_| {});
-            let cleared = interrupt(0x700_0000_0000, 1 << 13, 1511, |page| {
+            let cleared = interrupt(0x700_0000_0000, 1 << 13, 503, |page| {
                 let left = Key { row: 8, requested: 1, sampled: false };
-                assert!((0..256).all(|i| page_keys::insert((page + i * 16) as *mut u8, 16, left)));
+                for i in 0..4096 / 48 {
+                    take_lane(i % 3 % 2);
+                    assert!(page_keys::insert((page + i * 48) as *mut u8, 48, left));
+                }
             });
             let elsewhere = ELSEWHERE.load(Relaxed);
             println!("exercised: {leaves}, {arrays} and {cleared} interrupted insertions, {elsewhere} keys elsewhere");

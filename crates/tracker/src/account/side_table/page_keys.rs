@@ -7,8 +7,9 @@
 //!                  │         │          └───────────── offset / size ────────────┐
 //! directory ───────┘         │                                                   │
 //! leaf      ─────────────────┘                                                   ▼
-//! page word   63                8 7      0          array   4 B      4 B each
-//!             │ array's address  │ class  │ ──────────▶    │ capacity │ entry │ entry │ …
+//! page words  63                8 7      0          array   4 B      4 B each
+//! even lane   │ array's address  │ class  │ ──────────▶    │ capacity │ entry │ entry │ …
+//! odd lane    │ array's address  │ class  │ ──────────▶    │ capacity │ entry │ entry │ …
 //!
 //! entry       31        30    11 10       0
 //!             │ sampled │ row 20 │ slack 11 │                  row 0: none, as row 0 is never used
@@ -23,20 +24,25 @@
 //! the CPU guesses wrong (docs/decisions/blocks.md). A table by a hash has lines with entries of several threads. An
 //! array has entries of one page only, and threads of different [`STRIPES`] get their arrays from different lines.
 //!
+//! tcmalloc gives blocks of one page to several threads, and sixteen entries share a line. So a page has an array for
+//! each of two lanes: threads with odd slot numbers use one, the others the other. A block's key is in the lane of the
+//! thread that booked it. A release looks into its own thread's lane first. A page that one thread uses has one array.
+//!
 //! # Order
 //!
 //! Whoever reads or writes an entry holds the block: the thread that has it from malloc and has not returned it yet, or
 //! the one that frees it. An allocator gives a page to blocks of another size only when it has none left, and each of
-//! them had its entry cleared before. So a page word changes only while no entry of the old size is in use, and never
-//! while one of the new size is. A thread that gets a block of a page may still read the old word; then the class
-//! differs, and it exchanges the word, or finds that another thread has. An array's capacity never changes, and its
-//! memory is never freed. It serves all sizes that it has enough entries for, so a page has several only if they grew.
+//! them had its entry cleared before. So a page's words change only while no entry of the old size is in use, and never
+//! while one of the new size is: the other lane's word gets the new class first, if there is one, then the own. A
+//! thread that gets a block of a page may still read an old word; then the class differs, and it exchanges the word, or
+//! finds that another thread has. An array's capacity never changes, and its memory is never freed. It serves all sizes
+//! that it has enough entries for, so a page has several in a lane only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
-//! booked replaces or clears it. An entry never passes for one of another class: what is left is cleared before a page
-//! changes its class. Meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere. One case remains: the
-//! address goes to a block that isn't booked. Its release is then booked with the old key, as long as the page has its
-//! class.
+//! booked in this lane replaces or clears it. An entry never passes for one of another class: what is left is cleared
+//! before a page changes its class. Meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere. Two
+//! cases remain: the address goes to a block that isn't booked, or that is booked in one lane and freed in the other.
+//! Its release is then booked with the old key, as long as the page has its class.
 //!
 //! A page that has blocks of two sizes at once, as gperftools' emergency arena while it walks a stack, would lose keys
 //! each time that the size changes: such blocks stay live in the books.
@@ -56,8 +62,10 @@ pub const PAGE_SHIFT: u32 = 12;
 pub const LEAF_SHIFT: u32 = 30;
 /// Words of the directory: user space ends at 2^47, unless a program asks for more (x86_64/mm.rst).
 pub const LEAVES: usize = 1 << (47 - LEAF_SHIFT);
-/// Words of a leaf.
+/// Pages that a leaf has words for.
 pub const LEAF: usize = 1 << (LEAF_SHIFT - PAGE_SHIFT);
+/// Words of a page.
+pub const LANES: usize = 2;
 /// Low bits of a page word, which have the class.
 const CLASS: u64 = (1 << CLASS_BITS) - 1;
 /// See [`CLASS`].
@@ -149,9 +157,18 @@ fn leaf_of(directory: usize, p: usize) -> Option<&'static AtomicUsize> {
     unsafe { word_of(directory, p >> LEAF_SHIFT, LEAVES) }
 }
 
-/// The page word of an address, if its leaf exists.
+/// The words of a page, by lane.
+type Page = [AtomicU64; LANES];
+
+/// The lane of this thread.
 #[inline(always)]
-fn page_of(p: *mut u8) -> Option<&'static AtomicU64> {
+fn lane() -> usize {
+    tls_get::<SLOT_MARK>() % LANES
+}
+
+/// The page of an address, if its leaf exists.
+#[inline(always)]
+fn page_of(p: *mut u8) -> Option<&'static Page> {
     let p = p as usize;
     let leaf = leaf_of(WIPED.pages.load(Relaxed), p)?.load(Acquire);
     // SAFETY: 0 or what `page_made` reserved.
@@ -160,10 +177,10 @@ fn page_of(p: *mut u8) -> Option<&'static AtomicU64> {
 
 /// The same; makes the leaf.
 #[cold]
-fn page_made(p: *mut u8) -> Option<&'static AtomicU64> {
+fn page_made(p: *mut u8) -> Option<&'static Page> {
     let leaf = leaf_of(WIPED.pages.load(Relaxed), p as usize)?;
     if leaf.load(Acquire) == 0 {
-        let fresh = os::table(LEAF * size_of::<AtomicU64>(), Purpose::SideTable)? as usize;
+        let fresh = os::table(LEAF * size_of::<Page>(), Purpose::SideTable)? as usize;
         // If another thread was first, ours stays reserved and untouched.
         let _ = leaf.compare_exchange(0, fresh, AcqRel, Relaxed);
     }
@@ -181,11 +198,15 @@ fn entry_of(word: u64, p: *mut u8) -> (&'static AtomicU32, usize) {
     (unsafe { &*(at as *const AtomicU32) }, (class >> 32) as usize)
 }
 
-/// The entry of a block, and its usable bytes.
+/// A block's entry, its key and its usable bytes: of this thread's lane, else of the other.
 #[inline(always)]
-fn entry(p: *mut u8) -> Option<(&'static AtomicU32, usize)> {
-    let word = page_of(p)?.load(Acquire);
-    (word != 0).then(|| entry_of(word, p))
+fn find(p: *mut u8) -> Option<(&'static AtomicU32, Key, usize)> {
+    let (page, own) = (page_of(p)?, lane());
+    [&page[own], &page[own ^ 1]].into_iter().find_map(|word| {
+        let word = word.load(Acquire);
+        let (entry, usable) = (word != 0).then(|| entry_of(word, p))?;
+        Some((entry, key_of(entry.load(Relaxed), usable)?, usable))
+    })
 }
 
 /// Entries of an array for blocks of this size.
@@ -201,9 +222,17 @@ pub fn prepare(p: *mut u8, usable: usize, n: usize) -> bool {
     class_of(usable, n).and_then(|class| prepared(p, class, usable)).is_some()
 }
 
-/// The word of a block's page, for its class.
+/// The word of a block's page in this thread's lane, for its class.
 fn prepared(p: *mut u8, class: u16, usable: usize) -> Option<u64> {
-    let page = page_of(p).or_else(|| page_made(p))?;
+    let (page, own) = (page_of(p).or_else(|| page_made(p))?, lane());
+    if page[own].load(Acquire) & CLASS != class as u64 && page[own ^ 1].load(Acquire) != 0 {
+        changed(&page[own ^ 1], class, usable)?;
+    }
+    changed(&page[own], class, usable)
+}
+
+/// This word once it has the class.
+fn changed(page: &AtomicU64, class: u16, usable: usize) -> Option<u64> {
     loop {
         let word = page.load(Acquire);
         if word & CLASS == class as u64 {
@@ -279,11 +308,11 @@ fn insert_in_page(p: *mut u8, usable: usize, key: Key) -> bool {
     let Some(word) = class.and_then(|class| prepared(p, class, usable)) else {
         // The row still has that block, so `table_removes` doesn't count it.
         // On a page that is BUSY, the place isn't this block's, and all entries are being cleared.
-        if let Some((entry, usable)) = entry(p)
-            && usable != 0
-            && entry.load(Relaxed) != 0
-        {
-            entry.store(0, Relaxed);
+        for word in page_of(p).into_iter().flatten().map(|word| word.load(Acquire)).filter(|word| *word != 0) {
+            let (entry, usable) = entry_of(word, p);
+            if usable != 0 && entry.load(Relaxed) != 0 {
+                entry.store(0, Relaxed);
+            }
         }
         return false;
     };
@@ -297,8 +326,7 @@ fn insert_in_page(p: *mut u8, usable: usize, key: Key) -> bool {
 /// Looks a block up.
 #[inline(always)]
 pub fn get(p: *mut u8) -> Option<Key> {
-    let (entry, usable) = entry(p)?;
-    key_of(entry.load(Relaxed), usable)
+    find(p).map(|(_, key, _)| key)
 }
 
 #[inline(always)]
@@ -311,8 +339,7 @@ fn key_of(word: u32, usable: usize) -> Option<Key> {
 /// Removes a block. Returns its key and its usable bytes.
 #[inline(always)]
 pub fn take(p: *mut u8) -> Option<(Key, usize)> {
-    let (entry, usable) = entry(p)?;
-    let key = key_of(entry.load(Relaxed), usable)?;
+    let (entry, key, usable) = find(p)?;
     entry.store(0, Relaxed);
     super::count_remove();
     Some((key, usable))
@@ -326,7 +353,8 @@ pub unsafe fn reset_books() {
     let directory = PAGE_DIRECTORY.load(Acquire);
     for leaf in (0..LEAVES).map_while(|i| leaf_of(directory, i << LEAF_SHIFT)).map(|leaf| leaf.load(Acquire)) {
         // SAFETY: 0 or a leaf of ours.
-        for word in (0..LEAF).map_while(|i| unsafe { word_of::<AtomicU64>(leaf, i, LEAF) }).map(|w| w.load(Relaxed)) {
+        let pages = (0..LEAF).map_while(|i| unsafe { word_of::<Page>(leaf, i, LEAF) });
+        for word in pages.flatten().map(|word| word.load(Relaxed)) {
             if word != 0 {
                 entries_of(word).filter(|entry| entry.load(Relaxed) != 0).for_each(|entry| entry.store(0, Relaxed));
             }

@@ -19,7 +19,7 @@
 //!
 //! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
-use super::pages::{enter_page, find_in_page};
+use super::pages::{enter_page, find_in_page, find_page};
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
@@ -188,6 +188,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         leaf_shift = const page_keys::LEAF_SHIFT,
         leaves = const page_keys::LEAVES,
         leaf = const page_keys::LEAF,
+        lanes = const page_keys::LANES,
         classes = sym page_keys::CLASSES,
         quotient_shift = const page_keys::QUOTIENT_SHIFT,
         class_bits = const page_keys::CLASS_BITS,
@@ -254,7 +255,9 @@ macro_rules! free {
         ".cfi_startproc",
         "test rdi, rdi",
         "je 20f",
-        find_in_page!("19f", "14f"),
+        find_page!("19f"),
+        find_in_page!("12f", "14f"),
+        "13:",
         $($bound,)*
         book_free!(
             // A thread without a slot has the mark of rows that aren't in use.
@@ -272,6 +275,10 @@ macro_rules! free {
         "14: jmp {sized}",
         "22: mov esi, dword ptr [r8 + {caller}]",
         "jmp {flush}",
+        // The other lane's word.
+        "12: xor rsi, 8",
+        find_in_page!("19f", "14b"),
+        "jmp 13b",
         "19:",
         // The trailer at the place known for the page (`account/page_sizes.rs`).
         "mov r11, rdi",
@@ -350,6 +357,7 @@ macro_rules! free {
         leaf_shift = const page_keys::LEAF_SHIFT,
         leaves = const page_keys::LEAVES,
         leaf = const page_keys::LEAF,
+        lanes = const page_keys::LANES,
         classes = sym page_keys::CLASSES,
         quotient_shift = const page_keys::QUOTIENT_SHIFT,
         class_bits = const page_keys::CLASS_BITS,

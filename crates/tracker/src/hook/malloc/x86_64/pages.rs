@@ -17,28 +17,31 @@ macro_rules! enter_page {
             "mov r9, qword ptr [r9 + r8*8]\n",
             "test r9, r9\n",
             "je 41f\n",
-            "mov r8d, eax\n",
-            "shr r8d, {page_shift}\n",
-            "and r8d, {leaf} - 1\n",
-            "mov r10, qword ptr [r9 + r8*8]\n",
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "mov r8d, dword ptr fs:[r8 + {slot_mark}]\n",
+            "mov r10d, r8d\n",
+            "and r10d, {lanes} - 1\n",
+            "mov ecx, eax\n",
+            "shr ecx, {page_shift}\n",
+            "and ecx, {leaf} - 1\n",
+            "lea rcx, [r10 + rcx*{lanes}]\n",
+            "mov r10, qword ptr [r9 + rcx*8]\n",
             "cmp r10b, sil\n",
             "jne 41f\n",
-            "lea r8, [rip + {classes}]\n",
-            "mov r9, qword ptr [r8 + rsi*8]\n",
-            "mov r8d, r9d\n",
+            "lea r9, [rip + {classes}]\n",
+            "mov r9, qword ptr [r9 + rsi*8]\n",
+            "mov esi, r9d\n",
             "shr r9, 32\n",
             "mov ecx, eax\n",
             "and ecx, {page} - 1\n",
-            "imul r8, rcx\n",
-            "shr r8, {quotient_shift}\n",
+            "imul rsi, rcx\n",
+            "shr rsi, {quotient_shift}\n",
             "shr r10, {class_bits}\n",
             "mov rcx, rdx\n",
             "shr rcx, {row_shift} - {row_of_entry}\n",
             "add ecx, r9d\n",
             "sub ecx, edi\n",
-            "mov dword ptr [r10 + r8*4 + {entry}], ecx\n",
-            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
-            "mov r8d, dword ptr fs:[r8 + {slot_mark}]\n",
+            "mov dword ptr [r10 + rsi*4 + {entry}], ecx\n",
             "mov r10, qword ptr [rip + {lasting}]\n",
             "shl r8, {thread_shift}\n",
             "inc qword ptr [r10 + r8 + {table_inserts}]\n",
@@ -55,11 +58,10 @@ macro_rules! enter_page {
     };
 }
 
-/// Finds the entry of the block in `rdi`: its address in `r11`, the usable bytes in `rcx`, the slack in `rdx`, the
-/// row's offset in `r8`. Jumps to the first label if the page's array has no valid entry for it, and to the second if
-/// the entry is a sample's, with the usable bytes in `rsi`. Changes `rax`, `r9` and `r10`.
-macro_rules! find_in_page {
-    ($without:literal, $sampled:literal) => {
+/// Finds the words of the page of the block in `rdi`: the address of this thread's in `rsi`. Jumps to the label if
+/// there are none. Changes `rax`, `r8` and `r9`.
+macro_rules! find_page {
+    ($without:literal) => {
         concat!(
             "mov r9, qword ptr [rip + {wiped} + {pages}]\n",
             "test r9, r9\n",
@@ -71,10 +73,25 @@ macro_rules! find_in_page {
             "mov r9, qword ptr [r9 + rax*8]\n",
             "test r9, r9\n",
             concat!("je ", $without, "\n"),
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "mov r8d, dword ptr fs:[r8 + {slot_mark}]\n",
+            "and r8d, {lanes} - 1\n",
             "mov eax, edi\n",
             "shr eax, {page_shift}\n",
             "and eax, {leaf} - 1\n",
-            "mov r10, qword ptr [r9 + rax*8]\n",
+            "lea rax, [r8 + rax*{lanes}]\n",
+            "lea rsi, [r9 + rax*8]\n",
+        )
+    };
+}
+
+/// Finds the entry of the block in `rdi` by the page word at `rsi`: its address in `r11`, the usable bytes in `rcx`
+/// and `rsi`, the slack in `rdx`, the row's offset in `r8`. Jumps to the first label, with `rsi` as it was, if the
+/// array has no valid entry for it, and to the second if the entry is a sample's. Changes `rax`, `r9` and `r10`.
+macro_rules! find_in_page {
+    ($without:literal, $sampled:literal) => {
+        concat!(
+            "mov r10, qword ptr [rsi]\n",
             "test r10, r10\n",
             concat!("je ", $without, "\n"),
             "movzx ecx, r10b\n",
@@ -88,18 +105,18 @@ macro_rules! find_in_page {
             "shr rax, {quotient_shift}\n",
             "shr r10, {class_bits}\n",
             "lea r11, [r10 + rax*4 + {entry}]\n",
-            "mov edx, dword ptr [r11]\n",
-            "test edx, edx\n",
-            concat!("je ", $without, "\n"),
-            "mov rsi, rcx\n",
-            concat!("js ", $sampled, "\n"),
-            "mov r8d, edx\n",
+            "mov r8d, dword ptr [r11]\n",
+            "mov edx, r8d\n",
             "and edx, {slack_of_entry}\n",
             "cmp edx, ecx\n",
             concat!("jae ", $without, "\n"),
+            "test r8d, r8d\n",
+            concat!("je ", $without, "\n"),
+            "mov rsi, rcx\n",
+            concat!("js ", $sampled, "\n"),
             "xor r8d, edx\n",
             "shr r8d, {row_of_entry} - 6\n",
         )
     };
 }
-pub(super) use {enter_page, find_in_page};
+pub(super) use {enter_page, find_in_page, find_page};

@@ -156,6 +156,10 @@ fn an_operation_gains_what_the_golden_file_says() {
     let pairs_of_image = |below| each(&image, [4_000, 64_000], |n| words(&format!("1 {n} 1000 512 8")), below);
     let more = pairs_of_image(tracked("sampled")) - pairs_of_image(Below::default());
     figures.push(("malloc and free in a native image".into(), more));
+    let second_path = program("second_path");
+    let second = |below| each(&second_path, [4_000, 64_000], words, below);
+    let more = second(tracked("sampled")) - second(Below::default());
+    figures.push(("malloc and free, another stack was first at its depth".into(), more));
     let remote_free = program("remote_free");
     let by_another = |below| each(&remote_free, [16_384, 212_992], words, below);
     let more = by_another(tracked("sampled")) - by_another(Below::default());

@@ -5,6 +5,7 @@
 //!               13 offsets of 2 B from sp, in bytes
 //!               13 words of 8 B; unused ones repeat the return address at offset 0, so that several compare at a time
 //!               tail 8: where the rest of a deep stack's words are, or 0
+//!               passed over 4: of a leader, how often another stack was meant
 //! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
 
@@ -41,6 +42,7 @@ pub struct Memo {
     /// What they were.
     pub words: [u64; WORDS],
     pub(super) tail: *mut Tail,
+    pub(super) passed_over: u32,
 }
 const _: () = assert!(size_of::<Memo>() == 192);
 
@@ -203,9 +205,9 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     !guarded || unsafe { guards_hold(m.tail) }
 }
 
-/// The index of a call's second bucket. Wrappers (operator new, xmalloc) are called at one depth from many places. The
-/// first such stack is the leader, in the first bucket. The bucket of the others follows from their words at the
-/// positions of the leader's first words.
+/// The index of a call's second bucket. Wrappers (operator new, xmalloc) are called at one depth from many places. One
+/// such stack is the leader, in the first bucket: at first the first, later one that occurs often. The bucket of the
+/// others follows from their words at the positions of the leader's first words.
 ///
 /// # Safety
 /// `m` is the leader, made for this stack pointer on this thread's stack.
@@ -213,7 +215,18 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
 pub(super) unsafe fn second_bucket(mask: usize, m: &Memo, sp: usize) -> usize {
     // SAFETY: each offset is inside the stack.
     let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) };
-    let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)
+    index_of(mask, m.tag, [word(0), word(1), word(2)], sp)
+}
+
+/// The second bucket of an entry, once another with the same positions leads.
+pub(super) fn second_bucket_of(mask: usize, m: &Memo) -> usize {
+    index_of(mask, m.tag, [m.words[0], m.words[1], m.words[2]], m.sp & !7)
+}
+
+#[inline(always)]
+fn index_of(mask: usize, tag: u64, words: [u64; 3], sp: usize) -> usize {
+    let [a, b, c] = words;
+    let h = (tag ^ a.rotate_left(11) ^ b.rotate_left(23) ^ c.rotate_left(37) ^ (sp as u64) << 3)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (h >> 40) as usize & mask
 }

@@ -99,6 +99,12 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
 
 /// The entry in the second bucket, if there is a leader and the words are unchanged.
 unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
+    // SAFETY: the caller's contract; an entry of the memo.
+    unsafe { find_second(t, memo, tag, sp, fp).map(|m| &*m) }
+}
+
+/// The same, where it lies.
+unsafe fn find_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<*mut Memo> {
     // SAFETY: as in `recall`; buckets are inside the memo; both entries compared were made for this stack pointer.
     unsafe {
         let ra = return_address(sp);
@@ -108,9 +114,40 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
         }
         let at = second_bucket(t.memo_mask, leader, sp);
         [at, at ^ 1]
-            .map(|at| &*memo.add(at))
+            .map(|at| memo.add(at))
             .into_iter()
-            .find(|m| m.tag == leader.tag && m.is_at(sp) && same(m, sp, fp))
+            .find(|m| (**m).tag == leader.tag && (**m).is_at(sp) && same(&**m, sp, fp))
+    }
+}
+
+/// A leader that was passed over so often since it became one gives way.
+const PATIENCE: u32 = 64;
+
+/// The entry in the second bucket. A stack that keeps being found there becomes the leader, since only the first bucket
+/// is on the fast path. The first stack at a depth may have been a start-up's and never occur again.
+///
+/// # Safety
+/// As `recall`.
+unsafe fn recall_second_often(t: &mut ThreadState, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
+    let memo = t.memo();
+    // SAFETY: the caller's contract. `t` is borrowed mutably, so there is no other reference to an entry.
+    unsafe {
+        let found = find_second(t, memo, tag, sp, fp)?;
+        let leader = bucket_of_tag(memo, t.memo_mask, return_address(sp), tag, sp);
+        // An empty memo that is in force instead has no leaders.
+        (*leader).passed_over += 1;
+        if (*leader).passed_over < PATIENCE {
+            return Some(&*found);
+        }
+        (*leader).passed_over = 0;
+        (*found).passed_over = 0;
+        core::ptr::swap(leader, found);
+        // The former leader is now looked for by the words at the new one's positions.
+        let (new, former) = (&*leader, &*found);
+        if new.offsets[..3] == former.offsets[..3] {
+            core::ptr::swap(found, memo.add(second_bucket_of(t.memo_mask, former)));
+        }
+        Some(&*leader)
     }
 }
 
@@ -126,7 +163,7 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
     // SAFETY: as this function.
-    if let Some(m) = unsafe { recall_second(t, t.memo(), t.category_tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second_often(t, t.category_tag, sp, fp) } {
         let row = row_of_key(m.row_key);
         return (segment.seen(row).caller(), row);
     }
@@ -225,7 +262,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
     // SAFETY: as `recall`.
-    if let Some(m) = unsafe { recall_second(t, t.memo(), tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second_often(t, tag, sp, fp) } {
         return m.row;
     }
     segment.count(Counter::stack_walks, 1);
@@ -474,6 +511,7 @@ fn remember(
         offsets: [0; WORDS],
         words: [entry.ra; WORDS],
         tail: core::ptr::null_mut(),
+        passed_over: 0,
     };
     for (i, w) in first.iter().enumerate() {
         m.offsets[i] = offset(w) as u16;

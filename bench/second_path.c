@@ -1,6 +1,7 @@
-/* Pairs of malloc and free below a wrapper that a start-up has called before, at the same depth, from another place.
+/* Pairs of malloc and free below a wrapper that is called at one depth from two places.
  *
- * usage: second_path PAIRS
+ * usage: second_path PAIRS EVERY
+ *   the first ten pairs come from one place; later each EVERY-th does, and the others come from another
  */
 #include <stdlib.h>
 
@@ -12,17 +13,22 @@ __attribute__((noipa)) static void *wrapper(size_t n) {
     return p;
 }
 
-__attribute__((noipa)) static void start(long n) {
-    for (long i = 0; i < n; i++) block = wrapper(100), free(block);
+__attribute__((noipa)) static void first(void) {
+    block = wrapper(100);
+    free(block);
 }
 
-__attribute__((noipa)) static void work(long n) {
-    for (long i = 0; i < n; i++) block = wrapper(100), free(block);
+__attribute__((noipa)) static void second(void) {
+    block = wrapper(100);
+    free(block);
     __asm__ volatile("nop");
 }
 
 int main(int count, char **arguments) {
-    start(10);
-    work(count > 1 ? atol(arguments[1]) : 1);
+    long pairs = count > 1 ? atol(arguments[1]) : 1, every = count > 2 ? atol(arguments[2]) : 2;
+    for (long i = 0; i < pairs; i++) {
+        if (i < 10 || i % every == 0) first();
+        else second();
+    }
     return 0;
 }

@@ -157,9 +157,11 @@ fn an_operation_gains_what_the_golden_file_says() {
     let more = pairs_of_image(tracked("sampled")) - pairs_of_image(Below::default());
     figures.push(("malloc and free in a native image".into(), more));
     let second_path = program("second_path");
-    let second = |below| each(&second_path, [4_000, 64_000], words, below);
-    let more = second(tracked("sampled")) - second(Below::default());
-    figures.push(("malloc and free, another stack was first at its depth".into(), more));
+    for (every, what) in [(1_000_000, "another stack was first at its depth"), (2, "two stacks of one depth in turn")] {
+        let second = |below| each(&second_path, [4_000, 64_000], |n| words(&format!("{n} {every}")), below);
+        let more = second(tracked("sampled")) - second(Below::default());
+        figures.push((format!("malloc and free, {what}"), more));
+    }
     let remote_free = program("remote_free");
     let by_another = |below| each(&remote_free, [16_384, 212_992], words, below);
     let more = by_another(tracked("sampled")) - by_another(Below::default());

@@ -151,6 +151,20 @@ unsafe fn recall_second_often(t: &mut ThreadState, tag: u64, sp: usize, fp: usiz
     }
 }
 
+crate::any_alignment! {
+    /// For the fast path of malloc, which has taken the state and found another stack in the first bucket: the entry in
+    /// the second bucket, or null.
+    pub fn second_entry(t: *mut ThreadState, sp: usize, fp: usize) -> *const Memo = entry_in_second;
+}
+
+unsafe extern "C" fn entry_in_second(t: *mut ThreadState, sp: usize, fp: usize) -> *const Memo {
+    // SAFETY: the caller's contract: nobody else uses the state until it is given back.
+    unsafe {
+        let t = &mut *t;
+        recall_second_often(t, t.category_tag, sp, fp).map_or(core::ptr::null(), |m| m)
+    }
+}
+
 /// Walks, numbers the caller and remembers it. Returns the caller and the row to book in: this thread's, or the shared
 /// one.
 ///

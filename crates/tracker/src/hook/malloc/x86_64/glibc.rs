@@ -98,7 +98,8 @@ macro_rules! entry_straight {
                 "mov rcx, r9",
                 "jmp {sampled}",
                 $crate::recall_more_words!(),
-                "22: mov rsi, rsp",
+                $crate::recall_second!(),
+                "mov rsi, rsp",
                 "mov rdx, rbp",
                 "mov rcx, r9",
                 "jmp {walk}",
@@ -149,6 +150,7 @@ macro_rules! entry_straight {
                 sampled = sym off_path::malloc_sampled,
                 walk = sym off_path::malloc_walk,
                 same = sym memo::same_words,
+                second = sym $crate::account::memo::second_entry,
                 large = sym off_path::finish_row,
                 flush = sym off_path::flush,
             );

@@ -25,6 +25,7 @@ use super::table::{enter_table, find_in_table};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
 use crate::account::classes::{ADDED_BYTES, IN_PAGE, QUERY, QUERY_MASK, SIZES, WITHOUT_TRAILER};
 use crate::account::memo::entry::{self as memo, Memo};
+use crate::account::memo::second_entry;
 use crate::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use crate::account::remote_free::{self, HINTS};
 use crate::account::side_table::levels::Levels;
@@ -106,7 +107,8 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "mov rcx, r9",
         "jmp {sampled}",
         crate::recall_more_words!(),
-        "22: mov rsi, rsp",
+        crate::recall_second!(),
+        "mov rsi, rsp",
         "mov rdx, rbp",
         "mov rcx, r9",
         "jmp {walk}",
@@ -237,6 +239,7 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         sampled = sym off_path::other_sampled,
         walk = sym off_path::other_walk,
         same = sym memo::same_words,
+        second = sym second_entry,
         finish = sym off_path::other_without_trailer,
         new_page = sym off_path::other_new_page,
         flush = sym off_path::other_flush,

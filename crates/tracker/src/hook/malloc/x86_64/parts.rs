@@ -75,6 +75,33 @@ macro_rules! recall_stack {
     };
 }
 
+/// Label 22: looks into the second bucket. Continues at 24 with its entry, else falls through. Changes what
+/// `recall_stack` doesn't: `rsi`, and `r10`, `r11`.
+#[macro_export]
+macro_rules! recall_second {
+    () => {
+        concat!(
+            "22: push rdi\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r9\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "mov rdi, r9\n",
+            "lea rsi, [rsp + 16]\n",
+            "mov rdx, rbp\n",
+            "call {second}\n",
+            "pop r9\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "mov rdx, rax\n",
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "lea rax, [rdi + 8]\n",
+            "test rdx, rdx\n",
+            "jne 24b\n",
+        )
+    };
+}
+
 /// Label 23: entries with other numbers of words. The low bits of the entry's stack pointer say whether it has none, up
 /// to seven (outermost first), or more. Keeps `rdi`, `r8`, `r9` and `rdx`; `rax` has the bytes that the sampling has
 /// counted.

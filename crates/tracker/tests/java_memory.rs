@@ -10,7 +10,7 @@ use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::stack::java::code_cache::{Blob, Code, Vm};
 use plimsoll_tracker::stack::java::compiled::{self, Stream};
 use plimsoll_tracker::stack::java::structs::{Layout, NONE};
-use plimsoll_tracker::stack::java::{known, memory, method};
+use plimsoll_tracker::stack::java::{known, lifetimes, memory, method};
 use plimsoll_tracker::sys::os;
 use random::Random;
 use std::sync::atomic::Ordering::Relaxed;
@@ -416,4 +416,48 @@ fn any_memory_is_survived() {
     assert!(vms.iter().all(|vms| *vms > 300) && methods > 10_000 && frames > 20_000 && named > 10_000);
     let none = Layout::EMPTY;
     assert!(Vm::new(none).is_none() && none.blob_kind == NONE);
+}
+
+/// A memory of counters as jstat's, made here; then with any contents.
+#[test]
+fn the_counters_of_a_vm_are_found_or_nothing_is() {
+    let p = pages(2, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: own pages, which only this thread uses.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(p, 4096) };
+    let put = |bytes: &mut [u8], at: usize, v: u32| bytes[at..at + 4].copy_from_slice(&v.to_le_bytes());
+    let write = |bytes: &mut [u8], names: &[&str]| {
+        bytes.fill(0);
+        bytes[..4].copy_from_slice(&[0xca, 0xfe, 0xc0, 0xc0]);
+        put(bytes, 24, 32);
+        put(bytes, 28, names.len() as u32);
+        for (i, name) in names.iter().enumerate() {
+            let at = 32 + i * 64;
+            put(bytes, at, 64);
+            put(bytes, at + 4, 20);
+            put(bytes, at + 16, 56);
+            bytes[at + 20..at + 20 + name.len()].copy_from_slice(name.as_bytes());
+        }
+    };
+    let at = p as u64;
+    write(bytes, &["sun.rt.other", "sun.rt.safepoints", "java.cls.unloadedClasses2", "java.cls.unloadedClasses"]);
+    let value = |entry: u64| at + 32 + 64 * entry + 56;
+    assert_eq!(lifetimes::counters(at), Some([value(3), value(1)]));
+    write(bytes, &["sun.rt.safepoints", "java.cls.unloadedClasses2"]);
+    assert_eq!(lifetimes::counters(at), None, "one is missing");
+    write(bytes, &["sun.rt.safepoints", "java.cls.unloadedClasses"]);
+    bytes[0] = 0;
+    assert_eq!(lifetimes::counters(at), None, "no magic");
+    assert_eq!(lifetimes::counters(8), None, "it can't be read");
+    let mut random = Random(5);
+    let mut found = 0;
+    for _ in 0..20_000 {
+        write(bytes, &["sun.rt.safepoints", "java.cls.unloadedClasses"]);
+        for _ in 0..random.below(3) {
+            let (at, v) = (4 * random.below(40) as usize, random.next());
+            put(bytes, at, if random.one_in(2) { v as u32 } else { v as u32 % 200 });
+        }
+        found += usize::from(lifetimes::counters(at).is_some());
+    }
+    println!("exercised: both found {found} times of 20000");
+    assert!((1_000..19_000).contains(&found));
 }

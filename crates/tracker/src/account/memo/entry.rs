@@ -6,10 +6,10 @@
 //!               13 words of 8 B; unused ones repeat the return address at offset 0, so that several compare at a time
 //!               tail 8: where the rest of a deep stack's words are, or 0
 //!               passed over 4: of a leader, how often another stack was meant
-//! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
+//! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ freed 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
 
-use crate::stack::java::{Guard, memory};
+use crate::stack::java::{self, Guard, memory};
 use crate::stack::read::peek;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -78,6 +78,8 @@ pub(super) struct Tail {
     /// [`memory::unmappings`] when the guards last held. While it is unchanged, the memory that they name stays
     /// readable.
     pub(super) readable: AtomicU64,
+    /// [`java::methods_freed`] then. While it is known and unchanged, the guards of methods hold.
+    pub(super) freed: AtomicU64,
 }
 
 impl Tail {
@@ -129,17 +131,21 @@ pub(super) unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -
 }
 
 unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
-    // Read before the guards are checked: an unmapping meanwhile makes the next call check them again.
-    let now = memory::unmappings();
+    // Read before the guards are checked: an unmapping meanwhile, or a method that is freed, makes the next call check
+    // them again.
+    let (now, freed) = (memory::unmappings(), java::methods_freed());
     // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
     let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
-    if tail.readable.load(Relaxed) == now {
+    let hold = if tail.readable.load(Relaxed) == now {
+        let methods_hold = freed != 0 && tail.freed.load(Relaxed) == freed;
         // SAFETY: each of them held when UNMAPPINGS had the value that it has now.
-        return guards.iter().all(|g| unsafe { g.holds_where_readable() });
-    }
-    let hold = guards.iter().all(|g| g.holds());
+        guards.iter().all(|g| methods_hold && g.is_of_method() || unsafe { g.holds_where_readable() })
+    } else {
+        guards.iter().all(|g| g.holds())
+    };
     if hold {
         tail.readable.store(now, Relaxed);
+        tail.freed.store(freed, Relaxed);
     }
     hold
 }

@@ -563,6 +563,7 @@ fn remember(
         // SAFETY: the tail has space for what is written, and nobody else reads it: the entry is this thread's.
         unsafe {
             (*tail).readable.store(0, Relaxed);
+            (*tail).freed.store(0, Relaxed);
             (*tail).words = count as u16;
             (*tail).guards = guards.len() as u16;
             let t = &*tail;

@@ -19,7 +19,8 @@
 //! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the
 //! place of one later. [`Guard`]s say what else must be the same: for a compiled frame the word of the
 //! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
-//! ([`known`]: compared byte by byte with what was read before, not hashed again).
+//! ([`known`]: compared byte by byte with what was read before, not hashed again). The method is looked at only if the
+//! VM can have freed one since it was looked at last ([`lifetimes`]).
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -40,6 +41,7 @@ pub mod cells;
 pub mod code_cache;
 pub mod compiled;
 pub mod known;
+pub mod lifetimes;
 pub mod memory;
 pub mod method;
 pub mod once;
@@ -166,7 +168,19 @@ pub struct Guard {
     value: u64,
 }
 
+/// A number that changes before the VM frees a method; 0: it isn't known.
+#[inline]
+pub fn methods_freed() -> u64 {
+    vm().and_then(lifetimes::changes).unwrap_or(0)
+}
+
 impl Guard {
+    /// Whether it is about a method, which is the same as long as [`methods_freed`] is.
+    #[inline]
+    pub fn is_of_method(self) -> bool {
+        self.at & 1 == 1
+    }
+
     /// No more memory has become executable.
     pub fn no_more_code() -> Guard {
         Guard { at: 0, value: generated_code::changes() }

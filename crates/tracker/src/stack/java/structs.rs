@@ -144,6 +144,8 @@ layout! {
         major: "Abstract_VM_Version::_vm_major_version";
         /// From 22 on.
         continuation_return: "ContinuationEntry::_return_pc";
+        /// The counters of jstat.
+        perf_memory: "PerfMemory::_start";
     }
     sizes {
         block_header: "HeapBlock";

@@ -11,12 +11,23 @@ use plimsoll_facts::units::Bytes;
 pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
     let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
     let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
-    match heap.kind {
-        AllocatorKind::Jemalloc => jemalloc(case, heap, returns, is_library),
+    let redis = Redis::of(case);
+    let mut remedies = match heap.kind {
+        AllocatorKind::Jemalloc => jemalloc(case, heap, redis.as_ref(), returns, is_library),
         AllocatorKind::Tcmalloc => tcmalloc(case, heap, is_library),
         AllocatorKind::Mimalloc => mimalloc(case, heap),
         _ => Vec::new(),
+    };
+    let (live, beside) = (heap.resident(HeapPart::Live), heap.resident(HeapPart::Beside));
+    if let Some(redis) = redis.filter(|_| beside >= FLOOR) {
+        let kept = beside + heap.purgeable();
+        // Only the jemalloc in Redis's own sources tells Redis which values to move.
+        remedies.push(match heap.kind == AllocatorKind::Jemalloc && !is_library {
+            true => redis.defragment(live, beside, kept),
+            false => redis.reload(live, kept),
+        });
     }
+    remedies
 }
 
 /// Only for libraries: a program that the allocator is linked into may have renamed the function, or lost its name.
@@ -87,23 +98,14 @@ fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
     remedies
 }
 
-fn jemalloc(case: Case<'_>, heap: &OpenedHeap, returns: bool, is_library: bool) -> Vec<Remedy> {
+fn jemalloc(case: Case<'_>, heap: &OpenedHeap, redis: Option<&Redis>, returns: bool, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
-    let redis = Redis::of(case);
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        remedies.extend(purge(case, redis.as_ref(), is_library).map(|purge| purge.saves(pages, pages)));
+        remedies.extend(purge(case, redis, is_library).map(|purge| purge.saves(pages, pages)));
         if !returns {
-            remedies.push(background_thread(case, redis.as_ref()).saves(Bytes(0), pages));
+            remedies.push(background_thread(case, redis).saves(Bytes(0), pages));
         }
-    }
-    let (live, beside) = (heap.resident(HeapPart::Live), heap.resident(HeapPart::Beside));
-    if let Some(redis) = redis.filter(|_| beside >= FLOOR) {
-        // Only the jemalloc in Redis's own sources tells Redis which values to move.
-        remedies.push(match is_library {
-            true => redis.reload(live, beside + pages),
-            false => redis.defragment(live, beside, beside + pages),
-        });
     }
     remedies
 }

@@ -146,6 +146,14 @@ mod tests {
         let client = "redis-cli -p 7391 CONFIG SET";
         let how = format!("{client} active-defrag-ignore-bytes 16mb && {client} activedefrag yes");
         assert_eq!((&found.remedies[0].how, found.remedies[0].effect), (&how, Effect::Modelled(mib(94), mib(111))));
+        // Over a preloaded allocator, Redis has no command of its own.
+        let parts = [(HeapPart::Live, mib(14)), (HeapPart::Beside, mib(110)), (HeapPart::Dirty, mib(1))];
+        for kind in [AllocatorKind::Tcmalloc, AllocatorKind::Mimalloc] {
+            let over = Snapshot { process: snapshot.process.clone(), ..heap_of(kind, parts) };
+            let found = retention(&over).expect("14 of 124 MiB are live");
+            let how: Vec<&str> = found.remedies.iter().map(|remedy| remedy.how.as_str()).collect();
+            assert!(how.len() == 1 && how[0].starts_with("redis-cli -p 7391 SHUTDOWN SAVE "), "{how:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Recognises mapped allocators by the names of libraries and, for those linked into the program, by the symbols that
-//! their objects define. An allocator that is preloaded or linked before libc serves malloc.
+//! their objects define. An allocator that is preloaded or linked before libc serves malloc; of several, the first in
+//! the order in which the dynamic linker searches.
 
 use memchr::memmem;
 
@@ -34,11 +35,16 @@ pub(crate) trait Program {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
 }
 
-/// `program` is the executable, and the path from which it was started.
+/// `program` is the executable, and the path from which it was started. Of several allocators, the one that serves
+/// malloc comes first.
 pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
     let mut found: Vec<LoadedAllocator> = Vec::new();
-    for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
-        let file = vma.name.rsplit('/').next().unwrap_or_default();
+    let mut code: Vec<&Vma> = vmas.iter().filter(|vma| vma.executable && vma.inode != 0).collect();
+    if is_mapped_downwards(&code) {
+        code.reverse();
+    }
+    for vma in code {
+        let file = file_name(vma);
         // Debian's musl: the loader is a link to this file.
         let file = if vma.name.ends_with("-linux-musl/libc.so") { "ld-musl-" } else { file };
         let library = LIBRARIES.iter().find(|(prefix, _)| file.starts_with(prefix));
@@ -52,15 +58,35 @@ pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vma
     // tables.
     if let Some((program, path)) = program {
         for kind in linked_in(program).unwrap_or_default() {
+            // After the libraries: the program may only import the functions of one, as Debian's Redis does, or have a
+            // variable of that name.
             found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
         }
     }
     let is_libc = |kind: AllocatorKind| matches!(kind, AllocatorKind::Glibc | AllocatorKind::Musl);
-    let substitute = found.iter().any(|known| !is_libc(known.kind) && !known.kind.is_runtime());
+    let is_substitute = |known: &&LoadedAllocator| !is_libc(known.kind) && !known.kind.is_runtime();
+    let substitute = found.iter().find(is_substitute).map(|known| known.kind);
     for known in &mut found {
-        known.serves_malloc = !known.kind.is_runtime() && is_libc(known.kind) != substitute;
+        known.serves_malloc = match substitute {
+            Some(kind) => known.kind == kind,
+            None => is_libc(known.kind),
+        };
     }
     found
+}
+
+fn file_name(vma: &Vma) -> &str {
+    vma.name.rsplit('/').next().unwrap_or_default()
+}
+
+/// Whether a library that was loaded later has a lower address, as in the kernel's usual layout: then the dynamic
+/// linker, which the kernel maps first, is above libc. It loads and searches what is preloaded first.
+fn is_mapped_downwards(code: &[&Vma]) -> bool {
+    let first = |prefixes: &[&str]| {
+        let is_one = |vma: &&&Vma| prefixes.iter().any(|prefix| file_name(vma).starts_with(prefix));
+        code.iter().find(is_one).map(|vma| vma.range.start)
+    };
+    first(&["ld-linux", "ld-2."]) > first(&["libc.so.6", "libc-2."])
 }
 
 /// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). In each: `sh_type` at 4
@@ -109,6 +135,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::mutated::mutated;
+    use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
     impl Program for Vec<u8> {
         fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
@@ -142,6 +169,33 @@ mod tests {
         assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), Some(vec![]));
         let allocators = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
         assert!(allocators[0].serves_malloc);
+    }
+
+    /// Debian's Redis links jemalloc's library. With another allocator preloaded, that one serves.
+    #[test]
+    fn a_preloaded_allocator_serves_before_one_that_the_program_links() {
+        let library = |at: u64, name: &str| Vma {
+            range: AddressRange::sized(Avma(at << 20), Bytes::mib(1)),
+            name: format!("/usr/lib/{name}"),
+            executable: true,
+            inode: at,
+            ..Vma::default()
+        };
+        let names = ["ld-linux-x86-64.so.2", "libtcmalloc.so.4", "libjemalloc.so.2", "libc.so.6"];
+        let loaded = |order: [u64; 4]| {
+            let mut vmas: Vec<Vma> = std::iter::zip(order, names).map(|(at, name)| library(at, name)).collect();
+            vmas.sort_by_key(|vma| vma.range.start);
+            vmas
+        };
+        let redis = program(b"\0main\0mallctl\0");
+        let program = || Some((&redis, "/usr/bin/redis-server".to_owned()));
+        // The kernel maps downwards, or, with an unlimited stack, upwards.
+        for order in [[40, 30, 20, 10], [10, 20, 30, 40]] {
+            let found = recognise_allocators(program(), &loaded(order));
+            let serving: Vec<AllocatorKind> =
+                found.iter().filter(|known| known.serves_malloc).map(|known| known.kind).collect();
+            assert_eq!(serving, [AllocatorKind::Tcmalloc], "{found:?}");
+        }
     }
 
     #[test]

@@ -335,6 +335,7 @@ fn spare_heap(history: &History) -> Option<VerdictSpan> {
         min: history.vm.min.unwrap_or_default(),
         initial: history.vm.initial,
         max: history.vm.max,
+        is_kept: false,
     };
     let how = heap.by_restart().map(|remedy| remedy.how).unwrap_or_default();
     span(VerdictId::HeapCommittedUnused, occupied, spare, summary, &how)

@@ -28,6 +28,8 @@ pub(crate) struct LargeHeap<'h> {
     /// InitialHeapSize: Serial doesn't go below it.
     pub initial: Option<Bytes>,
     pub max: Option<Bytes>,
+    /// Whether -XX:-ZUncommit or -XX:-ShenandoahUncommit forbids to give memory back.
+    pub is_kept: bool,
 }
 
 impl LargeHeap<'_> {
@@ -51,7 +53,7 @@ impl LargeHeap<'_> {
         match self.collector {
             Some(collector @ ("Z" | "Shenandoah")) if self.jdk >= AIMS => restart(
                 "let the collector give memory back sooner",
-                with_start(&uncommit_flags(collector, self.target())),
+                with_start(&format!("{}{}", self.uncommit(collector), uncommit_flags(collector, self.target()))),
                 "the heap grows again with the next peak, which then takes page faults; -Xmx stays the limit",
             ),
             Some("G1") if self.jdk >= IDLE_CYCLES => restart(
@@ -80,6 +82,11 @@ impl LargeHeap<'_> {
                 "the heap grows with the load, which takes collections",
             ),
         }
+    }
+
+    /// What takes the place of the option that forbids to give memory back.
+    fn uncommit(&self, collector: &str) -> String {
+        if self.is_kept { format!("-XX:+{collector}Uncommit ") } else { String::new() }
     }
 
     /// Without -Xms, the initial heap is a 64th of the machine's memory (InitialRAMPercentage), and Serial never goes

@@ -65,11 +65,25 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         min: size("MinHeapSize").unwrap_or_default(),
         initial: size("InitialHeapSize"),
         max: vm.java_heap.as_ref().and_then(|heap| heap.max),
+        is_kept: ["ZUncommit", "ShenandoahUncommit"].iter().any(|flag| case.flag(flag) == Some("false")),
     };
     let mut remedies = Vec::new();
     match heap.collector {
-        Some("Z" | "Shenandoah") if heap.jdk >= AIMS => {
-            if let Some(target) = heap.target().filter(|_| heap.smaller_start().is_none()) {
+        // A collection that is asked for gives back at once what is unused, down to -Xms. With -XX:+DisableExplicitGC,
+        // Shenandoah ignores the command, too (shenandoahControlThread.cpp).
+        Some("Shenandoah") if heap.jdk >= AIMS => {
+            let collects = case.flag("DisableExplicitGC") != Some("true");
+            if collects && !heap.is_kept && heap.smaller_start().is_none() {
+                remedies.push(remedy(
+                    Effort::Now,
+                    "collect, which gives back all that is unused",
+                    format!("jcmd {pid} GC.run"),
+                    "a concurrent collection; the heap grows again with the next peak, which then takes page faults",
+                ));
+            }
+        }
+        Some("Z") if heap.jdk >= AIMS => {
+            if let Some(target) = heap.target().filter(|_| !heap.is_kept && heap.smaller_start().is_none()) {
                 remedies.push(remedy(
                     Effort::Now,
                     "aim at a smaller heap from now on; what is unused for the collector's delay (5 min) is given back, in steps",

@@ -1000,7 +1000,7 @@ fn only_a_vm_that_can_trim_gets_the_command() {
 #[test]
 fn a_heap_gets_only_options_that_its_version_has() {
     let mib = Bytes::mib;
-    let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
+    let proposed_with = |collector: Option<&str>, version: &str, flags: &[(&str, &str)]| {
         let mut snapshot = with_mappings(&[mib(900)]);
         let region =
             VmRegion { range: snapshot.vmas[0].range, tag: VmTag::JavaHeap, committed: vec![snapshot.vmas[0].range] };
@@ -1009,7 +1009,7 @@ fn a_heap_gets_only_options_that_its_version_has() {
             version: version.to_owned(),
             regions: vec![region],
             java_heap: Some(heap),
-            flags: ["MinHeapSize", "InitialHeapSize"].map(|name| (name.to_owned(), min.0.to_string())).into(),
+            flags: flags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             collector: collector.map(str::to_owned),
             ..HotSpot::default()
         });
@@ -1077,6 +1077,10 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
         let allocator = LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false };
         snapshot.allocators.push(allocator);
         verdict_of(&snapshot, VerdictId::Healthy)
+    let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
+        let min = min.0.to_string();
+        proposed_with(collector, version, &[("MinHeapSize", &min), ("InitialHeapSize", &min)])
+    };
     };
     let even = healthy([100, 100, 100, 100]);
     assert_eq!(even.summary, "nothing stands out");
@@ -1092,6 +1096,18 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
 fn the_headline_separates_commands_from_settings() {
     use super::remedy::remedy;
     let verb = |effort, how: &str| remedy(effort, "", how, "").verb().0;
+    // A VM that may not give memory back needs the permission, which no command gives.
+    assert!(proposed(Some("Z"), "25.0.3+9-LTS", none).starts_with("jcmd 0 VM.set_flag SoftMaxHeapSize "));
+    assert!(proposed(Some("Shenandoah"), "25.0.3+9-LTS", none).starts_with("jcmd 0 GC.run; "));
+    let ignores =
+        proposed_with(Some("Shenandoah"), "25.0.3+9-LTS", &[("MinHeapSize", "0"), ("DisableExplicitGC", "true")]);
+    assert!(ignores.starts_with("-XX:"), "{ignores}");
+    for (collector, forbids, option) in
+        [("Z", "ZUncommit", "-XX:+ZUncommit "), ("Shenandoah", "ShenandoahUncommit", "-XX:+ShenandoahUncommit ")]
+    {
+        let proposed = proposed_with(Some(collector), "25.0.3+9-LTS", &[("MinHeapSize", "0"), (forbids, "false")]);
+        assert!(proposed.starts_with(option) && proposed.contains("SoftMaxHeapSize"), "{proposed}");
+    }
     assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "run ");
     assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
     assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");

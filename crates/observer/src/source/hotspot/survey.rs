@@ -21,10 +21,11 @@ const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
 /// Flags that the verdicts use, and `ARCHIVES`. Only flags that were set or chosen by ergonomics are queried: JDK 25
 /// prints the full list line by line, which took 26 ms.
-const FLAGS: [&str; 22] = [
+const FLAGS: [&str; 25] = [
     "AOTCache",
     "AlwaysPreTouch",
     "CompressedClassSpaceSize",
+    "DisableExplicitGC",
     "G1HeapRegionSize",
     "InitialHeapSize",
     "MaxDirectMemorySize",
@@ -36,6 +37,7 @@ const FLAGS: [&str; 22] = [
     "NativeMemoryTracking",
     "ReservedCodeCacheSize",
     "SharedArchiveFile",
+    "ShenandoahUncommit",
     "ThreadStackSize",
     "TrimNativeHeapInterval",
     "UseG1GC",
@@ -44,6 +46,7 @@ const FLAGS: [&str; 22] = [
     "UseShenandoahGC",
     "UseTransparentHugePages",
     "UseZGC",
+    "ZUncommit",
 ];
 
 /// JDK 8 knows no scale finer than KB.

@@ -167,14 +167,18 @@ impl Remedy {
                     };
                     start.preload(&path);
                 }
-                RemedyChange::JavaOptions(options) if launcher::is_java(&start.command) => {
-                    start.command = launcher::with_options(&start.command, options);
-                }
-                // A script starts the VM. The variable reaches it, and each other VM below it.
                 RemedyChange::JavaOptions(options) => {
                     let old = start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str).unwrap_or_default().to_owned();
-                    let all = [old.as_str(), &options.join(" ")].join(" ");
-                    start.set("JAVA_TOOL_OPTIONS", all.trim_start());
+                    // A verdict prints the options that the variable has, too: an agent must not be loaded twice.
+                    let present = words(&old).unwrap_or_default();
+                    let options = options.strip_prefix(present.as_slice()).unwrap_or(options);
+                    if launcher::is_java(&start.command) {
+                        start.command = launcher::with_options(&start.command, options);
+                    } else {
+                        // A script starts the VM. The variable reaches it, and each other VM below it.
+                        let all = [old.as_str(), &options.join(" ")].join(" ");
+                        start.set("JAVA_TOOL_OPTIONS", all.trim_start());
+                    }
                 }
                 RemedyChange::Command(command) => start.command = command.iter().map(OsString::from).collect(),
                 RemedyChange::NoHugePages => start.no_huge_pages = true,
@@ -359,6 +363,16 @@ mod tests {
         assert_eq!(direct.environment, []);
         let script = applied("flag:-XX:+UseSerialGC", &start("./start.sh", &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]));
         assert_eq!(script.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), Some("-Xmx1g -XX:+UseSerialGC"));
+        // As a verdict prints it: the options of the variable, then its own.
+        for (command, applied) in [("java -jar a.jar", None), ("./start.sh", Some("-Xmx1g -XX:+A -XX:B=1"))] {
+            let start = start(command, &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]);
+            let advice = Remedy::from_advice("JAVA_TOOL_OPTIONS='-Xmx1g -XX:+A -XX:B=1'").expect("an assignment");
+            let start = advice.apply(&start, |_| None).expect("options");
+            match applied {
+                None => assert_eq!(start.command, ["java", "-XX:+A", "-XX:B=1", "-jar", "a.jar"]),
+                some => assert_eq!(start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), some),
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::case::{Case, ThreadPool};
 pub(crate) use super::remedy::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::{LineId, is_tracker};
+use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::{Arena, Start};
 use plimsoll_facts::units::{Bytes, count};
 
@@ -42,16 +43,31 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
 /// None if this VM can't trim by itself: it wouldn't start with the option.
 pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
     const COST: &str = "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)";
+    const TRIMS: &str = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
+    let mut environment = case.snapshot.process.environment.iter();
     // The variable may load an agent, which must not be lost.
-    let has_options = case.snapshot.process.environment.iter().any(|(name, _)| name == "JAVA_TOOL_OPTIONS");
-    let keep = if has_options { ". JAVA_TOOL_OPTIONS is set already: put its present options in front" } else { "" };
+    let set = environment.find(|(name, _)| name == "JAVA_TOOL_OPTIONS").map(|(_, value)| value.trim());
+    let all = match set.unwrap_or_default() {
+        "" => Some(TRIMS.to_owned()),
+        set => Some(format!("{set} {TRIMS}")).filter(|_| is_printed(set)),
+    };
+    let (all, keep) = match all.as_deref().and_then(quoted) {
+        Some(all) => (all, ""),
+        None => (format!("'{TRIMS}'"), ". JAVA_TOOL_OPTIONS is set already: put its present options in front"),
+    };
     let trim = remedy(
         Effort::Restart,
         "let the VM trim by itself",
-        "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'",
+        format!("JAVA_TOOL_OPTIONS={all}"),
         format!("{COST}{keep}"),
     );
     case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
+}
+
+/// Whether a variable's value may stand in a report. Unlike arguments, only its user and root can read it in /proc.
+fn is_printed(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    !["pass", "secret", "token", "credential", "auth"].iter().any(|mark| value.contains(mark))
 }
 
 pub(crate) fn arena_cap(cap: u64) -> Remedy {

@@ -943,13 +943,24 @@ fn options_that_a_variable_has_already_are_not_lost() {
         hotspot: Some(HotSpot { version: "25.0.3+9-LTS".into(), ..HotSpot::default() }),
         ..Snapshot::default()
     };
-    let trade_off = |snapshot: &Snapshot| {
+    let trim = |snapshot: &Snapshot| {
         let ledger = Ledger::of(snapshot);
-        periodic_trim(Case { snapshot, ledger: &ledger }).expect("it can trim").trade_off
+        let trim = periodic_trim(Case { snapshot, ledger: &ledger }).expect("it can trim");
+        (trim.how, trim.trade_off.ends_with("put its present options in front"))
     };
-    assert!(trade_off(&snapshot).ends_with("from 22 on)"), "{}", trade_off(&snapshot));
-    snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), "-javaagent:/a.jar".into())];
-    assert!(trade_off(&snapshot).ends_with("put its present options in front"), "{}", trade_off(&snapshot));
+    const TRIMS: &str = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
+    let alone = (format!("JAVA_TOOL_OPTIONS='{TRIMS}'"), false);
+    assert_eq!(trim(&snapshot), alone);
+    for (value, wanted) in [
+        (" ", alone.clone()),
+        ("-javaagent:/a.jar", (format!("JAVA_TOOL_OPTIONS='-javaagent:/a.jar {TRIMS}'"), false)),
+        ("-Da='b c'", (format!(r"JAVA_TOOL_OPTIONS='-Da='\''b c'\'' {TRIMS}'"), false)),
+        // Only the process's user may read its variables; a report may go to others.
+        ("-Djavax.net.ssl.keyStorePassword=x", (alone.0.clone(), true)),
+    ] {
+        snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), value.into())];
+        assert_eq!(trim(&snapshot), wanted, "{value}");
+    }
 }
 
 #[test]
@@ -1016,6 +1027,10 @@ fn a_heap_gets_only_options_that_its_version_has() {
         let verdict = verdict_of(&snapshot, VerdictId::HeapCommittedUnused);
         verdict.remedies.iter().map(|remedy| remedy.how.clone()).collect::<Vec<_>>().join("; ")
     };
+    let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
+        let min = min.0.to_string();
+        proposed_with(collector, version, &[("MinHeapSize", &min), ("InitialHeapSize", &min)])
+    };
     let none = Bytes::default();
     for (collector, new, old, option) in [
         ("G1", "12.0.2+10", "11.0.22+7-post-Debian", "G1PeriodicGCInterval"),
@@ -1031,6 +1046,18 @@ fn a_heap_gets_only_options_that_its_version_has() {
     // -Xms is printed only if it is smaller than the initial size in force.
     assert!(!proposed(Some("Serial"), "25.0.3+9-LTS", mib(64)).contains("-Xms"));
     assert!(proposed(Some("Serial"), "25.0.3+9-LTS", mib(800)).starts_with("-Xms90m "));
+    // A VM that may not give memory back needs the permission, which no command gives.
+    assert!(proposed(Some("Z"), "25.0.3+9-LTS", none).starts_with("jcmd 0 VM.set_flag SoftMaxHeapSize "));
+    assert!(proposed(Some("Shenandoah"), "25.0.3+9-LTS", none).starts_with("jcmd 0 GC.run; "));
+    let ignores =
+        proposed_with(Some("Shenandoah"), "25.0.3+9-LTS", &[("MinHeapSize", "0"), ("DisableExplicitGC", "true")]);
+    assert!(ignores.starts_with("-XX:"), "{ignores}");
+    for (collector, forbids, option) in
+        [("Z", "ZUncommit", "-XX:+ZUncommit "), ("Shenandoah", "ShenandoahUncommit", "-XX:+ShenandoahUncommit ")]
+    {
+        let proposed = proposed_with(Some(collector), "25.0.3+9-LTS", &[("MinHeapSize", "0"), (forbids, "false")]);
+        assert!(proposed.starts_with(option) && proposed.contains("SoftMaxHeapSize"), "{proposed}");
+    }
     // JDK 8's jcmd has no VM.set_flag.
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
@@ -1077,10 +1104,6 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
         let allocator = LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false };
         snapshot.allocators.push(allocator);
         verdict_of(&snapshot, VerdictId::Healthy)
-    let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
-        let min = min.0.to_string();
-        proposed_with(collector, version, &[("MinHeapSize", &min), ("InitialHeapSize", &min)])
-    };
     };
     let even = healthy([100, 100, 100, 100]);
     assert_eq!(even.summary, "nothing stands out");
@@ -1096,18 +1119,6 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
 fn the_headline_separates_commands_from_settings() {
     use super::remedy::remedy;
     let verb = |effort, how: &str| remedy(effort, "", how, "").verb().0;
-    // A VM that may not give memory back needs the permission, which no command gives.
-    assert!(proposed(Some("Z"), "25.0.3+9-LTS", none).starts_with("jcmd 0 VM.set_flag SoftMaxHeapSize "));
-    assert!(proposed(Some("Shenandoah"), "25.0.3+9-LTS", none).starts_with("jcmd 0 GC.run; "));
-    let ignores =
-        proposed_with(Some("Shenandoah"), "25.0.3+9-LTS", &[("MinHeapSize", "0"), ("DisableExplicitGC", "true")]);
-    assert!(ignores.starts_with("-XX:"), "{ignores}");
-    for (collector, forbids, option) in
-        [("Z", "ZUncommit", "-XX:+ZUncommit "), ("Shenandoah", "ShenandoahUncommit", "-XX:+ShenandoahUncommit ")]
-    {
-        let proposed = proposed_with(Some(collector), "25.0.3+9-LTS", &[("MinHeapSize", "0"), (forbids, "false")]);
-        assert!(proposed.starts_with(option) && proposed.contains("SoftMaxHeapSize"), "{proposed}");
-    }
     assert_eq!(verb(Effort::Now, "jcmd 7 GC.run"), "run ");
     assert_eq!(verb(Effort::Restart, "MALLOC_ARENA_MAX=2\nENV MALLOC_ARENA_MAX=2"), "set ");
     assert_eq!(verb(Effort::Restart, "-Xmx512m"), "set ");

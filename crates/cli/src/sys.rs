@@ -81,9 +81,7 @@ pub fn is_secure() -> bool {
 
 /// A command that needs root, as it can be typed here: containers seldom have sudo.
 pub fn as_root(command: &str) -> String {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let has_sudo = std::env::split_paths(&path).any(|folder| folder.join("sudo").is_file());
-    if has_sudo { format!("sudo {command}") } else { format!("as root: {command}") }
+    if plimsoll_process::proc::has_sudo() { format!("sudo {command}") } else { format!("as root: {command}") }
 }
 
 /// RLIMIT_FSIZE.

@@ -38,7 +38,7 @@ pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};
 pub use opened::{ArrayBuffers, GoPace, HeapPart, OpenedHeap, PartBytes};
 pub use process::{
-    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
+    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Root, Rss, Thp, Thread, Vma,
     VmaFlags,
 };
 pub use pymalloc::Pymalloc;

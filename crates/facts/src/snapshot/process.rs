@@ -79,6 +79,19 @@ pub struct Host {
     pub max_map_count: Option<u64>,
     pub thp: Thp,
     pub thp_size: Option<Bytes>,
+    pub root: Root,
+}
+
+/// How whoever reads the report types a command that needs root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Root {
+    /// By sudo; also where the reader of the report is unknown.
+    #[default]
+    Sudo,
+    /// As it is.
+    Already,
+    /// As it is, in a shell of root's: containers seldom have sudo.
+    Elsewhere,
 }
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.

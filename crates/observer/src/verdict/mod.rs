@@ -36,7 +36,7 @@ pub use certainty::certainty;
 pub(crate) use heap_options::LargeHeap;
 
 use crate::ledger::{Ledger, LineId};
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{Root, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 macro_rules! verdicts {
@@ -281,11 +281,29 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
         verdicts.push(healthy::verdict(case, verdicts.len()));
     }
     let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
+    verdicts
+        .iter_mut()
+        .flat_map(|verdict| &mut verdict.remedies)
+        .for_each(|remedy| as_root(snapshot.host.root, remedy));
     verdicts.sort_by_key(rank);
     verdicts
 }
 
 #[cfg(test)]
+/// Rules print `sudo` in front of what needs root. A remedy that starts the program has words of the target, which may
+/// be the same.
+fn as_root(root: Root, remedy: &mut Remedy) {
+    if root == Root::Sudo || remedy.form == Form::Start || !remedy.how.contains("sudo ") {
+        return;
+    }
+    remedy.how = remedy.how.replace("sudo ", "");
+    remedy.trade_off = remedy.trade_off.replace("sudo ", "");
+    if root == Root::Elsewhere {
+        let is_alone = remedy.trade_off.is_empty();
+        remedy.trade_off += if is_alone { "type it as root" } else { "; type it as root" };
+    }
+}
+
 mod properties;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
     EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap,
-    Process, Snapshot, Start, Thread, VmRegion, VmTag, Vma,
+    Process, Root, Snapshot, Start, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -961,6 +961,32 @@ fn options_that_a_variable_has_already_are_not_lost() {
         snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), value.into())];
         assert_eq!(trim(&snapshot), wanted, "{value}");
     }
+}
+
+/// Containers seldom have sudo, and root needs none.
+#[test]
+fn commands_for_root_begin_with_sudo_only_where_it_is_needed_and_there() {
+    let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
+    snapshot.host.thp = plimsoll_facts::snapshot::Thp::Always;
+    snapshot.vmas.iter_mut().for_each(|vma| vma.anon_huge = Bytes::mib(2));
+    let file = "/sys/kernel/mm/transparent_hugepage/enabled";
+    for (root, how, is_for_root) in [
+        (Root::Sudo, format!("echo madvise | sudo tee {file}"), false),
+        (Root::Already, format!("echo madvise | tee {file}"), false),
+        (Root::Elsewhere, format!("echo madvise | tee {file}"), true),
+    ] {
+        snapshot.host.root = root;
+        let verdict = verdict_of(&snapshot, VerdictId::HugePages);
+        let remedy = verdict.remedies.iter().find(|remedy| remedy.how == how).expect("the remedy");
+        assert_eq!(remedy.trade_off.ends_with("type it as root"), is_for_root, "{remedy:?}");
+    }
+    // A word of the target stays.
+    let mut own = with_mappings(&[Bytes::mib(100)]);
+    own.vmas[0].backing = Backing::Anonymous;
+    own.host.root = Root::Already;
+    own.process.start = Start::Command { words: ["/srv/a", "sudo ls"].map(String::from).to_vec(), folder: None };
+    let how = &verdict_of(&own, VerdictId::Unclear).remedies[0].how;
+    assert!(how.starts_with("plimsoll run -- ") && how.contains("'sudo ls'"), "{how}");
 }
 
 #[test]

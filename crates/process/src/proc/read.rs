@@ -19,7 +19,7 @@ use super::status::{
 use crate::foreign::{Deadline, Regular, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
-    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Start, Thp, Thread, Vma,
+    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Root, Rss, Start, Thp, Thread, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
@@ -446,7 +446,17 @@ pub fn read_host() -> Host {
         max_map_count: number("/proc/sys/vm/max_map_count"),
         thp,
         thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
+        root: match rustix::process::geteuid().is_root() {
+            true => Root::Already,
+            false if has_sudo() => Root::Sudo,
+            false => Root::Elsewhere,
+        },
     }
+}
+
+pub fn has_sudo() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join("sudo").is_file())
 }
 
 pub fn seconds_since_epoch() -> f64 {

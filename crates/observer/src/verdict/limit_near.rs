@@ -2,7 +2,8 @@
 //! there is no leak; the limit is too low for the flags.
 //!
 //! Where another verdict finds memory that grows, or that may be a leak, a higher limit only delays the kill. Then the
-//! first remedy is that verdict's, which finds the leak.
+//! first remedy is that verdict's, which finds the leak. So it is where most of the memory can't be judged: it may be a
+//! leak, too.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -18,7 +19,7 @@ const CAUSES: [VerdictId; 4] =
 const RETENTION: [VerdictId; 2] = [VerdictId::ArenaRetention, VerdictId::AllocatorRetention];
 
 /// `others` are the rules' verdicts.
-pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
+pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdict>) -> Option<Verdict> {
     let (limit, counted) = case.limit()?;
     let near = counted.percent_of(limit);
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
@@ -28,7 +29,8 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     if near < NEAR && too_low.is_none() {
         return None;
     }
-    let cause = cause(others);
+    let most = |unclear: &&Verdict| unclear.bytes > Bytes(counted.0 / 2);
+    let cause = cause(others).or(unclear.filter(most));
     let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
     if let (Some(max), Some(needed)) = (max_heap, too_low) {
         let without = if cause.is_none() { ", without any leak" } else { "" };
@@ -39,7 +41,8 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     }
     if let Some(cause) = cause {
         let (id, summary) = (cause.id.id(), &cause.summary);
-        evidence.push(format!("{id}: {summary}. While that grows, a higher limit only delays the kill"));
+        let grows = if cause.id == VerdictId::Unclear { "If" } else { "While" };
+        evidence.push(format!("{id}: {summary}. {grows} that grows, a higher limit only delays the kill"));
     }
     for kept in others.iter().filter(|other| RETENTION.contains(&other.id)) {
         let (bytes, id) = (kept.bytes, kept.id.id());
@@ -115,6 +118,9 @@ fn gain(case: Case<'_>, cause: Option<&Verdict>, more: Bytes) -> String {
             growth::between(rate.0, rate.1),
             growth::lasts(more, rate)
         ),
+        (Some(cause), None) if cause.id == VerdictId::Unclear => {
+            format!("it only gains time if what {} names grows", cause.id.id())
+        }
         (Some(cause), None) => format!("it only gains time if what {} names goes on growing", cause.id.id()),
         (None, None) if case.snapshot.baseline.is_none() => {
             "enough only if memory doesn't grow, which one reading can't show".to_owned()

@@ -269,27 +269,27 @@ type Rule = fn(Case<'_>) -> Option<Verdict>;
 pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let case = Case { snapshot, ledger };
     let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();
-    let near = limit_near::verdict(case, &verdicts);
+    let unclear = unclear::verdict(case, &verdicts);
+    let near = limit_near::verdict(case, &verdicts, unclear.as_ref());
     verdicts.extend(near);
     for verdict in &mut verdicts {
         let expected = |remedy: &Remedy| remedy.effect.bounds().map(|(least, _)| least).unwrap_or_default();
         verdict.remedies.sort_by_key(|remedy| (remedy.effort, std::cmp::Reverse(expected(remedy))));
     }
-    if let Some(unclear) = unclear::verdict(case, &verdicts) {
+    if let Some(unclear) = unclear {
         verdicts.push(unclear);
     } else if verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
         verdicts.push(healthy::verdict(case, verdicts.len()));
     }
-    let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
     verdicts
         .iter_mut()
         .flat_map(|verdict| &mut verdict.remedies)
         .for_each(|remedy| as_root(snapshot.host.root, remedy));
+    let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
     verdicts.sort_by_key(rank);
     verdicts
 }
 
-#[cfg(test)]
 /// Rules print `sudo` in front of what needs root. A remedy that starts the program has words of the target, which may
 /// be the same.
 fn as_root(root: Root, remedy: &mut Remedy) {
@@ -304,6 +304,7 @@ fn as_root(root: Root, remedy: &mut Remedy) {
     }
 }
 
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;

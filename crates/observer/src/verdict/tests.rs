@@ -989,6 +989,30 @@ fn commands_for_root_begin_with_sudo_only_where_it_is_needed_and_there() {
     assert!(how.starts_with("plimsoll run -- ") && how.contains("'sudo ls'"), "{how}");
 }
 
+/// 95 MiB of live blocks below a limit of 100 MiB: in use, or a leak.
+#[test]
+fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_remedy() {
+    let mib = Bytes::mib;
+    let near = |live: u64, others: u64| {
+        let mut snapshot = with_arenas(&[mib(0)], mib(live));
+        let range = AddressRange::sized(Avma(1 << 40), mib(others));
+        let backing = Backing::Shmem;
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss: mib(others), backing, ..Vma::default() });
+        snapshot.limit_requested = Some(mib(100));
+        verdict_of(&snapshot, VerdictId::LimitNear)
+    };
+    let unclear = near(60, 35);
+    assert!(unclear.remedies.len() == 2 && unclear.remedies[0].how.starts_with("plimsoll "), "{unclear:?}");
+    assert!(
+        unclear.evidence[1].starts_with("unclear: ") && unclear.evidence[1].contains(". If that grows,"),
+        "{unclear:?}"
+    );
+    assert_eq!(gain(&unclear), "it only gains time if what unclear names grows");
+    // Less than half.
+    let known = near(40, 55);
+    assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
+}
+
 #[test]
 fn libraries_that_are_preloaded_already_stay_so() {
     let mut snapshot = Snapshot::default();

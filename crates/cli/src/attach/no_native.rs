@@ -14,7 +14,7 @@ pub enum ThreadLoader<'t> {
 impl<'t> ThreadLoader<'t> {
     pub fn find(target: &'t Target, _: &[Vma], _: Option<&str>, _: &str) -> Result<ThreadLoader<'t>, String> {
         Err(format!(
-            "isn't a HotSpot JVM with an attach socket, and on this CPU attach works with those only. Start it with: {}",
+            "can be attached to on this CPU only through the attach socket of a HotSpot JVM. Start it with: {}",
             started_behind(&start_of(target), "plimsoll run --")
         ))
     }

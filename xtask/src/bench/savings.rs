@@ -21,7 +21,7 @@ pub fn savings(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Savings of remedies, predicted and measured",
         "crates/cli/tests/incidents: resident MiB before and after the remedy, typed as `explain` prints it. Where it is a flag or a change of the program, \
-         after a new start with it. No prediction: `explain` prints no figure.",
+         after a new start with it. No prediction: `explain` prints no figure, as for each interval wider than ± 30 %.",
     );
     results.head(&["case", "remedy", "RSS before", "predicted", "measured"]);
     for row in fs::read_to_string(&file)?.lines() {
@@ -39,10 +39,11 @@ fn cells(row: &str) -> Option<Vec<String>> {
         _ => "none".to_owned(),
     };
     // A PID means nothing on another day.
-    let remedy = if remedy.starts_with("jcmd ") {
-        remedy.split(' ').skip(2).collect::<Vec<_>>().join(" ")
-    } else {
-        remedy.to_owned()
+    let words = |from: usize| remedy.split(' ').skip(from).collect::<Vec<_>>().join(" ");
+    let remedy = match remedy {
+        jcmd if jcmd.starts_with("jcmd ") => words(2),
+        gdb if gdb.starts_with("gdb -p ") => format!("gdb {}", words(3)),
+        other => other.to_owned(),
     };
     Some(vec![case.to_owned(), format!("`{}`", remedy.replace('|', "\\|")), mib(before)?, predicted, mib(measured)?])
 }
@@ -57,6 +58,8 @@ mod tests {
             cells("a burst\tjcmd 77 System.trim_native_heap\t1048576\t2097152\t104857600\t1572864").expect("six cells");
         assert_eq!(row, ["a burst", "`System.trim_native_heap`", "100.0", "1.0 to 2.0", "1.5"]);
         assert_eq!(cells("a\tb\t-\t-\t1048576\t-1048576").expect("six cells")[3..], ["none", "-1.0"]);
+        let call = cells("a\tgdb -p 77 -batch -ex 'call f()'\t-\t-\t0\t0").expect("six cells");
+        assert_eq!(call[1], "`gdb -batch -ex 'call f()'`");
         assert_eq!(cells("a\tb"), None);
     }
 }

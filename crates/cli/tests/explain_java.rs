@@ -266,7 +266,7 @@ fn executors_that_were_never_shut_down() {
     everywhere("ThreadLeak", &["-Xmx64m"], &["300", "600"], |case, _, explained| {
         assert!(explained.verdicts().contains(&"thread-stacks"), "{case}: {:#}", explained.0["verdicts"]);
         let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
-        assert!(evidence.contains("the largest pool is leaked-executor-thread: 300 threads"), "{case}: {evidence}");
+        assert!(evidence.contains("the largest pool is leaked-executor-thread-N: 300 threads"), "{case}: {evidence}");
     });
 }
 
@@ -292,7 +292,7 @@ fn a_server_with_many_threads_and_mappings() {
         assert_eq!(pages.map(fixture::resident).sum::<u64>(), fixture.truth("mapped"), "{case}");
         let stacks =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "thread-stacks").unwrap();
-        assert!(stacks["children"].to_string().contains("\"worker\""), "{case}: {stacks:#}");
+        assert!(stacks["children"].to_string().contains("\"worker-N\""), "{case}: {stacks:#}");
     });
 }
 

@@ -127,7 +127,7 @@ lines! {
          has; these may be the program's own, so the line is estimated."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \
-         pools: threads whose names differ only in numbers (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \
+         pools: threads whose names differ only in numbers (`pool-N-thread-N`: several instances of a pool; `pool-1-thread-N`: one). \
          `kept for threads to come` are stacks of ended threads that the thread library caches."
     Libraries "libraries" "libraries and program" Files
         "Code and data of the program and its shared libraries, with the data that they have written to. A program that was \

@@ -117,7 +117,7 @@ fn pools_that_multiply_are_named_with_their_full_names() {
         let stacks =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "thread-stacks").unwrap();
         let children = stacks["children"].to_string();
-        assert!(children.contains("lettuce-nioEventLoop\""), "{children}");
+        assert!(children.contains("\"lettuce-nioEventLoop-"), "{children}");
     });
 }
 

@@ -65,7 +65,7 @@ fn a_pool_that_was_never_shut_down_is_named() {
     explained.line_is("thread-stacks", fixture.truth("stacks"));
     assert!(explained.verdicts().contains(&"thread-stacks"));
     let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
-    assert!(evidence.contains("the largest pool is leaky-pool: 300 threads"), "{evidence}");
+    assert!(evidence.contains("the largest pool is leaky-pool-N: 300 threads"), "{evidence}");
 }
 
 /// OpenJ9 isn't taken for HotSpot: it gets no SIGQUIT, which would end the fixture before the second explanation.

@@ -50,9 +50,9 @@ fn one_executor_for_each_task(jdk: &Jdk) {
     let explained = many.explained();
     has(&case, &explained, &["thread-stacks"]);
     assert_eq!(many.truth("threads"), EXECUTORS as u64);
-    near(&case, "the pool's stacks", explained.child("thread-stacks", "pool-N-thread"), stacks(many.pid(), "pool-"));
+    near(&case, "the pool's stacks", explained.child("thread-stacks", "pool-N-thread-N"), stacks(many.pid(), "pool-"));
     let evidence_text = evidence(&explained, "thread-stacks");
-    assert!(evidence_text.contains("pool-N-thread: 600 threads in 600 instances"), "{case}: {evidence_text}");
+    assert!(evidence_text.contains("pool-N-thread-N: 600 threads in 600 instances"), "{case}: {evidence_text}");
     assert_eq!(explained.0["overclaimed_bytes"], 0, "{case}: the zero page is not resident");
     // The first remedy shows what the threads wait for, the last makes one pool of them.
     let printed = typed(&mut many, &remedy(&explained, "thread-stacks", 0));
@@ -100,7 +100,7 @@ fn a_client_resources_for_each_client(jdk: &Jdk) {
     let explained = twelve.explained();
     assert_eq!(twelve.truth("threads"), 96);
     has(&case, &explained, &["healthy", "thread-stacks"]);
-    let loops = explained.child("thread-stacks", "lettuce-nioEventLoop");
+    let loops = explained.child("thread-stacks", "lettuce-nioEventLoop-N-N");
     near(&case, "the loops' stacks", loops, stacks(twelve.pid(), "lettuce-nioEven"));
     let evidence_text = evidence(&explained, "thread-stacks");
     assert!(evidence_text.contains("96 threads in 12 instances"), "{case}: {evidence_text}");

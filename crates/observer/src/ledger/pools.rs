@@ -1,14 +1,17 @@
-//! Thread pools: threads whose names differ only in numbers.
+//! Thread pools: threads whose names differ only in numbers. `N` stands for a number that differs, or may.
 //!
 //! ```text
-//! name                        pool                    instance
-//! GC Thread#3                 GC Thread               -
-//! pool-17-thread-1            pool-N-thread           17      one executor of many
-//! lettuce-nioEventLoop-4-1    lettuce-nioEventLoop    4       one ClientResources of several
-//! http-nio-8080-exec-5        http-nio-8080-exec      8080    the only one, so its number stays in the name
-//! G1 Conc#0                   G1 Conc                 -       digits inside a word are part of it
+//! name                        pool                      instance
+//! worker-17                   worker-N                  -
+//! GC Thread#3                 GC Thread#N               -
+//! pool-17-thread-1            pool-N-thread-N           17      one executor of many
+//! lettuce-nioEventLoop-4-1    lettuce-nioEventLoop-N-N  4       one ClientResources of several
+//! http-nio-8080-exec-5        http-nio-8080-exec-N      8080    the only one, so its number stays in the name
+//! C2 CompilerThread0          C2 CompilerThreadN        -
+//! G1 Conc#0                   G1 Conc#N                 -       digits inside a word are part of it
 //! ```
-//! The last number belongs to the thread. Earlier numbers distinguish instances of the pool.
+//! The last number belongs to the thread. Earlier numbers distinguish instances of the pool. The kernel cuts a name to
+//! 15 bytes; where the thread's number is cut off, the rest of the name still finds the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,38 +28,59 @@ pub fn thread_names(snapshot: &Snapshot) -> Vec<&str> {
 /// The pools of one process.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadPools {
-    /// Instances by folded name.
-    instances: BTreeMap<String, BTreeSet<String>>,
+    /// By the name up to its last numbers, with `N` for earlier ones.
+    pools: BTreeMap<String, Pool>,
+    /// Number of instances, by the pool's name.
+    instances: BTreeMap<String, usize>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    instances: BTreeSet<String>,
+    /// The ends of its names, with `N` for each number, and for the last one only. The longest: in others a number is
+    /// cut off.
+    ends: (String, String),
 }
 
 impl ThreadPools {
     pub fn of<'n>(names: impl Iterator<Item = &'n str>) -> ThreadPools {
-        let mut instances = BTreeMap::<String, BTreeSet<String>>::new();
+        let mut pools = BTreeMap::<String, Pool>::new();
         for name in names {
             let folded = fold(name);
-            instances.entry(folded.pool).or_default().insert(folded.instance);
+            let pool = pools.entry(folded.pool).or_default();
+            pool.instances.insert(folded.instance);
+            if folded.ends.0.len() > pool.ends.0.len() {
+                pool.ends = folded.ends;
+            }
         }
-        ThreadPools { instances }
+        let several = pools.iter().filter(|(_, pool)| pool.instances.len() > 1);
+        let instances = several.map(|(name, pool)| (name.clone() + &pool.ends.0, pool.instances.len())).collect();
+        ThreadPools { pools, instances }
     }
 
     /// The pool that a thread of this name belongs to.
     pub fn pool(&self, name: &str) -> String {
         let folded = fold(name);
-        let only = self.instances.get(&folded.pool).is_some_and(|instances| instances.len() == 1);
-        if only { folded.only } else { folded.pool }
+        match self.pools.get(&folded.pool) {
+            Some(pool) if pool.instances.len() == 1 => folded.only + &pool.ends.1,
+            Some(pool) => folded.pool + &pool.ends.0,
+            None => folded.pool + &folded.ends.0,
+        }
     }
 
     /// Number of instances of a pool, by the pool's name. 1 for a pool without numbers.
     pub fn instances(&self, pool: &str) -> usize {
-        self.instances.get(pool).map_or(1, BTreeSet::len)
+        self.instances.get(pool).copied().unwrap_or(1)
     }
 }
 
 struct Folded {
-    /// The name without the thread's own number; any other number becomes `N`.
+    /// The name up to its last numbers; any earlier number is `N`.
     pool: String,
-    /// The same with the other numbers kept, for a pool with one instance.
+    /// The same with the earlier numbers kept, for a pool with one instance.
     only: String,
+    /// The last numbers as `N`: all of them, and only the last.
+    ends: (String, String),
     instance: String,
 }
 
@@ -67,7 +91,8 @@ fn is_separator(c: char) -> bool {
 fn fold(name: &str) -> Folded {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || is_separator(c));
     if stem.is_empty() {
-        return Folded { pool: name.to_owned(), only: name.to_owned(), instance: String::new() };
+        let (pool, only) = (name.to_owned(), name.to_owned());
+        return Folded { pool, only, ends: Default::default(), instance: String::new() };
     }
     let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let mut numbers = Vec::new();
@@ -83,11 +108,17 @@ fn fold(name: &str) -> Folded {
         }
     }
     // After the stem: all numbers except the last, which is the thread's own.
-    let tail = name[stem.len()..].split(is_separator).filter(|word| is_number(word));
-    let mut tail: Vec<&str> = tail.collect();
-    tail.pop();
-    numbers.extend(tail);
-    Folded { pool, only: stem.to_owned(), instance: numbers.join("-") }
+    let tail = name[stem.len()..].trim_end_matches(is_separator);
+    let (before, own) = tail.split_at(tail.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+    let earlier: Vec<&str> = before.split(is_separator).filter(|word| is_number(word)).collect();
+    let mut every = before.to_owned();
+    for number in &earlier {
+        every = every.replacen(number, "N", 1);
+    }
+    let end = if own.is_empty() { "" } else { "N" };
+    numbers.extend(earlier);
+    let ends = (every + end, before.to_owned() + end);
+    Folded { pool, only: stem.to_owned(), ends, instance: numbers.join("-") }
 }
 
 #[cfg(test)]
@@ -102,19 +133,32 @@ mod tests {
 
     #[test]
     fn threads_of_a_pool_differ_in_numbers_only() {
-        assert_eq!(pools(&["GC Thread#3", "GC Thread#0"]), [("GC Thread".into(), 1)]);
-        assert_eq!(pools(&["pool-1-thread-1", "pool-2-thread-1"]), [("pool-N-thread".into(), 2)]);
-        assert_eq!(pools(&["pool-1-thread-1", "pool-1-thread-2"]), [("pool-1-thread".into(), 1)]);
-        assert_eq!(pools(&["http-nio-8080-exec-1", "http-nio-8080-exec-2"]), [("http-nio-8080-exec".into(), 1)]);
+        assert_eq!(pools(&["worker-0", "worker-59"]), [("worker-N".into(), 1)]);
+        assert_eq!(pools(&["GC Thread#3", "GC Thread#0"]), [("GC Thread#N".into(), 1)]);
+        assert_eq!(pools(&["C2 CompilerThread0"]), [("C2 CompilerThreadN".into(), 1)]);
+        assert_eq!(pools(&["pool-1-thread-1", "pool-2-thread-1"]), [("pool-N-thread-N".into(), 2)]);
+        assert_eq!(pools(&["pool-1-thread-1", "pool-1-thread-2"]), [("pool-1-thread-N".into(), 1)]);
+        assert_eq!(pools(&["http-nio-8080-exec-1", "http-nio-8080-exec-2"]), [("http-nio-8080-exec-N".into(), 1)]);
         let lettuce = ["lettuce-nioEventLoop-4-1", "lettuce-nioEventLoop-4-2", "lettuce-nioEventLoop-9-1"];
-        assert_eq!(pools(&lettuce), [("lettuce-nioEventLoop".into(), 2)]);
-        assert_eq!(pools(&lettuce[..2]), [("lettuce-nioEventLoop".into(), 1)]);
+        assert_eq!(pools(&lettuce), [("lettuce-nioEventLoop-N-N".into(), 2)]);
+        assert_eq!(pools(&lettuce[..2]), [("lettuce-nioEventLoop-4-N".into(), 1)]);
+        // The same number twice, and one that is part of the other.
+        assert_eq!(pools(&["loop-1-1", "loop-11-1"]), [("loop-N-N".into(), 2)]);
     }
 
     #[test]
     fn digits_inside_a_word_and_names_of_digits_alone_stay() {
-        assert_eq!(pools(&["G1 Conc#0", "G1 Conc#1"]), [("G1 Conc".into(), 1)]);
+        assert_eq!(pools(&["G1 Conc#0", "G1 Conc#1"]), [("G1 Conc#N".into(), 1)]);
         assert_eq!(pools(&["123"]), [("123".into(), 1)]);
         assert_eq!(pools(&[""]), [(String::new(), 1)]);
+        assert_eq!(pools(&["main"]), [("main".into(), 1)]);
+    }
+
+    /// In 15 bytes: `pool-9-thread-1`, `pool-12-thread-`, `pool-123-thread`.
+    #[test]
+    fn names_that_the_kernel_cut_are_of_the_same_pool() {
+        let names = ["pool-9-thread-1", "pool-12-thread-", "pool-123-thread"];
+        assert_eq!(pools(&names), [("pool-N-thread-N".into(), 3)]);
+        assert_eq!(pools(&names[1..]), [("pool-N-thread".into(), 2)]);
     }
 }

@@ -823,12 +823,12 @@ fn an_executor_for_each_task_is_one_pool_of_many_instances() {
     let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
     let evidence = verdict.evidence.join("\n");
     assert!(
-        evidence.contains("the largest pool is pool-N-thread: 600 threads in 600 instances, 51.0 MiB"),
+        evidence.contains("the largest pool is pool-N-thread-N: 600 threads in 600 instances, 51.0 MiB"),
         "{evidence}"
     );
     assert!(verdict.remedies.iter().any(|remedy| remedy.what.contains("share one pool")), "{:?}", verdict.remedies);
     assert!(
-        verdict.remedies.iter().any(|remedy| remedy.how.contains("'pool-[0-9]*-thread'")),
+        verdict.remedies.iter().any(|remedy| remedy.how.contains("'pool-[0-9]*-thread-[0-9]*'")),
         "{:?}",
         verdict.remedies
     );

@@ -105,6 +105,8 @@ fn largest_pool(pool: &ThreadPool) -> String {
 /// A grep pattern for the pool's thread names: any number may stand for `N`.
 fn grep_pattern(pool: &str) -> String {
     let quoted = pool.replace('\'', ".");
+    // The thread's own number may be a part of its last word.
+    let (quoted, own) = quoted.strip_suffix('N').map_or((quoted.as_str(), ""), |rest| (rest, "[0-9]*"));
     let words: Vec<&str> = quoted.split_inclusive(['-', '#', '_', '/', ':', '.', ' ']).collect();
     words
         .iter()
@@ -112,5 +114,6 @@ fn grep_pattern(pool: &str) -> String {
             Some(rest) if rest.len() <= 1 => format!("[0-9]*{rest}"),
             _ => (*word).to_owned(),
         })
+        .chain([own.to_owned()])
         .collect()
 }

@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::stage::{cached, fetch, fetcher};
+use crate::stage::{cached, fetch, fetcher, installed};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -136,11 +137,17 @@ impl Drop for Fixture {
     }
 }
 
-/// Path of the compiled fixture; each list of flags makes a variant of its own.
+/// Path of the compiled fixture; each list of flags makes a variant of its own. Compiled once: gdb can't read the symbols
+/// of a program whose file was replaced.
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
+    static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let source = root().join("fixtures/explain").join(format!("{name}.c"));
     let binary = scratch().join(format!("{name}{}", flags.concat()));
-    // Tests run concurrently: each compiles to a file of its own and moves it into place.
+    if made.contains(&binary) {
+        return binary;
+    }
+    // Test programs run concurrently: each compiles to a file of its own and moves it into place.
     let own = scratch().join(format!("{name}-{:?}", std::thread::current().id()));
     let built = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
@@ -151,6 +158,7 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
         .expect("a C compiler named cc");
     assert!(built.success(), "{name} does not compile");
     std::fs::rename(&own, &binary).expect("same directory");
+    made.push(binary.clone());
     binary
 }
 
@@ -228,6 +236,34 @@ impl Explained {
         let lines = self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id);
         let children = lines.flat_map(|line| line["children"].as_array().unwrap());
         children.filter(|child| child["name"].as_str().unwrap().contains(part)).map(resident).sum()
+    }
+
+    /// Types a verdict's remedy as it is printed, in a shell that finds plimsoll and a JDK's tools. Returns what it prints.
+    #[track_caller]
+    pub fn typed(&self, verdict: &str, which: usize) -> String {
+        let how = self.verdict(verdict)["remedies"][which]["how"].as_str().expect("a command");
+        let folder = |program: &Path| program.parent().expect("a folder").display().to_string();
+        let tools = installed().first().map(|jdk| folder(&jdk.bin("jcmd"))).unwrap_or_default();
+        let path = format!("{}:{tools}:{}", folder(PLIMSOLL.as_ref()), std::env::var("PATH").expect("a path"));
+        let output = Command::new("sh").args(["-c", how]).env("PATH", path).output().expect("a shell");
+        assert!(output.status.success(), "{how}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, within a MiB.
+    #[track_caller]
+    pub fn typed_and_saves(&self, verdict: &str, which: usize) {
+        let pid = self.0["process"]["pid"].as_u64().expect("a PID");
+        let rss = || {
+            let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+            statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
+        };
+        let before = rss();
+        self.typed(verdict, which);
+        let saved = before.saturating_sub(rss());
+        let remedy = &self.verdict(verdict)["remedies"][which];
+        let [least, most] = ["saving_least_bytes", "saving_bytes"].map(|key| remedy[key].as_u64().expect("a figure"));
+        assert!(saved + (1 << 20) >= least && saved <= most + (1 << 20), "saved {saved}: {remedy:#}");
     }
 
     #[track_caller]

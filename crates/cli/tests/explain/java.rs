@@ -131,6 +131,11 @@ fn a_limit_below_flags_and_native_memory_is_no_leak() {
         // The heap is full: a cap would take away what it holds. Only a higher limit helps.
         let remedies = verdict["remedies"].to_string();
         assert!(remedies.contains("--memory ") && !remedies.contains("-Xmx"), "{verdict:#}");
+        // That limit suffices.
+        let raised = remedies.split_once("--memory ").expect("a size").1;
+        let raised = &raised[..raised.find(|c: char| !c.is_ascii_alphanumeric()).expect("its end")];
+        let explained = explain(fixture.pid(), &["--limit", raised]);
+        assert!(!explained.verdicts().contains(&"limit-near"), "{raised}: {:#}", explained.0["verdicts"]);
     });
 }
 

@@ -29,6 +29,7 @@ fn many_arenas_keep_what_their_threads_freed() {
     own_verdicts(&explained, &["arena-retention"]);
     let remedies = explained.verdict("arena-retention")["remedies"].to_string();
     assert!(remedies.contains("MALLOC_ARENA_MAX="), "{remedies}");
+    explained.typed_and_saves("arena-retention", 0);
 }
 
 /// A program may have more blocks of the size of a thread's cache than the walk would try one by one.
@@ -56,6 +57,7 @@ fn a_fragmented_main_arena_gets_no_cap_of_arenas() {
     let truth = fixture.truth("trimmable");
     let saving = verdict["saving_bytes"].as_u64().unwrap();
     assert!(saving.abs_diff(truth) * 100 <= truth * 3, "{saving} {truth}");
+    explained.typed_and_saves("allocator-retention", 0);
 }
 
 #[test]
@@ -66,6 +68,8 @@ fn a_pool_that_was_never_shut_down_is_named() {
     assert!(explained.verdicts().contains(&"thread-stacks"));
     let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
     assert!(evidence.contains("the largest pool is leaky-pool-N: 300 threads"), "{evidence}");
+    let printed = explained.typed("thread-stacks", 0);
+    assert!(printed.contains(" leaky-pool-"), "{printed}");
 }
 
 /// OpenJ9 isn't taken for HotSpot: it gets no SIGQUIT, which would end the fixture before the second explanation.
@@ -92,6 +96,10 @@ fn mapped_files_are_reclaimable_and_no_leak() {
     let explained = fixture.explained();
     explained.line_is("mapped-files", fixture.truth("mapped"));
     own_verdicts(&explained, &["mapped-file-growth", "healthy"]);
+    let printed = explained.typed("mapped-file-growth", 0);
+    let kib = printed.lines().find_map(|line| line.strip_prefix("RssFile:")).expect("the kernel's count");
+    let mapped: u64 = kib.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(mapped << 10 >= fixture.truth("mapped"), "{printed}");
 }
 
 #[test]

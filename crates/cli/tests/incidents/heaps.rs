@@ -1,14 +1,16 @@
-//! A Java heap that grew for a peak: each collector's remedy prints flags, and a new start with them takes less. The
-//! flags promise no figure.
+//! A Java heap that grew for a peak: each collector's remedy prints flags, and a new start with them takes less; ZGC's
+//! and Shenandoah's also prints a command. Neither promises a figure: how fast the collector gives back isn't known.
 
 use std::time::{Duration, Instant};
 
-use crate::fixture::Fixture;
-use crate::kit::{MIB, has, how, on, remedy, rss, saved, start};
+use serde_json::Value;
+
+use crate::fixture::{Explained, Fixture};
+use crate::kit::{MIB, has, how, on, remedy, resident, saved, start, typed};
 use crate::stage::Jdk;
 
 /// The collector gives memory back in steps after an idle minute; on a busy machine that may take several minutes.
-const PATIENCE: Duration = Duration::from_secs(400);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn peak(jdk: &Jdk, options: &[&str]) -> Fixture {
     start(jdk, &[&["-Xmx512m"], options].concat(), "Peak", &["360", "40"], &[])
@@ -20,7 +22,7 @@ fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &
     let grown = peak(jdk, options);
     let explained = grown.explained();
     has(&case, &explained, &["healthy", "heap-committed-unused"]);
-    let before = rss(&grown);
+    let before = resident(&grown);
     drop(grown);
     let flags = remedy(&explained, "heap-committed-unused", which);
     for mark in marks {
@@ -29,15 +31,91 @@ fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &
     let kept: Vec<&str> = options.iter().copied().filter(|option| !option.starts_with(replaces)).collect();
     let new: Vec<&str> = how(&flags).split(' ').collect();
     let mut flagged = peak(jdk, &[&kept[..], &new].concat());
+    gives_back(&case, &mut flagged, before, &explained, &flags);
+}
+
+/// Waits until half of what is unused has gone back.
+fn gives_back(case: &str, heap: &mut Fixture, before: u64, explained: &Explained, remedy: &Value) {
     let unused = explained.verdict("heap-committed-unused")["bytes"].as_u64().unwrap();
     assert!(unused > 200 * MIB, "{case}: {unused}");
     let began = Instant::now();
-    while before.saturating_sub(rss(&flagged)) < unused / 2 {
-        assert!(began.elapsed() < PATIENCE, "{case}: {} of {before} left with {flags:#}", rss(&flagged));
+    while before.saturating_sub(resident(heap)) < unused / 2 {
+        assert!(began.elapsed() < PATIENCE, "{case}: {} of {before} left with {remedy:#}", resident(heap));
         std::thread::sleep(Duration::from_millis(500));
     }
-    saved(&case, &flags, before, rss(&flagged));
-    flagged.serves();
+    saved(case, remedy, before, resident(heap));
+    heap.serves();
+}
+
+/// From now on the VM aims at a smaller heap. ZGC of 21 has generations with an option only; that of 25 has them always.
+#[test]
+#[ignore = "full: minutes until the collector gives memory back"]
+fn zgc_aims_at_a_smaller_heap() {
+    on(25).iter().for_each(|jdk| {
+        for generations in [&[][..], &["-XX:+ZGenerational"]] {
+            if generations.is_empty() || jdk.major == 21 {
+                let case = format!("ZGC after a peak, {generations:?}, JDK {}", jdk.major);
+                let mut grown = peak(jdk, &[&["-XX:+UseZGC", "-XX:ZUncommitDelay=15"], generations].concat());
+                let explained = grown.explained();
+                has(&case, &explained, &["healthy", "heap-committed-unused"]);
+                let aim = remedy(&explained, "heap-committed-unused", 0);
+                let command = format!("jcmd {} VM.set_flag SoftMaxHeapSize ", grown.pid());
+                assert!(how(&aim).starts_with(&command), "{case}: {aim:#}");
+                let before = resident(&grown);
+                typed(&mut grown, &aim);
+                gives_back(&case, &mut grown, before, &explained, &aim);
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "full: minutes until the collector gives memory back"]
+fn zgc_gives_back_sooner() {
+    on(25).iter().for_each(|jdk| {
+        restarted(jdk, &["-XX:+UseZGC"], 1, "-Xms", &["-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize="]);
+    });
+}
+
+/// ZGC gives nothing back without its permission, so no command is printed.
+#[test]
+#[ignore = "full: minutes until the collector gives memory back"]
+fn zgc_that_may_not_give_back_gets_the_permission() {
+    on(25).iter().for_each(|jdk| {
+        restarted(
+            jdk,
+            &["-XX:+UseZGC", "-XX:-ZUncommit"],
+            0,
+            "-XX:-ZUncommit",
+            &["-XX:+ZUncommit ", "SoftMaxHeapSize"],
+        );
+    });
+}
+
+/// Without a collection that is asked for, Shenandoah waits for five minutes.
+#[test]
+#[ignore = "full: waits for a collection"]
+fn a_collection_of_shenandoah_gives_back_at_once() {
+    on(25).iter().for_each(|jdk| {
+        let case = format!("Shenandoah after a peak, JDK {}", jdk.major);
+        let interval = ["-XX:+UnlockExperimentalVMOptions", "-XX:ShenandoahGuaranteedGCInterval=2000"];
+        let options = [&["-Xmx512m", "-XX:+UseShenandoahGC"], &interval[..]].concat();
+        let mut grown = start(jdk, &options, "Peak", &["360", "40", "itself"], &[]);
+        let began = Instant::now();
+        let explained = loop {
+            let explained = grown.explained();
+            if explained.verdicts().contains(&"heap-committed-unused") {
+                break explained;
+            }
+            assert!(began.elapsed() < PATIENCE, "{case}: no collection: {:#}", explained.0["verdicts"]);
+        };
+        has(&case, &explained, &["healthy", "heap-committed-unused"]);
+        let collect = remedy(&explained, "heap-committed-unused", 0);
+        assert_eq!(how(&collect), format!("jcmd {} GC.run", grown.pid()), "{case}");
+        let before = resident(&grown);
+        typed(&mut grown, &collect);
+        gives_back(&case, &mut grown, before, &explained, &collect);
+    });
 }
 
 #[test]
@@ -77,11 +155,11 @@ fn a_heap_touched_at_start() {
         has(&case, &explained, &["healthy", "heap-committed-unused"]);
         let remedies = explained.verdict("heap-committed-unused")["remedies"].as_array().unwrap().clone();
         let untouched = remedies.iter().find(|remedy| how(remedy) == "-XX:-AlwaysPreTouch").expect("its remedy");
-        let before = rss(&grown);
+        let before = resident(&grown);
         let options = ["-Xmx512m", "-XX:+UseSerialGC", "-Xms512m", how(untouched)];
         let mut lazy = start(jdk, &options, "Peak", &["40", "20"], &[]);
-        saved(&case, untouched, before, rss(&lazy));
-        assert!(before - rss(&lazy) > 300 * MIB, "{case}");
+        saved(&case, untouched, before, resident(&lazy));
+        assert!(before - resident(&lazy) > 300 * MIB, "{case}");
         lazy.serves();
     });
 }

@@ -139,9 +139,19 @@ pub fn typed(fixture: &mut Fixture, remedy: &Value) -> String {
 
 /// Resident bytes by the kernel's sum.
 pub fn rss(fixture: &Fixture) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", fixture.pid())).expect("it runs");
-    let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a sum");
-    rss.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
+    rolled_up(fixture.pid(), "Rss:")
+}
+
+/// Resident bytes, of memory that several mappings or processes have only its share: ZGC of JDK 17 maps its heap three
+/// times.
+pub fn resident(fixture: &Fixture) -> u64 {
+    rolled_up(fixture.pid(), "Pss:")
+}
+
+pub fn rolled_up(pid: u32, sum: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+    let sum = text.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
+    sum.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
 }
 
 /// The least and the most bytes that a remedy promises to give back; None where it promises nothing. No promise is

@@ -67,6 +67,31 @@ fn one_executor_for_each_task(jdk: &Jdk) {
     has(&case, &one.explained(), &["healthy"]);
 }
 
+/// 60 threads with deep stacks, interpreted: 700 KiB of stack each. Few threads, whose stacks are most of the memory
+/// that grew.
+fn deep_stacks_of_a_few_threads(jdk: &Jdk) {
+    let case = format!("60 threads with deep stacks, JDK {}", jdk.major);
+    let deep = |which: &str| {
+        let options = [&SMALL_HEAP[..], &["-Xint", "-Xss4m"]].concat();
+        start(jdk, &options, "Executors", &["60", "8000", which], &[])
+    };
+    let mut many = deep("single");
+    let explained = many.explained();
+    has(&case, &explained, &["thread-stacks"]);
+    let truth = stacks(many.pid(), "pool-");
+    assert!(truth > 40 << 20, "{case}: {truth}");
+    near(&case, "the pool's stacks", explained.child("thread-stacks", "pool-N-thread-N"), truth);
+    let printed = typed(&mut many, &remedy(&explained, "thread-stacks", 0));
+    assert!(printed.contains("\"pool-") && printed.contains("-thread-1\""), "{case}: {printed}");
+    many.serves();
+    let shares = last(&explained, "thread-stacks");
+    assert!(promised(shares).is_some(), "{case}: {shares:#}");
+    let mut one = deep("shared");
+    saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));
+    one.serves();
+    has(&case, &one.explained(), &["healthy"]);
+}
+
 struct Redis(Running, u16);
 
 impl Redis {
@@ -124,6 +149,12 @@ fn a_client_resources_for_each_client(jdk: &Jdk) {
 #[test]
 fn an_executor_for_each_task() {
     on(17).iter().for_each(one_executor_for_each_task);
+}
+
+#[test]
+#[ignore = "full: a second case of executors"]
+fn a_few_threads_with_deep_stacks() {
+    on(25).iter().for_each(deep_stacks_of_a_few_threads);
 }
 
 #[test]

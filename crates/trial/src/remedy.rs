@@ -139,12 +139,11 @@ impl Remedy {
         }
         // A shell's assignments come first; the lines for a Dockerfile and for Kubernetes repeat them.
         let assignments = |prefix: &str| {
-            let pairs = how.lines().filter_map(|line| assignment(line.strip_prefix(prefix)?));
-            pairs.collect::<Vec<_>>()
+            how.lines().filter_map(|line| line.strip_prefix(prefix)).flat_map(assignments_of).collect::<Vec<_>>()
         };
         let pairs = Some(assignments("")).filter(|pairs| !pairs.is_empty()).unwrap_or_else(|| assignments("ENV "));
         if !pairs.is_empty() {
-            let changes = pairs.into_iter().map(|(name, value)| change(name, value)).collect::<Option<Vec<_>>>()?;
+            let changes = pairs.into_iter().map(|(name, value)| change(&name, value)).collect::<Option<Vec<_>>>()?;
             return Some(Remedy { label: label(&changes), changes });
         }
         let options = words(how).ok()?;
@@ -264,13 +263,15 @@ pub fn describe(change: &RemedyChange) -> String {
     }
 }
 
-/// `NAME=VALUE` or `NAME='VALUE'`, alone on its line.
-fn assignment(line: &str) -> Option<(&str, String)> {
-    let (name, value) = line.split_once('=')?;
+/// `NAME=VALUE` or `NAME='VALUE'`, several of them behind one another, and nothing else on the line.
+fn assignments_of(line: &str) -> Vec<(String, String)> {
     let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    let is_name = !name.is_empty() && name.chars().all(is_upper);
-    let mut value = words(value).ok()?;
-    (is_name && value.len() == 1).then(|| (name, value.remove(0)))
+    let assignment = |word: &String| {
+        let (name, value) = word.split_once('=')?;
+        (!name.is_empty() && name.chars().all(is_upper)).then(|| (name.to_owned(), value.to_owned()))
+    };
+    let words = words(line).unwrap_or_default();
+    words.iter().map(assignment).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
 /// The change that an assignment of a verdict makes.
@@ -392,6 +393,10 @@ mod tests {
         let options = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
         assert_eq!(of(periodic).as_deref(), Some(options));
         assert_eq!(of("-XX:-AlwaysPreTouch").as_deref(), Some("-XX:-AlwaysPreTouch"));
+        let two = Remedy::from_advice("MALLOC_MMAP_THRESHOLD_=131072 JAVA_TOOL_OPTIONS='-Xmx1g -Da=b'").expect("two");
+        let threshold = RemedyChange::Environment("MALLOC_MMAP_THRESHOLD_".into(), "131072".into());
+        let options = RemedyChange::JavaOptions(["-Xmx1g", "-Da=b"].map(String::from).to_vec());
+        assert_eq!(two.changes, [threshold, options]);
         for other in [
             "",
             "jcmd 7 GC.run",

@@ -1,7 +1,7 @@
 //! Direct byte buffers: memory that the garbage collector frees only when it collects the buffer's owner.
 
 use super::case::Case;
-use super::remedies::{fewer_threads, remedy};
+use super::remedies::{fewer_threads, remedy, without_copies_of_nio};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::DirectBuffers;
@@ -44,12 +44,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     )];
     remedies.extend(limit(direct, resident));
     if !case.has_netty() && may_belong_to_nio(case, resident) {
-        remedies.push(remedy(
-            Effort::Restart,
-            "stop NIO from keeping a direct copy of every large heap buffer for each thread",
-            "-Djdk.nio.maxCachedBufferSize=262144",
-            "larger reads and writes of heap buffers allocate a new buffer each time",
-        ));
+        remedies.push(without_copies_of_nio(case));
     }
     remedies.extend(fewer_threads(case));
     Some(Verdict {

@@ -137,7 +137,7 @@ impl Alike {
         }
         format!(
             "{found}: java.nio may be keeping one for each thread that reads or writes large heap buffers \
-             (-Djdk.nio.maxCachedBufferSize=262144 stops that)"
+             (-Djdk.nio.maxCachedBufferSize=262144 and MALLOC_MMAP_THRESHOLD_=131072 stop that)"
         )
     }
 }

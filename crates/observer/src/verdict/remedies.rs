@@ -44,24 +44,48 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
 pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
     const COST: &str = "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)";
     const TRIMS: &str = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
-    let mut environment = case.snapshot.process.environment.iter();
+    let (how, keep) = java_tool_options(case, TRIMS);
+    let trim = remedy(Effort::Restart, "let the VM trim by itself", how, format!("{COST}{keep}"));
+    case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
+}
+
+/// The variable with these options behind those that it has already, and what to say where those can't be printed.
+fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     // The variable may load an agent, which must not be lost.
-    let set = environment.find(|(name, _)| name == "JAVA_TOOL_OPTIONS").map(|(_, value)| value.trim());
-    let all = match set.unwrap_or_default() {
-        "" => Some(TRIMS.to_owned()),
-        set => Some(format!("{set} {TRIMS}")).filter(|_| is_printed(set)),
+    let all = match variable(case, "JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
+        "" => Some(options.to_owned()),
+        set => Some(format!("{set} {options}")).filter(|_| is_printed(set)),
     };
     let (all, keep) = match all.as_deref().and_then(quoted) {
         Some(all) => (all, ""),
-        None => (format!("'{TRIMS}'"), ". JAVA_TOOL_OPTIONS is set already: put its present options in front"),
+        None => (
+            quoted(options).unwrap_or_default(),
+            ". JAVA_TOOL_OPTIONS is set already: put its present options in front",
+        ),
     };
-    let trim = remedy(
-        Effort::Restart,
-        "let the VM trim by itself",
-        format!("JAVA_TOOL_OPTIONS={all}"),
-        format!("{COST}{keep}"),
-    );
-    case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
+    (format!("JAVA_TOOL_OPTIONS={all}"), keep)
+}
+
+fn variable<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
+    let environment = &case.snapshot.process.environment;
+    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// Without copies, NIO frees each buffer. glibc then keeps it in the thread's arena, because freeing the first has raised
+/// the size from which blocks get a mapping of their own (measured: docs/decisions/verdicts.md). A fixed size is never
+/// raised.
+pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
+    const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
+    const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
+    let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
+    if case.glibc().is_none() || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
+        return remedy(Effort::Restart, what, NONE, COST);
+    }
+    let (options, keep) = java_tool_options(case, NONE);
+    let how = format!("MALLOC_MMAP_THRESHOLD_=131072 {options}");
+    let trade_off =
+        format!("{COST}, in a mapping of its own: without the first variable, malloc keeps what it frees{keep}");
+    remedy(Effort::Restart, what, how, trade_off)
 }
 
 /// Whether a variable's value may stand in a report. Unlike arguments, only its user and root can read it in /proc.

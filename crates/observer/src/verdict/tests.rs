@@ -896,6 +896,23 @@ fn buffers_of_nio_are_limited_only_where_there_may_be_some() {
     assert!(!offered("17.0.15+6", mib(160), 160) && !offered("25.0.3+9-LTS", mib(160), 16));
 }
 
+/// By the option alone, glibc keeps in its arenas what NIO frees.
+#[test]
+fn buffers_of_nio_are_not_left_to_the_arenas() {
+    let mut snapshot = with_arenas(&[Bytes::mib(1)], Bytes::mib(1));
+    let how = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        super::remedies::without_copies_of_nio(Case { snapshot, ledger: &ledger }).how
+    };
+    const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
+    assert_eq!(how(&snapshot), format!("MALLOC_MMAP_THRESHOLD_=131072 JAVA_TOOL_OPTIONS={NONE}"));
+    snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), "-Xmx1g".into())];
+    assert_eq!(how(&snapshot), format!("MALLOC_MMAP_THRESHOLD_=131072 JAVA_TOOL_OPTIONS='-Xmx1g {NONE}'"));
+    snapshot.process.environment = vec![("MALLOC_MMAP_THRESHOLD_".into(), "65536".into())];
+    assert_eq!(how(&snapshot), NONE);
+    assert_eq!(how(&Snapshot::default()), NONE);
+}
+
 #[test]
 fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
     let mib = Bytes::mib;

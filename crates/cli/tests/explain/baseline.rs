@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixture::{Fixture, PLIMSOLL, explain, fresh, run};
+use crate::fixture::{Fixture, PLIMSOLL, compiled, explain, fresh, run, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,17 +47,40 @@ fn growth_since_an_earlier_reading_is_reported_line_by_line() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The command that `unclear` prints, step by step: the program grows where it says to wait.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {
-    let folder = fresh("settles");
+    what_unclear_prints_names_the_call_that_grows("glibc", None);
+}
+
+#[test]
+#[ignore = "full: the same over other allocators"]
+#[cfg(target_arch = "x86_64")]
+fn what_unclear_prints_names_the_call_that_grows_over_each_allocator() {
+    for (library, allocator) in
+        [("libjemalloc.so.2", "jemalloc"), ("libtcmalloc.so.4", "tcmalloc"), ("libmimalloc.so.2.0", "mimalloc")]
+    {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu").join(library);
+        match path.exists() {
+            true => what_unclear_prints_names_the_call_that_grows(allocator, Some(&path)),
+            false => skip("what unclear prints", &format!("{library} is not installed")),
+        }
+    }
+}
+
+/// The command that `unclear` prints, step by step: the program grows where it says to wait.
+#[cfg(target_arch = "x86_64")]
+fn what_unclear_prints_names_the_call_that_grows(allocator: &str, preloaded: Option<&Path>) {
+    let folder = fresh(&format!("settles-{allocator}"));
     let [go, done] = ["go", "done"].map(|name| folder.join(name));
-    let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap(), "64"]);
+    let mut grows = Command::new(compiled("grows", &[]));
+    grows.envs(preloaded.map(|library| ("LD_PRELOAD", library)));
+    let fixture = Fixture::run(grows.args([&go, &done]).arg("64"));
     let explained = explain(fixture.pid(), &[]);
     let unclear = explained.verdict("unclear");
     assert!(!explained.verdicts().contains(&"healthy"));
-    assert!(unclear["summary"].as_str().unwrap().ends_with("is live blocks of glibc's malloc"), "{unclear:#}");
+    let named = format!("is live blocks of {allocator}'s malloc");
+    assert!(unclear["summary"].as_str().unwrap().ends_with(&named), "{unclear:#}");
     let programs = Path::new(PLIMSOLL).parent().unwrap().display();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let mut printed = String::new();

@@ -181,10 +181,14 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
         n => return Err(sentence(pid, n, Answer::of(n)).into()),
     }
     done(match path {
-        Some(path) => format!(
-            "detached from process {pid}. Its books up to now: plimsoll report {}",
-            printable(&path.display().to_string())
-        ),
+        Some(path) => {
+            let path = printable(&path.display().to_string());
+            format!(
+                "detached from process {pid}. Its books up to now: plimsoll report {path}\n  \
+                 stays     about 1 MiB of the tracker's library, without hooks, until the process ends\n  \
+                 the file  is deleted when 16 newer ones are there (--retain). Sooner, after the process has ended: rm {path}"
+            )
+        }
         None => format!("detached from process {pid}. Its books are lost: their file was deleted"),
     })
 }

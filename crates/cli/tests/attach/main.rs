@@ -221,7 +221,7 @@ fn a_detach_gives_everything_back() {
         java.done(&["attach", &java.pid()]);
         assert_eq!(protections(&java), before, "attached");
         assert!(hooked_words(&java) > 30, "{} words hold hooks", hooked_words(&java));
-        java.done(&["detach", &java.pid()]);
+        let detached = java.done(&["detach", &java.pid()]);
         assert_eq!(hooked_words(&java), 0, "detached");
         assert_eq!(protections(&java), before, "detached");
         // The program's calls no longer pass a hook, and its books stay as they were.
@@ -236,6 +236,15 @@ fn a_detach_gives_everything_back() {
         let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2));
         assert!(sentence.contains("was detached") && sentence.contains(".seg"), "{sentence}");
+        // The same path in both messages, and a remedy that works: the library alone keeps no books.
+        let kept = |text: &str| {
+            let path = text.split_whitespace().find(|word| word.contains(".seg")).expect("a file");
+            path.trim_end_matches('.').to_owned()
+        };
+        assert_eq!(kept(&sentence), kept(&detached));
+        assert!(detached.contains("about 1 MiB") && detached.contains(": rm /"), "{detached}");
+        let explained = String::from_utf8_lossy(&java.plimsoll(&["explain", &java.pid()]).stdout).into_owned();
+        assert!(!explained.contains(&format!("plimsoll report {} --by site\n", java.pid())), "{explained}");
         let again = java.plimsoll(&["detach", &java.pid()]);
         assert_eq!(again.status.code(), Some(2), "{}", String::from_utf8_lossy(&again.stderr));
     }

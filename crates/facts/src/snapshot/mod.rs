@@ -77,6 +77,8 @@ pub struct Snapshot {
     pub attached: Option<[Booked; 2]>,
     /// In a series, for a tracked process: the growth of its blocks since the arenas were walked.
     pub booked: Option<BookedSince>,
+    /// Whether the tracker was detached: its library stays in the process, and its books are those of that moment.
+    pub is_detached: bool,
     /// The tracker's own mappings according to the segment. The target controls it, so the ledger checks them.
     pub own_mappings: Vec<OwnMapping>,
     /// V8's heap, of all isolates together.

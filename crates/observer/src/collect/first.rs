@@ -241,7 +241,7 @@ impl Reader<'_> {
             }
             Err(_) => {}
         }
-        snapshot.own_mappings = own_mappings(target, &snapshot.vmas, &mut gaps);
+        (snapshot.own_mappings, snapshot.is_detached) = own_mappings(target, &snapshot.vmas, &mut gaps);
         gaps.extend(ledger::own_mappings(snapshot).gap());
         snapshot.residency = None;
         timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
@@ -251,8 +251,8 @@ impl Reader<'_> {
     }
 }
 
-/// The tracker's own mappings, from the segment of a tracked or detached process.
-fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMapping> {
+/// The tracker's own mappings, from the segment of a tracked or detached process; and whether it was detached.
+fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (Vec<OwnMapping>, bool) {
     let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
     let found = is_tracked.then(|| segment::find_by_pid(target.pid(), target.deadline())).flatten();
     if let Some(error) =
@@ -261,7 +261,8 @@ fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMa
         let effect = "the tracker's memory is in other-anonymous";
         gaps.push(Gap::new(Source::Segment, error.to_string(), effect).remedy(proc::file_remedy(target.pid())));
     }
-    found.map(|(path, ..)| segment::own_mappings(&path, target.deadline())).unwrap_or_default()
+    let Some((path, _, life)) = found else { return Default::default() };
+    (segment::own_mappings(&path, target.deadline()), life == segment::Life::Detached)
 }
 
 /// The books, if the tracker was attached to a running process.

@@ -177,8 +177,10 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
         }
     }
     match mapped_segment(pid, deadline) {
-        // Still mapped, for the next attach.
+        // Still mapped, for the next attach. A path that was found in a directory is shorter than that of the mapping.
         Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
+            let same = dead.filter(|(_, known, _)| known.start_boottime_ns == head.start_boottime_ns);
+            let path = same.map_or(path, |(path, ..)| path);
             Some((path, head, Life::Detached))
         }
         Some((path, head)) if head.pid == inner => Some((path, head, Life::Live)),

@@ -9,7 +9,7 @@ use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Group, Ledger, Line, LineId, Owner, child_of_heap};
-use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
+use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::palette;
@@ -64,7 +64,7 @@ pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> i
     for each in &explanation.verdicts {
         verdict(page.out, each, style)?;
     }
-    Ok(())
+    page.cost()
 }
 
 /// Terminal attributes; empty if the output is not a terminal.
@@ -189,12 +189,12 @@ impl<W: Write> Page<'_, W> {
             let basis = certainty(self.snapshot, self.ledger, verdict);
             writeln!(self.out, "    basis  {}", wrapped(&basis, width - 9).join("\n           "))?;
             if let Some((remedy, how)) =
-                verdict.remedies.first().and_then(|first| Some((first, first.how.lines().next()?)))
+                verdict.remedies.first().and_then(|first| Some((first, first.headline(verdict.id)?)))
             {
                 let (verb, then) = remedy.verb();
                 let row = format!(
                     "    {verb:<5}  {}   {}",
-                    self.ink(Ink::Green, &typed(how, IN_HEADLINE)),
+                    self.ink(Ink::Green, &typed(&how, IN_HEADLINE)),
                     self.ink(Ink::Dim, then)
                 );
                 writeln!(self.out, "{}", row.trim_end())?;
@@ -376,7 +376,8 @@ impl<W: Write> Page<'_, W> {
                 }
                 let is_large = line.resident.percent_of(self.ledger.rss) >= LARGE;
                 if line.id == LineId::OtherAnonymous && is_large && !self.snapshot.vmas.is_empty() {
-                    let is_tracked = self.ledger.resident(LineId::Tracker) > Bytes(0);
+                    let case = Case { snapshot: self.snapshot, ledger: self.ledger };
+                    let is_tracked = case.is_tracked();
                     let vm_is_mute =
                         self.snapshot.hotspot.is_some() && self.ledger.resident(LineId::JavaHeap) == Bytes(0);
                     let pid = self.snapshot.process.pid;
@@ -449,7 +450,7 @@ impl<W: Write> Page<'_, W> {
         vmas.map(|vma| vma.shared_clean + vma.private_clean).sum()
     }
 
-    /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap, the cost and the skew of the readings.
+    /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap.
     fn notes(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot;
         if let Some(sum) = &self.ledger.cgroup
@@ -500,6 +501,20 @@ impl<W: Write> Page<'_, W> {
                 false,
             )?;
         }
+        let symbols_for =
+            snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|commands| !commands.is_empty());
+        if let Some(commands) = symbols_for {
+            let text = format!(
+                "this report sent {commands} to the VM. The first time, that makes the VM 4 to 5 MiB larger until it ends"
+            );
+            self.below(&text, true)?;
+        }
+        Ok(())
+    }
+
+    /// What the readings cost the target, and how far apart they are.
+    fn cost(&mut self) -> io::Result<()> {
+        let snapshot = self.snapshot;
         let sources: Vec<String> = snapshot
             .readings
             .iter()
@@ -517,14 +532,7 @@ impl<W: Write> Page<'_, W> {
                 millis(smaps.took),
                 sources.join(", ")
             );
-            self.below(&text, true)?;
-        }
-        let symbols_for =
-            snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|commands| !commands.is_empty());
-        if let Some(commands) = symbols_for {
-            let text = format!(
-                "this report sent {commands} to the VM. The first time, that makes the VM 4 to 5 MiB larger until it ends"
-            );
+            writeln!(self.out)?;
             self.below(&text, true)?;
         }
         Ok(())
@@ -576,6 +584,10 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
         writeln!(out, "{:indent$}{row}", "", indent = head.len() + 2)?;
     }
     for text in &verdict.evidence {
+        if text.starts_with("plimsoll ") {
+            writeln!(out, "      {}", ink(Ink::Green, &typed(text, WHOLE)))?;
+            continue;
+        }
         for row in wrapped(&printable(text), width - 4) {
             writeln!(out, "    {row}")?;
         }
@@ -583,8 +595,15 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
     for (number, remedy) in verdict.remedies.iter().enumerate() {
         let head = format!("{}  {}", number + 1, printable(&remedy.what));
         writeln!(out, "  {}", ink(Ink::Bold, &head))?;
+        let mut above = "";
         for row in remedy.how.lines() {
-            writeln!(out, "       {}", ink(Ink::Green, &typed(row, WHOLE)))?;
+            let label = remedy.label(row);
+            if label != above && !label.is_empty() {
+                writeln!(out, "       {}", ink(Ink::Dim, label))?;
+            }
+            above = label;
+            let indent = if label.is_empty() { 7 } else { 9 };
+            writeln!(out, "{:indent$}{}", "", ink(Ink::Green, &typed(row, WHOLE)))?;
         }
         if let Some((least, most)) = remedy.effect.figure() {
             let [from, to] = [least, most].map(|bound| bound.to_string());
@@ -733,12 +752,27 @@ fn spread(facts: &str, width: usize) -> String {
     out
 }
 
-/// Words in rows of at most `width` columns.
+/// First words of commands that stand behind a colon in a sentence.
+const COMMANDS: [&str; 8] = ["plimsoll", "jcmd", "sudo", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
+
+/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word: broken
+/// in two rows, it could not be copied.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
-    for word in text.split(' ') {
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut at = 0;
+    while at < words.len() {
+        let is_command = at > 0 && words[at - 1].ends_with(':') && COMMANDS.contains(&words[at]);
+        let rest = &words[at..];
+        let length = if is_command {
+            rest.iter().position(|word| word.ends_with(';')).map_or(rest.len(), |end| end + 1)
+        } else {
+            1
+        };
+        let word = rest[..length].join(" ");
+        at += length;
         let full =
-            rows.last().is_some_and(|row| !row.is_empty() && words::columns(row) + 1 + words::columns(word) > width);
+            rows.last().is_some_and(|row| !row.is_empty() && words::columns(row) + 1 + words::columns(&word) > width);
         if full {
             rows.push(String::new());
         }
@@ -746,7 +780,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
             if !row.is_empty() {
                 row.push(' ');
             }
-            row.push_str(word);
+            row.push_str(&word);
         }
     }
     rows
@@ -775,6 +809,14 @@ fn is_part_of(heap: &OpenedHeap, child: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::wrapped;
+
+    #[test]
+    fn a_command_is_never_broken() {
+        let rows = wrapped("type it now: plimsoll explain 4711 --format json; later: jcmd 1 GC.run", 20);
+        assert_eq!(rows, ["type it now:", "plimsoll explain 4711 --format json;", "later: jcmd 1 GC.run"]);
+        // The name of the program in a sentence is a word.
+        assert_eq!(wrapped("start it with plimsoll run", 16), ["start it with", "plimsoll run"]);
+    }
 
     /// A row of wide characters is as wide as the screen, not twice as wide.
     #[test]

@@ -39,6 +39,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mut remedies = Vec::new();
     if trimmable.percent_of(retained) >= MIN_PERCENT_TO_MENTION {
         remedies.push(trim(case));
+    }
+    // After a trim, the rest of what the arenas keep isn't resident: the next burst needs the same remedy.
+    let given_back: Bytes = arenas.iter().map(|arena| arena.free() - arena.free_resident).sum();
+    if trimmable.percent_of(retained) >= MIN_PERCENT_TO_MENTION || given_back >= retained {
         remedies.extend(periodic_trim(case));
     }
     let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
@@ -91,14 +95,12 @@ pub(crate) fn cap_in_force(case: Case<'_>) -> Option<String> {
 }
 
 /// Where the free memory comes from: a burst or, if the runtime frees in batches, perhaps the last collection.
-pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<String> {
+pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Vec<String> {
     if !case.frees_in_batches() {
-        return burst(retained, live);
+        return burst(retained, live).into_iter().collect();
     }
-    let growth = case.growth(LineId::GlibcRetained);
-    Some(format!(
-        "V8 frees buffers in batches: after a collection much is free that the next ones take again. {growth}"
-    ))
+    const BATCHES: &str = "V8 frees buffers in batches: after a collection much is free that the next ones take again";
+    [BATCHES.to_owned()].into_iter().chain(case.growth(LineId::GlibcRetained)).collect()
 }
 
 /// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now.

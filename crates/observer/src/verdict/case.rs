@@ -116,9 +116,10 @@ impl<'c> Case<'c> {
         self.vm().is_some_and(|vm| !vm.categories.is_empty())
     }
 
-    /// Whether the tracker is in the process: then its books name the callers.
+    /// Whether the tracker counts in the process: then its books name the callers. After a detach, only its library
+    /// is left.
     pub fn is_tracked(self) -> bool {
-        self.resident(LineId::Tracker) > Bytes(0)
+        self.resident(LineId::Tracker) > Bytes(0) && !self.snapshot.is_detached
     }
 
     /// Whether `plimsoll attach` works on a program without a VM, as far as the snapshot shows: docs/attach.md.
@@ -147,12 +148,8 @@ impl<'c> Case<'c> {
         if self.is_jvm() || self.can_be_attached_to() {
             let how = format!("plimsoll attach {pid} && sleep 60 && plimsoll report {pid} --by site");
             let lines = if self.is_jvm() { ", Java lines included," } else { "" };
-            return remedy(
-                Effort::Now,
-                format!("name the calls{lines} that allocate from now on"),
-                how,
-                "the tracker stays in the process until plimsoll detach",
-            );
+            let what = format!("name the calls{lines} that allocate from now on");
+            return remedy(Effort::Now, what, how, self.cost_of_attach());
         }
         if self.is_musl() {
             let how =
@@ -165,6 +162,43 @@ impl<'c> Case<'c> {
             );
         }
         self.start_tracked("start it with the tracker, and see the calls that hold it")
+    }
+
+    /// What an attach leaves in the process, and prints there (JEP 451).
+    fn cost_of_attach(self) -> String {
+        let stays = "plimsoll detach removes the hooks; about 1 MiB of the library stays until the process ends";
+        let warns = !self.snapshot.is_detached && self.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk >= 21));
+        let warning = "; the JVM prints a warning on its standard error that an agent was loaded";
+        format!("{stays}{}", if warns { warning } else { "" })
+    }
+
+    /// How to find out whether a JVM's live blocks are a leak: who allocates them, whether they become more, and whether
+    /// a collection frees them. A step that was taken (an attach) isn't the only one that is left.
+    pub(crate) fn settle_blocks(self) -> Vec<Remedy> {
+        let first = match self.is_tracked() {
+            true => [self.name_what_grows(), self.name_the_callers()],
+            false => [self.name_the_callers(), self.compare_readings()],
+        };
+        first.into_iter().chain([self.collect()]).collect()
+    }
+
+    /// A collection, and how to read its outcome.
+    pub(crate) fn collect(self) -> Remedy {
+        let (pid, (line, live)) = (self.pid(), self.live_blocks());
+        let (name, live) = match self.ledger.line(line) {
+            Some(line) if line.id != LineId::OtherAllocator => (line.name.as_str(), line.resident),
+            _ => ("live", live),
+        };
+        remedy(
+            Effort::Now,
+            "see whether objects that own it are waiting to be collected",
+            format!("jcmd {pid} GC.run && plimsoll explain {pid}"),
+            format!(
+                "compare the line '{name}', now {live}: if it falls, the blocks waited for a collection; if it stays, their \
+                 owners are reachable, as in a leak. A smaller RSS alone may be the Java heap's. A full collection pauses the \
+                 program"
+            ),
+        )
     }
 
     /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or
@@ -180,7 +214,7 @@ impl<'c> Case<'c> {
         }
         if self.can_be_attached_to() {
             let how = format!("plimsoll attach {pid} && {compare}");
-            return remedy(Effort::Now, WHAT, how, "the tracker stays in the process until plimsoll detach");
+            return remedy(Effort::Now, WHAT, how, self.cost_of_attach());
         }
         self.compare_readings()
     }
@@ -246,18 +280,14 @@ impl<'c> Case<'c> {
         self.vm()?.flags.iter().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// How a line changed since the baseline, or how to record a baseline.
-    pub fn growth(self, line: LineId) -> String {
+    /// How a line changed since the baseline, or how to take one: a sentence, and each command by itself.
+    pub(crate) fn growth(self, line: LineId) -> Vec<String> {
         let Some(baseline) = &self.snapshot.baseline else {
-            let pid = self.pid();
-            return format!(
-                "One reading can't tell growth from use. Run plimsoll explain {pid} --format json > baseline.json now, \
-                 and plimsoll explain {pid} --baseline baseline.json later."
-            );
+            return self.take_baseline("One reading can't tell growth from use");
         };
         let ago = ago(self.snapshot.time - baseline.time);
         let then = baseline.resident(line);
-        match self.ledger.change_since(baseline, line) {
+        vec![match self.ledger.change_since(baseline, line) {
             change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
                 format!("Unchanged since the baseline, {ago} ago.")
             }
@@ -265,28 +295,34 @@ impl<'c> Case<'c> {
                 let (more, by) = (if change < 0 { "Shrank" } else { "Grew" }, Bytes(change.unsigned_abs()));
                 format!("{more} by {by} since the baseline, {ago} ago (it was {then}).")
             }
-        }
+        }]
+    }
+
+    fn take_baseline(self, why: &str) -> Vec<String> {
+        let pid = self.pid();
+        vec![
+            format!("{why}. For two, type the first line now and the second one later:"),
+            format!("plimsoll explain {pid} --format json > baseline.json"),
+            format!("plimsoll explain {pid} --baseline baseline.json"),
+        ]
     }
 
     /// What is known about growth of the whole process.
-    pub(crate) fn over_time(self) -> String {
-        match &self.snapshot.baseline {
-            None => format!(
-                "one reading can't show growth: run plimsoll explain {pid} --format json > baseline.json now, \
-                 and plimsoll explain {pid} --baseline baseline.json later, or plimsoll record {pid}",
-                pid = self.pid()
-            ),
-            Some(baseline) => {
-                let ago = ago(self.snapshot.time - baseline.time);
-                match self.ledger.rss_change_since(baseline) {
-                    0 => format!("RSS is unchanged since the baseline, {ago} ago"),
-                    change => {
-                        let (verb, by) = (if change < 0 { "shrank" } else { "grew" }, Bytes(change.unsigned_abs()));
-                        format!("RSS {verb} by {by} since the baseline, {ago} ago")
-                    }
-                }
+    pub(crate) fn over_time(self) -> Vec<String> {
+        let pid = self.pid();
+        let Some(baseline) = &self.snapshot.baseline else {
+            let mut lines = self.take_baseline("one reading can't show growth");
+            lines.push(format!("or: plimsoll record {pid} -o plimsoll-{pid}.jfr"));
+            return lines;
+        };
+        let ago = ago(self.snapshot.time - baseline.time);
+        vec![match self.ledger.rss_change_since(baseline) {
+            0 => format!("RSS is unchanged since the baseline, {ago} ago"),
+            change => {
+                let (verb, by) = (if change < 0 { "shrank" } else { "grew" }, Bytes(change.unsigned_abs()));
+                format!("RSS {verb} by {by} since the baseline, {ago} ago")
             }
-        }
+        }]
     }
 
     pub fn is_jvm(self) -> bool {

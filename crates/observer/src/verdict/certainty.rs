@@ -14,12 +14,19 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
         VerdictId::NativeLeak if !case.has_vm_books() => {
-            "at least: NMT is off, and a bound of the VM's own blocks is taken off. Not known: whether they are still needed".to_owned()
+            format!(
+                "at least: without NMT, up to {} of live blocks may be the VM's own and aren't counted. Whether the program still \
+                 needs the others isn't known",
+                case.vm_malloc_at_most()
+            )
         }
         VerdictId::NativeLeak => "counted. Not known: whether the program still needs them".to_owned(),
-        VerdictId::HeapCommittedUnused => "at least: what was live after the last collection is an upper bound".to_owned(),
+        VerdictId::HeapCommittedUnused => {
+            "at least: what was live after the last collection is an upper bound".to_owned()
+        }
         VerdictId::Healthy => {
-            let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<plimsoll_facts::units::Bytes>();
+            let unexplained =
+                ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<plimsoll_facts::units::Bytes>();
             let growth = match &snapshot.baseline {
                 Some(baseline) => format!("compared with the baseline, {} ago", ago(snapshot.time - baseline.time)),
                 None => "one reading can't show growth".to_owned(),
@@ -28,7 +35,9 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         }
         VerdictId::Unclear => "counted; unknown is who holds it, or what it is for".to_owned(),
         id => match id.line().and_then(|line| ledger.line(line)) {
-            Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted, not estimated".to_owned(),
+            Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => {
+                "counted, not estimated".to_owned()
+            }
             Some(line) => format!("correct within {}", line.error),
             None => "counted, not estimated".to_owned(),
         },

@@ -35,7 +35,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             evidence.push(format!("-XX:MaxDirectMemorySize in force: {max}"));
         }
     }
-    evidence.push(case.growth(LineId::DirectBuffers));
+    evidence.extend(case.growth(LineId::DirectBuffers));
     let mut remedies = vec![remedy(
         Effort::Now,
         "run a collection: if the buffers go away, nothing leaks and collections are just too rare",

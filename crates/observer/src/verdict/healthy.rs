@@ -34,10 +34,10 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     };
     evidence.extend(beside);
     evidence.extend(suspects::block_caches(case));
-    evidence.push(case.over_time());
+    evidence.extend(case.over_time());
     let state = match notes {
         0 => "nothing stands out",
-        _ => "no rule warns; the notes need no action",
+        _ => "no rule warns; see the notes below",
     };
     Verdict {
         id: VerdictId::Healthy,

@@ -158,6 +158,8 @@ pub enum Form {
     Command,
     /// For a shell; it starts the program a second time, so the first has to end before.
     Start,
+    /// For a shell; it stops or restarts the program.
+    Stop,
     /// A variable or an option, for the next start.
     Setting,
     /// Lines of a Dockerfile.
@@ -227,11 +229,37 @@ impl Remedy {
     pub fn verb(&self) -> (&'static str, &'static str) {
         match self.form {
             Form::Command => ("run ", ""),
-            Form::Start => ("run ", "after it has ended"),
+            Form::Start => ("run ", "after a stop of the running one"),
+            Form::Stop => ("see ", ""),
             Form::Setting => ("set ", "and start it again"),
             Form::Image => ("add ", "to the image"),
             Form::Manifest => ("set ", "in the manifest"),
             Form::Code => ("code", ""),
+        }
+    }
+
+    /// The row of a headline: the first line of `how`. A headline may be typed unread, so it never stops a program.
+    pub fn headline(&self, of: VerdictId) -> Option<String> {
+        match self.form {
+            Form::Stop => Some(format!("remedy 1 of {}: it stops or restarts the program", of.id())),
+            _ => self.how.lines().next().map(str::to_owned),
+        }
+    }
+
+    /// What stands above a line of `how`: where it goes, and what else it takes.
+    pub fn label(&self, line: &str) -> &'static str {
+        let form = match self.form {
+            Form::Setting | Form::Image | Form::Manifest => Form::of(self.effort, line),
+            known => known,
+        };
+        match form {
+            Form::Start => "stop the running one first, then:",
+            Form::Stop => "this stops or restarts the program:",
+            Form::Setting if line.starts_with('-') => "among the options of the program, then restart it:",
+            Form::Setting => "in the environment of the program, then restart it:",
+            Form::Image => "Dockerfile:",
+            Form::Manifest => "Kubernetes:",
+            Form::Command | Form::Code => "",
         }
     }
 

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::case::Case;
-use super::remedies::remedy;
 use super::suspects;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, is_as_large};
 use plimsoll_facts::snapshot::Glibc;
 use plimsoll_facts::units::{Avma, Bytes, counted};
@@ -29,6 +28,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, line) {
         return None;
     }
+    // Blocks of zlib's sizes are not the VM's, whatever its bound takes off.
+    let others = others.max(suspects::zlib(case).1.min(live));
     let in_arenas = |glibc: &Glibc| {
         let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
         format!("; {} in the arenas in all", counted(blocks, "block"))
@@ -43,8 +44,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let threads = case.snapshot.threads.len() as u64;
     evidence.extend(alike.map(|alike| alike.evidence(threads)));
     evidence.extend(suspects::evidence(case, others));
-    evidence.push(case.growth(line));
-    let pid = case.pid();
+    evidence.extend(case.growth(line));
     Some(Verdict {
         id: VerdictId::NativeLeak,
         severity: Severity::Warning,
@@ -61,12 +61,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies: vec![
             case.name_the_callers(),
-            remedy(
-                Effort::Now,
-                "see whether objects that own it are waiting to be collected",
-                format!("jcmd {pid} GC.run && plimsoll explain {pid}"),
-                "a full collection pauses the program",
-            ),
+            case.collect(),
             case.start_tracked("see the calls from the start of the program on"),
             suspects::endings(case, others),
         ],

@@ -2,7 +2,8 @@
 
 use super::case::Case;
 use super::remedy::{FLOOR, GIVE_BACK, remedy};
-use super::{Effort, Remedy};
+use super::{Effort, Form, Remedy};
+use plimsoll_facts::snapshot::Start;
 use plimsoll_facts::units::Bytes;
 
 /// redis.conf: `active-defrag-threshold-lower`, in percent, below which defragmentation stops.
@@ -11,6 +12,8 @@ const LOWER: u64 = 10;
 pub(crate) struct Redis {
     /// The client's command, up to the first word that is sent. None: where the server listens isn't known.
     client: Option<String>,
+    /// A clause, if the process doesn't show its command line.
+    unknown_start: &'static str,
 }
 
 impl Redis {
@@ -18,7 +21,11 @@ impl Redis {
         let process = &case.snapshot.process;
         let client = process.redis_client()?;
         let title = process.command.join(" ");
-        Some(Redis { client: case.redis_client(client, title.split_whitespace().nth(1)) })
+        let unknown_start = match process.start {
+            Start::Title => "the command that starts it isn't known: the process shows a title instead; ",
+            _ => "",
+        };
+        Some(Redis { client: case.redis_client(client, title.split_whitespace().nth(1)), unknown_start })
     }
 
     /// The command that sends each of these, and a comment.
@@ -56,29 +63,32 @@ impl Redis {
         remedy(Effort::Now, "have Redis move its values together", how, cost).saves(beside - left, kept)
     }
 
-    /// A server that loads its snapshot lays its values out anew.
+    /// A server that loads its snapshot lays its values out anew. If it starts in another folder, it finds no snapshot,
+    /// and is empty.
     pub(crate) fn reload(&self, live: Bytes, kept: Bytes) -> Remedy {
         let left = Bytes(live.0 / 4);
         let how = self.send(&["SHUTDOWN SAVE"], "and start the server again: it loads what it saved");
-        let cost = "no answers while it saves and loads; a replica that takes over avoids that";
-        remedy(
-            Effort::Restart,
-            "restart the server, so that it loads its values compactly, from its own snapshot",
-            how,
-            cost,
-        )
-        .saves(kept - left, kept)
+        let first = self.send(&["CONFIG GET dir", "CONFIG GET dbfilename"], "");
+        let cost = format!(
+            "{}no answers while it saves and loads; a replica that takes over avoids that. activedefrag would need the jemalloc \
+             of Redis's own sources, which doesn't serve this one. The file that it saves must be the one that it loads: check \
+             before: {first}",
+            self.unknown_start
+        );
+        let what = "stop the server and start it again, so that it loads its values compactly from its own snapshot";
+        Remedy { form: Form::Stop, ..remedy(Effort::Restart, what, how, cost) }.saves(kept - left, kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict::VerdictId;
 
     #[test]
     fn without_an_address_the_commands_are_sent_by_hand() {
-        let known = Redis { client: Some("redis-cli -p 7391".into()) };
-        let unknown = Redis { client: None };
+        let known = Redis { client: Some("redis-cli -p 7391".into()), unknown_start: "" };
+        let unknown = Redis { client: None, unknown_start: "" };
         assert_eq!(known.purge().how, "redis-cli -p 7391 MEMORY PURGE");
         assert_eq!(
             unknown.purge().how,
@@ -89,6 +99,13 @@ mod tests {
             known.defragment(live, kept, kept).how,
             "redis-cli -p 7391 CONFIG SET active-defrag-ignore-bytes 16mb && redis-cli -p 7391 CONFIG SET activedefrag yes"
         );
+        let reload = known.reload(live, kept);
+        assert!(
+            reload.headline(VerdictId::AllocatorRetention).is_some_and(|row| !row.contains("SHUTDOWN")),
+            "{reload:?}"
+        );
+        let check = "redis-cli -p 7391 CONFIG GET dir && redis-cli -p 7391 CONFIG GET dbfilename";
+        assert!(reload.trade_off.ends_with(&format!("check before: {check}")), "{reload:?}");
         assert!(unknown.reload(live, kept).how.starts_with("SHUTDOWN SAVE   # sent to this server"));
     }
 }

@@ -30,7 +30,7 @@ impl Case<'_> {
         };
         let (form, trade_off) = match start {
             Start::Unit { name, of_user } => {
-                (Form::Command, format!("{trade_off}; undo: {}", without_drop_in(name, *of_user)))
+                (Form::Stop, format!("{trade_off}; undo: {}", without_drop_in(name, *of_user)))
             }
             _ => (Form::Start, trade_off.to_owned()),
         };
@@ -51,8 +51,13 @@ impl Case<'_> {
 
     /// The command line of the program behind another command, which starts it. `then` is a comment on it.
     pub(crate) fn start_below(self, before: &str, what: &str, then: &str, trade_off: &str) -> Remedy {
-        let (how, has_command) = self.snapshot.process.start.behind(before, then);
-        let form = if has_command { Form::Start } else { Form::Command };
+        let start = &self.snapshot.process.start;
+        let (how, has_command) = start.behind(before, then);
+        let form = match start {
+            _ if has_command => Form::Start,
+            Start::Unit { .. } if !how.starts_with(before) => Form::Stop,
+            _ => Form::Command,
+        };
         Remedy { form, ..remedy(Effort::Restart, what, how, trade_off) }
     }
 
@@ -99,6 +104,7 @@ fn without_drop_in(name: &str, of_user: bool) -> String {
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
+    use crate::verdict::VerdictId;
     use plimsoll_facts::snapshot::Snapshot;
 
     fn of(start: Start, remedy: fn(Case<'_>) -> Remedy) -> Remedy {
@@ -170,7 +176,10 @@ mod tests {
              sudo systemctl daemon-reload && sudo systemctl restart 'shop\\x2d1.service'"
         );
         assert!(remedy.trade_off.contains("undo: sudo rm /etc/systemd/system/'shop\\x2d1.service.d'/plimsoll.conf"));
-        assert_eq!(remedy.verb().0, "run ");
+        assert_eq!(
+            remedy.headline(VerdictId::Unclear).unwrap(),
+            "remedy 1 of unclear: it stops or restarts the program"
+        );
         let how = of(unit(true), tracked).how;
         assert_eq!(
             how,
@@ -179,6 +188,7 @@ mod tests {
         );
         // A service that tries its program several times would not be the service any more.
         let tried = of(unit(false), |case| case.start_below("plimsoll try --", "", "", ""));
+        assert_eq!(tried.form, Form::Command);
         assert_eq!(tried.how, r"plimsoll try --   # and then the command line in ExecStart= of shop\x2d1.service");
     }
 }

@@ -290,21 +290,37 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 /// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
-    let is_worth = |peak: &&EqualBlocks| peak.resident.percent_of(of) >= MIN_PERCENT_TO_MENTION;
+    // With the sizes that the tracker's trailer makes of one size of a known holder.
+    let mut kinds: Vec<(EqualBlocks, Vec<Bytes>)> = Vec::new();
+    for peak in peaks {
+        match kinds.iter_mut().find(|(kind, _)| maker(kind).is_some() && maker(kind) == maker(peak)) {
+            Some((kind, sizes)) => {
+                kind.count = kind.count.saturating_add(peak.count);
+                kind.resident += peak.resident;
+                sizes.push(peak.usable());
+            }
+            None => kinds.push((*peak, vec![peak.usable()])),
+        }
+    }
+    kinds.sort_by_key(|(kind, _)| std::cmp::Reverse(kind.resident));
+    let is_worth = |(kind, _): &&(EqualBlocks, Vec<Bytes>)| kind.resident.percent_of(of) >= MIN_PERCENT_TO_MENTION;
     let mut cached = bounded(case);
-    let line = |peak: &EqualBlocks| {
-        let may_be_cached = peak.resident <= cached;
-        cached -= if may_be_cached { peak.resident } else { Bytes(0) };
-        let whose = maker(peak).or(may_be_cached.then_some("perhaps the block cache's"));
+    let line = |(kind, sizes): &(EqualBlocks, Vec<Bytes>)| {
+        let may_be_cached = kind.resident <= cached;
+        cached -= if may_be_cached { kind.resident } else { Bytes(0) };
+        let whose = maker(kind).or(may_be_cached.then_some("perhaps the block cache's"));
         let whose = whose.map(|maker| format!(": {maker}")).unwrap_or_default();
+        let mut sizes: Vec<u64> = sizes.iter().map(|size| size.0).collect();
+        sizes.sort_unstable();
+        let sizes: Vec<String> = sizes.into_iter().map(count).collect();
         format!(
             "{} of one size ({} bytes) hold {} of resident memory{whose}",
-            counted(peak.count, "block"),
-            count(peak.usable().0),
-            peak.resident
+            counted(kind.count, "block"),
+            sizes.join(" or "),
+            kind.resident
         )
     };
-    peaks.iter().filter(is_worth).take(SIZES).map(line).collect()
+    kinds.iter().filter(is_worth).take(SIZES).map(line).collect()
 }
 
 /// How many blocks are zlib's by their sizes, and their resident bytes.

@@ -413,6 +413,11 @@ fn open_inflaters_are_not_healthy() {
     let verdict = verdict_of(&open, VerdictId::Unclear);
     assert_eq!((verdict.bytes, verdict.severity), (Bytes(7168 * 2000), Severity::Note));
     assert!(verdict.summary.contains("2,000 blocks of zlib's"), "{}", verdict.summary);
+    // Blocks with the tracker's trailer are of the same kind.
+    let both = verdict_of(&with(vec![blocks(7168, 900), blocks(7184, 1000)], false), VerdictId::Unclear);
+    let lines = both.evidence.iter().filter(|line| line.contains("an Inflater's state"));
+    let [line] = lines.collect::<Vec<_>>()[..] else { panic!("{both:?}") };
+    assert!(line.starts_with("1,900 blocks of one size (7,160 or 7,176 bytes) hold "), "{line}");
     // With NMT, memory outside its books belongs to somebody else.
     let verdict = verdict_of(&with(vec![blocks(7168, 2000)], true), VerdictId::Unclear);
     assert_eq!(verdict.bytes, Bytes::mib(15));
@@ -495,17 +500,19 @@ fn a_healthy_state_says_how_rss_changed_since_the_baseline() {
     let mib = Bytes::mib;
     let words = |snapshot: &Snapshot| {
         let verdict = verdict_of(snapshot, VerdictId::Healthy);
-        (certainty(snapshot, &Ledger::of(snapshot), &verdict), verdict.evidence.last().cloned().unwrap_or_default())
+        (certainty(snapshot, &Ledger::of(snapshot), &verdict), verdict.evidence)
     };
     let alone = with_mappings(&[mib(100)]);
     let (sure, over_time) = words(&alone);
     assert_eq!(sure, "100 % of RSS is explained; one reading can't show growth");
-    assert!(over_time.contains("--baseline baseline.json later"), "{over_time}");
+    // Each command stands by itself, so that a screen needn't break it.
+    let commands = ["explain 0 --format json > baseline.json", "explain 0 --baseline baseline.json"];
+    assert!(commands.iter().all(|command| over_time.contains(&format!("plimsoll {command}"))), "{over_time:?}");
     for (earlier, change) in [(100, "is unchanged"), (99, "grew by 1.00 MiB"), (102, "shrank by 2.00 MiB")] {
         let lines = [(LineId::SharedMemory, mib(earlier))];
         let (sure, over_time) = words(&with_baseline(alone.clone(), 600.0, mib(earlier), &lines));
         assert_eq!(sure, "100 % of RSS is explained; compared with the baseline, 10 min ago");
-        assert_eq!(over_time, format!("RSS {change} since the baseline, 10 min ago"));
+        assert_eq!(over_time.last(), Some(&format!("RSS {change} since the baseline, 10 min ago")));
     }
 }
 
@@ -584,6 +591,10 @@ fn a_leak_is_found_without_nmt_at_any_size() {
         // The VM's own part has a bound: the verdict blames no more than what leaked, and little less.
         assert!(verdict.bytes <= mib(leak) && verdict.bytes >= mib(leak - 16), "{}", verdict.bytes);
         assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
+        // Blocks that are known by their sizes count whole: the headline isn't smaller than its evidence.
+        let windows = EqualBlocks { size: Bytes(32_784), count: 1, resident: mib(leak + 8) };
+        snapshot.glibc.as_mut().expect("arenas").peaks.push(windows);
+        assert_eq!(verdict_of(&snapshot, VerdictId::NativeLeak).bytes, mib(leak + 8));
     }
 }
 
@@ -612,6 +623,37 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
     let expected = format!("{:?}", judge(&snapshot, &Ledger::of(&snapshot)));
     assert!(!expected.contains("blocks of 4.00 MiB"), "{expected}");
+}
+
+/// A remedy that refuses, and one that was just typed, are no next step.
+#[test]
+fn the_next_step_fits_what_the_tracker_does() {
+    let how = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        let of = Case { snapshot, ledger: &ledger }.settle_blocks();
+        of.into_iter().map(|remedy| (remedy.how, remedy.trade_off)).collect::<Vec<_>>()
+    };
+    let hotspot = Some(HotSpot { version: "25.0.3+9-LTS".into(), ..HotSpot::default() });
+    let mut snapshot = Snapshot { hotspot, ..with_mappings(&[Bytes::mib(100)]) };
+    let plain = how(&snapshot);
+    assert!(plain[0].0.starts_with("plimsoll attach 0 && ") && plain[0].1.contains("prints a warning"), "{plain:?}");
+    assert!(plain[1].0.contains("--baseline baseline.json"), "{plain:?}");
+    assert!(plain[2].0.starts_with("jcmd 0 GC.run && ") && plain[2].1.contains("if it stays"), "{plain:?}");
+    snapshot.vmas.push(Vma {
+        name: "[anon:plimsoll]".into(),
+        readable: true,
+        writable: true,
+        range: AddressRange::sized(Avma(1 << 44), Bytes::mib(1)),
+        rss: Bytes::mib(1),
+        ..Vma::default()
+    });
+    let tracked = how(&snapshot);
+    assert!(tracked[0].0.contains(" && plimsoll diff before.json 0 --by site"), "{tracked:?}");
+    assert!(tracked[1].0 == "plimsoll report 0 --by site" && tracked.len() == 3, "{tracked:?}");
+    snapshot.is_detached = true;
+    let detached = how(&snapshot);
+    assert_eq!(detached[0].0, plain[0].0);
+    assert!(!detached[0].1.contains("warning"), "its library is loaded already: {detached:?}");
 }
 
 /// 120 MiB that a library holds, beside 10 MiB of others. The VM has books, so none of them are its own.

@@ -30,8 +30,8 @@ struct Unjudged {
     bytes: Bytes,
     /// Further evidence: who may hold it, or what forbids to read it.
     details: Vec<String>,
-    /// None: no command that we know settles it.
-    settle: Option<Remedy>,
+    /// Empty: no command that we know settles it.
+    settle: Vec<Remedy>,
 }
 
 /// `others` are the rules' verdicts. Memory that native-leak blames needs no second verdict.
@@ -56,7 +56,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
             largest.what
         ),
         evidence: parts.iter().take(NAMED).map(evidence).chain(largest.details.iter().cloned()).collect(),
-        remedies: largest.settle.iter().cloned().collect(),
+        remedies: largest.settle.clone(),
     })
 }
 
@@ -72,7 +72,7 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
             why: "no line has it",
             bytes: case.ledger.remainder,
             details: Vec::new(),
-            settle: Some(maps(case)),
+            settle: vec![maps(case)],
         });
     }
     parts.retain(|part| part.bytes > Bytes(0));
@@ -81,13 +81,13 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
 }
 
 fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
-    let part = |why: &'static str, details: Vec<String>, settle: Option<Remedy>| {
+    let part = |why: &'static str, details: Vec<String>, settle: Vec<Remedy>| {
         vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, details, settle }]
     };
-    let whole = |why: &'static str, settle: Remedy| part(why, Vec::new(), Some(settle));
+    let whole = |why: &'static str, settle: Remedy| part(why, Vec::new(), vec![settle]);
     if case.snapshot.smaps_refused {
         let (details, settle) = unread(case, Source::Proc);
-        return part("the mappings could not be read", details, settle);
+        return part("the mappings could not be read", details, settle.into_iter().collect());
     }
     match line.id {
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
@@ -96,7 +96,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", case.name_the_callers()),
         LineId::GlibcUnknown => {
             let (details, settle) = unread(case, Source::Glibc);
-            part("glibc's heaps that could not be walked", details, settle)
+            part("glibc's heaps that could not be walked", details, settle.into_iter().collect())
         }
         LineId::OtherAllocator => {
             let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
@@ -106,7 +106,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
                 why: "how much of it is live can't be read from outside",
                 bytes: child.resident,
                 details: Vec::new(),
-                settle: Some(settle_allocator(case, &child.name)),
+                settle: vec![settle_allocator(case, &child.name)],
             };
             opaque.map(part).collect()
         }
@@ -134,7 +134,10 @@ fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
         why: "one reading can't tell data in use from a leak",
         bytes,
         details: vec![],
-        settle: Some(case.name_what_grows()),
+        settle: [case.name_what_grows()]
+            .into_iter()
+            .chain(case.is_tracked().then(|| case.name_the_callers()))
+            .collect(),
     })
 }
 
@@ -148,12 +151,12 @@ fn go_without_collections(case: Case<'_>) -> Option<Unjudged> {
         why: "GOGC is off and there is no GOMEMLIMIT: garbage looks like objects, and nothing bounds it",
         bytes: heap.resident(HeapPart::Live) - in_use,
         details: vec![],
-        settle: Some(listening::heap_profile(
+        settle: vec![listening::heap_profile(
             case,
             "see what is left after a collection, in Go's own heap profile",
             "?gc=1",
             "one full collection. Without net/http/pprof: start it with GOGC=100",
-        )),
+        )],
     })
 }
 
@@ -185,11 +188,11 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
     };
     let mut details = suspects::evidence(case, bytes);
     if suspects::may_be_a_cache(case, bytes) {
-        details.push(case.growth(line));
+        details.extend(case.growth(line));
         let why = "one reading can't tell a cache in use from a leak";
-        return Some(Unjudged { what, why, bytes, details, settle: Some(case.compare_readings()) });
+        return Some(Unjudged { what, why, bytes, details, settle: vec![case.compare_readings()] });
     }
-    Some(Unjudged { what, why, bytes, details, settle: Some(case.name_the_callers()) })
+    Some(Unjudged { what, why, bytes, details, settle: case.settle_blocks() })
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

@@ -160,11 +160,11 @@ fn verdict(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
     let text = format!("{}: {}{more}", first.id.id(), first.summary);
     let kind = (mark, first.severity, first.id == VerdictId::Unclear);
     let mut rows = sentence(canvas, row, if is_low { 1 } else { 2 }, kind, &text);
-    let how = first.remedies.first().and_then(|remedy| Some((remedy.verb().0, remedy.how.lines().next()?)));
+    let how = first.remedies.first().and_then(|remedy| Some((remedy.verb().0, remedy.headline(first.id)?)));
     if let Some((verb, how)) = how.filter(|_| !is_low && one.end.is_none()) {
         let column = canvas.put(row + rows, 2, 6, verb, PLAIN);
         let style = canvas.ink.command();
-        canvas.put(row + rows, column + 1, usize::MAX, how, style);
+        canvas.put(row + rows, column + 1, usize::MAX, &how, style);
         rows += 1;
     }
     rows

@@ -57,6 +57,9 @@ mod why;
 /// Show where every byte of a process went, who asked for it, and what changed.
 #[derive(Parser)]
 #[command(name = "plimsoll", version = env!("PLIMSOLL_VERSION"), max_term_width = 110)]
+#[command(
+    after_help = "Start with:\n  plimsoll explain        List the processes\n  plimsoll explain PID    Explain one of them"
+)]
 struct Cli {
     /// Print long text on a terminal at once, without a pager
     #[arg(long, global = true, display_order = 900)]

@@ -38,15 +38,19 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page for a terminal: a link becomes its text, because the file that it points to is not there.
+/// A page for a terminal: a link becomes its text, because the file that it points to is not there. A link in brackets to
+/// a page that isn't a verdict's says nothing here.
 fn plain(page: &str) -> String {
     let mut out = String::with_capacity(page.len());
     let mut rest = page;
     while let Some(at) = rest.find("](") {
         let (Some(open), Some(close)) = (rest[..at].rfind('['), rest[at..].find(')')) else { break };
-        out += &rest[..open];
-        out += &rest[open + 1..at];
-        rest = &rest[at + close + 1..];
+        let (text, target) = (&rest[open + 1..at], &rest[at + 2..at + close]);
+        let (before, after) = (&rest[..open], &rest[at + close + 1..]);
+        (out, rest) = match (before.strip_suffix(" ("), after.strip_prefix(')')) {
+            (Some(before), Some(after)) if target.starts_with("../") => (out + before, after),
+            _ => (out + before + text, after),
+        };
     }
     out + rest
 }
@@ -66,6 +70,10 @@ mod tests {
     fn links_become_their_text() {
         assert_eq!(plain("a [b](c.md), [d](e) f\n"), "a b, d f\n");
         assert_eq!(plain("no [link and](nothing"), "no [link and](nothing");
+        assert_eq!(plain("first ([x](../y.md)). [z](../y.md)\n"), "first. z\n");
+        let pages = VerdictId::ALL.iter().map(|verdict| plain(verdict.page()));
+        assert!(pages.clone().all(|page| !page.contains("decisions/")));
+        assert!(plain(VerdictId::NativeLeak.page()).contains("`jcmd PID GC.run`"));
         assert!(VerdictId::ALL.iter().all(|verdict| !plain(verdict.page()).contains("](")));
     }
 }

@@ -312,7 +312,7 @@ impl<'c> Case<'c> {
         let pid = self.pid();
         let Some(baseline) = &self.snapshot.baseline else {
             let mut lines = self.take_baseline("one reading can't show growth");
-            lines.push(format!("or: plimsoll record {pid} -o plimsoll-{pid}.jfr"));
+            lines.push(format!("plimsoll record {pid} -o plimsoll-{pid}.jfr   # or this, once: until Ctrl-C"));
             return lines;
         };
         let ago = ago(self.snapshot.time - baseline.time);

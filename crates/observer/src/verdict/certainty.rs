@@ -13,6 +13,12 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             let seconds = snapshot.baseline.as_ref().map_or(0.0, |baseline| snapshot.time - baseline.time);
             format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
+        VerdictId::NativeLeak
+            if !case.has_vm_books() && verdict.bytes > case.live_blocks().1 - case.vm_malloc_at_most() =>
+        {
+            "at least: these blocks are not the VM's by their sizes. Whether the program still needs them isn't known"
+                .to_owned()
+        }
         VerdictId::NativeLeak if !case.has_vm_books() => {
             format!(
                 "at least: without NMT, up to {} of live blocks may be the VM's own and aren't counted. Whether the program still \

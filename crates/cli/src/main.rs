@@ -137,6 +137,9 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == serve::sender::NAME) {
         return serve::sender::main();
     }
+    if let Some(path) = path_of_call() {
+        words::call_the_program(path);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -164,6 +167,23 @@ fn main() -> ExitCode {
         print_message(sentence);
         Exit::Failed.into()
     })
+}
+
+/// The absolute path by which this program was called, quoted for a shell. None if the shell found it by its name alone,
+/// or would find it so: then commands need no path.
+fn path_of_call() -> Option<String> {
+    let name = std::env::args_os().next()?;
+    if !name.to_str()?.contains('/') {
+        return None;
+    }
+    let own = std::env::current_exe().ok()?;
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let is_own = |folder: std::path::PathBuf| folder.join("plimsoll").canonicalize().is_ok_and(|path| path == own);
+    if std::env::split_paths(&folders).find(|folder| folder.join("plimsoll").is_file()).is_some_and(is_own) {
+        return None;
+    }
+    let path: std::path::PathBuf = std::env::current_dir().ok()?.join(name).components().collect();
+    plimsoll_facts::shell::quoted(path.to_str()?)
 }
 
 /// One sentence that names the argument and, if clap knows it, the correct form.

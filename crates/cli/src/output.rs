@@ -23,7 +23,8 @@ pub fn print_message(sentence: impl Display) {
 
 /// Prints what was done on standard output. A closed output is no reason to fail: the work is done.
 pub fn print_done(sentence: impl Display) {
-    let _ = io::stdout().write_all(format!("{sentence}\n").as_bytes());
+    let sentence = format!("{sentence}\n");
+    let _ = io::stdout().write_all(words::as_called(&sentence).as_bytes());
 }
 
 /// Asks on a terminal; elsewhere, and with `--yes`, the answer is yes.

@@ -13,7 +13,7 @@ use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::palette;
-use crate::words::{self, count, cut, duration, printable, typed};
+use crate::words::{self, as_called, count, cut, duration, printable, typed};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -547,7 +547,7 @@ impl<W: Write> Page<'_, W> {
             writeln!(self.out, "    so   {}", printable(&gap.effect))?;
             let again = gaps[index + 1..].iter().any(|later| later.remedy == gap.remedy);
             if !gap.remedy.is_empty() && !again {
-                writeln!(self.out, "    type {}", printable(&gap.remedy))?;
+                writeln!(self.out, "    type {}", printable(&as_called(&gap.remedy)))?;
             }
         }
         Ok(())
@@ -618,7 +618,7 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Res
         }
     }
     if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {
-        writeln!(out, "{}", ink(Ink::Dim, &format!("    why: plimsoll why {id}")))?;
+        writeln!(out, "{}", ink(Ink::Dim, &as_called(&format!("    why: plimsoll why {id}"))))?;
     }
     Ok(())
 }

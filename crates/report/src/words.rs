@@ -1,5 +1,8 @@
 //! Formats figures and foreign text: counts with separators, moments, and names that cannot move the cursor.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 pub(crate) use plimsoll_facts::shell::turns_text;
 pub use plimsoll_facts::units::{count, counted};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -51,10 +54,43 @@ pub fn split(text: &str, width: usize) -> (&str, &str) {
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
+/// How a shell finds this program, if not by its name alone.
+static CALLED: OnceLock<String> = OnceLock::new();
+
+/// From now on, commands in texts have `path` in place of `plimsoll`: the words that a shell reads as the program.
+pub fn call_the_program(path: String) {
+    let _ = CALLED.set(path);
+}
+
+/// A text with commands, as they find the program.
+pub fn as_called(text: &str) -> Cow<'_, str> {
+    CALLED.get().map_or(Cow::Borrowed(text), |path| called(text, path).into())
+}
+
+/// The verbs stand here: in a sentence, the name of the program is a word. Behind `--` stands another program's line.
+fn called(text: &str, path: &str) -> String {
+    const VERBS: [&str; 13] = [
+        "run", "attach", "detach", "explain", "record", "watch", "serve", "report", "diff", "try", "compare", "why",
+        "doctor",
+    ];
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut is_own = true;
+    let replaced = words.iter().enumerate().map(|(at, word)| {
+        is_own = match *word {
+            "--" => false,
+            "#" | "&&" => true,
+            _ => is_own,
+        };
+        let is_call = is_own && *word == "plimsoll" && words.get(at + 1).is_some_and(|verb| VERBS.contains(verb));
+        if is_call { path } else { word }
+    });
+    replaced.collect::<Vec<_>>().join(" ")
+}
+
 /// A line to paste into a shell. One with more than `most` characters has its middle left out, and becomes a comment: a
 /// command without some of its words must not run.
 pub fn typed(line: &str, most: usize) -> String {
-    let text = printable(line);
+    let text = printable(&as_called(line));
     let length = text.chars().count();
     if length <= most {
         return text;
@@ -131,6 +167,21 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_has_the_path_of_the_program() {
+        let of = |text| called(text, "'/opt/my bin/plimsoll'");
+        assert_eq!(
+            of("plimsoll attach 7 && sleep 60 && plimsoll report 7 --by site"),
+            "'/opt/my bin/plimsoll' attach 7 && sleep 60 && '/opt/my bin/plimsoll' report 7 --by site"
+        );
+        // A program under the tracker may be plimsoll, too; a comment behind it is ours.
+        assert_eq!(
+            of("cd /srv && plimsoll run -- plimsoll serve   # then: plimsoll report shop"),
+            "cd /srv && '/opt/my bin/plimsoll' run -- plimsoll serve   # then: '/opt/my bin/plimsoll' report shop"
+        );
+        assert_eq!(of("with plimsoll, or in plimsoll.conf"), "with plimsoll, or in plimsoll.conf");
+    }
 
     #[test]
     fn a_line_without_its_middle_is_a_comment() {

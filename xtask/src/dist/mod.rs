@@ -36,7 +36,12 @@ struct Cpu {
     tools: &'static str,
     /// Flags of rustc for this CPU alone.
     flags: &'static [&'static str],
+    /// Flags where this machine has the CPU: rustc then calls its own choice of linker.
+    native: &'static [&'static str],
 }
+
+/// The size that the stripped program may have, in bytes (docs/decisions/one-file.md).
+const LARGEST: u64 = 8_000_000;
 
 const CPUS: [Cpu; 2] = [
     Cpu {
@@ -47,6 +52,9 @@ const CPUS: [Cpu; 2] = [
         tools: "x86_64-linux-gnu-",
         // A tenth of the bytes for relocations. The static libc applies them at the start: glibc from 2.36 on.
         flags: &["-Clink-arg=-Wl,-z,pack-relative-relocs"],
+        // LLD (rustc 1.90 and later), which keeps one of several functions with the same code. rustc warns where our code
+        // compares functions by their addresses.
+        native: &["-Clink-arg=-Wl,--icf=all"],
     },
     Cpu {
         triple: "aarch64-unknown-linux-gnu",
@@ -56,6 +64,7 @@ const CPUS: [Cpu; 2] = [
         tools: "aarch64-linux-gnu-",
         // Debian 12's linker packs relocations for x86-64 only.
         flags: &[],
+        native: &[],
     },
 ];
 
@@ -119,18 +128,19 @@ fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
         format!("--remap-path-prefix={}=plimsoll", repository().display()),
         format!("--remap-path-prefix={}=cargo", home.display()),
     ];
-    flags.extend(cpu.flags.iter().map(|flag| (*flag).to_owned()));
+    let is_native = cpu.name == std::env::consts::ARCH;
+    let native = cpu.native.iter().filter(|_| is_native);
+    flags.extend(cpu.flags.iter().chain(native).map(|flag| (*flag).to_owned()));
     let linker = format!("CARGO_TARGET_{}_LINKER", cpu.triple.to_uppercase().replace('-', "_"));
-    must(
-        Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-            .args(["build", "-q", "--release", "--locked", "-p", "plimsoll", "--target", cpu.triple, "--target-dir"])
-            .arg(target())
-            .current_dir(repository())
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            .env(linker, format!("{}gcc", cpu.tools))
-            .env("PLIMSOLL_COMMIT", &release.commit)
-            .env("SOURCE_DATE_EPOCH", &release.time),
-    )?;
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "-q", "--release", "--locked", "-p", "plimsoll", "--target", cpu.triple, "--target-dir"]);
+    cargo.arg(target()).current_dir(repository()).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    cargo.env("PLIMSOLL_COMMIT", &release.commit).env("SOURCE_DATE_EPOCH", &release.time);
+    match is_native {
+        true => cargo.env_remove(linker),
+        false => cargo.env(linker, format!("{}gcc", cpu.tools)),
+    };
+    must(&mut cargo)?;
     Ok(target().join(cpu.triple).join("release/plimsoll"))
 }
 
@@ -145,11 +155,19 @@ fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
         Command::new(&objcopy).args(["--only-keep-debug", "--compress-debug-sections=zlib"]).arg(program).arg(&debug),
     )?;
     must(Command::new(&objcopy).arg("--strip-all").arg("--add-gnu-debuglink").args([&debug]).arg(program).arg(&own))?;
+    is_small_enough(cpu.name, fs::metadata(&own)?.len())?;
     for file in ["LICENSE", "README.md", "CHANGELOG.md"] {
         fs::copy(repository().join(file), folder.join(file))?;
     }
     fs::write(folder.join("sbom.cdx.json"), sbom::of(cpu.triple, release)?)?;
     Ok(folder)
+}
+
+fn is_small_enough(cpu: &str, bytes: u64) -> Result<()> {
+    match bytes > LARGEST {
+        true => Err(format!("the program for {cpu} has {bytes} bytes, {LARGEST} at most: what was tried is in docs/decisions/one-file.md").into()),
+        false => Ok(()),
+    }
 }
 
 /// The folder as a compressed archive beside it.
@@ -188,4 +206,16 @@ fn sums(out: &Path) -> Result<()> {
     }
     fs::write(out.join("SHA256SUMS"), lines)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_above_the_bar_is_refused() {
+        assert!(is_small_enough("x86_64", LARGEST).is_ok());
+        let why = is_small_enough("x86_64", LARGEST + 1).expect_err("too large").to_string();
+        assert!(why.contains("x86_64 has 8000001 bytes, 8000000 at most"), "{why}");
+    }
 }

@@ -38,6 +38,7 @@ targets! {
     cgroup
     debug_info
     eh_frame
+    filter
     hotspot_memory
     hsperfdata
     image_memory

@@ -5,6 +5,7 @@ pub mod attach;
 pub mod cgroup;
 pub mod debug_info;
 pub mod eh_frame;
+pub mod filter;
 pub mod hotspot_memory;
 pub mod hsperfdata;
 pub mod image_memory;

@@ -254,6 +254,27 @@ pub fn plimsoll(arguments: &[&str]) -> Output {
         .expect("plimsoll")
 }
 
+/// The program that sets a filter and then runs another.
+pub fn launcher() -> PathBuf {
+    let to = scratch("native").join(format!("filtered-{}", std::process::id()));
+    stage::must(
+        Command::new("gcc").args(["-std=gnu17", "-O1"]).arg(fixtures().join("c/filtered.c")).arg("-o").arg(&to),
+    );
+    to
+}
+
+/// Whether this process may read filters.
+pub fn can_read_filters(case: &str) -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line");
+    let has_admin = u64::from_str_radix(capabilities.trim(), 16).expect("hexadecimal") >> 21 & 1 == 1;
+    let can = has_admin && status.contains("\nSeccomp:\t0\n");
+    if !can {
+        stage::log_line(&format!("attach, {case}: skipped, reading a filter takes CAP_SYS_ADMIN and no filter"));
+    }
+    can
+}
+
 /// What the program holds, as it reports itself.
 #[derive(Debug)]
 pub struct Log {

@@ -17,6 +17,10 @@ mod failures;
 mod kit;
 // Native programs are entered on this CPU only.
 #[cfg(target_arch = "x86_64")]
+mod filter_kernel;
+#[cfg(target_arch = "x86_64")]
+mod filtered;
+#[cfg(target_arch = "x86_64")]
 mod native;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]

@@ -3,7 +3,7 @@
 //! ```text
 //! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: a call ─▶ signals blocked ─▶ … ─▶ entry of rt_sigreturn
 //!                                          ▲──────────────── next call ◀───────────────┤
-//!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn cancelled, to begin again ◀─┘
+//!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn replaced, to begin again ◀─┘
 //! ```
 //! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into
 //! rt_sigreturn, and that restores it from the frame. Normally the registers are set directly instead, because the
@@ -28,7 +28,7 @@ use super::threads;
 use super::unwind::{self, Current, Stack};
 
 /// A running thread stops within microseconds; with many threads for each CPU it takes longer.
-const STOPPING: Duration = Duration::from_secs(5);
+pub const STOPPING: Duration = Duration::from_secs(5);
 /// All calls together: one may wait for a lock that another thread holds, and the borrowed thread does nothing else
 /// meanwhile.
 const CALLING: Duration = Duration::from_secs(20);
@@ -141,6 +141,10 @@ impl<'t> Borrowed<'t> {
         Ok(Borrowed { target, memory, thread, tid, restorer, original, xstate, mask, is_masked, in_call, deadline })
     }
 
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
     /// Calls a function on the thread's own stack, or below the address `stack`.
     pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<CallsDone> {
         let again = frame::restarted(&self.original);
@@ -152,8 +156,7 @@ impl<'t> Borrowed<'t> {
         self.thread.set_registers(&Registers {
             rip: function,
             rsp: frame.at,
-            // No system call is restarted, and none is made where the thread stands.
-            orig_rax: u64::MAX,
+            orig_rax: self.instead(),
             rax: 0,
             eflags: self.original.eflags & !TRAP_AND_DIRECTION,
             rdi,
@@ -170,6 +173,13 @@ impl<'t> Borrowed<'t> {
             self.is_masked = true;
         }
         self.run_to_its_return(frame.at + 8)
+    }
+
+    /// The number of the system call that is made instead of the one that begins where the thread stands. A call that
+    /// is cancelled would be number -1 to a seccomp filter, which may kill for it: getpid(2) has no effect. Elsewhere no
+    /// call is made, and none is restarted.
+    fn instead(&self) -> u64 {
+        if self.in_call { libc::SYS_getpid as u64 } else { u64::MAX }
     }
 
     fn run_to_its_return(&mut self, stack: u64) -> io::Result<CallsDone> {
@@ -216,10 +226,10 @@ impl<'t> Borrowed<'t> {
     /// Gives the thread back. It runs on when this returns.
     pub fn give_back(mut self) -> io::Result<()> {
         if self.in_call {
-            // Cancels rt_sigreturn and puts the thread at the restorer, before that call. If plimsoll ends here, the
-            // thread calls rt_sigreturn again, which restores it from the frame.
+            // Puts the thread at the restorer, before rt_sigreturn. If plimsoll ends here, the thread makes that call
+            // again, which restores it from the frame.
             let r = self.thread.registers()?;
-            self.thread.set_registers(&Registers { orig_rax: u64::MAX, rip: self.restorer, ..r })?;
+            self.thread.set_registers(&Registers { orig_rax: self.instead(), rip: self.restorer, ..r })?;
             self.thread.interrupt()?;
             self.thread.run()?;
             let deadline = self.target.deadline().sooner(CALLING);
@@ -250,7 +260,8 @@ impl<'t> Borrowed<'t> {
     }
 }
 
-fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
+/// Makes a seized thread stop.
+pub fn stop(thread: &mut Thread, deadline: Deadline) -> Result<(), Unfit> {
     let why = |e: io::Error| match e.kind() {
         io::ErrorKind::TimedOut => Unfit::Stuck,
         // Another thread's exec has ended this one.

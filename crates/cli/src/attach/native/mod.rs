@@ -14,14 +14,16 @@ use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{self, Target};
 
-use super::fault::Fault;
+use super::fault::{self, Fault};
 use crate::tracker;
 use borrowed::{Borrowed, CallsDone, Unfit};
+use filter::Filters;
 use helper::{ACKNOWLEDGED, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
 use objects::Objects;
 
 mod borrowed;
+mod filter;
 mod frame;
 mod helper;
 mod identity;
@@ -43,6 +45,7 @@ const LOADING: Duration = Duration::from_secs(60);
 /// Time between two checks of the threads, or of the helper's answer.
 const PAUSE: Duration = Duration::from_micros(500);
 
+const NEW_FILTER: &str = "has got another seccomp filter just now: try again";
 const GONE: &str = "ended or was replaced by exec";
 
 /// A process that can be entered.
@@ -53,6 +56,7 @@ pub struct ThreadLoader<'t> {
     /// The identity of the process that was examined.
     identity: ExecIdentity,
     objects: Objects,
+    filters: Filters,
     memory: File,
     /// Where the tracker is loaded, if it is.
     base: u64,
@@ -78,13 +82,15 @@ impl<'t> ThreadLoader<'t> {
             memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
         };
         let objects = objects::survey(target, vmas, read_code)?;
+        let filters =
+            Filters::read(target, target.deadline()).map_err(|closed| refusals::filtered(target, verb, closed))?;
         let [entry, munmap] = tracker::library_bytes()
             .ok()
             .and_then(|library| objects::offsets(library, ["Agent_OnAttach", "munmap"]))
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
         let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
         let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
-        Ok(ThreadLoader { target, verb, identity, objects, memory, base, entry, munmap })
+        Ok(ThreadLoader { target, verb, identity, objects, filters, memory, base, entry, munmap })
     }
 
     /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.
@@ -94,6 +100,10 @@ impl<'t> ThreadLoader<'t> {
 
     /// Has the target load the library from a file in its own memory. `options`: without rules.
     pub fn load_from_memory(&self, rules: &[u8], options: &str) -> Result<i32, Fault> {
+        if let Some(closed) = self.filters.refusal_from_memory() {
+            let why = refusals::filtered(self.target, self.verb, closed);
+            return Err(Fault::File(format!("it {}", fault::without_run(&why))));
+        }
         let library = tracker::library_bytes().map_err(Fault::Final)?;
         let name = format!("/plimsoll/libplimsoll-{}.so", tracker::SHA256);
         self.load(Library::Memory([(&name, library), ("/plimsoll/attach.rules", rules)]), options)
@@ -193,7 +203,8 @@ impl<'t> ThreadLoader<'t> {
             let maps = self.target.read("maps").map_err(|_| GONE)?;
             let vmas = proc::parse_maps(&maps, &[]).vmas;
             let tables = self.objects.tables.current(&vmas);
-            let found = first_fit(threads::in_order(self.target), deadline, |tid| {
+            let tids = threads::in_order(self.target, |tid, status| self.filters.cover(tid, status));
+            let found = first_fit(tids.ok_or(NEW_FILTER)?, deadline, |tid| {
                 match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
                     Ok(thread) => return Ok(Some(thread)),
                     Err(Unfit::Now(reason)) => why = reason.into(),
@@ -210,7 +221,13 @@ impl<'t> ThreadLoader<'t> {
                 Ok(None)
             })?;
             if let Some(thread) = found {
-                return Ok(thread);
+                // The thread stands still, so only its own filters are looked at again.
+                let status = self.target.read(&format!("task/{}/status", thread.tid())).map_err(|_| GONE)?;
+                if self.filters.cover(thread.tid(), &status) {
+                    return Ok(thread);
+                }
+                thread.give_back().map_err(|e| format!("could not be left as it was: {e}"))?;
+                return Err(NEW_FILTER.into());
             }
             if deadline.has_passed() {
                 let limit = SEARCH.as_secs();

@@ -12,6 +12,12 @@ pub type Registers = libc::user_regs_struct;
 
 /// PTRACE_EVENT_STOP (linux/ptrace.h).
 const EVENT_STOP: i32 = 128;
+/// PTRACE_SECCOMP_GET_FILTER (linux/ptrace.h).
+const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+/// The longest filter: BPF_MAXINSNS instructions (`struct sock_filter`) of eight bytes.
+const FILTER_BYTES: usize = 4096 * 8;
+/// The kernel limits the instructions of all filters together to 2^15.
+const MOST_FILTERS: usize = 1 << 15;
 /// ELF note type of the extended processor state (linux/elf.h).
 const NT_X86_XSTATE: usize = 0x202;
 /// Larger than the state of any processor: AMX has 11 KiB.
@@ -141,6 +147,24 @@ impl Thread {
         request(libc::PTRACE_SETREGSET, self.tid, NT_X86_XSTATE, &raw mut part as usize)
     }
 
+    /// The thread's seccomp filters, the newest first, as the kernel has them.
+    pub fn filters(&self) -> io::Result<Vec<Vec<u8>>> {
+        let mut filters = Vec::new();
+        // The kernel takes no length: it writes a whole filter, and returns the number of its instructions.
+        let mut bytes = vec![0u8; FILTER_BYTES];
+        while filters.len() < MOST_FILTERS {
+            match answer(SECCOMP_GET_FILTER, self.tid, filters.len(), bytes.as_mut_ptr() as usize) {
+                Ok(instructions) => {
+                    let filter = bytes.get(..8 * instructions as usize).ok_or(io::ErrorKind::InvalidData)?;
+                    filters.push(filter.to_vec());
+                }
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(filters)
+    }
+
     /// The blocked signals; bit 0 is signal 1.
     pub fn mask(&self) -> io::Result<u64> {
         let mut mask = 0u64;
@@ -195,11 +219,15 @@ fn child_signal() -> libc::sigset_t {
 }
 
 fn request(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) -> io::Result<()> {
+    answer(what, tid, address, data).map(drop)
+}
+
+fn answer(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) -> io::Result<libc::c_long> {
     // SAFETY: each caller in this file passes, where the request reads or writes memory of ours, a pointer to a live
     // object of the size that the request has for it (ptrace(2)). Everything else happens in the target.
     match unsafe { libc::ptrace(what, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+        answer => Ok(answer),
     }
 }
 

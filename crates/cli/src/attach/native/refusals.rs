@@ -2,7 +2,9 @@
 
 use plimsoll_process::proc::{Access, Target, start_of};
 
+use super::filter::Closed;
 use super::threads::field;
+use crate::sys::as_root;
 use crate::target::started_behind;
 
 /// `status` is /proc/PID/status.
@@ -32,7 +34,6 @@ fn has_more_rights_than_its_user(status: &str) -> bool {
 
 /// The first obstacle that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
 fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Option<String> {
-    let is = |key, value: &str| field(status, key).is_some_and(|v| v == value);
     let tracer = field(status, "TracerPid:").filter(|tracer| *tracer != "0");
     if let Some(tracer) = tracer {
         return Some(format!("is traced by process {tracer} (a debugger or strace): end that first"));
@@ -40,13 +41,33 @@ fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Optio
     if field(status, "State:").is_some_and(|state| state.starts_with('T')) {
         return Some(format!("is stopped: kill -CONT {pid} && plimsoll {verb} {pid}"));
     }
-    if !is("Seccomp:", "0") && field(status, "Seccomp:").is_some() {
-        let why = "has a seccomp filter, which may end it for a system call of plimsoll's";
-        return Some(format!("{why}. Start it with: {}", run()));
-    }
     let has_shadow_stack = field(status, "x86_Thread_features:").is_some_and(|f| f.split(' ').any(|f| f == "shstk"));
     has_shadow_stack
         .then(|| format!("has a shadow stack, so no thread of it can be borrowed. Start it with: {}", run()))
+}
+
+/// The text for a process whose filters don't let plimsoll in.
+pub fn filtered(target: &Target, verb: &str, why: Closed) -> String {
+    let is_root = rustix::process::geteuid().is_root();
+    let run = || started_behind(&start_of(target), "plimsoll run --");
+    of_filters(target.pid(), verb, is_root, why, run)
+}
+
+fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -> String) -> String {
+    let is_hidden =
+        "has a seccomp filter, which the kernel shows only to a process with CAP_SYS_ADMIN and without a filter";
+    let refused = match why {
+        Closed::Hidden if is_root => {
+            return format!("{is_hidden}. As root outside of the container: plimsoll {verb} PID, with its PID there");
+        }
+        Closed::Hidden => return format!("{is_hidden}. Try: {}", as_root(&format!("plimsoll {verb} {pid}"))),
+        Closed::Thread(why) => return why,
+        Closed::Refused => return closed(pid, verb),
+        Closed::NotShown => "has a seccomp filter, and this kernel shows none (CONFIG_CHECKPOINT_RESTORE)".to_owned(),
+        Closed::Strict => "has a thread in seccomp's strict mode, which ends for a call of the tracker".to_owned(),
+        Closed::Call(name) => format!("has a seccomp filter that does not allow {name}, which plimsoll needs in it"),
+    };
+    format!("{refused}. Start it with: {}", run())
 }
 
 /// The text for a process for which the kernel refuses ptrace(2).
@@ -72,7 +93,6 @@ mod tests {
         for (status, words) in [
             ("TracerPid:\t12\nSeccomp:\t0", ["process 12", "end that"]),
             ("State:\tT (stopped)\nTracerPid:\t0", ["stopped", "kill -CONT 7 && plimsoll attach 7"]),
-            ("TracerPid:\t0\nSeccomp:\t2\n", ["seccomp", "Start it with: plimsoll run -- /srv/shop"]),
             (
                 "Seccomp:\t0\nx86_Thread_features:\twrss shstk \n",
                 ["shadow stack", "Start it with: plimsoll run -- /srv/shop"],
@@ -81,5 +101,21 @@ mod tests {
             let sentence = of(status).expect(status);
             assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
         }
+    }
+
+    #[test]
+    fn each_obstacle_of_a_filter_has_a_sentence_with_a_remedy() {
+        let of = |why, is_root| of_filters(7, "attach", is_root, why, || "plimsoll run -- /srv/shop".to_owned());
+        for (why, words) in [
+            (Closed::Call("clone"), ["does not allow clone,", "Start it with: plimsoll run -- /srv/shop"]),
+            (Closed::Strict, ["strict mode", "Start it with: plimsoll run -- /srv/shop"]),
+            (Closed::NotShown, ["CONFIG_CHECKPOINT_RESTORE", "Start it with: plimsoll run -- /srv/shop"]),
+            (Closed::Hidden, ["CAP_SYS_ADMIN", " plimsoll attach 7"]),
+        ] {
+            let sentence = of(why, false);
+            assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+        }
+        let inside = of(Closed::Hidden, true);
+        assert!(inside.contains("outside of the container") && !inside.contains("sudo"), "{inside}");
     }
 }

@@ -19,24 +19,29 @@ const RESTARTED: [libc::c_long; 12] = [
 ];
 
 /// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced,
-/// ended, in an uninterruptible wait, or under a system call filter isn't listed.
-pub fn in_order(target: &Target) -> Vec<u32> {
-    let threads = target.numbers("task").unwrap_or_default();
-    let mut ranked: Vec<(u8, u32)> = threads.into_iter().filter_map(|tid| Some((rank(target, tid)?, tid))).collect();
+/// ended or in an uninterruptible wait isn't listed. `None`: `is_known` refuses a thread, by its status.
+pub fn in_order(target: &Target, is_known: impl Fn(u32, &[u8]) -> bool) -> Option<Vec<u32>> {
+    let mut ranked = Vec::new();
+    for tid in target.numbers("task").unwrap_or_default() {
+        let Ok(status) = target.read(&format!("task/{tid}/status")) else { continue };
+        let text = String::from_utf8_lossy(&status);
+        if !is_ending_by(&text) && !is_known(tid, &status) {
+            return None;
+        }
+        ranked.extend(rank(target, tid, &text).map(|rank| (rank, tid)));
+    }
     ranked.sort_unstable();
-    ranked.into_iter().map(|(_, tid)| tid).collect()
+    Some(ranked.into_iter().map(|(_, tid)| tid).collect())
 }
 
-fn rank(target: &Target, tid: u32) -> Option<u8> {
-    let text =
-        |name: &str| Some(String::from_utf8_lossy(&target.read(&format!("task/{tid}/{name}")).ok()?).into_owned());
-    let status = text("status")?;
-    let is_usable = matches!(field(&status, "State:")?.chars().next(), Some('R' | 'S'));
-    if !is_usable || field(&status, "Seccomp:").is_some_and(|mode| mode != "0") {
+fn rank(target: &Target, tid: u32, status: &str) -> Option<u8> {
+    if !matches!(field(status, "State:")?.chars().next(), Some('R' | 'S')) {
         return None;
     }
+    let call = target.read(&format!("task/{tid}/syscall")).ok();
+    let call = call.map(|call| String::from_utf8_lossy(&call).into_owned());
     // "running", or the number of the call (proc(5)).
-    let call: Option<libc::c_long> = text("syscall").and_then(|text| text.split(' ').next()?.trim().parse().ok());
+    let call: Option<libc::c_long> = call.and_then(|text| text.split(' ').next()?.trim().parse().ok());
     Some(match call {
         Some(call) if RESTARTED.contains(&call) => 0,
         Some(_) => 1,

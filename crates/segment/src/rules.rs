@@ -375,6 +375,18 @@ pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
     !name.is_empty() && !file.windows(name.len()).any(|part| part == name)
 }
 
+/// Folder, with its slash, and name of the path by which a program was started, if that is another name of its file. A
+/// relative path is taken in the file's own folder. The names of descriptors (fexecve) are no names of programs.
+pub fn other_path<'p>(file: &'p [u8], started: &'p [u8]) -> Option<[&'p [u8]; 2]> {
+    let name = file_name(started);
+    let by_descriptor = started.starts_with(b"/dev/fd/") || started.starts_with(b"/proc/");
+    if by_descriptor || !is_other_name(name, file_name(file)) {
+        return None;
+    }
+    let folder = if started.starts_with(b"/") { started } else { file };
+    Some([&folder[..folder.len() - file_name(folder).len()], name])
+}
+
 /// Whether the whole text matches. `*` stands for any bytes, `?` for one byte, `[A-Za]` for one of these bytes; other
 /// bytes stand for themselves.
 pub fn glob_matches(glob: &[u8], text: &[u8]) -> bool {

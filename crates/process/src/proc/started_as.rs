@@ -3,7 +3,7 @@
 
 use plimsoll_facts::snapshot::Process;
 use plimsoll_facts::units::Avma;
-use plimsoll_segment::rules::{file_name, is_other_name};
+use plimsoll_segment::rules::{file_name, is_other_name, other_path};
 
 use super::Target;
 use super::memory::{Live, Memory, PAGE, PageState, PageStates};
@@ -15,7 +15,8 @@ pub(crate) fn read_started_as(target: &Target, process: &Process) -> Option<Stri
         return None;
     }
     let at = parse_path_address(&target.read("auxv").ok()?)?;
-    let path = another_path(file, &read_path(&Live::open(target).ok()?, at)?)?;
+    let started = read_path(&Live::open(target).ok()?, at)?;
+    let path = String::from_utf8(other_path(file.as_bytes(), started.as_bytes())?.concat()).ok()?;
     target.runs(&path).then_some(path)
 }
 
@@ -52,39 +53,11 @@ fn read_path(memory: &impl Memory, at: u64) -> Option<String> {
     None
 }
 
-/// A relative path is taken in the file's own folder. The names of descriptors (fexecve) are no names of programs.
-fn another_path(file: &str, started: &str) -> Option<String> {
-    let (folder, name) = started.rsplit_once('/').unwrap_or(("", started));
-    let by_descriptor = started.starts_with("/dev/fd/") || started.starts_with("/proc/");
-    if by_descriptor || !is_other_name(name.as_bytes(), file_name(file.as_bytes())) {
-        return None;
-    }
-    let folder = if started.starts_with('/') { folder } else { file.rsplit_once('/')?.0 };
-    Some(format!("{folder}/{name}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::foreign::Deadline;
     use std::time::Duration;
-
-    #[test]
-    fn paths_of_other_names() {
-        let server = Some("/usr/bin/redis-server".to_owned());
-        assert_eq!(another_path("/usr/bin/redis-check-rdb", "/usr/bin/redis-server"), server);
-        assert_eq!(another_path("/usr/bin/redis-check-rdb", "./redis-server"), server);
-        for (file, started) in [
-            ("/usr/bin/python3.11", "/usr/bin/python3"),
-            ("/usr/bin/dash", "/bin/sh"),
-            ("/usr/bin/node", "node"),
-            ("/usr/bin/node", "/dev/fd/7"),
-            ("/memfd:runc", "/proc/self/fd/6"),
-            ("/usr/bin/node", ""),
-        ] {
-            assert_eq!(another_path(file, started), None, "{started}");
-        }
-    }
 
     #[test]
     fn the_address_is_that_of_the_entry() {

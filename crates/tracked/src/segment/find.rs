@@ -271,8 +271,9 @@ fn kernel_has_killed(segment: &Segment) -> bool {
 }
 
 /// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path
-/// that was executed, at most 15 bytes (TASK_COMM_LEN). That path isn't recorded. It is the executable's; or a link's,
-/// as argv 0 usually is (python3 is a link to python3.11); or a script's, argv 1.
+/// that was executed, at most 15 bytes (TASK_COMM_LEN). The first word is that path where it is another name of the
+/// executable's file; else the executable's own. A name that is part of the file's (python3 of python3.11) isn't
+/// recorded: argv 0 usually has it. A script's path is argv 1.
 fn may_have_name(command: &[Vec<u8>], name: &[u8]) -> bool {
     command.iter().take(3).any(|word| {
         let last = word.rsplit(|&b| b == b'/').next().unwrap_or_default();

@@ -10,7 +10,7 @@
 
 use super::os;
 use core::ffi::CStr;
-use plimsoll_segment::rules::{file_name, is_other_name};
+use plimsoll_segment::rules::{file_name, is_other_name, other_path};
 
 /// The bytes of a path that are kept.
 pub const MOST: usize = 1024;
@@ -66,17 +66,9 @@ fn copied(at: usize, into: &mut [u8; MOST]) -> Option<&[u8]> {
     None
 }
 
-/// The path to look at, if its name is another one: a relative path is taken in the file's own folder. It ends with a
-/// NUL.
+/// The path to look at, if its name is another one. It ends with a NUL.
 fn another_path(file: &[u8], started: &[u8]) -> Option<([u8; MOST], usize)> {
-    let name = file_name(started);
-    // These are descriptors (fexecve), whose numbers are no names.
-    let by_descriptor = started.starts_with(b"/dev/fd/") || started.starts_with(b"/proc/");
-    if by_descriptor || !is_other_name(name, file_name(file)) {
-        return None;
-    }
-    let folder = if started.starts_with(b"/") { started } else { file };
-    let folder = &folder[..folder.len() - file_name(folder).len()];
+    let [folder, name] = other_path(file, started)?;
     let (mut path, length) = ([0; MOST], folder.len() + name.len());
     if length >= MOST {
         return None;

@@ -171,8 +171,9 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
             "process {pid} was started with the tracker, which stays in it. Its books go on, with --sites off"
         ));
     }
-    let library =
-        process.tracker_file().ok_or_else(|| format!("process {pid} has the tracker, but not from an attach"))?;
+    let library = process.tracker_file().ok_or_else(|| {
+        process.other_version().unwrap_or_else(|| format!("process {pid} has the tracker, but not from an attach"))
+    })?;
     let vm = process.speak("detached from")?;
     let mut loader = process.loader(vm, Some(&library), "detach")?;
     let answer = loader.load_agent(&process, &library, segment::agent::DETACH, "detached from");
@@ -334,13 +335,18 @@ impl Process {
         Ok(Process { target, pid, vmas })
     }
 
+    /// Why this version can't serve a process that has loaded the library of another one.
+    fn other_version(&self) -> Option<String> {
+        let mut names = self.vmas.iter().map(|vma| vma.name.as_str());
+        let other = printable(names.find(|name| is_library(name) && !name.contains(tracker::SHA256))?);
+        Some(format!("process {} holds the tracker of another plimsoll, {other}: use that version", self.pid))
+    }
+
     /// Refuses a process that can't load this tracker's library.
     fn can_load(&self) -> Result<(), Failure> {
         let pid = self.pid;
-        let names = || self.vmas.iter().map(|vma| vma.name.as_str());
-        if let Some(other) = names().find(|name| is_library(name) && !name.contains(tracker::SHA256)) {
-            let other = printable(other);
-            return Err(format!("process {pid} holds the tracker of plimsoll {other}: use that version").into());
+        if let Some(why) = self.other_version() {
+            return Err(why.into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let why = match untrackable::of(&exe, self.target.deadline()) {

@@ -66,6 +66,50 @@ fn where_no_directory_can_hold_the_library_it_comes_from_memory() {
     assert_eq!(program.stderr(), "");
 }
 
+/// Another version of plimsoll, whose library has another SHA-256: this one with another number in its place.
+fn other_version(sha256: &str) -> PathBuf {
+    let file = scratch("native").join(format!("other-version-{}", std::process::id()));
+    let copy = "LC_ALL=C sed \"s/$1/$2/g\" \"$3\" >\"$4\" && chmod 700 \"$4\" && ! cmp -s \"$3\" \"$4\"";
+    must(Command::new("sh").args(["-c", copy, "sh", sha256, &"0".repeat(64), PLIMSOLL]).arg(&file));
+    file
+}
+
+/// One process can hold one version of the tracker. The other one says so, also to a detach, and changes nothing.
+#[test]
+fn a_second_version_is_refused_where_the_first_came_from_memory() {
+    if !can_contain("two versions from memory") {
+        return;
+    }
+    let file = compiled(&[]);
+    let mut command = contained(&[], &nothing_executable(), Command::new(&file).arg("1"));
+    command.env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
+    let mut program = Program::start_as_it_is(command, "native-versions");
+    let pid = program.pid();
+    program.done(&["attach", &pid]);
+    let maps = program.mappings();
+    let library = maps.lines().find_map(|line| line.split_once("/memfd:/plimsoll/libplimsoll-")).expect("from memory");
+    let other = other_version(&library.1[..64]);
+    let refused = |verb: &str| {
+        let output = Command::new(&other).args([verb, &pid]).stdin(Stdio::null()).output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{verb}: {stderr}");
+        assert!(
+            stderr.contains("holds the tracker of another plimsoll") && stderr.contains(&library.1[..64]),
+            "{stderr}"
+        );
+    };
+    refused("detach");
+    program.done(&["detach", &pid]);
+    refused("attach");
+    program.done(&["attach", &pid, "--sites", "exact"]);
+    assert_eq!(program.send("turn"), "turned");
+    let log = stop(&mut program);
+    assert_eq!(category(&program.report(), &own(&file)), (log.blocks, log.bytes));
+    assert_eq!(program.send("go"), "gone");
+    program.done(&["detach", &pid]);
+    fs::remove_file(&other).expect("removed");
+}
+
 /// What the fixture answers to `stop`.
 pub struct Held {
     pub blocks: u64,

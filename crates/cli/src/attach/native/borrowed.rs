@@ -316,3 +316,53 @@ fn in_restartable_sequence(thread: &Thread, memory: &File, instruction: u64) -> 
         instruction.wrapping_sub(start) < length
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    struct Spinning(std::process::Child);
+    impl Drop for Spinning {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A thread that spins in such a section (fixtures/c/rseq_spins.c), stopped until it was in it twenty times. Between
+    /// two sections it has a few instructions outside of any.
+    #[test]
+    fn a_restartable_sequence_is_known_by_its_addresses() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = repository.join("target/tmp/unwound");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let program = folder.join(format!("rseq_spins-{}", std::process::id()));
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-w"]).arg(repository.join("fixtures/c/rseq_spins.c")).arg("-o").arg(&program);
+        assert!(gcc.status().expect("gcc").success());
+        let child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("it starts");
+        let Spinning(child) = &mut Spinning(child);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let mut numbers = line.split_whitespace().skip(1).map(|hex| u64::from_str_radix(hex, 16).expect("hex"));
+        let section = numbers.next().expect("an address")..numbers.next().expect("an address");
+        let deadline = Deadline::after(Duration::from_secs(120));
+        let memory = Target::open(child.id(), deadline).expect("it lives").memory_for_writing().expect("memory");
+        let mut inside = 0;
+        while inside < 20 {
+            assert!(!deadline.has_passed(), "{inside} stops in the section");
+            let mut thread = Thread::seize(child.id(), child.id()).expect("seized");
+            assert!(stop(&mut thread, deadline).is_ok(), "it stops");
+            let instruction = thread.registers().expect("registers").rip;
+            let is_known = in_restartable_sequence(&thread, &memory, instruction);
+            // Before it stores the address of the section, and after an abort, it is in none.
+            assert!(is_known == section.contains(&instruction), "{instruction:x} {section:x?}");
+            inside += usize::from(is_known);
+        }
+        std::fs::remove_file(program).expect("removed");
+    }
+}

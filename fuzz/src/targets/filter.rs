@@ -6,10 +6,11 @@
 //! ```
 //! `plimsoll` is a program, which no other crate can import, so its file is compiled here too.
 
+#[allow(dead_code, reason = "used by the program")]
 #[path = "../../../crates/cli/src/attach/native/filter/program.rs"]
 pub mod program;
 
-use program::{MOST, combined, data, is_allowed, results};
+use program::{MOST, action, combined, data, results};
 
 pub fn run(bytes: &[u8]) {
     let Some((head, filters)) = bytes.split_first_chunk::<8>() else { return };
@@ -30,10 +31,14 @@ pub fn run(bytes: &[u8]) {
         if let (Some(possible), Some(exact)) = (&possible, &exact) {
             assert!(exact.iter().all(|result| possible.contains(result)), "{possible:x?} has not {exact:x?}");
         }
-        let both = combined([newer, older].into_iter(), &data(number, &unknown));
-        if both.is_some_and(|both| !both.is_empty() && both.into_iter().all(is_allowed)) {
-            let all = [newer, older].map(|filter| results(filter, &data(number, &unknown)).expect("combined"));
-            assert!(all.iter().flatten().all(|result| is_allowed(*result)), "a refusal was lost");
+        // The kernel takes the lower action, of equal ones the newer.
+        let [first, second] = [newer, older].map(|filter| results(filter, &data(number, &unknown)));
+        if let (Some(first), Some(second)) = (first, second) {
+            let both = combined([newer, older].into_iter(), &data(number, &unknown)).expect("both are known");
+            for (a, b) in first.iter().flat_map(|a| second.iter().map(move |b| (*a, *b))) {
+                let result = if action(b) < action(a) { b } else { a };
+                assert!(both.contains(&result), "{both:x?} has not {result:x}");
+            }
         }
     }
 }

@@ -147,7 +147,7 @@ fn step(instruction: [u8; 8], s: &mut State, data: &Data, add: &mut impl FnMut(u
 
 /// What the kernel does for a result: lower is more restrictive, and the lowest of all filters counts
 /// (kernel/seccomp.c, `seccomp_run_filters`). An unknown action kills; its number is lower than ALLOW's.
-fn action(result: u32) -> i32 {
+pub fn action(result: u32) -> i32 {
     (result & 0xffff_0000) as i32
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::environments::{can_contain, contained, nothing_executable};
 use crate::kit::{Java as Program, can_read_filters, fixtures, launcher, plimsoll, scratch};
-use crate::native::{Redis, books, compiled, done, live_bytes, own, start, stop};
+use crate::native::{Redis, books, compiled, done, killed_at_any_step, live_bytes, own, start, stop};
 use crate::{category, counter};
 
 #[path = "../../src/attach/native/filter/calls.rs"]
@@ -149,6 +149,22 @@ fn no_call_is_made_that_is_not_in_the_table() {
     let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
     assert!(!maps.contains("memfd:"));
     is_entered(program, &file, "from memory");
+}
+
+/// As `native::plimsoll_is_killed_at_any_step`, where each call that is not expected would end the program. Here all
+/// threads stop once, and a wait that can't be restarted ends with EINTR if plimsoll is killed before it has set the
+/// thread to make its call again: two threads have such a wait.
+#[test]
+#[ignore = "full: a hundred kills"]
+fn plimsoll_is_killed_at_any_step_under_a_filter() {
+    if !can_read_filters("killed under a filter") {
+        return;
+    }
+    let rules = only_the_table();
+    let arguments: Vec<&str> = ["2"].into_iter().chain(rules.iter().map(String::as_str)).collect();
+    let mut program = start("filtered-killed", &compiled(&[]), &arguments);
+    let interrupted = killed_at_any_step(&mut program, 1);
+    assert!(interrupted <= 4, "{interrupted} waits ended");
 }
 
 /// The table has each call that the tracker's sources name.

@@ -48,11 +48,11 @@ fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
     assert_eq!(of(libc::SYS_clone3, error(libc::ENOSYS)), None);
     assert_eq!(of(libc::SYS_clone, error(libc::ENOSYS)), Some(Closed::Call("clone")));
     let kills = filter(libc::SYS_memfd_create, KILL);
-    assert_eq!(refusal(&[&[kills.clone()]], needed), None);
+    assert_eq!(refusal(&[std::slice::from_ref(&kills)], needed), None);
     assert_eq!(refusal(&[&[kills]], |need| need == Need::FromMemory), Some(Closed::Call("memfd_create")));
     // In a program that may not exec, the hook of execve is never entered.
     let [access, execve] = [libc::SYS_access, libc::SYS_execve].map(|number| filter(number, KILL));
-    assert_eq!(refusal(&[&[access.clone()]], needed), Some(Closed::Call("access")));
+    assert_eq!(refusal(&[std::slice::from_ref(&access)], needed), Some(Closed::Call("access")));
     assert_eq!(refusal(&[&[access, execve]], needed), None);
 }
 

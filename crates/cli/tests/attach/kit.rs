@@ -56,7 +56,7 @@ pub fn jdks() -> &'static [Jdk] {
 
 /// Built once in this process: a VM of a concurrent test may be loading the file, and a rebuild would show it a
 /// half-written one.
-fn once(what: &Path, make: impl FnOnce()) {
+pub fn once(what: &Path, make: impl FnOnce()) {
     static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !made.contains(what) {
@@ -257,9 +257,9 @@ pub fn plimsoll(arguments: &[&str]) -> Output {
 /// The program that sets a filter and then runs another.
 pub fn launcher() -> PathBuf {
     let to = scratch("native").join(format!("filtered-{}", std::process::id()));
-    stage::must(
-        Command::new("gcc").args(["-std=gnu17", "-O1"]).arg(fixtures().join("c/filtered.c")).arg("-o").arg(&to),
-    );
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=gnu17", "-O1"]).arg(fixtures().join("c/filtered.c")).arg("-o").arg(&to);
+    once(&to, || drop(stage::must(&mut gcc)));
     to
 }
 

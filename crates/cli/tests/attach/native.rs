@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::child::Running;
 use crate::environments::{can_contain, contained, nothing_executable};
-use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, plimsoll, scratch};
+use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, once, plimsoll, scratch};
 use crate::stage::{Scratch, must};
 use crate::{category, counter, held, wait_until};
 
@@ -19,7 +19,8 @@ pub fn compiled(flags: &[&str]) -> PathBuf {
     let mut gcc = Command::new("gcc");
     // Without -fno-builtin the compiler may remove a malloc whose block is not used.
     gcc.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-pthread", "-w"]).args(flags);
-    must(gcc.arg(fixtures().join("c/attach_rounds.c")).arg("-o").arg(&to));
+    gcc.arg(fixtures().join("c/attach_rounds.c")).arg("-o").arg(&to);
+    once(&to, || drop(must(&mut gcc)));
     to
 }
 

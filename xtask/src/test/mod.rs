@@ -3,6 +3,7 @@
 //! failed, N skipped`.
 
 mod groups;
+mod mounts;
 mod plan;
 mod record;
 mod run;
@@ -10,7 +11,7 @@ mod schedule;
 mod screen;
 mod sockets;
 
-use crate::stage::Result;
+use crate::stage::{self, Result};
 use groups::{GROUPS, Group, Tier, Work};
 use plan::Built;
 use record::{PassedTests, Seconds};
@@ -74,6 +75,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let built = if needed.is_empty() { Vec::new() } else { plan::build(&needed)? };
     plan::check_tests(&built)?;
 
+    mounts::clear(&stage::target().join("tmp"));
     let name = ["check", "test", "full"][options.tier as usize];
     let full = options.tier == Tier::Full;
     let (commit, sources) = record::sources()?;

@@ -39,7 +39,7 @@ impl Deref for Vm {
 fn vms() -> Vec<Vm> {
     let mut vms: Vec<Vm> = stage::vms().into_iter().map(|jdk| Vm { jdk, root: None }).collect();
     for major in [11, 26, 27].into_iter().filter(|_| is_full()) {
-        if let Some(root) = Root::of_jdks(roots::target(env!("CARGO_TARGET_TMPDIR"))) {
+        if let Some(root) = Root::of_jdks(&roots::JDKS, roots::target(env!("CARGO_TARGET_TMPDIR"))) {
             vms.push(Vm { jdk: Jdk { home: home_of(major), major }, root: Some(root) });
         }
     }

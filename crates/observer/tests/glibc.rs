@@ -80,6 +80,7 @@ mod each_release {
     use super::{Bytes, equals_what_it_says, roots};
 
     #[test]
+    #[ignore = "full: makes roots of four suites"]
     fn equals_its_malloc_info_to_the_byte() {
         let target = roots::target(env!("CARGO_TARGET_TMPDIR"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/arenas.c");

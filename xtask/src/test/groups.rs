@@ -185,6 +185,12 @@ pub const GROUPS: &[Group] = &[
         "JVMs of each version",
         Tests(&["cli/explain_java", "cli/java_sites", "cli/jdks", "cli/subjects::java", "cli/subjects::nmt"]),
     ),
+    group(
+        "roots",
+        Test,
+        "the program and the tracker in Debian's releases, on aarch64, and in a root without a C library",
+        Tests(&["cli/roots", "observer/glibc::each_release"]),
+    ),
     group("attach", Test, "attach and detach: containers, roots, users, interruptions", Tests(&["cli/attach"])),
     group(
         "native-image",
@@ -219,12 +225,6 @@ pub const GROUPS: &[Group] = &[
     ),
     group("prometheus", Full, "metrics and alert rules beside promtool", Tests(&["cli/prometheus"])),
     group("page", Full, "the HTML pages in Chromium", Tests(&["report/browser", "cli/serve::browser"])),
-    group(
-        "roots",
-        Full,
-        "the static program and the tracker in Debian's releases, and in a root without a C library",
-        Tests(&["cli/roots", "observer/glibc::each_release"]),
-    ),
     group(
         "kernels",
         Full,

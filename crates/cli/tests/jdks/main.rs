@@ -1,5 +1,5 @@
 //! One small service on each JDK in service: Debian's builds for its newest suite, in a root of their own. What
-//! `explain` and `attach` find in them is compared with what the service reports of itself.
+//! `explain` and `attach` find in them is compared with what the service reports of itself. `make test` has JDK 8 only.
 
 #[allow(dead_code)]
 #[path = "../explain/fixture.rs"]
@@ -19,7 +19,6 @@ use services::{Service, services};
 
 /// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %, without NMT and with it.
 #[test]
-#[ignore = "full: makes a root with seven JDKs"]
 fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
     for (service, has_nmt) in [false, true].into_iter().flat_map(|nmt| {
         services(if nmt { &["-XX:NativeMemoryTracking=detail"] } else { &[] }).map(move |service| (service, nmt))
@@ -40,7 +39,6 @@ fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
 /// Blocks of the Deflaters made after the attach: none is lost, none counted twice. After the detach the service goes
 /// on.
 #[test]
-#[ignore = "full: makes a root with seven JDKs"]
 fn attach_counts_every_block_from_then_on() {
     for mut service in services(&[]) {
         service.plimsoll(&["attach", "--sites", "exact", "--yes"]);
@@ -54,16 +52,16 @@ fn attach_counts_every_block_from_then_on() {
 }
 
 /// However the Java code ran, each block of a Deflater has the whole way to it with the right lines, and every JDK's
-/// tables lead there.
+/// tables lead there. `make test` leaves it to the VM how the code runs.
 #[test]
-#[ignore = "full: makes a root with seven JDKs"]
 fn stacks_have_the_java_methods_and_their_lines() {
-    for mode in [
+    let modes = [
         &[][..],
         &["-Xint"],
         &["-Xcomp", "-XX:TieredStopAtLevel=1", "-XX:CompileCommand=quiet"],
         &["-Xcomp", "-XX:-TieredCompilation", "-XX:CompileCommand=quiet"],
-    ] {
+    ];
+    for mode in &modes[..if stage::is_full() { modes.len() } else { 1 }] {
         for mut service in services(mode) {
             service.plimsoll(&["attach", "--sites", "exact", "--yes"]);
             service.serves();

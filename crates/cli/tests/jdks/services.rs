@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fixture::{Explained, Fixture, PLIMSOLL, fresh};
 use crate::roots::{JDKS, Root, home_of, target};
-use crate::stage::{installed, must, repository};
+use crate::stage::{installed, is_full, must, repository};
 
 /// The service's classes, compiled once for the oldest of the JDKs.
 fn classes() -> &'static Path {
@@ -40,9 +40,14 @@ impl fmt::Display for Service {
     }
 }
 
+/// The oldest of the JDKs; in `make test-full` all.
+fn majors() -> &'static [u32] {
+    if is_full() { &JDKS } else { &JDKS[..1] }
+}
+
 /// The root with the JDKs. None, with a line that says so, where the machine doesn't allow a root of its own.
 pub fn jdks() -> Option<Root> {
-    Root::of_jdks(target(env!("CARGO_TARGET_TMPDIR")))
+    Root::of_jdks(majors(), target(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// The command that starts this JDK's VM in the root.
@@ -52,7 +57,7 @@ pub fn java(root: &Root, jdk: u32) -> Command {
 
 /// The service on one JDK after another.
 pub fn services(flags: &[&str]) -> impl Iterator<Item = Service> {
-    jdks().into_iter().flat_map(move |root| JDKS.into_iter().map(move |jdk| Service::start(&root, jdk, flags)))
+    jdks().into_iter().flat_map(move |root| majors().iter().map(move |jdk| Service::start(&root, *jdk, flags)))
 }
 
 impl Service {

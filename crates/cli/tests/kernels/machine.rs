@@ -11,16 +11,11 @@ use std::sync::{Mutex, OnceLock};
 use serde_json::Value;
 
 use crate::kernel::{Kernel, SUITES};
+use crate::rows::{Row, rows};
 use crate::{repository, roots, target};
 
 /// Seconds for one boot, while other tests run.
 const LONGEST: &str = "1200";
-
-pub struct Row {
-    pub out: String,
-    pub err: String,
-    pub status: i32,
-}
 
 pub struct Machine {
     /// The release of its kernel.
@@ -82,18 +77,6 @@ fn boot(suite: &str) -> Machine {
     let end = rows.get("kernel").zip(rows.get("yama-report"));
     let (kernel, _) = end.unwrap_or_else(|| panic!("{suite}: {console}{}", String::from_utf8_lossy(&done.stderr)));
     Machine { release: kernel.out.trim().to_owned(), rows }
-}
-
-fn rows(console: &str) -> BTreeMap<String, Row> {
-    let parts = console.split("@@ ").skip(1);
-    let row = |part: &str| {
-        let (name, rest) = part.split_once('\n')?;
-        let (out, rest) = rest.split_once("@@!\n")?;
-        let (err, rest) = rest.split_once("@@= ")?;
-        let status = rest.lines().next()?.parse().ok()?;
-        Some((name.to_owned(), Row { out: out.to_owned(), err: err.to_owned(), status }))
-    };
-    parts.filter_map(row).collect()
 }
 
 /// The archive that the kernel unpacks as its root.

@@ -9,6 +9,8 @@ mod machine;
 mod page;
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
+#[path = "../harness/rows.rs"]
+mod rows;
 
 use std::path::{Path, PathBuf};
 
@@ -247,7 +249,7 @@ fn each_scope_of_yama_has_its_sentence() {
 }
 
 /// The PID of the refused process, from the message.
-fn pid(attach: &machine::Row) -> &str {
+fn pid(attach: &rows::Row) -> &str {
     let words = attach.err.strip_prefix("plimsoll: process ");
     words.and_then(|text| text.split(' ').next()).unwrap_or_else(|| panic!("{}", attach.err))
 }

@@ -102,3 +102,21 @@ fn run_report_and_record_are_right_in_a_root_of_arm64() {
         assert_eq!(verbs(&place, program), [found.clone(), gap, found], "{}", program.name());
     }
 }
+
+/// The tracker's own tests that qemu-user can run: the unwinder beside gimli's, memory of the segment, import tables.
+/// Others step through instructions, start themselves again, or compare with maps that qemu-user hides.
+#[test]
+#[ignore = "full: builds the tracker's tests for another CPU"]
+fn the_trackers_own_tests_pass_on_aarch64() {
+    if !has_library() {
+        return;
+    }
+    let mut tests = cargo(&["test", "-p", "plimsoll-tracker"]);
+    tests.args(["--test", "unwind_walk", "--test", "memory", "--test", "import_tables"]);
+    tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64-static -L /usr/aarch64-linux-gnu");
+    let done = output(&mut tests);
+    let printed = text(&done.stdout);
+    assert!(done.status.success(), "{printed}{}", text(&done.stderr));
+    let passed = printed.lines().filter(|line| line.starts_with("test ") && line.ends_with(" ... ok")).count();
+    assert!(passed >= 12, "{printed}");
+}

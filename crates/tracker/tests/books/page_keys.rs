@@ -166,6 +166,26 @@ fn nothing_is_left_when_a_page_gets_another_size() {
     });
 }
 
+/// The case that remains: a function that isn't hooked freed a block of one lane, and the next block there is booked in
+/// the other. A release in the first lane is booked with the old key, the next one with the new key.
+#[test]
+fn what_is_left_in_the_other_lane_is_taken_first_there() {
+    alone(|| {
+        begin();
+        let (p, key) = (0x5800_0000_1040 as *mut u8, |row| Key { row, requested: 60, sampled: false });
+        for (row, lane) in [(9, 0), (11, 1)] {
+            take_lane(lane);
+            assert!(page_keys::insert(p, 64, key(row)));
+        }
+        assert_eq!(page_keys::get(p), Some(key(11)), "the own lane first");
+        take_lane(0);
+        for row in [9, 11] {
+            assert_eq!(page_keys::take(p), Some((key(row), 64)));
+        }
+        assert_eq!(page_keys::take(p), None);
+    });
+}
+
 /// A child of a raw clone, which no handler prepared, has its parent's memory and no keys.
 #[test]
 fn an_unprepared_child_has_no_keys() {

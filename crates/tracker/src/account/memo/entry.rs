@@ -5,7 +5,7 @@
 //!               13 offsets of 2 B from sp, in bytes
 //!               13 words of 8 B; unused ones repeat the return address at offset 0, so that several compare at a time
 //!               tail 8: where the rest of a deep stack's words are, or 0
-//!               passed over 4: of a leader, how often another stack was meant
+//!               passed over 4: how often a lookup met this entry in the first bucket and matched another
 //! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ freed 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
 

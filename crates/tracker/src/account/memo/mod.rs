@@ -36,6 +36,8 @@ use entry::*;
 use plimsoll_segment::{CALLER_SITE, Counter, Section};
 
 pub mod entry;
+#[cfg(test)]
+mod tests;
 
 /// Once a thread's tails have this many bytes, no more samples' stacks are remembered.
 const SAMPLES_TAILS: usize = 256 << 10;
@@ -139,15 +141,28 @@ unsafe fn recall_second_often(t: &mut ThreadState, tag: u64, sp: usize, fp: usiz
         if (*leader).passed_over < PATIENCE {
             return Some(&*found);
         }
+        Some(&*promote(memo, t.memo_mask, leader, found))
+    }
+}
+
+/// Makes an entry that was found in its second bucket the leader. Returns where it is now: the first bucket.
+///
+/// # Safety
+/// Both are entries of this memo, which has mask + 1, for one tag and stack pointer; nothing else refers to an entry.
+unsafe fn promote(memo: *mut Memo, mask: usize, leader: *mut Memo, found: *mut Memo) -> *mut Memo {
+    // SAFETY: the caller's contract; a bucket is inside the memo.
+    unsafe {
         (*leader).passed_over = 0;
         (*found).passed_over = 0;
         core::ptr::swap(leader, found);
-        // The former leader is now looked for by the words at the new one's positions.
+        // The former leader is now looked for by the words at the new one's positions. That may be the first bucket
+        // itself, which the new one keeps.
         let (new, former) = (&*leader, &*found);
-        if new.offsets[..3] == former.offsets[..3] {
-            core::ptr::swap(found, memo.add(second_bucket_of(t.memo_mask, former)));
+        let at = memo.add(second_bucket_of(mask, former));
+        if new.offsets[..3] == former.offsets[..3] && at != leader {
+            core::ptr::swap(found, at);
         }
-        Some(&*leader)
+        leader
     }
 }
 

@@ -112,7 +112,7 @@ fn byte(class: usize) -> u8 {
 /// arrays.
 pub fn enable(sizes: &[u16]) -> bool {
     OF_SIZE.iter().for_each(|class| class.store(0, Relaxed));
-    // Under a limit on address space, leaves of 2 MiB are too large.
+    // Under a limit on address space, leaves of 4 MiB are too large.
     if os::is_tight() || sizes.len() > 1 << (CLASS_BITS - 2) {
         return false;
     }

@@ -75,8 +75,8 @@ macro_rules! recall_stack {
     };
 }
 
-/// Label 22: looks into the second bucket. Continues at 24 with its entry, else falls through. Changes what
-/// `recall_stack` doesn't: `rsi`, and `r10`, `r11`.
+/// Label 22: looks into the second bucket. Continues at 24 with its entry, else falls through. Changes every register
+/// that a call may, but `rdi` and `r9`; sets `rax`, `rdx` and `r8` as `recall_stack` leaves them.
 #[macro_export]
 macro_rules! recall_second {
     () => {

@@ -5,15 +5,20 @@
 //! jemalloc keeps one record for each extent (a range of pages), and a radix tree from addresses to records:
 //!
 //! ```text
-//! .bss ── root: 2^18 words ──▶ leaf: 2^18 words ──▶ record of an extent: bits, address, size, …     (tree, extent)
-//!           one for each GiB       one for each page
+//! .bss ── root: 2^18 words ───────────────────────────────▶ leaf: 2^18 elements ──▶ record of an extent:
+//!           one for each GiB                                  one for each page      bits, address, size, …
+//!
+//! .bss ── root: 2^15 words ──────▶ node: 2^15 words ───────▶ leaf: 2^15 elements ──▶ the same
+//!           one for each 4 TiB       one for each 128 MiB     one for each page      (tree, extent)
 //! ```
 //!
-//! A word of .bss is proven to point at a leaf by the leaf itself: its n-th word leads to a record with the address of
-//! page n, in the same GiB for all words. The number of that GiB gives the start of the root, and all other words of
-//! the root must fit too.
+//! The second shape is that of a build on a CPU with 57-bit addresses, such as Debian 13's.
 //!
-//! Not supported: builds for 57-bit addresses (three levels), page sizes other than 4 KiB, and the free part of huge
+//! A word of .bss is proven to point at a leaf by the leaf itself: its n-th element leads to a record with the address
+//! of page n, in the same range for all elements. The number of that range gives the start of the root, and all other
+//! words of the root must fit too. A node is proven by a leaf below it, whose range must be that of its position.
+//!
+//! Not supported: builds of 5.0 to 5.2 for 57-bit addresses, page sizes other than 4 KiB, and the free part of huge
 //! pages that jemalloc manages itself (`hpa:true`).
 
 mod extent;

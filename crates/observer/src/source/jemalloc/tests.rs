@@ -1,4 +1,4 @@
-//! Heaps built word by word in the layouts of three versions of jemalloc, and the sums that the walk must find.
+//! Heaps built word by word in the layouts of three versions of jemalloc and of both shapes of its tree, and the sums that the walk must find.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,32 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
 const GIB: u64 = 1 << 30;
-const FIRST_GIB: u64 = 0x1fc00;
-const HEAP: u64 = FIRST_GIB * GIB;
-/// Two blocks of records below the heap: leaves, then records.
+/// The heap crosses this boundary, of both a GiB and the 4 TiB that a node covers.
+const BOUNDARY: u64 = 31 << 42;
+const HEAP: u64 = BOUNDARY - GIB;
+/// Two blocks of records below the heap: leaves, nodes, then records.
 const RECORDS: u64 = HEAP - (64 << 20);
 const LEAF: u64 = 2 << 20;
+const NODE: u64 = 256 << 10;
 const DATA: u64 = 0x5555_0000_0000;
 
-/// Position of state and size class in a version's records, width of the state, and the quantum.
-#[derive(Clone, Copy)]
+/// Position of state and size class in a version's records, width of the state, and the quantum; whether its tree is
+/// that of 57-bit addresses.
+#[derive(Clone, Copy, Debug)]
 struct Version {
     class: u32,
     state: u32,
     quantum: u64,
+    wide: bool,
 }
 
-const VERSIONS: [Version; 4] = [
-    Version { class: 17, state: 15, quantum: 16 },
-    Version { class: 18, state: 16, quantum: 16 },
-    Version { class: 18, state: 16, quantum: 8 },
-    Version { class: 20, state: 17, quantum: 16 },
+const VERSIONS: [Version; 6] = [
+    Version { class: 17, state: 15, quantum: 16, wide: false },
+    Version { class: 18, state: 16, quantum: 16, wide: false },
+    Version { class: 18, state: 16, quantum: 8, wide: false },
+    Version { class: 20, state: 17, quantum: 16, wide: false },
+    Version { class: 20, state: 17, quantum: 16, wide: true },
+    Version { class: 20, state: 17, quantum: 8, wide: true },
 ];
 
 impl Version {
@@ -48,6 +54,40 @@ impl Version {
     fn none(self) -> u64 {
         if self.quantum == 16 { 232 } else { 235 }
     }
+
+    /// Enters a page into the leaf before or behind the boundary.
+    fn enter(self, image: &mut Image, leaves: [u64; 2], page: u64, entry: Entered) {
+        let leaf = leaves[usize::from(page * PAGE >= BOUNDARY)];
+        let Entered { record, class, flags } = entry;
+        if self.wide {
+            let at = leaf + page % (1 << 15) * 16;
+            image.put(at, record);
+            image.put(at + 8, class << 5 | flags);
+        } else {
+            image.put(leaf + page % (1 << 18) * 8, class << 48 | record | flags);
+        }
+    }
+
+    /// Writes the root and, with 57-bit addresses, the nodes.
+    fn plant(self, image: &mut Image, leaves: [u64; 2], root: &mut [u8]) {
+        for (leaf, at) in leaves.into_iter().zip([BOUNDARY - PAGE, BOUNDARY]) {
+            let (index, child) = if self.wide {
+                let node = RECORDS + 2 * LEAF + 0x1c0 + (at >> 42) % 2 * NODE;
+                image.put(node + (at >> 27) % (1 << 15) * 8, leaf);
+                (at >> 42, node)
+            } else {
+                (at >> 30, leaf)
+            };
+            root[8 * index as usize..][..8].copy_from_slice(&child.to_le_bytes());
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entered {
+    record: u64,
+    class: u64,
+    flags: u64,
 }
 
 type Sums = BTreeMap<HeapPart, (u64, u64)>;
@@ -59,7 +99,7 @@ struct Made {
     sums: Sums,
 }
 
-/// A heap of `extents` extents over two GiB, with touched and untouched pages, and other words beside it that look
+/// A heap of `extents` extents in two leaves, with touched and untouched pages, and other words beside it that look
 /// similar.
 fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let mut image = Image::default();
@@ -71,8 +111,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let sizes = version.sizes();
     let leaves = [RECORDS + 0xc0, RECORDS + LEAF + 0xc0];
     let mut record = RECORDS + (6 << 20);
-    // The heap crosses a GiB boundary.
-    let mut at = HEAP + GIB - extents * 20 * PAGE;
+    let mut at = BOUNDARY - extents * 8 * PAGE;
     let first = at;
     for _ in 0..extents {
         let kind = random.below(5);
@@ -116,28 +155,27 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
         image.put(record + 8, at);
         image.put(record + 16, length | random.below(PAGE));
         let tree_class = if was == 1 { random.below(28) } else { own_class };
-        let word = tree_class << 48 | record | (small | was);
+        let head_and_state = if version.class == 20 { random.below(2) << 1 | state << 2 } else { 0 };
+        let entry = Entered { record, class: tree_class, flags: small | was | head_and_state };
         let pages = at / PAGE..(at + length) / PAGE;
         let entered: Vec<u64> = match small {
             1 => pages.collect(),
             _ => vec![pages.start, pages.end - 1],
         };
         for page in entered {
-            let leaf = leaves[(page / (GIB / PAGE) - FIRST_GIB) as usize];
-            image.put(leaf + page % (GIB / PAGE) * 8, word);
+            version.enter(&mut image, leaves, page, entry);
         }
-        // A cleared word.
         if small == 0 && length > 2 * PAGE {
-            let page = at / PAGE + 1;
-            image.put(
-                leaves[(page / (GIB / PAGE) - FIRST_GIB) as usize] + page % (GIB / PAGE) * 8,
-                version.none() << 48,
-            );
+            let cleared = Entered { record: 0, class: version.none(), flags: 0 };
+            version.enter(&mut image, leaves, at / PAGE + 1, cleared);
         }
         record += 128;
         at += length;
     }
     let last = at;
+    assert!((first + 1..last).contains(&BOUNDARY));
+    let mut top = vec![0; LEAF as usize];
+    version.plant(&mut image, leaves, &mut top);
     image.put(RECORDS, 8 << 20);
     image.put(RECORDS + 8, RECORDS + (16 << 20));
     // The second block has no record in it; the first block refers to it.
@@ -153,9 +191,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
             [random.below(3) as usize]
             .to_le_bytes();
     }
-    for (gib, leaf) in (FIRST_GIB..).zip(leaves) {
-        data[root + 8 * gib as usize..][..8].copy_from_slice(&leaf.to_le_bytes());
-    }
+    data[root..][..top.len()].copy_from_slice(&top);
     let range = |start, end| AddressRange::new(Avma(start), Avma(end));
     let anonymous = vec![range(RECORDS, RECORDS + (8 << 20)), range(RECORDS + (16 << 20), RECORDS + (18 << 20))];
     let anonymous = [anonymous, vec![range(first, last.max(first + LEAF))]].concat();
@@ -176,7 +212,7 @@ fn heaps_of_each_version_are_summed_to_the_byte() {
             let heap = walked(&made).expect("a heap");
             let found: Sums =
                 heap.parts.iter().map(|(part, bytes)| (*part, (bytes.length.0, bytes.resident.0))).collect();
-            assert_eq!(found, made.sums, "size class at bit {}, quantum {}", version.class, version.quantum);
+            assert_eq!(found, made.sums, "{version:?}");
             let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
             assert_eq!(lengths, heap.parts.values().map(|part| part.length).sum());
             assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
@@ -186,13 +222,33 @@ fn heaps_of_each_version_are_summed_to_the_byte() {
 
 #[test]
 fn other_memory_is_not_taken_for_a_heap() {
-    let mut random = Random(5);
-    let mut made = made(&mut random, VERSIONS[3], 300);
-    // The same heap without its root.
-    let root = made.data.len() - LEAF as usize - 4096;
-    made.data[root..].fill(0);
-    assert_eq!(walked(&made), Err(Unopened::NoTree));
-    made.data.fill(0);
+    for version in [VERSIONS[3], VERSIONS[4]] {
+        let made = || made(&mut Random(5), version, 300);
+        // The same heap without its root.
+        let mut rootless = made();
+        let root = rootless.data.len() - LEAF as usize - 4096;
+        rootless.data[root..].fill(0);
+        assert_eq!(walked(&rootless), Err(Unopened::NoTree), "{version:?}");
+        rootless.data.fill(0);
+        assert_eq!(walked(&rootless), Err(Unopened::NoTree), "{version:?}");
+        // Each word of the root in the other's place.
+        let mut swapped = made();
+        let (first, second) = if version.wide { (30, 31) } else { (BOUNDARY / GIB - 1, BOUNDARY / GIB) };
+        let at = |index: u64| root + 8 * index as usize;
+        let word: [u8; 8] = swapped.data[at(first)..][..8].try_into().unwrap();
+        swapped.data.copy_within(at(second)..at(second) + 8, at(first));
+        swapped.data[at(second)..][..8].copy_from_slice(&word);
+        assert_eq!(walked(&swapped), Err(Unopened::NoTree), "{version:?}");
+    }
+}
+
+/// A node whose leaf is at the position of another one.
+#[test]
+fn a_leaf_below_the_wrong_word_of_a_node_is_no_tree() {
+    let mut made = made(&mut Random(5), VERSIONS[4], 300);
+    let node = RECORDS + 2 * LEAF + 0x1c0 + NODE;
+    made.image.put(node, 0);
+    made.image.put(node + 8, RECORDS + LEAF + 0xc0);
     assert_eq!(walked(&made), Err(Unopened::NoTree));
 }
 
@@ -200,7 +256,7 @@ fn other_memory_is_not_taken_for_a_heap() {
 fn a_heap_with_an_unknown_layout_is_not_read() {
     let mut random = Random(6);
     // The size class is where no known version has it, and the state before it is wider.
-    let version = Version { class: 33, state: 17, quantum: 16 };
+    let version = Version { class: 33, state: 17, quantum: 16, wide: false };
     let made = made(&mut random, version, 300);
     assert_eq!(walked(&made), Err(Unopened::UnknownRecords));
 }
@@ -210,7 +266,7 @@ fn overwritten_records_never_panic_and_never_sum_to_more_than_there_is() {
     let mut random = Random(7);
     let (mut opened, mut closed) = (0, 0);
     for round in 0..80 {
-        let mut made = made(&mut random, VERSIONS[round % 4], 120);
+        let mut made = made(&mut random, VERSIONS[round % 6], 120);
         let pages: Vec<u64> = made.image.pages.keys().copied().filter(|page| page * PAGE < HEAP).collect();
         for _ in 0..random.below(500) {
             let page = pages[random.below(pages.len() as u64) as usize];

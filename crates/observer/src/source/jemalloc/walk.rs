@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::extent::{ExtentLayout, ExtentRecord, ExtentState};
-use super::tree::{self, LEAF_COVERS, LeafEntry, RECORD_HEAD};
+use super::tree::{self, LeafEntry, RECORD_HEAD, Shape, Tree};
 use crate::source::heap_data::{Anonymous, Data, joined};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -18,7 +18,7 @@ const BLOCK: u64 = 2 << 20;
 /// Maximum length of a block of records.
 const LONGEST_BLOCK: u64 = 1 << 30;
 const SAMPLE: usize = 1 << 14;
-/// Maximum number of leaf pages read: the leaves of 2 TiB of heap.
+/// Maximum number of leaf pages read: the leaves of 2 TiB of heap, of 1 TiB with elements of two words.
 const LEAF_PAGES: usize = 1 << 20;
 /// Percentage of records that may contradict themselves, because the target runs while they are read.
 const CONTRADICTIONS: u64 = 5;
@@ -45,12 +45,19 @@ impl Unopened {
 
 pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OpenedHeap, Unopened> {
     let mut pages = PageStates::new(memory);
-    let leaves = tree::find(memory, &mut pages, data, anonymous).ok_or(Unopened::NoTree)?;
+    let Tree { shape, leaves } = tree::find(memory, &mut pages, data, anonymous).ok_or(Unopened::NoTree)?;
     let mut sample = Vec::new();
     let mut budget = LEAF_PAGES;
-    for (gib, leaf) in &leaves {
+    for (number, leaf) in &leaves {
         if sample.len() < SAMPLE {
-            sample.extend(records(memory, &mut pages, *gib, *leaf, &mut budget, &mut RecordBlocks::default())?);
+            sample.extend(records(
+                memory,
+                &mut pages,
+                shape,
+                (*number, *leaf),
+                &mut budget,
+                &mut RecordBlocks::default(),
+            )?);
         }
     }
     sample.retain(|record| anonymous.holds(record.start, record.length));
@@ -60,9 +67,9 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     let mut sums = HeapSums { heap: OpenedHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
     let mut blocks = RecordBlocks::default();
     let mut budget = LEAF_PAGES;
-    for (gib, leaf) in leaves {
+    for (number, leaf) in leaves {
         blocks.candidates.insert(leaf / BLOCK);
-        for record in records(memory, &mut pages, gib, leaf, &mut budget, &mut blocks)? {
+        for record in records(memory, &mut pages, shape, (number, leaf), &mut budget, &mut blocks)? {
             sums.add(record, layout, anonymous, &mut pages);
         }
     }
@@ -79,18 +86,18 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
 }
 
-/// The records of the extents that begin in a leaf's GiB, by address. Extents whose end another leaf enters belong to
+/// The records of the extents that begin in a leaf's range, by address. Extents whose end another leaf enters belong to
 /// that leaf.
 fn records<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
-    gib: u64,
-    leaf: u64,
+    shape: Shape,
+    (number, leaf): (u64, u64),
     budget: &mut usize,
     blocks: &mut RecordBlocks,
 ) -> Result<Vec<ExtentRecord>, Unopened> {
     let mut entries: Vec<LeafEntry> = Vec::new();
-    let whole = tree::for_each(memory, pages, leaf, gib << LEAF_COVERS, budget, |entry| {
+    let whole = tree::for_each(memory, pages, shape, leaf, number << shape.covers(), budget, |entry| {
         // The first page of an extent comes first.
         if entries.last().is_none_or(|last| last.record != entry.record) {
             entries.push(entry);

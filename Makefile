@@ -8,7 +8,7 @@ CARGO ?= cargo
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
 
-setup: # the Debian packages that tests, demo and bench need; quick when they are there
+setup: # the Debian packages that demo, bench and tests need; quick when they are there
 	@.ci/setup
 
 build: ## the release program: target/release/plimsoll
@@ -30,11 +30,12 @@ TEST_OPTIONS = $(if $(GROUP),--group $(GROUP)) $(if $(AGAIN),--again)
 check: ## formatting, clippy, layering, unit and property tests: no JVM, no network
 	@$(TESTS) check $(TEST_OPTIONS)
 
-test: setup ## what CI runs: check, then one case of each kind on real programs (from Debian, Maven Central, PyPI and npm)
+test: ## what CI runs: check, then one case of each kind on real programs (from Debian, Maven Central, PyPI and npm)
+	@.ci/setup test
 	@$(TESTS) test $(TEST_OPTIONS)
 
 test-full: ## every test; resumes where it stopped; GROUP=jdk for one group. Writes docs/tested.md
-	@.ci/setup full
+	@.ci/setup test full
 	@$(TESTS) full $(TEST_OPTIONS)
 
 lint: ## only formatting and clippy

@@ -11,16 +11,28 @@ use crate::place::{CROSS, Place};
 use crate::{fixture, output, target, text};
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+/// As .ci/setup installs them.
+const TOOLS: [(&str, &str); 3] = [
+    ("/usr/bin/qemu-aarch64-static", "qemu-user-static"),
+    ("/usr/bin/aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    ("/usr/aarch64-linux-gnu/lib/libc.a", "libc6-dev-arm64-cross"),
+];
 
-/// Whether Rust's library for this CPU is installed; if not, a line says so.
-pub fn has_library() -> bool {
+/// Whether Rust's library for this CPU, the cross compiler and the emulator are installed; if not, a line says so.
+pub fn has_tools() -> bool {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
     let library = output(rustc.args(["--print", "target-libdir", "--target", TRIPLE]));
-    let has = Path::new(text(&library.stdout).trim()).exists();
-    if !has {
+    if !Path::new(text(&library.stdout).trim()).exists() {
         println!("aarch64: skipped, this Rust has no library for it: rustup target add {TRIPLE}");
+        return false;
     }
-    has
+    for (file, package) in TOOLS {
+        if !Path::new(file).exists() {
+            println!("aarch64: skipped, the package {package} isn't installed");
+            return false;
+        }
+    }
+    true
 }
 
 /// The C program for this CPU.
@@ -47,7 +59,7 @@ fn tracker() -> PathBuf {
 /// The cross compiler's C library suffices: no root of this CPU is needed.
 #[test]
 fn the_tracker_keeps_exact_books_and_stacks_on_aarch64() {
-    if !has_library() {
+    if !has_tools() {
         return;
     }
     let folder = target().join("tmp").join(format!("aarch64-{}", std::process::id()));
@@ -108,7 +120,7 @@ fn run_report_and_record_are_right_in_a_root_of_arm64() {
 #[test]
 #[ignore = "full: builds the tracker's tests for another CPU"]
 fn the_trackers_own_tests_pass_on_aarch64() {
-    if !has_library() {
+    if !has_tools() {
         return;
     }
     let mut tests = cargo(&["test", "-p", "plimsoll-tracker"]);

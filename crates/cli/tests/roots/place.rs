@@ -87,12 +87,12 @@ impl Place {
     }
 
     pub fn of_arm64() -> Option<Place> {
-        if !crate::aarch64::has_library() {
+        if !crate::aarch64::has_tools() {
             return None;
         }
         let root = Root::of_arm64(target())?;
         if !output(&mut root.arm64_command("/bin/true")).status.success() {
-            println!("aarch64: skipped, before Linux 6.7 a namespace has no interpreters of its own (binfmt_misc)");
+            println!("aarch64: skipped, no user namespace with interpreters of its own here (binfmt_misc, Linux 6.7)");
             return None;
         }
         root.take(&self_contained("aarch64"));

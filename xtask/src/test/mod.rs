@@ -75,7 +75,10 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let built = if needed.is_empty() { Vec::new() } else { plan::build(&needed)? };
     plan::check_tests(&built)?;
 
-    mounts::clear(&stage::target().join("tmp"));
+    let target = stage::target();
+    let _lock = mounts::share(&target.join("run.lock"), || {
+        mounts::clear(&target.join("tmp"));
+    })?;
     let name = ["check", "test", "full"][options.tier as usize];
     let full = options.tier == Tier::Full;
     let (commit, sources) = record::sources()?;

@@ -1,12 +1,28 @@
 //! A run that is killed leaves the file systems that its tests had mounted below target/. The next run unmounts them
-//! before it starts, and nothing else.
+//! before it starts, and nothing else. While another run uses the same target/, they stay: they may be that run's.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
 /// What tests give mount(8) as the device (`crates/cli/tests/situations/environment.rs`).
 const DEVICE: &str = "plimsoll-test";
+
+/// Every run holds a shared lock of this file until the value is dropped. `alone` is called if no other run has it.
+pub fn share(lock: &Path, alone: impl FnOnce()) -> std::io::Result<File> {
+    let file = File::create(lock)?;
+    // SAFETY: flock(2) of our own file.
+    let flock = |how| unsafe { libc::flock(file.as_raw_fd(), how) };
+    if flock(libc::LOCK_EX | libc::LOCK_NB) == 0 {
+        alone();
+    }
+    // A run that has just found itself alone keeps us waiting here until it has the shared lock, too.
+    match flock(libc::LOCK_SH) {
+        0 => Ok(file),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
 
 /// Unmounts what tests have mounted below the folder, the innermost first.
 pub fn clear(folder: &Path) {
@@ -32,6 +48,24 @@ fn of_tests<'a>(table: &'a str, folder: &Path) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A descriptor of its own is to flock(2) what another process is.
+    #[test]
+    fn only_a_run_that_is_alone_unmounts() {
+        let lock = crate::stage::folder("test-of-mounts").expect("a folder").join("lock");
+        let run = || {
+            let mut is_alone = false;
+            let held = share(&lock, || is_alone = true).expect("a lock");
+            (held, is_alone)
+        };
+        let (first, is_first_alone) = run();
+        let (second, is_second_alone) = run();
+        drop(first);
+        let (third, is_third_alone) = run();
+        assert_eq!([is_first_alone, is_second_alone, is_third_alone], [true, false, false]);
+        drop((second, third));
+        assert!(run().1, "the others have ended");
+    }
 
     #[test]
     fn only_what_tests_mounted_below_the_folder_is_found() {

@@ -19,6 +19,7 @@ use run::{Job, Outcome};
 use schedule::{Event, Piece};
 use screen::Screen;
 use std::collections::BTreeMap;
+use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 use std::time::Instant;
@@ -78,6 +79,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let target = stage::target();
     let _lock = mounts::share(&target.join("run.lock"), || {
         mounts::clear(&target.join("tmp"));
+        forget_skipped(&target.join("roots"));
     })?;
     let name = ["check", "test", "full"][options.tier as usize];
     let full = options.tier == Tier::Full;
@@ -131,6 +133,16 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     Ok(screen::summary(&names.zip(outcomes).collect::<Vec<_>>(), began.elapsed().as_secs_f64()))
 }
 
+/// What an earlier run could not fetch, this one tries again (`fixtures/roots.rs`).
+fn forget_skipped(roots: &Path) {
+    for entry in fs::read_dir(roots).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.ends_with("unreachable") || path.extension().is_some_and(|kind| kind == "skipped") {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -173,4 +185,21 @@ fn of_group<'a>(
         pieces.push(Piece { group: at, what, tests: Some(count), work });
     }
     Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_forgets_what_could_not_be_fetched_and_keeps_the_roots() -> Result<()> {
+        let folder = stage::folder("test-of-roots")?;
+        for name in ["unreachable", "jdks-8.skipped", "jdks-8.lock", "bullseye"] {
+            fs::write(folder.join(name), "")?;
+        }
+        forget_skipped(&folder);
+        let left = ["unreachable", "jdks-8.skipped", "jdks-8.lock", "bullseye"].map(|name| folder.join(name).exists());
+        assert_eq!(left, [false, false, true, true]);
+        Ok(fs::remove_dir_all(folder)?)
+    }
 }

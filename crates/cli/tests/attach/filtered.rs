@@ -216,6 +216,8 @@ fn what_a_filter_does_not_allow_is_not_called() {
         // Whether it kills depends on an address.
         (&["73=50001", "11:0&ff0=80000000"], "munmap,"),
         (&["thread", "257=80000000"], "openat,"),
+        // It could go on after a refused exec, but not after the tracker's call before it.
+        (&["59=50001", "21=80000000"], "access,"),
     ] {
         // Under the first two the program itself can't start a thread.
         let workers = if call.starts_with("clone") { "0" } else { "1" };

@@ -15,8 +15,8 @@ pub enum Need {
     MayBeMissing,
     /// Only where the library comes from memory.
     FromMemory,
-    /// The tracker makes it only in a program that makes this call itself.
-    With(libc::c_long),
+    /// The tracker makes it only in a program that makes one of these calls itself.
+    With(&'static [libc::c_long]),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +136,8 @@ pub const HELPER: &[Call] = &[
     call(libc::SYS_exit, "exit"),
 ];
 
+const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
+
 /// What the tracker does: at its start, when a table grows, when a thread or a fork child begins, before an exec, and
 /// for the summary on a signal (crates/tracker/src/sys/os.rs).
 pub const TRACKER: &[Call] = &[
@@ -187,9 +189,9 @@ pub const TRACKER: &[Call] = &[
     prlimit64(3),
     prlimit64(9),
     call(libc::SYS_ppoll, "ppoll"),
-    call(libc::SYS_access, "access").if_refused(Need::With(libc::SYS_execve)),
-    opens(0x8_0900).if_refused(Need::With(libc::SYS_execve)),
-    call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(libc::SYS_shmat)),
+    call(libc::SYS_access, "access").if_refused(Need::With(EXEC)),
+    opens(0x8_0900).if_refused(Need::With(EXEC)),
+    call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(&[libc::SYS_shmat])),
 ];
 
 pub fn all() -> impl Iterator<Item = Call> {

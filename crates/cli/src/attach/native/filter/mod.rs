@@ -139,8 +139,12 @@ fn allow(list: &[Vec<u8>], call: &Call) -> bool {
                 Need::Always | Need::FromMemory | Need::With(_) => false,
             }
     };
-    if let Need::With(other) = call.need
-        && results(other, &[None; 6]).is_some_and(|results| !results.into_iter().any(program::is_allowed))
+    // A process that survives these calls may make them.
+    let kills = |number: &libc::c_long| {
+        results(*number, &[None; 6]).is_some_and(|results| results.into_iter().all(program::kills_process))
+    };
+    if let Need::With(others) = call.need
+        && others.iter().all(kills)
     {
         return true;
     }

@@ -6,7 +6,7 @@
 //! that the filter may return, and perhaps more.
 //!
 //! The bytes are the kernel's, but their author is the target's user: any bytes are bounded, and what the kernel would
-//! refuse to install has no result.
+//! refuse to install may have no result.
 
 /// The kernel's limit of instructions (BPF_MAXINSNS).
 pub const MOST: usize = 4096;
@@ -151,6 +151,7 @@ pub fn action(result: u32) -> i32 {
     (result & 0xffff_0000) as i32
 }
 
+const ACT_KILL_PROCESS: u32 = 0x8000_0000;
 const ACT_ERRNO: u32 = 0x0005_0000;
 const ACT_LOG: u32 = 0x7ffc_0000;
 const ACT_ALLOW: u32 = 0x7fff_0000;
@@ -167,6 +168,11 @@ pub fn combined<'f>(filters: impl Iterator<Item = &'f [u8]>, data: &Data) -> Opt
 /// Whether the kernel makes the call with this result.
 pub fn is_allowed(result: u32) -> bool {
     matches!(result & 0xffff_0000, ACT_ALLOW | ACT_LOG)
+}
+
+/// Whether the call ends the whole process.
+pub fn kills_process(result: u32) -> bool {
+    result & 0xffff_0000 == ACT_KILL_PROCESS
 }
 
 /// The error number with which the call fails, without having been made.

@@ -1,5 +1,7 @@
 use super::*;
 
+const KILL: u32 = 0x8000_0000;
+
 /// `result` for this call, and ALLOW for others.
 fn filter(number: libc::c_long, result: u32) -> Vec<u8> {
     let all =
@@ -14,7 +16,6 @@ fn refusal(lists: &[&[Vec<u8>]], is_needed: impl Fn(Need) -> bool) -> Option<Clo
 
 #[test]
 fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
-    const KILL: u32 = 0x8000_0000;
     const LOG: u32 = 0x7ffc_0000;
     let error = |code: i32| 0x5_0000 | code as u32;
     let needed = |need| need != Need::FromMemory;
@@ -50,10 +51,28 @@ fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
     let kills = filter(libc::SYS_memfd_create, KILL);
     assert_eq!(refusal(&[std::slice::from_ref(&kills)], needed), None);
     assert_eq!(refusal(&[&[kills]], |need| need == Need::FromMemory), Some(Closed::Call("memfd_create")));
-    // In a program that may not exec, the hook of execve is never entered.
-    let [access, execve] = [libc::SYS_access, libc::SYS_execve].map(|number| filter(number, KILL));
-    assert_eq!(refusal(&[std::slice::from_ref(&access)], needed), Some(Closed::Call("access")));
-    assert_eq!(refusal(&[&[access, execve]], needed), None);
+}
+
+/// A program that is killed for execve(2) has no use for the hooks of exec. One that gets an error from it goes on.
+#[test]
+fn a_call_before_an_exec_is_waived_only_if_every_exec_kills_the_process() {
+    const EPERM: u32 = 0x5_0001;
+    let of = |rules: &[(libc::c_long, u32)]| {
+        let list: Vec<_> = rules.iter().map(|(number, result)| filter(*number, *result)).collect();
+        refusal(&[&list], |need| need != Need::FromMemory)
+    };
+    let (access, execve, execveat) = (libc::SYS_access, libc::SYS_execve, libc::SYS_execveat);
+    let refused = Some(Closed::Call("access"));
+    assert_eq!(of(&[(access, KILL)]), refused);
+    assert_eq!(of(&[(access, KILL), (execve, KILL), (execveat, KILL)]), None);
+    assert_eq!(of(&[(access, KILL), (execve, KILL)]), refused);
+    for survived in [EPERM, 0, 0x7ff0_0000] {
+        assert_eq!(of(&[(access, KILL), (execve, survived), (execveat, KILL)]), refused, "{survived:x}");
+        assert_eq!(of(&[(access, KILL), (execve, KILL), (execveat, survived)]), refused, "{survived:x}");
+    }
+    let (shmctl, shmat) = (libc::SYS_shmctl, libc::SYS_shmat);
+    assert_eq!(of(&[(shmctl, KILL), (shmat, EPERM)]), Some(Closed::Call("shmctl")));
+    assert_eq!(of(&[(shmctl, KILL), (shmat, KILL)]), None);
 }
 
 #[test]

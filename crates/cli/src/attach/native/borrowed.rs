@@ -145,6 +145,11 @@ impl<'t> Borrowed<'t> {
         self.tid
     }
 
+    /// The thread's seccomp filters.
+    pub fn filters(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.thread.filters()
+    }
+
     /// Calls a function on the thread's own stack, or below the address `stack`.
     pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<CallsDone> {
         let again = frame::restarted(&self.original);

@@ -67,8 +67,11 @@ pub enum Interrupted {
     ByUs,
 }
 
-/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
-const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+/// ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
+const RESTART_NO_HANDLER: i64 = -514;
+const RESTART_BLOCK: i64 = -516;
+/// Those two, and ERESTARTSYS, ERESTARTNOINTR.
+const RESTARTS: [i64; 4] = [-512, -513, RESTART_NO_HANDLER, RESTART_BLOCK];
 const EINTR: i64 = -(libc::EINTR as i64);
 /// System calls that return EINTR when a tracer stops the thread, and that have had no effect if they do (signal(7)).
 const WITHOUT_EFFECT: [libc::c_long; 17] = [
@@ -98,6 +101,17 @@ pub fn interrupted(registers: &Registers) -> Interrupted {
         _ if RESTARTS.contains(&result) => Interrupted::ByKernel,
         EINTR if WITHOUT_EFFECT.contains(&call) => Interrupted::ByUs,
         _ => Interrupted::No,
+    }
+}
+
+/// The registers with which the kernel makes the interrupted call again from its start, unless a handler of a signal
+/// runs: then it ends with EINTR (ERESTARTNOHAND). restart_syscall(2) isn't called. `None`: the kernel does so by itself.
+pub fn without_restart_syscall(registers: &Registers) -> Option<Registers> {
+    let needs_restart_syscall = registers.rax as i64 == RESTART_BLOCK;
+    match interrupted(registers) {
+        Interrupted::ByKernel if !needs_restart_syscall => None,
+        Interrupted::No => None,
+        _ => Some(Registers { rax: RESTART_NO_HANDLER as u64, ..*registers }),
     }
 }
 
@@ -166,6 +180,9 @@ mod tests {
             let is_restarted = expected != Interrupted::No;
             assert_eq!(again.rip, if is_restarted { 0x1000 } else { 0x1002 });
             assert_eq!(again.rax, if is_restarted { call } else { result } as u64);
+            let by_kernel = without_restart_syscall(&r).map(|r| (r.orig_rax as i64, r.rax as i64, r.rip));
+            let is_changed = result == -516 || expected == Interrupted::ByUs;
+            assert_eq!(by_kernel, is_changed.then_some((call, -514, 0x1002)));
         }
     }
 

@@ -45,7 +45,6 @@ const LOADING: Duration = Duration::from_secs(60);
 /// Time between two checks of the threads, or of the helper's answer.
 const PAUSE: Duration = Duration::from_micros(500);
 
-const NEW_FILTER: &str = "has got another seccomp filter just now: try again";
 const GONE: &str = "ended or was replaced by exec";
 
 /// A process that can be entered.
@@ -82,8 +81,8 @@ impl<'t> ThreadLoader<'t> {
             memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
         };
         let objects = objects::survey(target, vmas, read_code)?;
-        let filters =
-            Filters::read(target, target.deadline()).map_err(|closed| refusals::filtered(target, verb, closed))?;
+        let filters = Filters::read(target, &identity, target.deadline())
+            .map_err(|closed| refusals::filtered(target, verb, closed))?;
         let [entry, munmap] = tracker::library_bytes()
             .ok()
             .and_then(|library| objects::offsets(library, ["Agent_OnAttach", "munmap"]))
@@ -100,7 +99,7 @@ impl<'t> ThreadLoader<'t> {
 
     /// Has the target load the library from a file in its own memory. `options`: without rules.
     pub fn load_from_memory(&self, rules: &[u8], options: &str) -> Result<i32, Fault> {
-        if let Some(closed) = self.filters.refusal_from_memory() {
+        if let Some(closed) = self.filters.refusal_from_memory(self.target.deadline()) {
             let why = refusals::filtered(self.target, self.verb, closed);
             return Err(Fault::File(format!("it {}", fault::without_run(&why))));
         }
@@ -199,12 +198,16 @@ impl<'t> ThreadLoader<'t> {
     fn borrow(&self) -> Result<Borrowed<'_>, String> {
         let deadline = self.target.deadline().sooner(SEARCH);
         let mut why = "no thread runs or waits".to_owned();
+        let mut filters = self.filters.clone();
+        let closed = |closed| refusals::filtered(self.target, self.verb, closed);
         loop {
             let maps = self.target.read("maps").map_err(|_| GONE)?;
             let vmas = proc::parse_maps(&maps, &[]).vmas;
             let tables = self.objects.tables.current(&vmas);
-            let tids = threads::in_order(self.target, |tid, status| self.filters.cover(tid, status));
-            let found = first_fit(tids.ok_or(NEW_FILTER)?, deadline, |tid| {
+            let tids = threads::in_order(self.target, |tid, status| {
+                filters.check(tid, status, deadline, || filter::list(self.target, tid, &self.identity, deadline))
+            });
+            let found = first_fit(tids.map_err(closed)?, deadline, |tid| {
                 match Borrowed::at(self.target, &self.memory, &vmas, &tables, &self.objects, &self.identity, tid) {
                     Ok(thread) => return Ok(Some(thread)),
                     Err(Unfit::Now(reason)) => why = reason.into(),
@@ -223,11 +226,12 @@ impl<'t> ThreadLoader<'t> {
             if let Some(thread) = found {
                 // The thread stands still, so only its own filters are looked at again.
                 let status = self.target.read(&format!("task/{}/status", thread.tid())).map_err(|_| GONE)?;
-                if self.filters.cover(thread.tid(), &status) {
+                let own = || thread.filters().map(Some).map_err(filter::unreadable);
+                let Err(refused) = filters.check(thread.tid(), &status, self.target.deadline(), own) else {
                     return Ok(thread);
-                }
+                };
                 thread.give_back().map_err(|e| format!("could not be left as it was: {e}"))?;
-                return Err(NEW_FILTER.into());
+                return Err(closed(refused));
             }
             if deadline.has_passed() {
                 let limit = SEARCH.as_secs();

@@ -2,7 +2,7 @@
 
 use plimsoll_process::proc::{Access, Target, start_of};
 
-use super::filter::Closed;
+use super::filter::{Closed, MOST_LISTS};
 use super::threads::field;
 use crate::sys::as_root;
 use crate::target::started_behind;
@@ -62,6 +62,11 @@ fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -
         }
         Closed::Hidden => return format!("{is_hidden}. Try: {}", as_root(&format!("plimsoll {verb} {pid}"))),
         Closed::Thread(why) => return why,
+        Closed::New => return "has got another seccomp filter just now: try again".to_owned(),
+        Closed::Late => {
+            return "has more threads or seccomp filters than could be looked at in time: try again when the machine is less busy".to_owned();
+        }
+        Closed::TooMany => format!("has threads with more than {MOST_LISTS} different lists of seccomp filters"),
         Closed::Refused => return closed(pid, verb),
         Closed::NotShown => "has a seccomp filter, and this kernel shows none (CONFIG_CHECKPOINT_RESTORE)".to_owned(),
         Closed::Strict => "has a thread in seccomp's strict mode, which ends for a call of the tracker".to_owned(),
@@ -108,6 +113,9 @@ mod tests {
         let of = |why, is_root| of_filters(7, "attach", is_root, why, || "plimsoll run -- /srv/shop".to_owned());
         for (why, words) in [
             (Closed::Call("clone"), ["does not allow clone,", "Start it with: plimsoll run -- /srv/shop"]),
+            (Closed::TooMany, ["more than 64 different", "Start it with: plimsoll run -- /srv/shop"]),
+            (Closed::New, ["another seccomp filter", "try again"]),
+            (Closed::Late, ["in time", "try again"]),
             (Closed::Strict, ["strict mode", "Start it with: plimsoll run -- /srv/shop"]),
             (Closed::NotShown, ["CONFIG_CHECKPOINT_RESTORE", "Start it with: plimsoll run -- /srv/shop"]),
             (Closed::Hidden, ["CAP_SYS_ADMIN", " plimsoll attach 7"]),

@@ -19,19 +19,19 @@ const RESTARTED: [libc::c_long; 12] = [
 ];
 
 /// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced,
-/// ended or in an uninterruptible wait isn't listed. `None`: `is_known` refuses a thread, by its status.
-pub fn in_order(target: &Target, is_known: impl Fn(u32, &[u8]) -> bool) -> Option<Vec<u32>> {
+/// ended or in an uninterruptible wait isn't listed. `check` may refuse a thread, by its status.
+pub fn in_order<E>(target: &Target, mut check: impl FnMut(u32, &[u8]) -> Result<(), E>) -> Result<Vec<u32>, E> {
     let mut ranked = Vec::new();
     for tid in target.numbers("task").unwrap_or_default() {
         let Ok(status) = target.read(&format!("task/{tid}/status")) else { continue };
         let text = String::from_utf8_lossy(&status);
-        if !is_ending_by(&text) && !is_known(tid, &status) {
-            return None;
+        if !is_ending_by(&text) {
+            check(tid, &status)?;
         }
         ranked.extend(rank(target, tid, &text).map(|rank| (rank, tid)));
     }
     ranked.sort_unstable();
-    Some(ranked.into_iter().map(|(_, tid)| tid).collect())
+    Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
 }
 
 fn rank(target: &Target, tid: u32, status: &str) -> Option<u8> {

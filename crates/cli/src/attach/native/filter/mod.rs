@@ -6,8 +6,9 @@
 //!                                                                             calls: which calls are needed
 //! ```
 //! Every thread is asked, since threads may have different filters and the tracker runs in all of them. Filters are only
-//! ever added (seccomp(2)), and the kernel counts them. So a thread has the filters that were read as long as it has as
-//! many.
+//! ever added (seccomp(2)), and Linux 5.9 and later counts them. So a thread has the filters that were read as long as
+//! it has as many. Those of a thread that has begun since are read before the process is entered, and where the kernel
+//! gives no count, those of all threads once more.
 
 mod calls;
 mod program;
@@ -18,8 +19,10 @@ use std::io;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::Target;
 
+use super::GONE;
 use super::borrowed::{STOPPING, Unfit, stop};
 use super::frame::{self, Interrupted};
+use super::identity::ExecIdentity;
 use super::ptrace::Thread;
 use super::threads::{self, field};
 use calls::{Call, Need};
@@ -56,13 +59,23 @@ pub enum Closed {
     Call(&'static str),
     /// They were not read.
     Thread(String),
+    /// There are more different ones than [`MOST_LISTS`].
+    TooMany,
+    /// The time was over before all were looked up.
+    Late,
+    /// A thread has others than those that were looked up.
+    New,
     /// ptrace(2) is refused.
     Refused,
 }
 
+/// More different lists than any program is known to have. One may have 256 KiB, and takes milliseconds to look up.
+pub const MOST_LISTS: usize = 64;
+
 /// The filters of a process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Filters {
+    /// Of each filtered thread, when its filters were read.
     marks: BTreeMap<u32, Mark>,
     /// The different ones.
     lists: Vec<List>,
@@ -70,58 +83,80 @@ pub struct Filters {
 
 impl Filters {
     /// Reads the filters of all threads, and looks each call up in them. Threads without a filter aren't stopped.
-    pub fn read(target: &Target, deadline: Deadline) -> Result<Filters, Closed> {
+    pub fn read(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<Filters, Closed> {
         let mut filters = Filters::default();
-        // A thread that begins meanwhile is found in the next round.
-        loop {
-            let before = filters.marks.len();
-            for tid in target.numbers("task").unwrap_or_default() {
-                if !filters.marks.contains_key(&tid) {
-                    filters.add(target, tid, deadline)?;
-                }
+        // `check` reads those of a thread that begins meanwhile.
+        for tid in target.numbers("task").unwrap_or_default() {
+            if deadline.has_passed() {
+                return Err(Closed::Late);
             }
-            if filters.marks.len() == before {
-                break;
+            // A thread that has ended needs nothing.
+            let Ok(status) = target.read(&format!("task/{tid}/status")) else { continue };
+            if let Some(list) = filters.unknown(tid, &status, deadline, || list(target, tid, identity, deadline))? {
+                filters.add(list)?;
             }
         }
-        filters.refusal(|need| need != Need::FromMemory).map_or(Ok(filters), Err)
+        filters.refusal(deadline, |need| need != Need::FromMemory).map_or(Ok(filters), Err)
     }
 
-    fn add(&mut self, target: &Target, tid: u32, deadline: Deadline) -> Result<(), Closed> {
-        let status = || target.read(&format!("task/{tid}/status"));
-        // A thread that has ended needs nothing.
-        let Ok(mark) = status().map(|status| Mark::of(&status)) else { return Ok(()) };
-        match mark.mode.as_str() {
-            "0" => {}
-            "1" => return Err(Closed::Strict),
-            _ if threads::is_ending(target, tid) => return Ok(()),
-            _ if deadline.has_passed() => return Err(Closed::Thread("has too many threads with filters".into())),
-            _ => match list(target, tid, deadline) {
-                Ok(list) if self.lists.contains(&list) => {}
-                Ok(list) => self.lists.push(list),
-                Err(_) if threads::is_ending(target, tid) => return Ok(()),
-                Err(closed) => return Err(closed),
-            },
+    fn add(&mut self, list: List) -> Result<(), Closed> {
+        if self.lists.len() == MOST_LISTS {
+            return Err(Closed::TooMany);
         }
-        self.marks.insert(tid, mark);
+        self.lists.push(list);
         Ok(())
     }
 
-    /// Whether the thread has filters that were read. A thread that has begun since has those of the thread that made
-    /// it.
-    pub fn cover(&self, tid: u32, status: &[u8]) -> bool {
+    /// Refuses a thread with other filters than those that were looked up. `read`, if it is called: the thread's filters;
+    /// `None`: it is ending.
+    pub fn check(
+        &mut self,
+        tid: u32,
+        status: &[u8],
+        deadline: Deadline,
+        read: impl FnOnce() -> Result<Option<List>, Closed>,
+    ) -> Result<(), Closed> {
+        self.unknown(tid, status, deadline, read)?.map_or(Ok(()), |_| Err(Closed::New))
+    }
+
+    /// The thread's filters, if they are others than those of all threads up to now.
+    fn unknown(
+        &mut self,
+        tid: u32,
+        status: &[u8],
+        deadline: Deadline,
+        read: impl FnOnce() -> Result<Option<List>, Closed>,
+    ) -> Result<Option<List>, Closed> {
         let mark = Mark::of(status);
-        self.marks.get(&tid).map_or_else(|| self.marks.values().any(|known| *known == mark), |known| *known == mark)
+        match mark.mode.as_str() {
+            "0" => return Ok(None),
+            "1" => return Err(Closed::Strict),
+            _ if mark.filters.is_some() && self.marks.get(&tid) == Some(&mark) => return Ok(None),
+            _ if deadline.has_passed() => return Err(Closed::Late),
+            _ => {}
+        }
+        let Some(list) = read()? else { return Ok(None) };
+        self.marks.insert(tid, mark);
+        Ok(Some(list).filter(|list| !self.lists.contains(list)))
     }
 
     /// What refuses the calls that are made only for a library from memory.
-    pub fn refusal_from_memory(&self) -> Option<Closed> {
-        self.refusal(|need| need == Need::FromMemory)
+    pub fn refusal_from_memory(&self, deadline: Deadline) -> Option<Closed> {
+        self.refusal(deadline, |need| need == Need::FromMemory)
     }
 
-    fn refusal(&self, is_needed: impl Fn(Need) -> bool) -> Option<Closed> {
-        let refused = |call: &Call| self.lists.iter().any(|list| !allow(list, call));
-        calls::all().filter(|call| is_needed(call.need)).find(refused).map(|call| Closed::Call(call.name))
+    fn refusal(&self, deadline: Deadline, is_needed: impl Fn(Need) -> bool) -> Option<Closed> {
+        for call in calls::all().filter(|call| is_needed(call.need)) {
+            for list in &self.lists {
+                if deadline.has_passed() {
+                    return Some(Closed::Late);
+                }
+                if !allow(list, &call) {
+                    return Some(Closed::Call(call.name));
+                }
+            }
+        }
+        None
     }
 }
 
@@ -151,40 +186,58 @@ fn allow(list: &[Vec<u8>], call: &Call) -> bool {
     results(call.number, &call.arguments).is_some_and(|results| results.into_iter().all(is_handled))
 }
 
-/// The filters of one thread, which is stopped for as long as the kernel copies them.
-fn list(target: &Target, tid: u32, deadline: Deadline) -> Result<List, Closed> {
-    let ended = |e: io::Error| Closed::Thread(format!("has a thread whose filters can't be read: {e}"));
+/// The filters of one thread, which is stopped while the kernel copies them and restart_syscall is looked up in them.
+/// `None`: it is ending.
+pub fn list(target: &Target, tid: u32, identity: &ExecIdentity, deadline: Deadline) -> Result<Option<List>, Closed> {
+    match stopped(target, tid, identity, deadline).and_then(|thread| copied(&thread).map_err(unreadable)) {
+        Ok(list) => Ok(Some(list)),
+        Err(_) if threads::is_ending(target, tid) => Ok(None),
+        Err(closed) => Err(closed),
+    }
+}
+
+fn stopped(target: &Target, tid: u32, identity: &ExecIdentity, deadline: Deadline) -> Result<Thread, Closed> {
     let mut thread = Thread::seize(target.pid(), tid).map_err(|_| Closed::Refused)?;
     stop(&mut thread, deadline.sooner(STOPPING)).map_err(|unfit| match unfit {
         Unfit::Stuck => Closed::Thread("has a thread that did not stop within 5 s: try again".into()),
         _ => Closed::Thread("has a thread that ended while its filters were read: try again".into()),
     })?;
-    let original = thread.registers().map_err(ended)?;
-    // The kernel would end some waits with EINTR, and go on with others by restart_syscall(2), which a filter may not
-    // allow. So the thread makes the call again, unless that call is allowed.
-    let again = frame::restarted(&original);
-    let interrupted = frame::interrupted(&original);
-    if interrupted != Interrupted::No {
-        thread.set_registers(&again).map_err(ended)?;
+    // If the number was reused, the thread is another process's, and the target has none of this number. A thread may
+    // have rights of its own; its process has not, unless it has run another program.
+    let is_same = |status: io::Result<Vec<u8>>| status.is_ok_and(|status| identity.is_that_of(target, &status));
+    let Ok(status) = target.read(&format!("task/{tid}/status")) else {
+        return Err(Closed::Thread("has a thread that ended while its filters were read: try again".into()));
+    };
+    match is_same(Ok(status)) || is_same(target.read("status")) {
+        true => Ok(thread),
+        false => Err(Closed::Thread(GONE.into())),
     }
-    let filters = thread.filters();
-    let goes_on = filters.as_ref().is_ok_and(|list| allow(list, &calls::BORROWED[0]));
-    if (interrupted == Interrupted::ByKernel && goes_on)
-        || (interrupted == Interrupted::ByUs && has_signal(target, tid, &thread))
-    {
-        let _ = thread.set_registers(&original);
-    }
-    filters.map_err(|e| match e.raw_os_error() {
-        Some(libc::EACCES) => Closed::Hidden,
-        Some(libc::EIO | libc::EMEDIUMTYPE) => Closed::NotShown,
-        _ => ended(e),
-    })
 }
 
-/// If a signal came meanwhile, EINTR is the right answer.
-fn has_signal(target: &Target, tid: u32, thread: &Thread) -> bool {
-    let status = target.read(&format!("task/{tid}/status"));
-    status.is_ok_and(|status| thread.mask().is_ok_and(|mask| threads::has_signal(&status, mask)))
+/// The filters of a stopped thread, whose wait goes on when it runs.
+fn copied(thread: &Thread) -> io::Result<List> {
+    let original = thread.registers()?;
+    // The kernel would end some waits with EINTR, and go on with others by restart_syscall(2), which a filter may not
+    // allow.
+    let again = frame::without_restart_syscall(&original);
+    if let Some(again) = &again {
+        thread.set_registers(again)?;
+    }
+    let filters = thread.filters();
+    let may_restart = filters.as_ref().is_ok_and(|list| allow(list, &calls::BORROWED[0]));
+    if again.is_some() && frame::interrupted(&original) == Interrupted::ByKernel && may_restart {
+        let _ = thread.set_registers(&original);
+    }
+    filters
+}
+
+pub fn unreadable(e: io::Error) -> Closed {
+    match e.raw_os_error() {
+        Some(libc::EACCES) => Closed::Hidden,
+        // EINVAL: a kernel without CONFIG_CHECKPOINT_RESTORE (seccomp_get_filter in linux/seccomp.h).
+        Some(libc::EIO | libc::EINVAL | libc::EMEDIUMTYPE) => Closed::NotShown,
+        _ => Closed::Thread(format!("has a thread whose filters can't be read: {e}")),
+    }
 }
 
 #[cfg(test)]

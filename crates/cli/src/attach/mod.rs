@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_observer::source::hotspot::{self, Mute, Patience, PerfData, Vm};
 use plimsoll_process::foreign::as_target::AsTarget;
@@ -27,7 +28,7 @@ use sha2::{Digest, Sha256};
 use crate::exit::Exit;
 use crate::launch::SiteMode;
 use crate::named::Named;
-use crate::output::{is_confirmed, print_done, print_message};
+use crate::output::{is_confirmed, print_done, print_message, shown};
 use crate::target::{closed, started_behind};
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, sys, tracker};
@@ -181,17 +182,24 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
         n if n == Answer::Detached as i32 => {}
         n => return Err(sentence(pid, n, Answer::of(n)).into()),
     }
-    done(match path {
-        Some(path) => {
-            let path = printable(&path.display().to_string());
-            format!(
-                "detached from process {pid}. Its books up to now: plimsoll report {path}\n  \
-                 stays     about 1 MiB of the tracker's library, without hooks, until the process ends\n  \
-                 the file  is deleted when 16 newer ones are there (--retain). Sooner, after the process has ended: rm {path}"
-            )
-        }
-        None => format!("detached from process {pid}. Its books are lost: their file was deleted"),
-    })
+    done(detached(pid, path.as_deref()))
+}
+
+/// `path`: the segment, unless its file was deleted. The target's user may have chosen its directory.
+fn detached(pid: u32, path: Option<&Path>) -> String {
+    let Some(path) = path else {
+        return format!("detached from process {pid}. Its books are lost: their file was deleted");
+    };
+    let typed = path.to_str().and_then(quoted);
+    let books = typed.as_ref().map_or_else(|| shown(path), |path| format!("plimsoll report {path}"));
+    // A path through /proc/PID/root ends with the process.
+    let remove = typed.filter(|_| !path.starts_with("/proc"));
+    let remove = remove.map(|path| format!(". Sooner, after the process has ended: rm {path}")).unwrap_or_default();
+    format!(
+        "detached from process {pid}. Its books up to now: {books}\n  \
+         stays     about 1 MiB of the tracker's library, without hooks, until the process ends\n  \
+         the file  is deleted when enough newer ones exist (PLIMSOLL_RETAIN){remove}"
+    )
 }
 
 fn done(sentence: String) -> Result<ExitCode, Failure> {
@@ -483,4 +491,26 @@ fn is_library(name: &str) -> bool {
         let file = file.to_string_lossy();
         file.starts_with("libplimsoll-") && file.ends_with(".so")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_after_a_detach_can_be_pasted() {
+        let of = |path: &str| detached(7, Some(Path::new(path)));
+        let plain = of("/dev/shm/plimsoll-0/7-1.seg");
+        assert!(plain.contains(": plimsoll report /dev/shm/plimsoll-0/7-1.seg\n"), "{plain}");
+        assert!(plain.ends_with(" ended: rm /dev/shm/plimsoll-0/7-1.seg"), "{plain}");
+        // Its user chose the directory: nothing of its name may run in a shell of root's.
+        let chosen = of("/tmp/a;reboot/7-1.seg");
+        assert!(chosen.contains("report '/tmp/a;reboot/7-1.seg'\n") && chosen.ends_with("rm '/tmp/a;reboot/7-1.seg'"));
+        let container = of("/proc/7/root/dev/shm/plimsoll-0/7-1.seg");
+        assert!(container.contains("report /proc/7/root/dev/") && !container.contains("rm "), "{container}");
+        use std::os::unix::ffi::OsStrExt;
+        let no_text = detached(7, Some(Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff;a/7-1.seg"))));
+        assert!(!no_text.contains("report") && !no_text.contains("rm "), "{no_text}");
+        assert!(detached(7, None).contains("are lost"));
+    }
 }

@@ -36,7 +36,7 @@ struct Cpu {
     tools: &'static str,
     /// Flags of rustc for this CPU alone.
     flags: &'static [&'static str],
-    /// Flags where this machine has the CPU: rustc then calls its own choice of linker.
+    /// Flags where this machine has the CPU and rustc's own choice of linker is LLD.
     native: &'static [&'static str],
 }
 
@@ -52,8 +52,8 @@ const CPUS: [Cpu; 2] = [
         tools: "x86_64-linux-gnu-",
         // A tenth of the bytes for relocations. The static libc applies them at the start: glibc from 2.36 on.
         flags: &["-Clink-arg=-Wl,-z,pack-relative-relocs"],
-        // LLD (rustc 1.90 and later), which keeps one of several functions with the same code. rustc warns where our code
-        // compares functions by their addresses.
+        // LLD keeps one of several functions with the same code, also of the static libc. rustc warns where Rust code
+        // compares functions by their addresses; nothing warns of that in C.
         native: &["-Clink-arg=-Wl,--icf=all"],
     },
     Cpu {
@@ -129,7 +129,10 @@ fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
         format!("--remap-path-prefix={}=cargo", home.display()),
     ];
     let is_native = cpu.name == std::env::consts::ARCH;
-    let native = cpu.native.iter().filter(|_| is_native);
+    let rustc =
+        must(Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())).arg("-V").current_dir(repository()))?;
+    let has_lld = is_native && links_by_lld(&rustc);
+    let native = cpu.native.iter().filter(|_| has_lld);
     flags.extend(cpu.flags.iter().chain(native).map(|flag| (*flag).to_owned()));
     let linker = format!("CARGO_TARGET_{}_LINKER", cpu.triple.to_uppercase().replace('-', "_"));
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
@@ -161,6 +164,13 @@ fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
     }
     fs::write(folder.join("sbom.cdx.json"), sbom::of(cpu.triple, release)?)?;
     Ok(folder)
+}
+
+/// By the output of `rustc -V`: from 1.90 on, rustc links x86-64 by LLD.
+fn links_by_lld(rustc: &str) -> bool {
+    let version = rustc.split_whitespace().nth(1).unwrap_or_default();
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|version| version >= (1, 90))
 }
 
 fn is_small_enough(cpu: &str, bytes: u64) -> Result<()> {
@@ -211,6 +221,13 @@ fn sums(out: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folding_is_asked_only_of_a_rustc_that_links_by_lld() {
+        assert!(links_by_lld("rustc 1.95.0 (59807616e 2026-04-14)") && links_by_lld("rustc 1.90.0-beta.1 (a)"));
+        assert!(links_by_lld("rustc 2.0.0") && !links_by_lld("rustc 1.89.0 (29483883e 2025-08-04)"));
+        assert!(!links_by_lld("rustc 1.88.0") && !links_by_lld("") && !links_by_lld("rustc x"));
+    }
 
     #[test]
     fn a_program_above_the_bar_is_refused() {

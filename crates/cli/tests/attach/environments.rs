@@ -37,7 +37,9 @@ pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
 /// program goes on.
 fn attach_and_detach(java: &mut Java, context: &str) -> String {
     let stderr = java.done(&["attach", &java.pid(), "--sites", "exact"]);
-    assert!(stderr.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{stderr}");
+    // With the path of the call: PATH doesn't lead to this build.
+    let then = format!("{0} report {1}   {0} detach {1}", crate::kit::PLIMSOLL, java.pid());
+    assert!(stderr.contains(&then), "{stderr}");
     assert_eq!(java.send("turn"), "turned");
     let log = java.stop();
     let report = java.report();

@@ -341,6 +341,7 @@ mod tests {
     /// A thread that spins in such a section (fixtures/c/rseq_spins.c), stopped until it was in it twenty times. Between
     /// two sections it has a few instructions outside of any.
     #[test]
+    #[expect(clippy::print_stdout, reason = "a skipped test names its reason")]
     fn a_restartable_sequence_is_known_by_its_addresses() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = repository.join("target/tmp/unwound");

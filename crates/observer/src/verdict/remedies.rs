@@ -88,10 +88,15 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     remedy(Effort::Restart, what, how, trade_off)
 }
 
-/// Whether a variable's value may stand in a report. Unlike arguments, only its user and root can read it in /proc.
-fn is_printed(value: &str) -> bool {
-    let value = value.to_ascii_lowercase();
-    !["pass", "secret", "token", "credential", "auth"].iter().any(|mark| value.contains(mark))
+/// Whether options of a variable may stand in a report: only those of the VM itself, and agents without options.
+/// Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name. Unlike arguments,
+/// only the process's user and root can read a variable in /proc.
+fn is_printed(options: &str) -> bool {
+    options.split_whitespace().all(|word| {
+        let is_of_vm = word.starts_with("-XX:") && !word.starts_with("-XX:On");
+        let may_be_bare = ["-X", "-javaagent:", "-agentpath:"].iter().any(|start| word.starts_with(start));
+        is_of_vm || (may_be_bare && !word.contains('='))
+    })
 }
 
 pub(crate) fn arena_cap(cap: u64) -> Remedy {

@@ -1034,9 +1034,16 @@ fn options_that_a_variable_has_already_are_not_lost() {
     for (value, wanted) in [
         (" ", alone.clone()),
         ("-javaagent:/a.jar", (format!("JAVA_TOOL_OPTIONS='-javaagent:/a.jar {TRIMS}'"), false)),
-        ("-Da='b c'", (format!(r"JAVA_TOOL_OPTIONS='-Da='\''b c'\'' {TRIMS}'"), false)),
+        ("-Xss1m -XX:ErrorFile='/a'", (format!(r"JAVA_TOOL_OPTIONS='-Xss1m -XX:ErrorFile='\''/a'\'' {TRIMS}'"), false)),
         // Only the process's user may read its variables; a report may go to others.
         ("-Djavax.net.ssl.keyStorePassword=x", (alone.0.clone(), true)),
+        ("-Xmx1g -Dnewrelic.config.license_key=x", (alone.0.clone(), true)),
+        ("-Dspring.datasource.url=jdbc:postgresql://shop:x@db/shop", (alone.0.clone(), true)),
+        ("-javaagent:/a.jar=InstrumentationKey=x", (alone.0.clone(), true)),
+        ("-Xrunagent:key=x", (alone.0.clone(), true)),
+        ("-XX:OnError=/send?key=x", (alone.0.clone(), true)),
+        ("-XX:ErrorFile='/a b'", (alone.0.clone(), true)),
+        ("@/etc/shop.options", (alone.0.clone(), true)),
     ] {
         snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), value.into())];
         assert_eq!(trim(&snapshot), wanted, "{value}");

@@ -150,7 +150,7 @@ fn still_leaks_after_a_collection(case: &str, explained: &Explained) {
         return;
     }
     let how = explained.verdict("native-leak")["remedies"][1]["how"].as_str().unwrap();
-    assert!(how.contains("GC.run && plimsoll explain"), "{case}: {how}");
+    assert!(how.contains("GC.run && sleep 10 && plimsoll explain"), "{case}: {how}");
     let printed = explained.typed("native-leak", 1);
     assert!(printed.contains("native-leak"), "{case}: {printed}");
 }

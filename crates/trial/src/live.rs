@@ -74,7 +74,7 @@ impl Step {
                 ["jcmd", _, "System.trim_native_heap"] => return Some(Step::Trim),
                 ["jcmd", _, "GC.run"] => collect = true,
                 ["jcmd", _, "VM.set_flag", name, value] => settings.push(Setting::checked(name, value)?),
-                ["plimsoll", ..] => {}
+                ["plimsoll", ..] | ["sleep", _] => {}
                 _ => return None,
             }
         }
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn advice_that_needs_no_restart_is_a_step() {
         assert_eq!(Step::from_advice("jcmd 7 System.trim_native_heap"), Some(Step::Trim));
-        assert_eq!(Step::from_advice("jcmd 7 GC.run && plimsoll explain 7"), Some(Step::Collect));
+        assert_eq!(Step::from_advice("jcmd 7 GC.run && sleep 10 && plimsoll explain 7"), Some(Step::Collect));
         for purge in ["redis-cli MEMORY PURGE", "valkey-cli -p 7000 MEMORY PURGE"] {
             assert_eq!(Step::from_advice(purge), Some(Step::Purge));
         }

@@ -179,26 +179,37 @@ impl<'c> Case<'c> {
             true => [self.name_what_grows(), self.name_the_callers()],
             false => [self.name_the_callers(), self.compare_readings()],
         };
-        first.into_iter().chain([self.collect()]).collect()
+        first.into_iter().chain(self.collect()).collect()
     }
 
-    /// A collection, and how to read its outcome.
-    pub(crate) fn collect(self) -> Remedy {
+    /// Whether `jcmd PID GC.run` collects. With -XX:+DisableExplicitGC it doesn't in JDK 8 (SystemGCDCmd::execute in
+    /// diagnosticCommand.cpp), nor with Shenandoah (shenandoahControlThread.cpp).
+    pub(crate) fn collects_on_demand(self) -> bool {
+        let obeys = |vm: &HotSpot| vm.jdk().is_some_and(|jdk| jdk > 8) && vm.collector.as_deref() != Some("Shenandoah");
+        self.flag("DisableExplicitGC") != Some("true") || self.vm().is_some_and(obeys)
+    }
+
+    /// A collection, and how to read its outcome. None: the VM ignores the command, and nothing would follow from it.
+    /// After the collection, threads of the program still free what cleaners and finalizers release.
+    pub(crate) fn collect(self) -> Option<Remedy> {
+        if !self.collects_on_demand() {
+            return None;
+        }
         let (pid, (line, live)) = (self.pid(), self.live_blocks());
         let (name, live) = match self.ledger.line(line) {
             Some(line) if line.id != LineId::OtherAllocator => (line.name.as_str(), line.resident),
             _ => ("live", live),
         };
-        remedy(
+        Some(remedy(
             Effort::Now,
             "see whether objects that own it are waiting to be collected",
-            format!("jcmd {pid} GC.run && plimsoll explain {pid}"),
+            format!("jcmd {pid} GC.run && sleep 10 && plimsoll explain {pid}"),
             format!(
                 "compare the line '{name}', now {live}: if it falls, the blocks waited for a collection; if it stays, their \
                  owners are reachable, as in a leak. A smaller RSS alone may be the Java heap's. A full collection pauses the \
                  program"
             ),
-        )
+        ))
     }
 
     /// How to find out whether live blocks are a leak, and who allocated them: by the calls whose blocks increase, or

@@ -36,12 +36,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         }
     }
     evidence.extend(case.growth(LineId::DirectBuffers));
-    let mut remedies = vec![remedy(
-        Effort::Now,
-        "run a collection: if the buffers go away, nothing leaks and collections are just too rare",
-        format!("jcmd {} GC.run", case.pid()),
-        "a full collection pauses the program",
-    )];
+    let mut remedies = Vec::new();
+    if case.collects_on_demand() {
+        remedies.push(remedy(
+            Effort::Now,
+            "run a collection: if the buffers go away, nothing leaks and collections are just too rare",
+            format!("jcmd {} GC.run", case.pid()),
+            "a full collection pauses the program",
+        ));
+    }
     remedies.extend(limit(direct, resident));
     if !case.has_netty() && may_belong_to_nio(case, resident) {
         remedies.push(without_copies_of_nio(case));

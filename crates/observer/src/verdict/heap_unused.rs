@@ -69,11 +69,9 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     };
     let mut remedies = Vec::new();
     match heap.collector {
-        // A collection that is asked for gives back at once what is unused, down to -Xms. With -XX:+DisableExplicitGC,
-        // Shenandoah ignores the command, too (shenandoahControlThread.cpp).
+        // A collection that is asked for gives back at once what is unused, down to -Xms.
         Some("Shenandoah") if heap.jdk >= AIMS => {
-            let collects = case.flag("DisableExplicitGC") != Some("true");
-            if collects && !heap.is_kept && heap.smaller_start().is_none() {
+            if case.collects_on_demand() && !heap.is_kept && heap.smaller_start().is_none() {
                 remedies.push(remedy(
                     Effort::Now,
                     "collect, which gives back all that is unused",

@@ -59,12 +59,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             others.percent_of(case.rss())
         ),
         evidence,
-        remedies: vec![
-            case.name_the_callers(),
+        remedies: [
+            Some(case.name_the_callers()),
             case.collect(),
-            case.start_tracked("see the calls from the start of the program on"),
-            suspects::endings(case, others),
-        ],
+            Some(case.start_tracked("see the calls from the start of the program on")),
+            Some(suspects::endings(case, others)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
     })
 }
 

@@ -218,5 +218,7 @@ mod tests {
         let remedy = raise(Case { snapshot: &snapshot, ledger: &ledger }, "", 545, "it gains 2 h");
         assert_eq!((remedy.how.as_str(), remedy.verb().1), (settings, "in the manifest"));
         assert_eq!(remedy.trade_off, "it gains 2 h; the first line for Kubernetes, the second for docker run");
+        let labels: Vec<&str> = remedy.how.lines().map(|line| remedy.label(line)).collect();
+        assert_eq!(labels, ["Kubernetes:", "docker run:"]);
     }
 }

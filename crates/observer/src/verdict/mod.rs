@@ -255,7 +255,11 @@ impl Remedy {
         match form {
             Form::Start => "stop the running one first, then:",
             Form::Stop => "this stops or restarts the program:",
-            Form::Setting if line.starts_with('-') => "among the options of the program, then restart it:",
+            Form::Setting if line.starts_with("--memory ") => "docker run:",
+            // All other options are Java's. Behind -jar they would be the program's.
+            Form::Setting if line.starts_with('-') => {
+                "options of java, before -jar or the main class; then restart the program:"
+            }
             Form::Setting => "in the environment of the program, then restart it:",
             Form::Image => "Dockerfile:",
             Form::Manifest => "Kubernetes:",

@@ -1295,6 +1295,19 @@ fn the_headline_separates_commands_from_settings() {
     assert_eq!(verb(Effort::Code, "debug.FreeOSMemory()   // import"), "code");
 }
 
+/// `java -jar shop.jar -Xmx512m` would give the option to the program.
+#[test]
+fn a_label_says_where_a_setting_goes() {
+    use super::remedy::remedy;
+    let label = |effort, how: &str| remedy(effort, "", how, "").label(how);
+    const OF_JAVA: &str = "options of java, before -jar or the main class; then restart the program:";
+    assert_eq!(label(Effort::Restart, "-Xmx512m"), OF_JAVA);
+    assert_eq!(label(Effort::Code, "-Dio.netty.eventLoopThreads=4"), OF_JAVA);
+    assert_eq!(label(Effort::Deploy, "--memory 512m"), "docker run:");
+    assert_eq!(label(Effort::Restart, "GOGC=100"), "in the environment of the program, then restart it:");
+    assert_eq!(label(Effort::Now, "jcmd 7 GC.run"), "");
+}
+
 /// JDK 8 can't list its classes.
 #[test]
 fn instrumentations_of_opentelemetry_are_listed_before_any_is_switched_off() {

@@ -78,13 +78,16 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
     let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
-    if case.glibc().is_none() || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
+    let has_tunable = variable(case, "GLIBC_TUNABLES").is_some_and(|all| all.contains("glibc.malloc.mmap_threshold="));
+    if case.glibc().is_none() || has_tunable || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
         return remedy(Effort::Restart, what, NONE, COST);
     }
     let (options, keep) = java_tool_options(case, NONE);
     let how = format!("MALLOC_MMAP_THRESHOLD_=131072 {options}");
-    let trade_off =
-        format!("{COST}, in a mapping of its own: without the first variable, malloc keeps what it frees{keep}");
+    let trade_off = format!(
+        "{COST}. Each block of 128 KiB or more of the whole process gets a mapping of its own (system calls and page \
+         faults): without the first variable, malloc keeps what NIO frees{keep}"
+    );
     remedy(Effort::Restart, what, how, trade_off)
 }
 

@@ -1002,6 +1002,11 @@ fn buffers_of_nio_are_not_left_to_the_arenas() {
     assert_eq!(how(&snapshot), format!("MALLOC_MMAP_THRESHOLD_=131072 JAVA_TOOL_OPTIONS='-Xmx1g {NONE}'"));
     snapshot.process.environment = vec![("MALLOC_MMAP_THRESHOLD_".into(), "65536".into())];
     assert_eq!(how(&snapshot), NONE);
+    let tunables = |value: &str| vec![("GLIBC_TUNABLES".to_owned(), value.to_owned())];
+    snapshot.process.environment = tunables("glibc.malloc.arena_max=2:glibc.malloc.mmap_threshold=65536");
+    assert_eq!(how(&snapshot), NONE);
+    snapshot.process.environment = tunables("glibc.malloc.mmap_threshold_max=65536");
+    assert_ne!(how(&snapshot), NONE);
     assert_eq!(how(&Snapshot::default()), NONE);
 }
 

@@ -229,7 +229,7 @@ impl Remedy {
     pub fn verb(&self) -> (&'static str, &'static str) {
         match self.form {
             Form::Command => ("run ", ""),
-            Form::Start => ("run ", "after a stop of the running one"),
+            Form::Start => ("run ", "stop the running process first"),
             Form::Stop => ("see ", ""),
             Form::Setting => ("set ", "and start it again"),
             Form::Image => ("add ", "to the image"),
@@ -253,7 +253,7 @@ impl Remedy {
             known => known,
         };
         match form {
-            Form::Start => "stop the running one first, then:",
+            Form::Start => "stop the running process first, then:",
             Form::Stop => "this stops or restarts the program:",
             Form::Setting if line.starts_with("--memory ") => "docker run:",
             // All other options are Java's. Behind -jar they would be the program's.

@@ -12,7 +12,7 @@ const LOWER: u64 = 10;
 pub(crate) struct Redis {
     /// The client's command, up to the first word that is sent. None: where the server listens isn't known.
     client: Option<String>,
-    /// A clause, if the process doesn't show its command line.
+    /// A sentence, if the process doesn't show its command line.
     unknown_start: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl Redis {
         let client = process.redis_client()?;
         let title = process.command.join(" ");
         let unknown_start = match process.start {
-            Start::Title => "the command that starts it isn't known: the process shows a title instead; ",
+            Start::Title => ". The command that starts it isn't known: the process shows a title instead",
             _ => "",
         };
         Some(Redis { client: case.redis_client(client, title.split_whitespace().nth(1)), unknown_start })
@@ -70,9 +70,9 @@ impl Redis {
         let how = self.send(&["SHUTDOWN SAVE"], "and start the server again: it loads what it saved");
         let first = self.send(&["CONFIG GET dir", "CONFIG GET dbfilename"], "");
         let cost = format!(
-            "{}no answers while it saves and loads; a replica that takes over avoids that. activedefrag would need the jemalloc \
-             of Redis's own sources, which doesn't serve this one. The file that it saves must be the one that it loads: check \
-             before: {first}",
+            "check first that it will load the file that it saves, or it comes up empty: {first}; the server doesn't answer while it \
+             saves and loads: a replica that takes over avoids that. activedefrag would need the jemalloc of Redis's own \
+             sources, which doesn't serve this one{}",
             self.unknown_start
         );
         let what = "stop the server and start it again, so that it loads its values compactly from its own snapshot";
@@ -105,7 +105,8 @@ mod tests {
             "{reload:?}"
         );
         let check = "redis-cli -p 7391 CONFIG GET dir && redis-cli -p 7391 CONFIG GET dbfilename";
-        assert!(reload.trade_off.ends_with(&format!("check before: {check}")), "{reload:?}");
+        let first = format!("check first that it will load the file that it saves, or it comes up empty: {check}; ");
+        assert!(reload.trade_off.starts_with(&first), "{reload:?}");
         assert!(unknown.reload(live, kept).how.starts_with("SHUTDOWN SAVE   # sent to this server"));
     }
 }

@@ -257,9 +257,7 @@ impl Remedy {
             Form::Stop => "this stops or restarts the program:",
             Form::Setting if line.starts_with("--memory ") => "docker run:",
             // All other options are Java's. Behind -jar they would be the program's.
-            Form::Setting if line.starts_with('-') => {
-                "options of java, before -jar or the main class; then restart the program:"
-            }
+            Form::Setting if line.starts_with('-') => "before -jar or the main class, then restart the JVM:",
             Form::Setting => "in the environment of the program, then restart it:",
             Form::Image => "Dockerfile:",
             Form::Manifest => "Kubernetes:",

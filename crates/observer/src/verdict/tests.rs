@@ -1305,7 +1305,7 @@ fn the_headline_separates_commands_from_settings() {
 fn a_label_says_where_a_setting_goes() {
     use super::remedy::remedy;
     let label = |effort, how: &str| remedy(effort, "", how, "").label(how);
-    const OF_JAVA: &str = "options of java, before -jar or the main class; then restart the program:";
+    const OF_JAVA: &str = "before -jar or the main class, then restart the JVM:";
     assert_eq!(label(Effort::Restart, "-Xmx512m"), OF_JAVA);
     assert_eq!(label(Effort::Code, "-Dio.netty.eventLoopThreads=4"), OF_JAVA);
     assert_eq!(label(Effort::Deploy, "--memory 512m"), "docker run:");

@@ -316,7 +316,8 @@ impl Instant<'_> {
                     severity: verdict.severity.name(),
                     bytes: verdict.bytes,
                     summary: &verdict.summary,
-                    evidence: &verdict.evidence.join("; "),
+                    // Sentences and commands.
+                    evidence: &verdict.evidence.join("\n"),
                     saving_least: least,
                     saving_most: most,
                     remedy: verdict.remedies.first().map_or("", |remedy| &remedy.how),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::verdict::{Effort, Verdict, judge};
+use plimsoll_observer::verdict::{Effort, Remedy, Verdict, judge};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::ProcView;
@@ -212,18 +212,11 @@ impl Live {
         let now = |verdict: &Verdict| {
             let remedies = verdict.remedies.iter().filter(|remedy| remedy.effort == Effort::Now);
             let others = remedies.filter(|remedy| Step::from_advice(&remedy.how).is_none() && !remedy.how.is_empty());
-            let row = |remedy: &plimsoll_observer::verdict::Remedy| {
-                let trade_off = if remedy.trade_off.is_empty() { "" } else { " (it " };
-                let end = if remedy.trade_off.is_empty() { "" } else { ")" };
-                Tried {
-                    label: remedy.what.clone(),
-                    predicted: remedy.effect.figure().map(|(least, most)| (least.0, most.0)),
-                    missing: Some(format!(
-                        "plimsoll leaves this to you{trade_off}{}{end}. Type: {}",
-                        remedy.trade_off, remedy.how
-                    )),
-                    ..Tried::default()
-                }
+            let row = |remedy: &Remedy| Tried {
+                label: remedy.what.clone(),
+                predicted: remedy.effect.figure().map(|(least, most)| (least.0, most.0)),
+                missing: Some(left_to_the_user(remedy)),
+                ..Tried::default()
             };
             others.map(row).collect::<Vec<_>>()
         };
@@ -393,5 +386,36 @@ impl Live {
         lines.truncate(LINES);
         self.ledger = ledger;
         lines
+    }
+}
+
+/// A trade-off is a sentence without its capital letter and full stop, or begins with a command.
+fn left_to_the_user(remedy: &Remedy) -> String {
+    let trade_off = match remedy.trade_off.as_str() {
+        "" => String::new(),
+        some => format!(" Before you type it: {some}."),
+    };
+    format!("plimsoll leaves this to you.{trade_off} Type: {}", remedy.how)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::verdict::Form;
+
+    #[test]
+    fn a_step_of_another_tool_has_its_trade_off_as_a_sentence() {
+        let (how, trade_off) = ("plimsoll attach 7", "plimsoll detach removes the hooks; a part stays");
+        let remedy = |trade_off: &str| Remedy {
+            what: String::new(),
+            how: how.into(),
+            form: Form::Command,
+            effort: Effort::Now,
+            trade_off: trade_off.into(),
+            effect: Default::default(),
+        };
+        let text = format!("plimsoll leaves this to you. Before you type it: {trade_off}. Type: {how}");
+        assert_eq!(left_to_the_user(&remedy(trade_off)), text);
+        assert_eq!(left_to_the_user(&remedy("")), format!("plimsoll leaves this to you. Type: {how}"));
     }
 }

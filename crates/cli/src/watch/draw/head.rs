@@ -164,7 +164,7 @@ fn verdict(canvas: &mut Canvas<'_>, one: &Watched, row: u16) -> u16 {
     if let Some((verb, how)) = how.filter(|_| !is_low && one.end.is_none()) {
         let column = canvas.put(row + rows, 2, 6, verb, PLAIN);
         let style = canvas.ink.command();
-        canvas.put(row + rows, column + 1, usize::MAX, &how, style);
+        canvas.put(row + rows, column + 1, usize::MAX, &words::as_called(&how), style);
         rows += 1;
     }
     rows

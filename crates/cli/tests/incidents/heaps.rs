@@ -9,15 +9,23 @@ use crate::fixture::{Explained, Fixture};
 use crate::kit::{MIB, has, how, on, remedy, resident, saved, start, typed};
 use crate::stage::Jdk;
 
-/// The collector gives memory back in steps after an idle minute; on a busy machine that may take several minutes.
+/// The collector gives memory back in steps after an idle minute; on a busy machine that may take several minutes. For
+/// collectors that give nothing back without the remedy.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// Without the remedy Shenandoah, and ZGC up to JDK 21, give back after their default delay of 300 s.
+const BEFORE_DEFAULT: Duration = Duration::from_secs(240);
+/// ZGC of JDK 25 gives back in steps: with the default delay nothing within 8 min (docs/decisions/verdicts.md).
+const BEFORE_DEFAULT_IN_STEPS: Duration = Duration::from_secs(450);
+/// For a collection that gives back at once.
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn peak(jdk: &Jdk, options: &[&str]) -> Fixture {
     start(jdk, &[&["-Xmx512m"], options].concat(), "Peak", &["360", "40"], &[])
 }
 
-/// Starts anew with one of the verdict's remedies. `which`: its index; `replaces`: the option in whose place it goes.
-fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &[&str]) {
+/// Starts anew with one of the verdict's remedies. `which`: its index; `replaces`: the option in whose place it goes;
+/// `within`: a time in which nothing goes back without the remedy.
+fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &[&str], within: Duration) {
     let case = format!("heap after a peak, {}, JDK {}", options.join(" "), jdk.major);
     let grown = peak(jdk, options);
     let explained = grown.explained();
@@ -31,16 +39,16 @@ fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &
     let kept: Vec<&str> = options.iter().copied().filter(|option| !option.starts_with(replaces)).collect();
     let new: Vec<&str> = how(&flags).split(' ').collect();
     let mut flagged = peak(jdk, &[&kept[..], &new].concat());
-    gives_back(&case, &mut flagged, before, &explained, &flags);
+    gives_back(&case, &mut flagged, before, &explained, &flags, within);
 }
 
 /// Waits until half of what is unused has gone back.
-fn gives_back(case: &str, heap: &mut Fixture, before: u64, explained: &Explained, remedy: &Value) {
+fn gives_back(case: &str, heap: &mut Fixture, before: u64, explained: &Explained, remedy: &Value, within: Duration) {
     let unused = explained.verdict("heap-committed-unused")["bytes"].as_u64().unwrap();
     assert!(unused > 200 * MIB, "{case}: {unused}");
     let began = Instant::now();
     while before.saturating_sub(resident(heap)) < unused / 2 {
-        assert!(began.elapsed() < PATIENCE, "{case}: {} of {before} left with {remedy:#}", resident(heap));
+        assert!(began.elapsed() < within, "{case}: {} of {before} left with {remedy:#}", resident(heap));
         std::thread::sleep(Duration::from_millis(500));
     }
     saved(case, remedy, before, resident(heap));
@@ -48,6 +56,8 @@ fn gives_back(case: &str, heap: &mut Fixture, before: u64, explained: &Explained
 }
 
 /// From now on the VM aims at a smaller heap. ZGC of 21 has generations with an option only; that of 25 has them always.
+/// An idle program like this gives back the same without the command: the test shows that the VM takes it and serves.
+/// What the command changes is measured under load: docs/decisions/verdicts.md.
 #[test]
 #[ignore = "full: minutes until the collector gives memory back"]
 fn zgc_aims_at_a_smaller_heap() {
@@ -63,7 +73,7 @@ fn zgc_aims_at_a_smaller_heap() {
                 assert!(how(&aim).starts_with(&command), "{case}: {aim:#}");
                 let before = resident(&grown);
                 typed(&mut grown, &aim);
-                gives_back(&case, &mut grown, before, &explained, &aim);
+                gives_back(&case, &mut grown, before, &explained, &aim, PATIENCE);
             }
         }
     });
@@ -73,7 +83,8 @@ fn zgc_aims_at_a_smaller_heap() {
 #[ignore = "full: minutes until the collector gives memory back"]
 fn zgc_gives_back_sooner() {
     on(25).iter().for_each(|jdk| {
-        restarted(jdk, &["-XX:+UseZGC"], 1, "-Xms", &["-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize="]);
+        let within = if jdk.major < 25 { BEFORE_DEFAULT } else { BEFORE_DEFAULT_IN_STEPS };
+        restarted(jdk, &["-XX:+UseZGC"], 1, "-Xms", &["-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize="], within);
     });
 }
 
@@ -88,11 +99,12 @@ fn zgc_that_may_not_give_back_gets_the_permission() {
             0,
             "-XX:-ZUncommit",
             &["-XX:+ZUncommit ", "SoftMaxHeapSize"],
+            PATIENCE,
         );
     });
 }
 
-/// Without a collection that is asked for, Shenandoah waits for five minutes.
+/// Without a collection that is asked for, Shenandoah waits for five minutes after its own: the whole test takes less.
 #[test]
 #[ignore = "full: waits for a collection"]
 fn a_collection_of_shenandoah_gives_back_at_once() {
@@ -107,14 +119,15 @@ fn a_collection_of_shenandoah_gives_back_at_once() {
             if explained.verdicts().contains(&"heap-committed-unused") {
                 break explained;
             }
-            assert!(began.elapsed() < PATIENCE, "{case}: no collection: {:#}", explained.0["verdicts"]);
+            let is_early = began.elapsed() + AT_ONCE < BEFORE_DEFAULT;
+            assert!(is_early, "{case}: no collection: {:#}", explained.0["verdicts"]);
         };
         has(&case, &explained, &["healthy", "heap-committed-unused"]);
         let collect = remedy(&explained, "heap-committed-unused", 0);
         assert_eq!(how(&collect), format!("jcmd {} GC.run", grown.pid()), "{case}");
         let before = resident(&grown);
         typed(&mut grown, &collect);
-        gives_back(&case, &mut grown, before, &explained, &collect);
+        gives_back(&case, &mut grown, before, &explained, &collect, AT_ONCE);
     });
 }
 
@@ -123,7 +136,7 @@ fn a_collection_of_shenandoah_gives_back_at_once() {
 fn shenandoah_gives_back_sooner() {
     on(25).iter().for_each(|jdk| {
         let first = ["-XX:+UseShenandoahGC", "-Xms400m"];
-        restarted(jdk, &first, 0, "-Xms", &["-Xms", "ShenandoahUncommitDelay", "SoftMaxHeapSize"]);
+        restarted(jdk, &first, 0, "-Xms", &["-Xms", "ShenandoahUncommitDelay", "SoftMaxHeapSize"], BEFORE_DEFAULT);
     });
 }
 
@@ -132,7 +145,7 @@ fn shenandoah_gives_back_sooner() {
 fn a_first_size_above_the_need_goes_first() {
     on(17).iter().for_each(|jdk| {
         let first = ["-XX:+UseG1GC", "-Xms400m"];
-        restarted(jdk, &first, 0, "-Xms", &["-Xms", "G1PeriodicGCInterval"]);
+        restarted(jdk, &first, 0, "-Xms", &["-Xms", "G1PeriodicGCInterval"], PATIENCE);
     });
 }
 
@@ -140,7 +153,14 @@ fn a_first_size_above_the_need_goes_first() {
 #[ignore = "full: minutes until the collector gives memory back"]
 fn parallel_is_replaced_by_g1() {
     on(25).iter().for_each(|jdk| {
-        restarted(jdk, &["-XX:+UseParallelGC"], 0, "-XX:+UseParallelGC", &["-XX:+UseG1GC", "G1PeriodicGCInterval"]);
+        restarted(
+            jdk,
+            &["-XX:+UseParallelGC"],
+            0,
+            "-XX:+UseParallelGC",
+            &["-XX:+UseG1GC", "G1PeriodicGCInterval"],
+            PATIENCE,
+        );
     });
 }
 

@@ -70,15 +70,15 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     let mut remedies = Vec::new();
     match heap.collector {
         // A collection that is asked for gives back at once what is unused, down to -Xms.
-        Some("Shenandoah") if heap.jdk >= AIMS => {
-            if case.collects_on_demand() && !heap.is_kept && heap.smaller_start().is_none() {
-                remedies.push(remedy(
-                    Effort::Now,
-                    "collect, which gives back all that is unused",
-                    format!("jcmd {pid} GC.run"),
-                    "a concurrent collection; the heap grows again with the next peak, which then takes page faults",
-                ));
-            }
+        Some("Shenandoah")
+            if heap.jdk >= AIMS && case.collects_on_demand() && !heap.is_kept && heap.smaller_start().is_none() =>
+        {
+            remedies.push(remedy(
+                Effort::Now,
+                "collect, which gives back all that is unused",
+                format!("jcmd {pid} GC.run"),
+                "a concurrent collection; the heap grows again with the next peak, which then takes page faults",
+            ));
         }
         Some("Z") if heap.jdk >= AIMS => {
             if let Some(target) = heap.target().filter(|_| !heap.is_kept && heap.smaller_start().is_none()) {

@@ -21,11 +21,13 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, Untouc
 const RECORD: u64 = ((1 << 48) - 1) & !63;
 /// The record's bits, address and size.
 pub(crate) const RECORD_HEAD: u64 = 24;
-/// Number of words of a leaf that are checked to find its position, and how many must agree.
+/// Number of words of a leaf, and of leaves of a node, that are checked to find its position, and how many words must
+/// agree.
 const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
-/// Maximum number of pages of possible leaves read in the search for a shape: 256 MiB.
-const SEARCH_BUDGET: usize = 1 << 16;
+/// Maximum number of possible leaves, and of their pages and those of nodes, that the search for a shape looks at:
+/// 128 MiB.
+const SEARCH_BUDGET: usize = 1 << 15;
 /// Maximum number of leaves below nodes: 8 TiB of heap.
 const MOST_LEAVES: usize = 1 << 16;
 
@@ -140,7 +142,7 @@ impl<M: Memory> Search<'_, '_, M> {
     fn index(&mut self, child: u64) -> Option<u64> {
         let shape = self.shape;
         let index = if shape.has_nodes {
-            let mut leaves = self.node(child)?.into_iter();
+            let mut leaves = self.node(child)?.into_iter().take(TESTED);
             let (position, number) = leaves.find_map(|(position, leaf)| Some((position, self.covered(leaf)?)))?;
             (number % shape.slots() == position).then_some(number >> shape.bits)?
         } else {
@@ -181,6 +183,8 @@ impl<M: Memory> Search<'_, '_, M> {
 
     /// The number of the range that the leaf at `leaf` covers, if it is a leaf with entries.
     fn covered(&mut self, leaf: u64) -> Option<u64> {
+        // A leaf without a touched page costs no read, but a node can name thousands.
+        self.budget = self.budget.checked_sub(1)?;
         let mut found: BTreeMap<u64, usize> = BTreeMap::new();
         let mut tested = 0;
         let records = Untouched::new(self.memory);

@@ -240,7 +240,7 @@ plimsoll_jfr::events! {
         severity: Name "severity" "Severity" "note, warning or critical",
         bytes: Amount "bytes" "Bytes" "How much memory it is about",
         summary: Text "summary" "Summary" "One sentence",
-        evidence: Text "evidence" "Evidence" "What it rests on, and commands that show more: one a line",
+        evidence: Text "evidence" "Evidence" "The numbers that it rests on",
         saving_least: Amount "savingAtLeast" "Saving, At Least" "What the best remedy is expected to save",
         saving_most: Amount "savingAtMost" "Saving, At Most" "What the best remedy is expected to save",
         remedy: Text "remedy" "Remedy" "The remedy of the least effort, to be pasted",

@@ -316,8 +316,7 @@ impl Instant<'_> {
                     severity: verdict.severity.name(),
                     bytes: verdict.bytes,
                     summary: &verdict.summary,
-                    // Sentences and commands.
-                    evidence: &verdict.evidence.join("\n"),
+                    evidence: &verdict.evidence.join("; "),
                     saving_least: least,
                     saving_most: most,
                     remedy: verdict.remedies.first().map_or("", |remedy| &remedy.how),

@@ -316,7 +316,8 @@ impl Instant<'_> {
                     severity: verdict.severity.name(),
                     bytes: verdict.bytes,
                     summary: &verdict.summary,
-                    evidence: &verdict.evidence.join("; "),
+                    // A sentence that ends with a colon is followed by its command.
+                    evidence: &verdict.evidence.join("; ").replace(":; ", ": "),
                     saving_least: least,
                     saving_most: most,
                     remedy: verdict.remedies.first().map_or("", |remedy| &remedy.how),

@@ -1,4 +1,5 @@
 //! Prints `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
+//! Over 800 lines: the parts of the screen share its widths and marks, and the verdicts that `watch` shows are made here.
 //!
 //! Every name that comes from the target passes `printable`: a process must not choose control bytes for the reader's
 //! terminal.

@@ -56,7 +56,11 @@ fn unsafe_without_books(jdk: &Jdk, which: &str) {
     assert_eq!(kept.truth("cleaner"), 0, "{case}");
     let explained = kept.explained();
     has(&case, &explained, &["native-leak"]);
-    near(&case, "large blocks", explained.child("glibc-live", "large blocks"), kept.truth("used"));
+    // glibc takes blocks of this size from arenas once a larger one was freed (mallopt(3), M_MMAP_THRESHOLD). Then what
+    // the VM has there counts, too.
+    let places = ["large blocks", "thread arenas"].map(|part| explained.child("glibc-live", part));
+    let (place, used) = (places[0].max(places[1]), kept.truth("used"));
+    assert!((used..=used + used / 20).contains(&place), "{case}: {place} of {used}");
     let evidence_text = evidence(&explained, "native-leak");
     // Netty's own count, of which java.nio knows nothing.
     let counted = format!("it counts {} that it allocated with Unsafe", Bytes(kept.truth("counted")));

@@ -6,7 +6,7 @@
 //! | static executable (no PT_INTERP) | no loader reads LD_PRELOAD |
 //! | dynamic, but needs no libc (Go, -nostdlib) | the tracker counts calls of libc |
 //! | setuid, setgid, file capabilities | the loader drops LD_PRELOAD (ld.so(8), secure-execution mode) |
-//! | musl, 32 bit, another machine | the tracker is built for this machine's glibc |
+//! | 32 bit, another machine | the tracker is built for this machine |
 //! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still counted |
 //! | no space for a segment | the tracker passes every call through |
 
@@ -28,7 +28,6 @@ pub enum Obstacle {
     Static,
     NoLibc,
     Privileged(&'static str),
-    Musl,
     OtherMachine,
     /// The name of the allocator function inside the program.
     OwnAllocator(String),
@@ -43,7 +42,6 @@ impl Obstacle {
             Obstacle::Privileged(how) => {
                 format!("is {how}, so the loader ignores LD_PRELOAD: it runs untracked")
             }
-            Obstacle::Musl => "is linked with musl, and the tracker with glibc: it runs untracked".into(),
             Obstacle::OtherMachine => "is built for another CPU than the tracker: it runs untracked".into(),
             Obstacle::OwnAllocator(name) => format!(
                 "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, not that allocator's"
@@ -116,18 +114,22 @@ fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
     if header.e_machine(LittleEndian) != MACHINE {
         return Some(Obstacle::OtherMachine);
     }
-    let Some(interpreter) = interpreter_header(header, data)? else {
+    if interpreter_header(header, data)?.is_none() {
         // The stub of UPX looks static, but then the loader of the packed program runs. The loader itself, if started
         // by name, has no interpreter either. Both honour LD_PRELOAD.
         let packed = data.read_bytes_at(0, 512).ok()?.windows(4).any(|w| w == b"UPX!");
-        let is_loader = defined(header, data, &|name, _| name == b"_rtld_global").is_some();
+        let is_loader = defined(header, data, &|name, _| name == b"_rtld_global" || name == b"__dls3").is_some();
         return (!packed && !is_loader).then_some(Obstacle::Static);
-    };
-    let loader = interpreter.data(LittleEndian, data).ok()?;
-    if loader.windows(7).any(|w| w == b"ld-musl") {
-        return Some(Obstacle::Musl);
     }
     own_allocator(header, data).map(Obstacle::OwnAllocator)
+}
+
+/// Whether the program names musl's loader.
+pub fn needs_musl(path: &Path, deadline: Deadline) -> bool {
+    let Ok(file) = sys::open(path, deadline) else { return false };
+    let pieces = file.pieces();
+    let loader = || interpreter_header(Header::parse(&pieces).ok()?, &pieces)??.data(LittleEndian, &pieces).ok();
+    loader().is_some_and(|name| name.windows(7).any(|word| word == b"ld-musl"))
 }
 
 /// The program header that names the loader, if there is one.

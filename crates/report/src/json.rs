@@ -481,7 +481,7 @@ fn books(r: Report) -> Result<Books, String> {
 }
 
 fn process(p: Process) -> ProcessFacts {
-    const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
+    const ALLOCATORS: [&str; 5] = ["glibc", "jemalloc", "tcmalloc", "mimalloc", "musl"];
     const RUNTIMES: [Runtime; 2] = [Runtime::HotSpot, Runtime::NativeImage];
     ProcessFacts {
         pid: p.pid,

@@ -270,6 +270,8 @@ pub enum Allocator {
     Tcmalloc = 3,
     /// mimalloc.
     Mimalloc = 4,
+    /// musl's.
+    Musl = 5,
 }
 
 /// What runs in the process.

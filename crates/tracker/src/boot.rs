@@ -16,7 +16,7 @@
 //!   for pre-start blocks (HotSpot searches a hash table of 8,191 buckets at every free).
 //! - In a process that runs already (`plimsoll attach`), dlopen runs our constructor. It only notes main's arguments
 //!   and the options; [`crate::agent`] does the rest.
-//! - If anything is missing (no glibc, no directory, file system full), the phase becomes OFF and every hook passes
+//! - If anything is missing (no C library that we know, no directory, file system full), the phase becomes OFF and every hook passes
 //!   through. The program notices nothing.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
@@ -58,11 +58,11 @@ static mut LATE_OPTIONS: Option<Options> = None;
 /// # Safety
 /// Called once, by the loader; if that is glibc's, with main's arguments.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static Exports) {
-    // Only glibc's loader calls constructors with main's arguments. Without it, the first call of a hook finds the real
-    // functions.
-    if !libc::is_glibc() {
-        return;
-    }
+    // Only glibc's loader calls constructors with main's arguments. Without a C library that we know, the first call of
+    // a hook finds the real functions.
+    let given = if libc::is_glibc() { Some((argc, argv, environment)) } else { None };
+    let musls = || if libc::is_musl() { libc::arguments_of_musl() } else { None };
+    let Some((argc, argv, environment)) = given.or_else(musls) else { return };
     for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize]) {
         cell.store(word, Relaxed);
     }

@@ -2,7 +2,7 @@
 
 use crate::account::mapping::existing;
 use crate::account::thread::StackBounds;
-use crate::sys::{cpu, os};
+use crate::sys::{cpu, libc, os};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// High end of the main thread's stack, and the thread pointer of the main thread.
@@ -56,13 +56,19 @@ pub fn main() -> StackBounds {
 }
 
 /// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
-/// high end; a stack that the program provides is used whole.
+/// high end, and the guard inside the given bytes; musl puts the descriptor near the high end, and adds it and the
+/// guard to the given bytes. A stack that the program provides is used whole.
 pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> StackBounds {
     let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
     if own_low != 0 {
         return StackBounds { low: own_low, high: own_low + bytes, guard: 0, kind: 1 };
     }
     let high = (cpu::thread_pointer() + 4095) & !4095;
+    if libc::is_musl()
+        && let Some((low, guard)) = libc::stack_of_musl()
+    {
+        return StackBounds { low: low - guard, high, guard, kind: 0 };
+    }
     StackBounds { low: (high - bytes) & !4095, high, guard, kind: 0 }
 }
 

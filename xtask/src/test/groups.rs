@@ -173,8 +173,8 @@ pub const GROUPS: &[Group] = &[
     group(
         "allocators",
         Test,
-        "jemalloc, tcmalloc, mimalloc in place of glibc's",
-        Tests(&["cli/situations::allocators"]),
+        "jemalloc, tcmalloc, mimalloc in place of glibc's; programs over musl",
+        Tests(&["cli/situations::allocators", "cli/situations::musl"]),
     ),
     group("sites", Test, "call stacks of C programs", Tests(&["cli/memo", "cli/site_modes", "cli/sites"])),
     group("instructions", Test, "what a hook costs, by callgrind", Tests(&["cli/instructions"])),

@@ -358,10 +358,12 @@ impl Process {
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let why = match untrackable::of(&exe, self.target.deadline()) {
-            Some(Obstacle::Musl) => "runs on musl, and the tracker needs glibc",
             Some(Obstacle::OtherMachine) => "is built for another CPU than the tracker",
             Some(Obstacle::Static) => "is a static program, which loads no library",
             Some(Obstacle::NoLibc) => "uses no C library, so the tracker would see no block",
+            _ if untrackable::needs_musl(&exe, self.target.deadline()) => {
+                "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
+            }
             _ => return Ok(()),
         };
         Err(format!("cannot attach to process {pid}: it {why}. For its mappings: plimsoll explain {pid}").into())

@@ -53,8 +53,6 @@ impl Program {
 struct Run {
     context: String,
     rows: BTreeMap<String, Row>,
-    /// What `run` and the program print besides.
-    messages: String,
 }
 
 impl Run {
@@ -64,7 +62,7 @@ impl Run {
         let context = format!("{} {}, {} {blocks}", place.name, place.cpu, program.name());
         let rows = rows(&text(&done.stdout));
         assert!(rows.contains_key("explain"), "{context}: {}{}", text(&done.stdout), text(&done.stderr));
-        Run { context, rows, messages: text(&done.stderr) }
+        Run { context, rows }
     }
 
     fn json(&self, row: &str) -> Value {
@@ -91,11 +89,14 @@ impl Run {
     }
 
     /// Bytes of live blocks that `explain` finds in the allocator, or the reason of its gap.
-    fn explained(&self, program: Program) -> Result<i64, String> {
+    fn explained(&self, program: Program, place: &Place) -> Result<i64, String> {
         let ledger = self.json("explain");
         let mut gaps = ledger["gaps"].as_array().expect("gaps").iter();
         if let Some(gap) = gaps.find(|gap| ["glibc", "allocator"].iter().any(|source| gap["source"] == *source)) {
             return Err(gap["reason"].as_str().expect("a reason").to_owned());
+        }
+        if place.is_musl() {
+            return Ok(self.part("musl: live"));
         }
         if program != Program::Redis {
             let arenas = ledger["arenas"].as_array().expect("arenas").iter();
@@ -133,14 +134,18 @@ fn cell(is_exact: bool, found: i64, truth: i64, context: &str) -> Cell {
 /// `run` with `report`, `explain`, `record`.
 pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
     let [none, some] = ["0", program.words()[1]].map(|blocks| Run::of(place, program, blocks));
-    // In glibc a block of 1,234 bytes takes a chunk of 1,248, and one of 5,001 a chunk of 5,024.
+    // In glibc a block of 1,234 bytes takes a chunk of 1,248, and one of 5,001 a chunk of 5,024. In musl the first takes
+    // a slot of 1,344.
     let (count, requested, chunks) = match program {
+        Program::C if place.is_musl() => (1000, 1000 * 1234, 1000 * 1344),
         Program::C => (1000, 1000 * 1234, 1000 * 1248),
         Program::Python => (1000, 1000 * 5001, 1000 * 5024),
         Program::Redis => (0, 0, some.used("used-plain") - none.used("used-plain")),
     };
     let tracked = match program {
         Program::Redis => some.used("used-tracked") - none.used("used-tracked"),
+        // What malloc_usable_size says: musl's repeats the request.
+        _ if place.is_musl() => requested,
         _ => chunks,
     };
     let (context, is_exact) = (&some.context, program == Program::C);
@@ -153,31 +158,13 @@ pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
         let more = some.total("requested_bytes") - none.total("requested_bytes");
         cell(is_exact, more, requested, &format!("{context}: report"))
     };
-    let explained = match (some.explained(program), none.explained(program)) {
+    let explained = match (some.explained(program, place), none.explained(program, place)) {
         (Ok(some), Ok(none)) => cell(is_exact, some - none, chunks, &format!("{context}: explain")),
         (Err(reason), _) | (_, Err(reason)) => Cell::Gap(reason),
     };
     let live = |run: &Run| run.recorded("total-live", "live, all categories");
     let recorded = live(&some) - live(&none);
     [reported, explained, cell(is_exact, recorded, tracked, &format!("{context}: record"))]
-}
-
-/// The same for the C program over musl, which isn't tracked. In its heap a block of 1,234 bytes takes a slot of 1,344;
-/// a recording has the lines of `explain`, without the split into live and free.
-pub fn verbs_over_musl(place: &Place) -> [Cell; 3] {
-    let [none, some] = ["0", "1000"].map(|blocks| Run::of(place, Program::C, blocks));
-    let context = &some.context;
-    let refusal = some.messages.lines().find(|line| line.contains("it runs untracked"));
-    let refusal = refusal.unwrap_or_else(|| panic!("{context}: {}", some.messages));
-    let reason = refusal.split_once("' ").expect("the path of the program").1;
-    let slots = 1000 * 1344;
-    let explained = some.part("musl: live") - none.part("musl: live");
-    let line = |run: &Run| run.recorded("line", "other-allocator");
-    [
-        Cell::Gap(format!("the program {reason}")),
-        cell(true, explained, slots, &format!("{context}: explain")),
-        cell(false, line(&some) - line(&none), slots, &format!("{context}: record")),
-    ]
 }
 
 /// The oldest glibc: the three rows of docs/roots.md that `make test` repeats.

@@ -86,6 +86,10 @@ impl Place {
         Some(Place { name: "musl", library: "musl".to_owned(), cpu: "x86-64", root, plimsoll: "/plimsoll".to_owned() })
     }
 
+    pub fn is_musl(&self) -> bool {
+        self.name == "musl"
+    }
+
     pub fn of_arm64() -> Option<Place> {
         if !crate::aarch64::has_tools() {
             return None;

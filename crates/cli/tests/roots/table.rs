@@ -1,6 +1,6 @@
 //! The table of docs/roots.md: each verb on each program in each root. BLESS=1 writes it.
 
-use crate::matrix::{Cell, PROGRAMS, Program, verbs, verbs_over_musl};
+use crate::matrix::{Cell, PROGRAMS, Program, verbs};
 use crate::page;
 use crate::place::Place;
 use crate::roots::SUITES;
@@ -19,7 +19,7 @@ fn the_page_has_what_each_verb_finds_in_each_root() {
         }
     }
     let Some(musl) = Place::of_musl() else { return };
-    table.row(&musl, Program::C, &verbs_over_musl(&musl));
+    table.row(&musl, Program::C, &verbs(&musl, Program::C));
     page::check_table("roots.md", [BEGIN, END], &table.text());
 }
 
@@ -55,6 +55,10 @@ impl Table {
         let head = "| root | C library | CPU | program | `run`, `report` | `explain` | `record` |\n\
                     | --- | --- | --- | --- | :-: | :-: | :-: |\n";
         let notes = self.notes.iter().enumerate().map(|(index, note)| format!("{}. {note}.\n", index + 1));
-        format!("{head}{}\nThe reasons, as the commands give them:\n\n{}", self.rows, notes.collect::<String>())
+        let reasons = match self.notes.is_empty() {
+            true => String::new(),
+            false => format!("\nThe reasons, as the commands give them:\n\n{}", notes.collect::<String>()),
+        };
+        format!("{head}{}{reasons}", self.rows)
     }
 }

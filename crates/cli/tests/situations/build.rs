@@ -14,11 +14,33 @@ pub struct Program {
     pub flags: Vec<String>,
     /// Libraries to link dynamically: fixtures (`libNAME`) or file names of the system's (`libX.so.2`).
     pub libraries: Vec<String>,
+    pub libc: Libc,
+}
+
+/// The C library that a program runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Libc {
+    Glibc,
+    Musl,
+}
+
+impl Libc {
+    /// The compiler of C, and what it leaves out of a program although others put it in.
+    fn compiler(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Libc::Glibc => ("gcc", &[]),
+            Libc::Musl => ("musl-gcc", &["-Wl,--eh-frame-hdr,--build-id"]),
+        }
+    }
 }
 
 impl Program {
     pub fn of(source: &str) -> Self {
-        Program { source: source.to_string(), flags: vec![], libraries: vec![] }
+        Program { source: source.to_string(), flags: vec![], libraries: vec![], libc: Libc::Glibc }
+    }
+    pub fn over_musl(mut self) -> Self {
+        self.libc = Libc::Musl;
+        self
     }
     pub fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|f| f.to_string()));
@@ -39,7 +61,12 @@ pub fn fixtures() -> PathBuf {
 
 /// The folder of the shared library fixtures.
 pub fn library_dir() -> PathBuf {
-    scratch("lib")
+    library_dir_of(Libc::Glibc)
+}
+
+/// The same for a C library.
+pub fn library_dir_of(libc: Libc) -> PathBuf {
+    scratch(if libc == Libc::Musl { "lib-musl" } else { "lib" })
 }
 
 /// Its index, which is part of its file name, and its path once it is built.
@@ -63,22 +90,25 @@ fn compile(program: &Program, number: usize) -> PathBuf {
     let plus = fixtures().join(format!("{}.cc", program.source));
     let is_plus = plus.exists();
     let to = if program.is_library() {
-        library_dir().join(format!("{}.so", program.source))
+        library_dir_of(program.libc).join(format!("{}.so", program.source))
     } else {
         scratch("bin").join(format!("{}-{number}", program.source))
     };
-    let mut command = Command::new(if is_plus { "g++" } else { "gcc" });
+    let (cc, linking) = program.libc.compiler();
+    let mut command = Command::new(if is_plus { "g++" } else { cc });
+    command.args(linking);
     // Without -fno-builtin the compiler may remove a malloc whose block is not used.
     command.args([if is_plus { "-std=gnu++17" } else { "-std=gnu17" }, "-O1", "-g", "-fno-builtin", "-pthread", "-w"]);
     command.arg(if is_plus { &plus } else { &c }).args(&program.flags).arg("-o").arg(&to);
     if !program.libraries.is_empty() {
-        command.arg("-L").arg(library_dir()).arg(format!("-Wl,--no-as-needed,-rpath,{}", library_dir().display()));
+        let folder = library_dir_of(program.libc);
+        command.arg("-L").arg(&folder).arg(format!("-Wl,--no-as-needed,-rpath,{}", folder.display()));
     }
     for library in &program.libraries {
         if library.contains(".so") {
             command.arg(format!("-l:{library}"));
         } else {
-            compiled(&Program::library(library));
+            compiled(&Program { libc: program.libc, ..Program::library(library) });
             command.arg(format!("-l:{library}.so"));
         }
     }

@@ -79,6 +79,11 @@ impl Situation {
         self.env.push((key.to_string(), value.to_string()));
         self
     }
+    pub fn over_musl(mut self) -> Self {
+        self.name = format!("{}_over_musl", self.name);
+        self.program = self.program.over_musl();
+        self
+    }
     pub fn links(mut self, libraries: &[&str]) -> Self {
         self.program.libraries.extend(libraries.iter().map(|l| l.to_string()));
         self

@@ -12,6 +12,7 @@ mod heap;
 mod interrupted;
 mod loading;
 mod maps;
+mod musl;
 mod processes;
 mod refused;
 mod signals;

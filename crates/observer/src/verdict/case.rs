@@ -132,12 +132,6 @@ impl<'c> Case<'c> {
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
     }
 
-    fn is_musl(self) -> bool {
-        let opened = self.snapshot.opened.iter().map(|heap| heap.kind);
-        let known = self.snapshot.allocators.iter().map(|known| known.kind);
-        opened.chain(known).any(|kind| kind == AllocatorKind::Musl)
-    }
-
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub(crate) fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
@@ -150,16 +144,6 @@ impl<'c> Case<'c> {
             let lines = if self.is_jvm() { ", Java lines included," } else { "" };
             let what = format!("name the calls{lines} that allocate from now on");
             return remedy(Effort::Now, what, how, self.cost_of_attach());
-        }
-        if self.is_musl() {
-            let how =
-                "plimsoll run --   # and then the program, built with glibc: the tracker can't be loaded over musl";
-            return remedy(
-                Effort::Deploy,
-                "start a build with glibc under the tracker, and see the calls that hold it",
-                how,
-                "",
-            );
         }
         self.start_tracked("start it with the tracker, and see the calls that hold it")
     }

@@ -566,6 +566,7 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
             2 => "jemalloc",
             3 => "tcmalloc",
             4 => "mimalloc",
+            5 => "musl",
             _ => "unknown",
         },
         threads: 0,

@@ -6,8 +6,10 @@ use super::{RuleSet, parse};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Regular, Requirements};
 use plimsoll_segment::rules::{Rules, glob_matches, is_other_name, padded};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +46,9 @@ pub fn modules_for_command(command: &Path, deadline: Deadline) -> Vec<PathBuf> {
 pub fn lacks_libc(program: &Path, deadline: Deadline) -> bool {
     let mut search = Search::new(deadline);
     search.object(program.to_path_buf(), &[]);
-    let is_libc = |p: &PathBuf| p.file_name().is_some_and(|name| name == "libc.so.6");
+    // glibc's, and musl's as Alpine calls it, and as it calls itself.
+    let names = |name: &OsStr| name == "libc.so.6" || name == "libc.so" || name.as_bytes().starts_with(b"libc.musl-");
+    let is_libc = |p: &PathBuf| p.file_name().is_some_and(names);
     !search.found.is_empty() && !search.misses && !search.found.iter().any(is_libc)
 }
 

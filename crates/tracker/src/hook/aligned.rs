@@ -3,10 +3,15 @@
 //! table.
 
 use super::malloc::slow::{book_fresh, real_call};
+use crate::account::blocks;
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::sys::libc::calls;
 use core::ffi::c_int;
+use plimsoll_segment::Allocator;
+
+/// The largest page of any kernel for this CPU.
+const LARGEST_PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
 
 macro_rules! aligned {
     ($($(#[doc = $d:literal])* $name:ident($($a:ident),*) requested $n:expr;)*) => {$(
@@ -31,10 +36,25 @@ aligned! {
     aligned_alloc(align, n) requested n;
     /// memalign(3).
     memalign(align, n) requested n;
-    /// valloc(3).
-    valloc(n) requested n;
     /// pvalloc(3): asks for whole pages.
     pvalloc(n) requested n;
+}
+
+/// valloc(3).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn valloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
+    if !resolved() {
+        resolve();
+    }
+    // musl's jumps to memalign by its exported name, which is our hook.
+    if blocks::allocator() == Allocator::Musl as u32 {
+        // SAFETY: as below.
+        return unsafe { real_call(sp, || calls::memalign(LARGEST_PAGE, n), |p| book_fresh(p, n, sp, fp)) };
+    }
+    // SAFETY: the arguments are the program's.
+    unsafe { real_call(sp, || calls::valloc(n), |p| book_fresh(p, n, sp, fp)) }
 }
 
 /// posix_memalign(3).

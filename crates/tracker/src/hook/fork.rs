@@ -66,8 +66,10 @@ extern "C" fn prepare_child() {
     parent.count(Counter::forks, 1);
     // After an attach, our handler runs before the allocator's, which was registered first. glibc's malloc needs none.
     // Another allocator may map memory under its own lock: it would wait for the map's lock, and the fork for the
-    // allocator's. So the map isn't locked, and the child's copy of it is as after a kill: valid.
-    if !phase::is_late() || blocks::allocator() == Allocator::Glibc as u32 {
+    // allocator's. So the map isn't locked, and the child's copy of it is as after a kill: valid. The same over musl,
+    // where registering our handler allocates: the allocator starts and registers its own first.
+    let is_libc = [Allocator::Glibc, Allocator::Musl].map(|libc| libc as u32).contains(&blocks::allocator());
+    if is_libc || !(phase::is_late() || libc::is_musl()) {
         books::lock_for_fork(parent);
     }
     tls_set::<PARENT>(parent.base());

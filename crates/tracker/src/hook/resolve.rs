@@ -11,7 +11,7 @@ use plimsoll_segment::Allocator;
 pub fn resolve() {
     libc::resolve();
     super::syscall::init();
-    if !libc::is_glibc() {
+    if !libc::is_known() {
         phase::enter(Phase::Off);
         return;
     }
@@ -21,18 +21,20 @@ pub fn resolve() {
         Some(o) if o.symbol(c"tc_malloc").is_some() => Allocator::Tcmalloc,
         Some(o) if o.symbol(c"mi_malloc").is_some() => Allocator::Mimalloc,
         Some(o) if o.symbol(c"gnu_get_libc_version").is_some() && chunks_are_glibc() => Allocator::Glibc,
+        Some(o) if libc::is_musl() && o.is_libc() && libc::set_allocator_of_musl(o) => Allocator::Musl,
         _ => Allocator::Other,
     };
     blocks::init(allocator);
-    if let (Some(o), false) = (below, allocator == Allocator::Glibc) {
+    if let (Some(o), false) = (below, matches!(allocator, Allocator::Glibc | Allocator::Musl)) {
         libc::set_allocator(o);
     }
     image::init();
     // Before the allocator registers its handlers: `prepare` handlers run in reverse order (pthread_atfork(3)), so ours
     // takes the map's lock when the allocator's locks are held already. In the other order, a thread that maps memory
-    // under an allocator's lock and the thread that forks would wait for each other.
-    super::fork::init();
+    // under an allocator's lock and the thread that forks would wait for each other. After the phase has changed:
+    // musl's function allocates (src/thread/pthread_atfork.c of 1.2.3), and the hook must not come back here.
     phase::leave_new();
+    super::fork::init();
 }
 
 /// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of

@@ -127,6 +127,11 @@ impl Object {
         core::ptr::eq(self.0.dynamic, (&raw const OWN_DYNAMIC).cast())
     }
 
+    /// Whether this is the C library: glibc, or musl, whose loader exports its third stage (ldso/dynlink.c).
+    pub fn is_libc(&self) -> bool {
+        self.symbol(c"gnu_get_libc_version").or_else(|| self.symbol(c"__dls3")).is_some()
+    }
+
     /// Avma = Svma + bias.
     pub fn bias(&self) -> usize {
         self.0.bias
@@ -184,11 +189,16 @@ impl Object {
 
     /// Address of a defined, exported symbol of this object, by name; default versions win over hidden ones.
     pub fn symbol(&self, name: &CStr) -> Option<usize> {
+        self.symbol_and_bytes(name).map(|(address, _)| address)
+    }
+
+    /// The same, and how many bytes it has.
+    pub fn symbol_and_bytes(&self, name: &CStr) -> Option<(usize, usize)> {
         let symbols = self.dynamic(DT_SYMTAB)? as *const Sym;
         let strings = self.dynamic(DT_STRTAB)? as *const c_char;
         let versions = self.dynamic(DT_VERSYM).map(|v| v as *const u16);
         let mut hidden = None;
-        let mut check = |i: u32| -> Option<usize> {
+        let mut check = |i: u32| -> Option<(usize, usize)> {
             // SAFETY: i comes from the object's own hash table; symbol, string and version tables run parallel.
             unsafe {
                 let s = &*symbols.add(i as usize);
@@ -202,10 +212,10 @@ impl Object {
                     at = resolver();
                 }
                 if versions.is_some_and(|v| *v.add(i as usize) & 0x8000 != 0) {
-                    hidden = Some(at);
+                    hidden = Some((at, s.size));
                     return None;
                 }
-                Some(at)
+                Some((at, s.size))
             }
         };
         if let Some(t) = self.dynamic(DT_GNU_HASH) {
@@ -539,7 +549,7 @@ pub fn is_late() -> bool {
     const EARLY: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     if KNOWN.load(Relaxed) == 0 {
-        let late = objects().take_while(|o| !o.is_self()).any(|o| o.symbol(c"gnu_get_libc_version").is_some());
+        let late = objects().take_while(|o| !o.is_self()).any(|o| o.is_libc());
         KNOWN.store(if late { LATE } else { EARLY }, Relaxed);
     }
     KNOWN.load(Relaxed) == LATE
@@ -550,8 +560,7 @@ pub fn startup_count() -> usize {
     if !is_late() {
         return objects().count();
     }
-    let libc_or_loader =
-        |o: &Object| o.symbol(c"gnu_get_libc_version").is_some() || o.symbol(c"__tls_get_addr").is_some();
+    let libc_or_loader = |o: &Object| o.is_libc() || o.symbol(c"__tls_get_addr").is_some();
     objects().enumerate().filter(|(_, o)| libc_or_loader(o)).take(2).map(|(i, _)| i + 1).max().unwrap_or(0)
 }
 

@@ -36,9 +36,13 @@ pub enum Other {
     KeyCreate,
     SetSpecific,
     RegisterAtfork,
+    RegisterAtforkOfMusl,
     ClockGettime,
     AttrGetstack,
     AttrGetguardsize,
+    AttrGetstacksize,
+    AttrOfThread,
+    OwnThread,
     FindObject,
     Sigaction,
     IterateObjects,
@@ -47,9 +51,13 @@ const OTHERS: &[&CStr] = &[
     c"pthread_key_create",
     c"pthread_setspecific",
     c"__register_atfork",
+    c"pthread_atfork",
     c"clock_gettime",
     c"pthread_attr_getstack",
     c"pthread_attr_getguardsize",
+    c"pthread_attr_getstacksize",
+    c"pthread_getattr_np",
+    c"pthread_self",
     c"_dl_find_object",
     c"sigaction",
     c"dl_iterate_phdr",
@@ -125,6 +133,26 @@ const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
 static AT_START: AtomicUsize = AtomicUsize::new(0);
 /// The first operators in the list are those that allocate (new).
 const OPERATORS_NEW: usize = 8;
+
+/// Notes the part of musl that is its malloc: calls from there (calloc's of malloc) aren't the program's. All of
+/// src/malloc lies together, as musl's Makefile sorts its files, and nothing else of libc between. False: this musl was
+/// built otherwise.
+pub fn set_allocator_of_musl(o: elf::Object) -> bool {
+    const FUNCTIONS: [&CStr; 6] =
+        [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];
+    const MOST: usize = 64 << 10;
+    let ranges = || FUNCTIONS.iter().filter_map(|name| o.symbol_and_bytes(name));
+    let start = ranges().map(|(at, _)| at).min().unwrap_or(0);
+    let end = ranges().map(|(at, bytes)| at + bytes).max().unwrap_or(0);
+    if start == 0 || end - start > MOST {
+        return false;
+    }
+    ALLOCATOR[0].store(start, Relaxed);
+    ALLOCATOR[1].store(end, Relaxed);
+    // memalign jumps there, so its caller's return address would be in this library.
+    REAL[Call::memalign as usize].store(real(Call::aligned_alloc), Relaxed);
+    true
+}
 
 /// Notes that the real malloc is this object's and not libc's.
 pub fn set_allocator(o: elf::Object) {
@@ -264,10 +292,43 @@ pub mod calls {
     }
 }
 
-/// Whether the process has glibc. Without it (another C library, or none) nothing of libc may be called, and the
-/// tracker books nothing.
+/// Whether the process has a C library that the tracker knows. Without one (another, or none) nothing of libc may be
+/// called, and the tracker books nothing.
+pub fn is_known() -> bool {
+    is_glibc() || is_musl()
+}
+
+/// Whether the process has glibc.
 pub fn is_glibc() -> bool {
     weak_address!("gnu_get_libc_version") != 0
+}
+
+/// Whether the process has musl, whose loader exports its own third stage (ldso/dynlink.c).
+pub fn is_musl() -> bool {
+    weak_address!("__dls3") != 0 && !is_glibc()
+}
+
+/// main's arguments and the environment, in a constructor of musl, which gets none. All of it lies above the first
+/// frame (System V ABI, "Initial Process Stack"):
+///
+/// ```text
+/// argc │ argv[0] … argv[argc-1] │ 0 │ environment … │ 0 │ auxiliary vector │ strings
+/// ```
+///
+/// `None`: `environ` doesn't lead there.
+pub fn arguments_of_musl() -> Option<(c_int, *const *const c_char, *mut *const c_char)> {
+    const AT_EXECFN: u64 = 31;
+    // execve(2) allows three quarters of the 8 MiB of a main stack.
+    const MOST: usize = 6 << 20;
+    let environment = environment();
+    let strings = super::os::auxiliary_value(AT_EXECFN)?;
+    if strings.wrapping_sub(environment as usize) > MOST {
+        return None;
+    }
+    // SAFETY: between the stack pointer and the strings. An argument is an address, so the first word that equals the
+    // number of words above it is argc.
+    let argc = (0..MOST / size_of::<usize>()).find(|&n| unsafe { *environment.sub(n + 2) } as usize == n)?;
+    Some((argc as c_int, environment.wrapping_sub(argc + 1), environment.cast_mut()))
 }
 
 /// The process's environment (`environ`); null where it has none.
@@ -340,9 +401,15 @@ pub type AtFork = unsafe extern "C" fn();
 /// Registers handlers around every fork() of libc, including those inside libc (daemon, forkpty).
 pub fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) -> bool {
     type H = AtFork;
-    let f = other(Other::RegisterAtfork);
-    // SAFETY: handlers live as long as this object, which is never unloaded; a null dso handle means just that.
-    f != 0 && unsafe { call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) } == 0
+    match (other(Other::RegisterAtfork), other(Other::RegisterAtforkOfMusl)) {
+        (0, 0) => false,
+        // SAFETY: handlers live as long as this object, which is never unloaded.
+        (0, f) => unsafe { call!(f, (H, H, H) -> c_int, prepare, parent, child) == 0 },
+        // SAFETY: as above; a null dso handle means just that.
+        (f, _) => unsafe {
+            call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) == 0
+        },
+    }
 }
 
 /// Reads a pthread_attr_t: low end of a stack that the program provides, its bytes (0 = default), bytes of the guard.
@@ -357,7 +424,13 @@ pub unsafe fn attr_stack(attr: *const c_void) -> Option<(Option<usize>, usize, u
     let (mut low, mut bytes, mut g) = (0usize, 0usize, 0usize);
     // SAFETY: the caller's attr; the out pointers are locals.
     unsafe {
-        call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes);
+        if call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes) != 0 {
+            // musl's fails without pthread_attr_setstack.
+            let size = other(Other::AttrGetstacksize);
+            if size != 0 {
+                call!(size, (*const c_void, *mut usize) -> c_int, attr, &mut bytes);
+            }
+        }
         if guard != 0 {
             call!(guard, (*const c_void, *mut usize) -> c_int, attr, &mut g);
         }
@@ -365,6 +438,27 @@ pub unsafe fn attr_stack(attr: *const c_void) -> Option<(Option<usize>, usize, u
     // Without pthread_attr_setstack glibc returns stackaddr - stacksize of zeros: a wrapped or null address.
     let own = low != 0 && (low as isize) > 0;
     Some((own.then_some(low), bytes, g))
+}
+
+/// The calling thread's stack as musl knows it: low end without the guard, and bytes of the guard. musl's
+/// pthread_getattr_np only reads the thread's descriptor, except for the main thread, which must not call this.
+pub fn stack_of_musl() -> Option<(usize, usize)> {
+    let [own, attr_of, stack, guard] =
+        [Other::OwnThread, Other::AttrOfThread, Other::AttrGetstack, Other::AttrGetguardsize].map(other);
+    if [own, attr_of, stack, guard].contains(&0) {
+        return None;
+    }
+    // pthread_attr_t: 56 bytes.
+    let mut attr = [0u64; 16];
+    let attr: *mut c_void = (&raw mut attr).cast();
+    let (mut low, mut bytes, mut guard_bytes) = (0usize, 0usize, 0usize);
+    // SAFETY: pthread_getattr_np(3), pthread_attr_getstack(3), pthread_attr_getguardsize(3); all write into locals.
+    let failed = unsafe {
+        call!(attr_of, (usize, *mut c_void) -> c_int, call!(own, () -> usize,), attr) != 0
+            || call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes) != 0
+            || call!(guard, (*const c_void, *mut usize) -> c_int, attr, &mut guard_bytes) != 0
+    };
+    (!failed).then_some((low, guard_bytes))
 }
 
 /// `struct dl_find_object` of glibc 2.35 (dlfcn.h).

@@ -1,5 +1,5 @@
-//! Whether an executable file would load the tracker: only a program that asks for glibc's loader does. A static
-//! program would hand the tracker's variables on to programs that it starts.
+//! Whether an executable file would load the tracker: only a program that asks for glibc's or musl's loader does. A
+//! static program would hand the tracker's variables on to programs that it starts.
 
 use crate::fixed_string::FixedString;
 use crate::sys::filter::AUDIT_ARCH;
@@ -12,7 +12,7 @@ const LEVELS: usize = 5;
 const START: usize = 1024;
 const LINE: usize = 256;
 
-/// Whether glibc's loader runs this program, or the one that its first line names.
+/// Whether a loader that knows LD_PRELOAD runs this program, or the one that its first line names.
 pub(super) fn is_dynamic(mut program: Program) -> bool {
     for _ in 0..LEVELS {
         if program.changes_user() {
@@ -21,7 +21,7 @@ pub(super) fn is_dynamic(mut program: Program) -> bool {
         let mut start = [0u8; START];
         let start = program.read_at(0, &mut start);
         let Some(name) = interpreter(&start[..start.len().min(LINE)]) else {
-            return needs_glibc(start, |at, buffer| program.read_at(at, buffer).len());
+            return names_a_loader(start, |at, buffer| program.read_at(at, buffer).len());
         };
         let mut path = FixedString::<LINE>::new();
         path.push(name);
@@ -57,13 +57,13 @@ fn interpreter(line: &[u8]) -> Option<&[u8]> {
     line.split(is_blank).find(|word| !word.is_empty())
 }
 
-/// A 64-bit ELF file for this CPU, with a PT_INTERP that names a loader of glibc's (`ld-linux…`).
+/// A 64-bit ELF file for this CPU, with a PT_INTERP that names a loader of glibc's (`ld-linux…`) or musl's (`ld-musl…`).
 ///
 /// ```text
 /// header   0 magic, 4 class 2, 5 little endian 1, 18 machine u16, 32 offset of the program headers u64, 54 size of one u16, 56 number u16
 /// each     0 type u32, 8 offset u64, 32 bytes u64
 /// ```
-fn needs_glibc(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> bool {
+fn names_a_loader(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> bool {
     const PT_INTERP: u64 = 3;
     /// The low half of the number that seccomp filters see (linux/audit.h).
     const MACHINE: u64 = AUDIT_ARCH as u64 & 0xffff;
@@ -85,7 +85,8 @@ fn needs_glibc(start: &[u8], read_at: impl Fn(usize, &mut [u8]) -> usize) -> boo
         let n = (number(&header, 32, 8).unwrap_or(0) as usize).min(name.len());
         let n = read_at(number(&header, 8, 8).unwrap_or(0) as usize, &mut name[..n]);
         let name = CStr::from_bytes_until_nul(&name[..n]).map_or(&name[..n], CStr::to_bytes);
-        name.rsplit(|b| *b == b'/').next().is_some_and(|file| file.starts_with(b"ld-linux"))
+        let file = name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        file.starts_with(b"ld-linux") || file.starts_with(b"ld-musl")
     })
 }
 
@@ -112,7 +113,7 @@ mod tests {
                 buffer[..n].copy_from_slice(&from[..n]);
                 n
             };
-            needs_glibc(&file[..file.len().min(START)], read)
+            names_a_loader(&file[..file.len().min(START)], read)
         };
         assert!(asks(&file));
         let headers = (0..64 + 56 * 16).filter(|&i| {

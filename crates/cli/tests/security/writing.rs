@@ -1,7 +1,7 @@
 //! Root writes beside another user or in that user's directories: attach, record, run, explain.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -243,16 +243,24 @@ fn no_output_is_written_through_another_users_link() {
     assert_eq!(left, ["x.jfr"]);
 
     // The name itself is a link, a hard link to root's file, or a FIFO without a reader.
-    let report = |name: &str, expected: &str| {
-        let file = home.join(name);
+    let refused = |file: &Path, expected: &str| {
         let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
         let output = roots(&scratch, &arguments).output().expect("plimsoll");
-        assert_eq!(output.status.code(), Some(2), "{name}: {}", text(&output));
-        assert!(text(&output).contains(expected), "{name}: {}", text(&output));
+        assert_eq!(output.status.code(), Some(2), "{}: {}", file.display(), text(&output));
+        assert!(text(&output).contains(expected), "{}: {}", file.display(), text(&output));
         canary.sings();
     };
-    symlink(&canary.path, home.join("link")).expect("a link");
-    report("link", "symbolic link");
+    let report = |name: &str, expected: &str| refused(&home.join(name), expected);
+    // In a sticky directory of root's, like /tmp, too.
+    let sticky = scratch.path().join("sticky");
+    fs::create_dir(&sticky).expect("a folder");
+    fs::set_permissions(&sticky, PermissionsExt::from_mode(0o1777)).expect("its mode");
+    for folder in [&home, &sticky] {
+        let link = folder.join("link");
+        symlink(&canary.path, &link).expect("a link");
+        lchown(&link, Some(MALLORY), Some(MALLORY)).expect("given away");
+        refused(&link, "symbolic link");
+    }
     fs::hard_link(&canary.path, home.join("second")).expect("a link");
     report("second", "second hard link");
     let fifo = home.join("fifo");

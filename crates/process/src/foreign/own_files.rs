@@ -190,14 +190,15 @@ fn home_of_root() -> PathBuf {
 /// Opens a file that the user named, to write it from its beginning. If nobody else may write to its directory, it is
 /// opened like a shell's `>`: links are followed, and a FIFO or /dev/stdout is accepted. Elsewhere (/tmp, another
 /// user's directory), another user may have placed something there. So only a new file is accepted, or our own regular
-/// file or FIFO without a second name.
+/// file or FIFO without a second name. A sticky directory is one of these: another user can't replace our entry, but
+/// can make one before us.
 pub fn create(path: &Path) -> Result<File, String> {
     let plain = |e: io::Error| e.to_string();
     let (Some(name), Ok(whole)) = (path.file_name(), std::path::absolute(path)) else {
         return File::create(path).map_err(plain);
     };
     let parent = whole.parent().unwrap_or(Path::new("/"));
-    if walk(parent, false).is_ok() {
+    if walk(parent, false).is_ok_and(|(_, stat)| !is_open_to_others(&stat)) {
         return File::create(path).map_err(plain);
     }
     let folder = Folder::open(parent).map_err(plain)?;
@@ -309,10 +310,15 @@ fn is_safe(stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
     if !trusted.contains(&stat.st_uid) {
         return Err(format!("{} belongs to user {}", shown.display(), stat.st_uid));
     }
-    let is_private_group = stat.st_gid == stat.st_uid;
-    let others = if is_private_group { 0o002 } else { 0o022 };
-    if stat.st_mode & others != 0 && stat.st_mode & 0o1000 == 0 {
+    if is_open_to_others(stat) && stat.st_mode & 0o1000 == 0 {
         return Err(format!("{} can be written to by others (mode {:o})", shown.display(), stat.st_mode & 0o7777));
     }
     Ok(())
+}
+
+/// Whether others may make entries in a directory.
+fn is_open_to_others(stat: &Stat) -> bool {
+    let is_private_group = stat.st_gid == stat.st_uid;
+    let others = if is_private_group { 0o002 } else { 0o022 };
+    stat.st_mode & others != 0
 }

@@ -317,3 +317,35 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     assert!(requirements("closed/new").is_ok());
     assert_eq!(fs::metadata(top.0.join("closed/new")).unwrap().permissions().mode() & 0o7777, 0o700);
 }
+
+/// In a sticky directory (/tmp), another user may have made a link before us. `fs.protected_symlinks` is 0 by default.
+#[test]
+fn an_output_in_a_sticky_directory_follows_no_link() {
+    use std::os::unix::fs::PermissionsExt;
+    let top = Folder::new("sticky");
+    let sticky = top.0.join("tmp");
+    fs::create_dir(&sticky).unwrap();
+    fs::set_permissions(&sticky, PermissionsExt::from_mode(0o1777)).unwrap();
+    let theirs = top.0.join("theirs");
+    fs::write(&theirs, "kept").unwrap();
+    let refused = |name: &str, why: &str| {
+        let refused = own_files::create(&sticky.join(name)).map(drop);
+        assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "kept", "{name}");
+    };
+    symlink(&theirs, sticky.join("link")).unwrap();
+    refused("link", "symbolic link");
+    symlink(top.0.join("none"), sticky.join("dangling")).unwrap();
+    refused("dangling", "symbolic link");
+    assert!(!top.0.join("none").exists());
+    fs::hard_link(&theirs, sticky.join("second")).unwrap();
+    refused("second", "second hard link");
+    for contents in ["new", "again"] {
+        own_files::create(&sticky.join("plain")).unwrap().write_all(contents.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(sticky.join("plain")).unwrap(), contents);
+    }
+    // Beside it, where nobody else can make entries, links are followed.
+    symlink("theirs", top.0.join("own-link")).unwrap();
+    own_files::create(&top.0.join("own-link")).unwrap().write_all(b"written").unwrap();
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "written");
+}

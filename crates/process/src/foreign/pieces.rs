@@ -91,6 +91,7 @@ impl<'f> Pieces<'f> {
         };
         match self.file.few_holes(offset, end, self.holes.get()) {
             Ok(holes) => self.holes.set(self.holes.get() - holes),
+            Err(Why::Late) => return refuse("was not read in time"),
             Err(_) => return refuse("has large holes"),
         }
         self.left.set(left);

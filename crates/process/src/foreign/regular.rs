@@ -222,24 +222,37 @@ impl Regular {
 
     /// The bytes of holes between two offsets, if there are at most `most`.
     pub(super) fn few_holes(&self, start: u64, end: u64, most: u64) -> Result<u64, Why> {
-        let (mut at, mut holes) = (start, 0);
-        while at < end {
-            // A file system that can't answer reports everything as data.
-            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end).min(end);
-            if hole >= end {
-                break;
-            }
-            at = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
-                Ok(data) => data.min(end),
-                Err(_) => end,
-            };
-            holes += at - hole;
-            if holes > most {
-                return Err(Why::Sparse);
-            }
-        }
-        Ok(holes)
+        few_holes(start, end, most, self.deadline, |to| rustix::fs::seek(&self.file, to).ok())
     }
+}
+
+/// `seek` finds the next hole or data. A file system that can't answer reports everything as data. One of another
+/// user's program (FUSE) may answer with any offset: each step goes on by a byte at least, until the deadline.
+fn few_holes(
+    start: u64,
+    end: u64,
+    most: u64,
+    deadline: Deadline,
+    seek: impl Fn(SeekFrom) -> Option<u64>,
+) -> Result<u64, Why> {
+    let (mut at, mut holes) = (start, 0);
+    while at < end {
+        if deadline.has_passed() {
+            return Err(Why::Late);
+        }
+        let hole = seek(SeekFrom::Hole(at)).unwrap_or(end).clamp(at, end);
+        if hole == end {
+            break;
+        }
+        // A hole may have been filled between the two calls.
+        let data = seek(SeekFrom::Data(hole)).unwrap_or(end).clamp(hole, end);
+        holes += data - hole;
+        if holes > most {
+            return Err(Why::Sparse);
+        }
+        at = data.max(hole + 1);
+    }
+    Ok(holes)
 }
 
 /// Opens the same inode again, without walking a path.
@@ -250,4 +263,56 @@ pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
         Errno::NOENT => io::Error::other("/proc is not mounted here"),
         error => error.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The answers of a file of `holes`, each from an offset to another.
+    fn of(holes: &'static [(u64, u64)]) -> impl Fn(SeekFrom) -> Option<u64> {
+        move |to| match to {
+            SeekFrom::Hole(at) => holes.iter().find(|(_, end)| at < *end).map(|(start, _)| at.max(*start)),
+            SeekFrom::Data(at) => {
+                let within = holes.iter().find(|(start, end)| (*start..*end).contains(&at));
+                Some(within.map_or(at, |(_, end)| *end))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn holes_are_counted_up_to_a_limit() {
+        let soon = Deadline::after(Duration::from_secs(60));
+        assert_eq!(few_holes(0, 100, 50, soon, of(&[])).unwrap(), 0);
+        assert_eq!(few_holes(0, 100, 50, soon, of(&[(0, 10), (20, 30), (90, 200)])).unwrap(), 30);
+        assert_eq!(few_holes(5, 25, 50, soon, of(&[(0, 10), (20, 30)])).unwrap(), 10);
+        assert!(matches!(few_holes(0, 100, 50, soon, of(&[(0, 60)])), Err(Why::Sparse)));
+        assert_eq!(few_holes(0, 100, 50, soon, |_| None).unwrap(), 0);
+    }
+
+    /// A program of another user serves the file: it may answer anything, as often as it is asked.
+    #[test]
+    fn a_file_system_that_answers_with_what_lies_behind_is_not_asked_for_ever() {
+        let still = |to| match to {
+            SeekFrom::Hole(at) | SeekFrom::Data(at) => Some(at),
+            _ => None,
+        };
+        let back = |to| match to {
+            SeekFrom::Hole(at) => Some(at),
+            _ => Some(0),
+        };
+        let soon = Deadline::after(Duration::from_secs(60));
+        assert_eq!([few_holes(0, 100, 1, soon, still), few_holes(0, 100, 1, soon, back)].map(Result::unwrap), [0, 0]);
+        let shortly = Deadline::after(Duration::from_millis(50));
+        assert!(matches!(few_holes(0, 1 << 50, 1, shortly, still), Err(Why::Late)));
+        let hole_behind = |to| match to {
+            SeekFrom::Hole(_) => Some(0),
+            SeekFrom::Data(at) => Some(at + 1),
+            _ => None,
+        };
+        assert_eq!(few_holes(10, 20, 50, soon, hole_behind).unwrap(), 10);
+    }
 }

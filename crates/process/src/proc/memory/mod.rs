@@ -11,15 +11,15 @@ mod read;
 
 pub use read::Live;
 
-/// The page size of this machine's pagemap. The known layouts of glibc and HotSpot are those with 4 KiB pages; another
-/// size would change only this constant.
+/// The unit of page states, and the page size of the known layouts. A machine's pages may consist of several (aarch64:
+/// 16 or 64 KiB); `Live` translates.
 pub const PAGE: u64 = 4096;
 
 pub trait Memory {
     /// Fills `into` from `at`, or returns false; then the contents of `into` are unspecified.
     fn read(&self, at: Avma, into: &mut [u8]) -> bool;
 
-    /// One word of /proc/PID/pagemap per page from page number `first` on, or false.
+    /// One word of /proc/PID/pagemap per [`PAGE`] from page number `first` on, or false.
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool;
 
     fn word(&self, at: Avma) -> Option<u64> {

@@ -29,38 +29,93 @@ impl Memory for Live {
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         let Some(pagemap) = &self.pagemap else { return false };
-        // Words that aren't filled stay 0: no page.
-        let mut bytes = vec![0; into.len() * 8];
-        let Some(mut offset) = first.checked_mul(8) else { return false };
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match pagemap.read_at(&mut bytes[filled..], offset) {
-                // Past the end of the address space; overwritten pointers lead there.
-                Ok(0) => break,
-                Ok(count) => {
-                    filled += count;
-                    offset += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
+        // Of one machine's page.
+        let pages = (rustix::param::page_size() as u64 / PAGE).max(1);
+        in_larger_pages(first, into, pages, |first, words| {
+            let page = pages * PAGE;
+            if !entries(pagemap, first, words) {
+                return false;
             }
-        }
-        for (word, bytes) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        // The shared zero page is present and not in Rss: like a page that isn't there, it reads as zeros.
-        let within =
-            AddressRange::sized(Avma(first.saturating_mul(PAGE)), Bytes((into.len() as u64).saturating_mul(PAGE)));
-        if into.iter().any(|word| *word & PRESENT != 0)
-            && let Ok(zero) = zero_pages(pagemap, within)
-        {
-            for page in zero.iter().flat_map(|run| run.start.0 / PAGE..run.end.0 / PAGE) {
-                let index = page.checked_sub(first).and_then(|index| usize::try_from(index).ok());
-                if let Some(word) = index.and_then(|index| into.get_mut(index)) {
-                    *word = 0;
+            // The shared zero page is present and not in Rss: like a page that isn't there, it reads as zeros.
+            let length = Bytes((words.len() as u64).saturating_mul(page));
+            let within = AddressRange::sized(Avma(first.saturating_mul(page)), length);
+            if words.iter().any(|word| *word & PRESENT != 0)
+                && let Ok(zero) = zero_pages(pagemap, within)
+            {
+                for at in zero.iter().flat_map(|run| run.start.0 / page..run.end.0 / page) {
+                    let index = at.checked_sub(first).and_then(|index| usize::try_from(index).ok());
+                    if let Some(word) = index.and_then(|index| words.get_mut(index)) {
+                        *word = 0;
+                    }
                 }
             }
+            true
+        })
+    }
+}
+
+/// Fills `into` from page number `first` on, by `read`, which does so for pages that consist of `pages` each.
+fn in_larger_pages(first: u64, into: &mut [u64], pages: u64, read: impl FnOnce(u64, &mut [u64]) -> bool) -> bool {
+    if pages == 1 {
+        return read(first, into);
+    }
+    let Some(last) = first.checked_add(into.len() as u64) else { return false };
+    let mut words = vec![0; (last.div_ceil(pages) - first / pages) as usize];
+    let is_read = read(first / pages, &mut words);
+    for (at, word) in (first..last).zip(into) {
+        *word = words[(at / pages - first / pages) as usize];
+    }
+    is_read
+}
+
+/// The entries of the page map from number `first` on.
+fn entries(pagemap: &File, first: u64, into: &mut [u64]) -> bool {
+    // Words that aren't filled stay 0: no page.
+    let mut bytes = vec![0; into.len() * 8];
+    let Some(mut offset) = first.checked_mul(8) else { return false };
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match pagemap.read_at(&mut bytes[filled..], offset) {
+            // Past the end of the address space; overwritten pointers lead there.
+            Ok(0) => break,
+            Ok(count) => {
+                filled += count;
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
         }
-        true
+    }
+    for (word, bytes) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a machine with 64 KiB pages, entry 3 of the page map is about the addresses from 192 KiB on.
+    #[test]
+    fn a_larger_page_has_the_state_of_its_entry_everywhere() {
+        for pages in [1, 4, 16] {
+            for (first, length) in [(0, 1), (0, 64), (15, 1), (15, 2), (16, 16), (33, 100), (1 << 40, 7)] {
+                let mut into = vec![u64::MAX; length];
+                let mut asked = 0;
+                assert!(in_larger_pages(first, &mut into, pages, |first, words| {
+                    asked = words.len();
+                    for (page, word) in (first..).zip(words) {
+                        *word = page;
+                    }
+                    true
+                }));
+                let expected: Vec<u64> = (first..first + length as u64).map(|page| page / pages).collect();
+                assert_eq!(into, expected, "{length} from {first}, {pages} each");
+                assert_eq!(asked as u64, expected[length - 1] - expected[0] + 1);
+            }
+            assert!(!in_larger_pages(0, &mut [0; 2], pages, |_, _| false));
+        }
+        assert!(!in_larger_pages(u64::MAX, &mut [0; 2], 4, |_, _| true));
     }
 }

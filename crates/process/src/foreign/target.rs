@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use super::{Deadline, FileKind, Regular, Requirements, Root, Why, linked};
 use plimsoll_facts::snapshot::Vma;
 
-/// No /proc file is longer than this on a normal system; a read stops there. 65,530 mappings give about 60 MiB of
-/// smaps.
+/// No /proc file is longer than this on a normal system. 65,530 mappings, the default limit, give about 60 MiB of smaps;
+/// where vm.max_map_count is a million, smaps may be longer.
 const LONGEST: u64 = 256 << 20;
 
 pub struct Target {
@@ -131,9 +131,7 @@ impl Target {
 
     /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(1 << 16);
-        self.file(name)?.take(LONGEST).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        whole(self.file(name)?, LONGEST)
     }
 
     /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.
@@ -173,5 +171,27 @@ impl Target {
         }
         numbers.sort_unstable();
         Ok(numbers)
+    }
+}
+
+/// All of a file, or an error if it is longer: sums of a part would be wrong.
+fn whole(file: impl Read, longest: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1 << 16);
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > longest {
+        true => Err(io::Error::other(format!("it is longer than {} MiB", longest >> 20))),
+        false => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_whole_or_refused() {
+        assert_eq!(whole(&b"12345"[..], 5).unwrap(), b"12345");
+        let longer = whole(&[b'x'; (1 << 20) + 1][..], 1 << 20).unwrap_err();
+        assert_eq!(longer.to_string(), "it is longer than 1 MiB");
     }
 }

@@ -2,6 +2,8 @@
 //! their objects define. An allocator that is preloaded or linked before libc serves malloc; of several, the first in
 //! the order in which the dynamic linker searches.
 
+use std::collections::HashSet;
+
 use memchr::memmem;
 
 use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, Vma};
@@ -43,13 +45,15 @@ pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vma
     if is_mapped_downwards(&code) {
         code.reverse();
     }
+    // Of hostile programs: 65,000 links to one library, each mapped.
+    let mut seen: HashSet<&str> = HashSet::new();
     for vma in code {
         let file = file_name(vma);
         // Debian's musl: the loader is a link to this file.
         let file = if vma.name.ends_with("-linux-musl/libc.so") { "ld-musl-" } else { file };
         let library = LIBRARIES.iter().find(|(prefix, _)| file.starts_with(prefix));
         if let Some((_, kind)) = library
-            && !found.iter().any(|known| known.path == vma.name)
+            && seen.insert(&vma.name)
         {
             found.push(LoadedAllocator { kind: *kind, path: vma.name.clone(), serves_malloc: false });
         }

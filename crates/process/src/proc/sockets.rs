@@ -13,6 +13,7 @@
 //! ```
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::{HashMap, HashSet};
 
 use super::Target;
 use plimsoll_facts::snapshot::Listeners;
@@ -67,9 +68,12 @@ pub fn parse_listening_unix(text: &[u8]) -> Vec<(u64, String)> {
         Some((inode, Some(rest).filter(|path| accepts && path.starts_with('/'))))
     });
     let sockets: Vec<(u64, Option<&str>)> = sockets.collect();
-    let is_once = |inode: u64| sockets.iter().filter(|(other, _)| *other == inode).count() == 1;
+    let mut times: HashMap<u64, u32> = HashMap::new();
+    for (inode, _) in &sockets {
+        *times.entry(*inode).or_default() += 1;
+    }
     let listening = sockets.iter().filter_map(|(inode, path)| Some((*inode, (*path)?.to_owned())));
-    listening.filter(|(inode, _)| is_once(*inode)).collect()
+    listening.filter(|(inode, _)| times[inode] == 1).collect()
 }
 
 /// Where this process accepts connections. None if its descriptors can't be read.
@@ -79,7 +83,7 @@ pub fn listeners(target: &Target) -> Option<Listeners> {
         let link = String::from_utf8(target.link(&format!("fd/{number}")).ok()?).ok()?;
         link.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
     };
-    let own: Vec<u64> = target.numbers("fd").ok()?.iter().take(MOST_DESCRIPTORS).filter_map(inode).collect();
+    let own: HashSet<u64> = target.numbers("fd").ok()?.iter().take(MOST_DESCRIPTORS).filter_map(inode).collect();
     let of = |table: &str| target.read(table).map(|text| parse_listening(&text)).unwrap_or_default();
     let all = of("net/tcp").into_iter().chain(of("net/tcp6"));
     let mut tcp: Vec<SocketAddr> = all.filter(|(inode, _)| own.contains(inode)).map(|(_, address)| address).collect();
@@ -125,6 +129,18 @@ mod tests {
             0000000000000000: 00000002 00000000 00010000 0001 01 21568 /run/a\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 21568 /run/feigned\n";
         assert_eq!(parse_listening_unix(text.as_bytes()), [(21564, "/run/my redis.sock".to_owned())]);
+    }
+
+    /// Any user may open as many. Each compared with each would take a minute.
+    #[test]
+    fn a_hundred_thousand_sockets_are_read_at_once() {
+        let began = std::time::Instant::now();
+        let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
+        for inode in 0..100_000 {
+            text.push_str(&format!("0000000000000000: 00000002 00000000 00010000 0001 01 {inode} /tmp/{inode}\n"));
+        }
+        assert_eq!(parse_listening_unix(text.as_bytes()).len(), 100_000);
+        assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
     }
 
     /// This process itself.

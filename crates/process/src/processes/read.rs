@@ -1,7 +1,7 @@
 //! Reads the list of processes. If the kernel refuses a process's other files, the entry has only the contents of its
 //! status.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -50,7 +50,8 @@ pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Vec<Listed> {
         }
         found.extend(one(pid, known, &due, deadline));
     }
-    known.0.retain(|identity, _| found.iter().any(|listed| listed.identity == *identity));
+    let alive: HashSet<Identity> = found.iter().map(|listed| listed.identity).collect();
+    known.0.retain(|identity, _| alive.contains(identity));
     found.sort_by_key(|listed| (std::cmp::Reverse(listed.rss), listed.identity));
     found
 }

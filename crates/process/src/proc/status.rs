@@ -180,12 +180,32 @@ fn numbers(value: &[u8]) -> impl Iterator<Item = u32> + '_ {
 
 /// In a name, the kernel writes `\n` and `\\` for a newline and a backslash (fs/proc/array.c, `proc_task_name`).
 fn unescaped(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace("\\n", "\n").replace("\\\\", "\\")
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, after @ ..] = rest {
+        let (byte, behind) = match (first, after) {
+            (b'\\', [b'n', behind @ ..]) => (b'\n', behind),
+            (b'\\', [b'\\', behind @ ..]) => (b'\\', behind),
+            _ => (*first, after),
+        };
+        bytes.push(byte);
+        rest = behind;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the kernel writes the names `a<newline>b`, `a\nb` and `a\<newline>b`.
+    #[test]
+    fn each_escape_of_a_name_is_read_once() {
+        for (written, name) in [(r"a\nb", "a\nb"), (r"a\\nb", r"a\nb"), (r"a\\\nb", "a\\\nb"), (r"a\", r"a\")] {
+            assert_eq!(parse_status(format!("Name:\t{written}\n").as_bytes()).name, name, "{written}");
+        }
+        assert_eq!(parse_status(b"Name:\tcaf\xc3\n").name, "caf\u{fffd}");
+    }
 
     #[test]
     fn an_exiting_process_is_recognised_by_its_flags() {

@@ -158,7 +158,7 @@ pub fn started_behind(start: &Start, before: &str) -> String {
 
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
 fn has_no_memory(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("\nVmSize:"))
+    fs::read(format!("/proc/{pid}/status")).is_ok_and(|status| !String::from_utf8_lossy(&status).contains("\nVmSize:"))
 }
 
 /// True if the kernel denies us the mappings of a process: then its segment may lie where we cannot look.
@@ -182,8 +182,9 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
         target.books.process.threads = process.thread_count.max(target.books.process.threads);
     }
     for thread in target.books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
-        let name = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", thread.tid)).ok();
-        thread.name = name.map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty());
+        let name = fs::read(format!("/proc/{pid}/task/{}/comm", thread.tid)).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name);
+        thread.name = Some(name.trim_end()).filter(|name| !name.is_empty()).map(str::to_owned);
     }
     if target.books.counters.iter().any(|c| c.name == "attaches" && c.value > 0) {
         from_before(path, pid, &mut target.books, deadline);

@@ -496,7 +496,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
     ("crates/process/src/proc/read.rs", 6, "settings of the kernel"),
     ("crates/process/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),
-    ("crates/tracked/src/segment/find.rs", 7, "/proc: the kernel's own"),
+    ("crates/tracked/src/segment/find.rs", 5, "/proc: the kernel's own"),
     ("crates/tracked/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
 ];
 

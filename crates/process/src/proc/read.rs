@@ -26,7 +26,9 @@ use rustix::thread::CapabilitySet;
 
 /// Why the kernel refuses access to a process; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    // A status has the process's name, any 15 bytes.
+    let text =
+        |path: &str| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let texts = AccessTexts {
         own_status: &text("/proc/self/status"),
         its_status: &text(&format!("/proc/{pid}/status")),

@@ -106,7 +106,7 @@ fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
 
 /// The users that a process has or could have again; its files belong to one of them.
 pub(super) fn users(pid: u32) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = status(pid).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
 }
@@ -315,15 +315,20 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
 /// The process of a thread: /proc/TID exists for every thread, although listings don't show it. A process is its own
 /// leader.
 pub fn leader_of(tid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = status(tid)?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 /// The PID that the process itself sees: the last one of NSpid.
 pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = status(pid)?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// A process gives itself any name, and the kernel cuts it at 15 bytes: it needn't be UTF-8.
+fn status(pid: u32) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?).into_owned())
 }
 
 /// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's stack in
@@ -409,6 +414,18 @@ const DELETED: &[u8] = b" (deleted)";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_no_utf_8_hides_nothing_else() {
+        let named = std::thread::spawn(|| {
+            fs::write("/proc/thread-self/comm", b"caf\xc3").expect("its own name");
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            (leader_of(tid), namespace_pid(tid).is_some(), users(tid))
+        });
+        let (leader, has_number, users) = named.join().expect("a thread");
+        assert_eq!((leader, has_number), (Some(std::process::id()), true));
+        assert_eq!(users, [own_user(); 4]);
+    }
 
     #[test]
     fn the_kernel_names_a_process_by_the_path_that_was_executed() {

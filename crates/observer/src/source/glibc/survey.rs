@@ -28,8 +28,10 @@ const MOST_READS: u32 = 1 << 20;
 /// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
 
-/// Limit of pages that are tried as the start of such a piece.
+/// Limit of addresses that are tried as the start of such a piece, and of such pieces. A hostile program's brk may have
+/// a start at every address and a fencepost behind every chunk.
 const MOST_STARTS: usize = 1 << 16;
+const MOST_PIECES: usize = 1 << 12;
 
 /// The writable data of one libc in the target. There may be several with dlmopen, or if a static program loads one.
 pub struct LibcData {
@@ -105,8 +107,18 @@ impl Finds {
 struct Piece {
     range: AddressRange,
     sums: ChunkSums,
-    sizes: Sizes,
     whole: bool,
+}
+
+/// One attempt to walk an arena.
+#[derive(Default)]
+struct Walked {
+    pieces: Vec<Piece>,
+    sizes: Sizes,
+    /// Nothing of the arena is missing.
+    whole: bool,
+    /// Bytes of walks that led nowhere.
+    in_vain: Bytes,
 }
 
 /// None if `libcs` has no malloc. `wanted` says what to search for, and which ranges to leave out.
@@ -240,14 +252,14 @@ fn survey_arena<M: Memory>(
         let before = finds.mark();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
-        let (pieces, found_all) = if main {
+        let Walked { pieces, sizes: of_pieces, whole: found_all, in_vain } = if main {
             main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
             thread_pieces(memory, pages, address, top, layout, vmas, finds)
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
-        walked += pieces.iter().map(|piece| piece.range.length()).sum();
+        walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + in_vain;
         let again =
             if whole { !quiet && attempt < QUIET_ATTEMPTS } else { attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS };
         if again {
@@ -256,7 +268,7 @@ fn survey_arena<M: Memory>(
         }
         arena.whole = whole;
         book(&mut arena, pages, &pieces, main);
-        pieces.iter().for_each(|piece| sizes.merge(&piece.sizes));
+        sizes = of_pieces;
         break;
     }
     (arena, sizes)
@@ -309,21 +321,22 @@ fn thread_pieces<M: Memory>(
     layout: Layout,
     vmas: &[Vma],
     finds: &mut Finds,
-) -> (Vec<Piece>, bool) {
+) -> Walked {
     let (mut heaps, mut whole) = heaps::of_thread_arena(memory, address, top, layout);
     let all = heaps.len();
     heaps.retain(|heap| has_own_memory(vmas, heap.accessible));
     whole &= heaps.len() == all;
+    let mut sizes = Sizes::default();
     let pieces = heaps
         .iter()
         .map(|Heap { accessible, first_chunk, .. }| {
-            let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, finds);
+            let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, finds, &mut sizes);
             // heap_info, malloc_state, and the padding before the first chunk.
             piece.sums.overhead += Bytes(first_chunk.0 - accessible.start.0);
             piece
         })
         .collect();
-    (pieces, whole)
+    Walked { pieces, sizes, whole, in_vain: Bytes(0) }
 }
 
 /// Whether no file is mapped there. malloc maps none for a heap, but a hostile process can map one file of a few MiB at
@@ -345,29 +358,36 @@ fn main_pieces<M: Memory>(
     brk: Option<AddressRange>,
     parameters: MallocParameters,
     finds: &mut Finds,
-) -> (Vec<Piece>, bool) {
-    let mut pieces: Vec<Piece> = Vec::new();
+) -> Walked {
+    let Walked { mut pieces, mut sizes, mut in_vain, .. } = Walked::default();
     if system.0 == 0 {
-        return (pieces, true);
+        return Walked { whole: true, ..Walked::default() };
     }
     if let Some(brk) = brk {
         let start = if brk.contains(parameters.sbrk_base) { parameters.sbrk_base } else { brk.start };
-        let mut at = start;
+        let (mut at, mut searched_from, mut starts) = (start, start, 0);
         // After a piece that ends at a fencepost, the heap may continue after memory that another user took from brk.
-        while let Some(first) = continuation(memory, at, brk.end, pieces.is_empty()) {
-            let before = finds.mark();
-            let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, finds);
-            let wrong_start = !piece.whole && !pieces.is_empty();
-            if wrong_start {
-                finds.reset(before);
+        while starts < MOST_STARTS
+            && pieces.len() < MOST_PIECES
+            && in_vain <= BYTES_OF_ATTEMPTS
+            && let Some(first) = continuation(memory, at, searched_from, brk.end, pieces.is_empty())
+        {
+            if !pieces.is_empty()
+                && let Err(passed) = probe(memory, pages, first, brk.end, top)
+            {
+                starts += 1;
+                in_vain += passed;
                 at = first.offset(Bytes(ALIGN));
                 continue;
             }
+            let within = AddressRange::new(first, brk.end);
+            let mut piece = walk_piece(memory, pages, within, first, top, finds, &mut sizes);
             if pieces.is_empty() {
                 piece.sums.overhead += Bytes(first.0 - start.0);
                 piece.range.start = start;
             }
             at = piece.range.end;
+            searched_from = at;
             let last = piece.range.contains(top) || !piece.whole;
             pieces.push(piece);
             if last {
@@ -380,25 +400,19 @@ fn main_pieces<M: Memory>(
         if let Some(vma) = holder {
             let begin = pieces.last().filter(|piece| vma.range.contains(piece.range.end)).map(|piece| piece.range.end);
             let mut start = begin.unwrap_or(vma.range.start).0.next_multiple_of(PAGE);
-            let mut walked = Bytes(0);
             for _ in 0..MOST_STARTS {
-                if start > top.0 {
+                if start > top.0 || in_vain > BYTES_OF_ATTEMPTS {
                     break;
                 }
                 // Most pages aren't a start, and a walk from each of them would read much. So the first header decides.
                 if could_begin(memory, start, vma.range.end) {
-                    let before = finds.mark();
-                    let range = AddressRange::new(Avma(start), vma.range.end);
-                    let piece = walk_piece(memory, pages, range, Avma(start), top, finds);
-                    let bytes = piece.sums.inuse + piece.sums.binned;
-                    if piece.whole {
-                        pieces.push(piece);
-                        break;
-                    }
-                    finds.reset(before);
-                    walked += bytes;
-                    if walked > BYTES_OF_ATTEMPTS {
-                        break;
+                    match probe(memory, pages, Avma(start), vma.range.end, top) {
+                        Ok(()) => {
+                            let range = AddressRange::new(Avma(start), vma.range.end);
+                            pieces.push(walk_piece(memory, pages, range, range.start, top, finds, &mut sizes));
+                            break;
+                        }
+                        Err(passed) => in_vain += passed,
                     }
                 }
                 start += PAGE;
@@ -407,17 +421,27 @@ fn main_pieces<M: Memory>(
     }
     let covered: Bytes = pieces.iter().map(|piece| piece.range.length()).sum();
     let whole = covered == system && pieces.iter().any(|piece| piece.range.contains(top));
-    (pieces, whole)
+    Walked { pieces, sizes, whole, in_vain }
+}
+
+/// Walks from an address that may be the start of a piece, and keeps nothing. An error has the bytes that were passed
+/// before the walk led nowhere.
+fn probe<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, first: Avma, end: Avma, top: Avma) -> Result<(), Bytes> {
+    match walk(memory, pages, first, end, top, |_, _| {}) {
+        // The first header costs a page.
+        (sums, ArenaEnd::Broken(_)) => Err((sums.inuse + sums.binned).max(Bytes(PAGE))),
+        _ => Ok(()),
+    }
 }
 
 /// The first address from `at` on where a chunk without predecessor could begin. At the heap's start, it is the first
-/// aligned address; after a foreign piece, this searches for it.
-fn continuation(memory: &impl Memory, at: Avma, end: Avma, at_start: bool) -> Option<Avma> {
+/// aligned address; after a foreign piece, which begins at `from`, this searches for it.
+fn continuation(memory: &impl Memory, at: Avma, from: Avma, end: Avma, at_start: bool) -> Option<Avma> {
     let mut at = at.0.next_multiple_of(ALIGN);
     if at_start {
         return (at < end.0).then_some(Avma(at));
     }
-    let stop = end.0.min(at.saturating_add(FOREIGN_BRK_AT_MOST));
+    let stop = end.0.min(from.0.saturating_add(FOREIGN_BRK_AT_MOST));
     while at + 32 <= stop {
         if could_begin(memory, at, end) {
             return Some(Avma(at));
@@ -446,8 +470,8 @@ fn walk_piece<M: Memory>(
     first: Avma,
     top: Avma,
     finds: &mut Finds,
+    sizes: &mut Sizes,
 ) -> Piece {
-    let mut sizes = Sizes::default();
     let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, pages| {
         let range = AddressRange::sized(chunk.at, Bytes(chunk.size));
         sizes.add(chunk.size, resident(pages, range));
@@ -470,9 +494,9 @@ fn walk_piece<M: Memory>(
     });
     match end {
         ArenaEnd::Top(end) | ArenaEnd::Fence(end) => {
-            Piece { range: AddressRange::new(accessible.start, end), sums, sizes, whole: true }
+            Piece { range: AddressRange::new(accessible.start, end), sums, whole: true }
         }
-        ArenaEnd::Broken(_) => Piece { range: accessible, sums, sizes, whole: false },
+        ArenaEnd::Broken(_) => Piece { range: accessible, sums, whole: false },
     }
 }
 
@@ -592,5 +616,83 @@ mod tests {
         let (glibc, gaps) = survey(&memory, &[LibcData { base: Avma(BASE), bytes }], &[], WalkOptions::default());
         assert!(glibc.is_none() && gaps.is_empty());
         assert!((MOST_READS / 2..=MOST_READS).contains(&memory.0.get()), "{} reads", memory.0.get());
+    }
+
+    /// A brk heap of these bytes, all of it present; counts the bytes that are read.
+    struct Brk(Vec<u8>, Cell<u64>);
+
+    impl Brk {
+        /// Its first chunk has 32 bytes, and a fencepost behind it. `words` gives the others, by their offset.
+        fn new(words: impl Fn(u64) -> u64) -> Brk {
+            let word = |at: u64| match at {
+                8 => 0x21,
+                40 => 0x11,
+                _ => words(at),
+            };
+            Brk((0..1 << 20).step_by(8).flat_map(|at| word(at).to_le_bytes()).collect(), Cell::new(0))
+        }
+
+        fn walk(&self) -> Walked {
+            let range = AddressRange::sized(Avma(BASE), Bytes(self.0.len() as u64));
+            let parameters = MallocParameters { sbrk_base: range.start, ..MallocParameters::default() };
+            let mut pages = PageStates::new(self);
+            let (top, system) = (range.end, range.length());
+            main_pieces(self, &mut pages, top, system, &[], Some(range), parameters, &mut Finds::default())
+        }
+    }
+
+    impl Memory for Brk {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.1.set(self.1.get() + into.len() as u64);
+            let from = at.0.wrapping_sub(BASE) as usize;
+            let found = from.checked_add(into.len()).and_then(|end| self.0.get(from..end));
+            found.map(|found| into.copy_from_slice(found)).is_some()
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
+
+    /// Each piece with its own counters of sizes would cost 128 KiB.
+    #[test]
+    fn a_brk_heap_of_nothing_but_short_pieces_is_walked_in_part() {
+        let memory = Brk::new(|at| match at % 64 {
+            8 => 0x21,
+            40 => 0x11,
+            _ => 0,
+        });
+        let walked = memory.walk();
+        assert_eq!((walked.pieces.len(), walked.whole), (MOST_PIECES, false));
+        assert!(walked.pieces.iter().all(|piece| piece.whole && piece.range.length() == Bytes(64)));
+    }
+
+    /// A walk from each of them leads to the end of the heap, and nowhere.
+    #[test]
+    fn a_brk_heap_with_a_start_at_every_address_is_given_up() {
+        let memory = Brk::new(|_| 0x401);
+        let walked = memory.walk();
+        assert_eq!((walked.pieces.len(), walked.whole), (1, false));
+        assert!(walked.in_vain > BYTES_OF_ATTEMPTS);
+        assert!(memory.1.get() < 2 * BYTES_OF_ATTEMPTS.0, "{} bytes", memory.1.get());
+    }
+
+    /// As after a library that takes memory from brk itself.
+    #[test]
+    fn a_brk_heap_continues_behind_the_memory_of_another_user() {
+        let at = 200 << 10;
+        let memory = Brk::new(|offset| match offset {
+            // A start that leads nowhere, and then the second piece.
+            200 => 0x31,
+            _ if offset == at + 8 => 0x101,
+            _ if offset == at + 0x108 => 0x11,
+            _ => 0,
+        });
+        let walked = memory.walk();
+        let pieces: Vec<AddressRange> = walked.pieces.iter().map(|piece| piece.range).collect();
+        let second = AddressRange::sized(Avma(BASE + at), Bytes(0x120));
+        assert_eq!(pieces, [AddressRange::sized(Avma(BASE), Bytes(64)), second]);
+        assert_eq!(walked.in_vain, Bytes(PAGE));
     }
 }

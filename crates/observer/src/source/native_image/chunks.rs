@@ -15,8 +15,9 @@
 //! and in its first chunk the next one follows directly, so that `next` = `end`. (Few versions keep `previous`, so it
 //! proves nothing.)
 
+use crate::source::glibc::overlapping;
 use plimsoll_facts::snapshot::{Backing, NativeImage, Vma};
-use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
 
 /// Words of a header in the largest layout.
@@ -66,19 +67,15 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> boo
         .iter()
         .find_map(|heap| untouched.read(heap.range.start, &mut header).then(|| ChunkLayout::of(&header)).flatten());
     let Some(shape) = shapes else { return true };
-    let known: Vec<AddressRange> = image
-        .image_heap
-        .iter()
-        .map(|heap| heap.range)
-        .chain(image.isolates.iter().map(|one| one.reservation))
-        .collect();
+    let heaps = image.image_heap.iter().map(|heap| heap.range);
+    let known = merged(heaps.chain(image.isolates.iter().map(|one| one.reservation)).collect());
     let may_hold = |vma: &&Vma| {
         let memory = vma.backing == Backing::Anonymous && vma.name.is_empty() && !vma.shared;
         memory && vma.readable && vma.writable && vma.rss > Bytes(0)
     };
     let mut pages = PageStates::new(memory);
     let mut budget = MOST_PAGES;
-    for vma in vmas.iter().filter(may_hold).filter(|vma| !known.iter().any(|known| known.overlaps(vma.range))) {
+    for vma in vmas.iter().filter(may_hold).filter(|vma| overlapping(&known, vma.range).is_empty()) {
         let mut at = vma.range.start.0;
         while at < vma.range.end.0 {
             if budget == 0 {

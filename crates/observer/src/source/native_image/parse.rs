@@ -11,6 +11,8 @@
 //! Chunks are committed and released by MAP_FIXED mmaps over the reservation, and the kernel merges adjacent mappings.
 //! So writable anonymous memory after the view consists of chunks; one VMA may hold several.
 
+use std::collections::BTreeSet;
+
 use plimsoll_facts::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
@@ -60,16 +62,21 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
                 .wrapping_sub(file.text_address);
             AddressRange::sized(Avma(bias.wrapping_add(file.heap_address)), Bytes(file.heap_length))
         });
-    if let Some(range) = linked.filter(|range| vmas.iter().filter(own).any(|vma| vma.range.overlaps(*range))) {
+    let mapped = linked.filter(|range| vmas.iter().filter(own).any(|vma| vma.range.overlaps(*range)));
+    if let Some(range) = mapped {
         image.image_heap.push(ImageHeapRange { range, view: false });
     }
+    // Starts of the views, which have one length. A hostile process may have mapped the file at 65,000 places.
+    let mut views = BTreeSet::new();
     for vma in vmas.iter().filter(own) {
         let in_heap = vma.offset >= file.heap_offset && vma.offset < heap_end;
         let outside = linked.is_none_or(|linked| !linked.overlaps(vma.range));
         let start = vma.range.start.0.checked_sub(vma.offset.saturating_sub(file.heap_offset));
         let (true, true, Some(start)) = (in_heap, outside, start) else { continue };
         let range = AddressRange::sized(Avma(start), Bytes(file.heap_length));
-        if !image.image_heap.iter().any(|known| known.range.overlaps(range)) {
+        let near = start.saturating_sub(file.heap_length - 1)..start.saturating_add(file.heap_length);
+        if mapped.is_none_or(|mapped| !mapped.overlaps(range)) && views.range(near).next().is_none() {
+            views.insert(start);
             image.image_heap.push(ImageHeapRange { range, view: true });
             add_isolate(&mut image, range, vmas);
         }
@@ -87,7 +94,7 @@ const ADDRESS_SPACE: u64 = 32 << 30;
 fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
     let end = Avma(base.0.checked_add(ADDRESS_SPACE)?);
     let mut covered = view.end;
-    for vma in vmas.iter().skip_while(|vma| vma.range.start < view.end) {
+    for vma in from(vmas, view.end) {
         if covered >= end || vma.range.start != covered || vma.shared || vma.backing != Backing::Anonymous {
             break;
         }
@@ -96,15 +103,21 @@ fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
     (covered >= end).then_some(end)
 }
 
+/// The mappings that begin at `start` or behind it.
+fn from(vmas: &[Vma], start: Avma) -> &[Vma] {
+    &vmas[vmas.partition_point(|vma| vma.range.start < start)..]
+}
+
 /// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole, up
 /// to the default size or else up to the large inaccessible tail.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
-    let before = vmas.iter().find(|vma| vma.range.end == view.start && inaccessible(vma));
+    let before = vmas[..vmas.len() - from(vmas, view.start).len()].last();
+    let before = before.filter(|vma| vma.range.end == view.start && inaccessible(vma));
     let heap_base = before.map_or(view.start, |vma| vma.range.start);
     let known_end = default_end(heap_base, view, vmas);
     let mut end = view.end;
-    for vma in vmas.iter().skip_while(|vma| vma.range.start < view.end) {
+    for vma in from(vmas, view.end) {
         if vma.range.start != end || vma.shared || vma.backing != Backing::Anonymous || known_end == Some(end) {
             break;
         }
@@ -205,6 +218,21 @@ mod tests {
         assert_eq!(image.isolates.len(), 1);
         assert_eq!(image.isolates[0].reservation, range(0x7fda_d198_0000, 0x7fe2_d198_0000));
         assert_eq!(image.heap_chunks, [range(0x7fdb_56e8_0000, 0x7fdb_56f8_0000)]);
+    }
+
+    #[test]
+    fn a_heap_that_is_mapped_at_many_places_has_a_view_at_each() {
+        let file = ImageFile { path: "/app".into(), heap_offset: 0x1000, heap_length: 0x2000, ..ImageFile::default() };
+        // The second of each three begins in the middle of the heap: it belongs to the first.
+        let maps: String = (0..30_000u64)
+            .map(|at| 0x7000_0000_0000 + at / 3 * 0x10_0000 + [0, 0x1000, 0x8000][at as usize % 3])
+            .enumerate()
+            .map(|(at, start)| {
+                format!("{start:x}-{:x} r--p {:x} fe:00 7 /app\n", start + 0x1000, [1, 2, 1][at % 3] << 12)
+            })
+            .collect();
+        let image = find_image(&file, &parse_maps(maps.as_bytes(), &[]).vmas);
+        assert_eq!((image.image_heap.len(), image.isolates.len()), (20_000, 20_000));
     }
 
     #[test]

@@ -7,10 +7,11 @@ use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::{chunks, unpacked};
+use crate::source::glibc::overlapping;
 use crate::source::hotspot::{Mute, Patience, Vm};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
-use plimsoll_facts::units::AddressRange;
+use plimsoll_facts::units::{AddressRange, merged};
 use plimsoll_process::foreign::{FileKind, Regular};
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
@@ -37,7 +38,8 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
     let mut image = find_image(&file, vmas);
     let mut gaps = Vec::new();
     if let Some(memory) = memory {
-        let is_vm = |vma: &Vma| vm.unwrap_or_default().iter().any(|region| region.overlaps(vma.range));
+        let regions = merged(vm.unwrap_or_default().to_vec());
+        let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
         let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
         add_chunks(&memory, &mut image, &searched, &mut gaps);
     }

@@ -8,6 +8,8 @@
 //! elsewhere, anonymous:    │ ---p │ view │
 //! ```
 
+use std::collections::HashSet;
+
 use super::chunks::ChunkLayout;
 use super::parse::{VERSION, version};
 use plimsoll_facts::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
@@ -36,15 +38,19 @@ pub fn find<M: Memory>(memory: &M, program: &Unpacked, vmas: &[Vma]) -> Option<N
         memchr::memmem::find(&bytes, VERSION).map(|at| version(&bytes[at..]))
     })?;
     let mut image = NativeImage { version, ..NativeImage::default() };
+    let mut known = HashSet::new();
     for (index, vma) in vmas.iter().enumerate().filter(|(_, vma)| is_view(vma, program)) {
         let Some((linked, length)) = copied_from(&memory, program, &vmas[index..], vma.range.start) else { continue };
         let linked = AddressRange::sized(linked, length);
-        if !image.image_heap.iter().any(|known| known.range == linked) {
+        if known.insert(linked) {
             image.image_heap.push(ImageHeapRange { range: linked, view: false });
         }
         let view = AddressRange::sized(vma.range.start, length);
         image.image_heap.push(ImageHeapRange { range: view, view: true });
-        super::parse::add_isolate(&mut image, view, vmas);
+        // Of a hostile process, each of thousands of adjacent mappings may look like a view: they are one isolate.
+        if image.isolates.last().is_none_or(|last| !last.reservation.contains(view.start)) {
+            super::parse::add_isolate(&mut image, view, vmas);
+        }
     }
     image.heap_chunks.sort_unstable();
     Some(image)
@@ -60,15 +66,6 @@ fn copied_from<M: Memory>(memory: &M, program: &Unpacked, from: &[Vma], view: Av
     let mut header = [0; HEADER];
     memory.read(view, &mut header).then_some(())?;
     ChunkLayout::of(&header)?;
-    // The view's protection varies with the contents of the image heap, so it has several mappings without a hole.
-    let mut end = view;
-    for vma in from.iter().take_while(|vma| vma.backing == Backing::Anonymous && !vma.shared && !vma.inaccessible()) {
-        if vma.range.start != end {
-            break;
-        }
-        end = vma.range.end;
-    }
-    let run = AddressRange::new(view, end).length();
     program.segments.iter().filter(|segment| !segment.executable).find_map(|segment| {
         let last = segment.range.length().0.min(SEARCHED) / PAGE;
         let is_like = |at: &Avma| {
@@ -78,9 +75,23 @@ fn copied_from<M: Memory>(memory: &M, program: &Unpacked, from: &[Vma], view: Av
         let linked = (0..last).map(|page| Avma(segment.range.start.0 + page * PAGE)).find(is_like)?;
         let frames = program.frame_header.filter(|at| *at > linked && segment.range.contains(*at));
         let end = frames.map_or(segment.range.end, |at| Avma(at.0 - at.0 % PAGE));
-        let length = AddressRange::new(linked, end).length().min(run);
+        let length = AddressRange::new(linked, end).length();
+        let length = length.min(run(from, view, length));
         are_equal(memory, linked, view, length).then_some((linked, length))
     })
+}
+
+/// Length of the memory at `view`, if it is less than `longest`. The view's protection varies with the contents of the
+/// image heap, so it has several mappings without a hole.
+fn run(from: &[Vma], view: Avma, longest: Bytes) -> Bytes {
+    let mut end = view;
+    for vma in from.iter().take_while(|vma| vma.backing == Backing::Anonymous && !vma.shared && !vma.inaccessible()) {
+        if vma.range.start != end || AddressRange::new(view, end).length() >= longest {
+            break;
+        }
+        end = vma.range.end;
+    }
+    AddressRange::new(view, end).length()
 }
 
 fn are_equal<M: Memory>(memory: &M, one: Avma, other: Avma, length: Bytes) -> bool {
@@ -197,6 +208,24 @@ mod tests {
         let found = find(&image, &program, &vmas).expect("an image");
         assert_eq!(found.isolates.len(), 1);
         assert!((MOST_READS / 2..=MOST_READS).contains(&image.1.get()), "{} reads", image.1.get());
+    }
+
+    /// Each with the memory behind it as its isolate's chunks would be the square of their number.
+    #[test]
+    fn thousands_of_adjacent_mappings_that_are_views_are_one_isolate() {
+        const OTHERS: u64 = RESERVED + (1 << 36);
+        const COUNT: u64 = 20_000;
+        let (mut image, mut program, mut vmas) = process(0);
+        // A heap of one page.
+        program.frame_header = Some(Avma(BASE + 2 * PAGE + RODATA + PAGE + 8));
+        let copies = header(2, CHUNK, CHUNK, CHUNK).repeat(COUNT as usize);
+        image.0.push((OTHERS, copies));
+        let last = vmas.pop().expect("the program");
+        vmas.extend((0..COUNT).map(|page| memory(OTHERS + page * PAGE, OTHERS + (page + 1) * PAGE)));
+        vmas.push(last);
+        let found = find(&image, &program, &vmas).expect("an image");
+        assert_eq!(found.image_heap.iter().filter(|heap| heap.view).count() as u64, 1 + COUNT);
+        assert_eq!((found.isolates.len(), found.heap_chunks.len() as u64), (2, COUNT - 1));
     }
 
     #[test]

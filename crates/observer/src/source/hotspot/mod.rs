@@ -18,6 +18,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod direct;
+mod disjoint;
 pub(crate) mod heap;
 pub(crate) mod names;
 mod nmt;

@@ -19,6 +19,7 @@
 //!  Prev Bits: [0x…, 0x…)      Bits: [0x…, 0x…)      Begin Bits: [0x…, 0x…)         G1 of 17, of 25, Parallel
 //! ```
 
+use super::disjoint::Disjoint;
 use super::nmt::{bracketed_range, hex};
 use plimsoll_facts::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, VmRegion, VmTag};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -31,6 +32,15 @@ pub struct Printed {
     /// Sorted by start, disjoint.
     pub regions: Vec<VmRegion>,
     pub collector: Option<String>,
+    of_regions: Disjoint,
+    of_code_cache: Disjoint,
+}
+
+/// Serial and Parallel print the heap by generation: its range, its committed and its occupied bytes.
+#[derive(Default)]
+struct Generations {
+    all: Vec<(AddressRange, Bytes, Bytes)>,
+    ranges: Disjoint,
 }
 
 /// Mark bitmaps: one of G1 (two of them up to 19), two of Parallel.
@@ -39,8 +49,7 @@ const MARK_BITS: [&str; 5] = ["Prev Bits: ", "Next Bits: ", "Bits: ", "Begin Bit
 pub fn parse_printed(text: &str) -> Printed {
     let mut printed = Printed::default();
     let mut code_heap: Option<CodeCacheSegment> = None;
-    // Serial and Parallel print the heap by generation.
-    let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
+    let mut generations = Generations::default();
     // The history repeats the heap before and after past collections. The first occurrence is the current heap.
     let mut heap_is_known = false;
     let mut after_gc = AfterGc::default();
@@ -48,7 +57,7 @@ pub fn parse_printed(text: &str) -> Printed {
         let line = line.trim_start();
         after_gc.line(line);
         if line.starts_with("Event: ") || line.starts_with("{Heap before") || line.starts_with("GC Heap ") {
-            heap_is_known = printed.heap.is_some() || !generations.is_empty();
+            heap_is_known = printed.heap.is_some() || !generations.all.is_empty();
         } else if heap_is_known && (collector(line).is_some() || occupied_in(line).is_some() || is_metaspace(line)) {
             continue;
         } else if let Some(bounds) = line.strip_prefix("bounds ") {
@@ -75,27 +84,27 @@ pub fn parse_printed(text: &str) -> Printed {
             if let Some((base, figures)) = line.split_once("base ").and_then(|(_, rest)| rest.split_once(": "))
                 && let (Some(base), Some(reserved)) = (hex(base), figure(figures, "reserved="))
             {
-                push(&mut printed.regions, VmTag::Class, AddressRange::sized(base, reserved), None);
+                push(&mut printed, VmTag::Class, AddressRange::sized(base, reserved), None);
             }
         } else if let Some([start, _, committed, end]) =
             addresses(line).filter(|[_, _, committed, end]| committed <= end)
         {
             let committed = AddressRange::new(start, committed);
-            push(&mut printed.regions, VmTag::Class, AddressRange::new(start, end), Some(committed));
+            push(&mut printed, VmTag::Class, AddressRange::new(start, end), Some(committed));
         } else if let Some(rest) = line.strip_prefix("Compressed class space mapped at: ") {
             if let Some(range) = dashed(rest.split(',').next().unwrap_or("")) {
-                push(&mut printed.regions, VmTag::Class, range, None);
+                push(&mut printed, VmTag::Class, range, None);
             }
         } else if let Some(rest) = line.strip_prefix("CDS archive(s) mapped at: [") {
             let addresses: Vec<Avma> = rest.split(')').next().unwrap_or("").split('-').filter_map(hex).collect();
             if let (Some(first), Some(last)) = (addresses.first(), addresses.last()) {
-                push(&mut printed.regions, VmTag::SharedClassSpace, AddressRange::new(*first, *last), None);
+                push(&mut printed, VmTag::SharedClassSpace, AddressRange::new(*first, *last), None);
             }
         } else if let Some(range) = line.strip_prefix("Card table byte_map: ").and_then(bracketed_range) {
-            push(&mut printed.regions, VmTag::Gc, range.0, None);
+            push(&mut printed, VmTag::Gc, range.0, None);
         } else if MARK_BITS.iter().any(|start| line.starts_with(start)) {
             if let Some((range, _)) = line.split_once(": ").and_then(|(_, range)| bracketed_range(range.trim_start())) {
-                push(&mut printed.regions, VmTag::Gc, range, None);
+                push(&mut printed, VmTag::Gc, range, None);
             }
         } else if shenandoah_figure(line, " used").is_some() {
             shenandoah_line(&mut printed, line);
@@ -103,7 +112,7 @@ pub fn parse_printed(text: &str) -> Printed {
             // Shenandoah prints "Reserved region:" before this line.
             if printed.collector.as_deref() == Some("Shenandoah") {
                 printed.heap.get_or_insert_default().reserved = range.0.length();
-                push(&mut printed.regions, VmTag::JavaHeap, range.0, None);
+                push(&mut printed, VmTag::JavaHeap, range.0, None);
             }
         } else if let Some(name) = collector(line) {
             printed.collector.get_or_insert_with(|| name.to_string());
@@ -112,7 +121,7 @@ pub fn parse_printed(text: &str) -> Printed {
             whole_heap(&mut printed, line);
         }
     }
-    join_generations(&mut printed, &generations);
+    join_generations(&mut printed, &generations.all);
     if let Some(heap) = &mut printed.heap {
         heap.live_after_gc = after_gc.last;
     }
@@ -174,7 +183,7 @@ fn collector(line: &str) -> Option<&'static str> {
     NAMES.iter().find(|(start, _)| line.starts_with(start)).map(|(_, name)| *name)
 }
 
-fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, Bytes)>, line: &str) {
+fn heap_line(printed: &mut Printed, generations: &mut Generations, line: &str) {
     let occupied = figure(line, "used ").unwrap_or_default();
     // Without "committed", "total 397312K" is the committed size (JDK 17); ZGC prints "capacity".
     let committed = figure(line, "committed ")
@@ -184,10 +193,10 @@ fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, 
     let bracket = line.find('[').map(|at| &line[at..]);
     if let Some((start, committed_end, end)) = bracket.and_then(three) {
         let sized = Bytes(committed_end.0.saturating_sub(start.0));
-        if generations.iter().any(|(known, ..)| known.overlaps(AddressRange::new(start, end))) {
-            return;
+        let range = AddressRange::new(start, end);
+        if generations.ranges.add(range) {
+            generations.all.push((range, sized, occupied));
         }
-        generations.push((AddressRange::new(start, end), sized, occupied));
         return;
     }
     let heap = printed.heap.get_or_insert_default();
@@ -198,7 +207,7 @@ fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, 
     }
     if let Some((range, _)) = bracket.and_then(bracketed_range) {
         heap.reserved = range.length();
-        push(&mut printed.regions, VmTag::JavaHeap, range, None);
+        push(printed, VmTag::JavaHeap, range, None);
     }
 }
 
@@ -221,7 +230,7 @@ fn shenandoah_line(printed: &mut Printed, line: &str) {
 fn whole_heap(printed: &mut Printed, line: &str) {
     let start = line.split_once(": ").and_then(|(_, rest)| hex(rest.split(',').next().unwrap_or("")));
     if let (Some(start), Some(size)) = (start, figure(line, "size: ")) {
-        push(&mut printed.regions, VmTag::JavaHeap, AddressRange::sized(start, size), None);
+        push(printed, VmTag::JavaHeap, AddressRange::sized(start, size), None);
         printed.heap.get_or_insert_default().reserved = size;
     }
 }
@@ -235,27 +244,26 @@ fn join_generations(printed: &mut Printed, generations: &[(AddressRange, Bytes, 
     heap.occupied = generations.iter().map(|(.., occupied)| *occupied).sum();
     heap.reserved = generations.iter().map(|(range, ..)| range.length()).sum();
     for (range, committed, _) in generations {
-        push(&mut printed.regions, VmTag::JavaHeap, *range, Some(AddressRange::sized(range.start, *committed)));
+        push(printed, VmTag::JavaHeap, *range, Some(AddressRange::sized(range.start, *committed)));
     }
 }
 
 fn push_code(printed: &mut Printed, mut segment: CodeCacheSegment, start: Avma, committed: Avma, end: Avma) {
     segment.range = AddressRange::new(start, end);
-    if segment.range.is_empty() || printed.code_cache.iter().any(|known| known.range.overlaps(segment.range)) {
+    if !printed.of_code_cache.add(segment.range) {
         return;
     }
     let committed = AddressRange::new(start, committed.min(end));
     segment.committed = committed.length();
-    push(&mut printed.regions, VmTag::Code, segment.range, Some(committed));
+    push(printed, VmTag::Code, segment.range, Some(committed));
     printed.code_cache.push(segment);
 }
 
 /// Adds a region unless it overlaps a known one: what is printed first is the most exact.
-fn push(regions: &mut Vec<VmRegion>, tag: VmTag, range: AddressRange, committed: Option<AddressRange>) {
-    if range.is_empty() || regions.iter().any(|known| known.range.overlaps(range)) {
-        return;
+fn push(printed: &mut Printed, tag: VmTag, range: AddressRange, committed: Option<AddressRange>) {
+    if printed.of_regions.add(range) {
+        printed.regions.push(VmRegion { range, tag, committed: committed.into_iter().collect() });
     }
-    regions.push(VmRegion { range, tag, committed: committed.into_iter().collect() });
 }
 
 /// `[a, b, c]` or `[a, b, c)`
@@ -411,6 +419,20 @@ mod tests {
         let shenandoah = "Shenandoah Heap\n 128M max, 128M soft max, 64M committed, 1536K used\nReserved region:\n\
              \x20- [0x00000000fc000000, 0x0000000100000000) \n";
         assert_eq!(heap(shenandoah), ("Shenandoah".into(), Bytes::mib(64), Bytes::kib(1536), Bytes::mib(64)));
+    }
+
+    #[test]
+    fn thousands_of_regions_are_all_kept() {
+        const LINES: u64 = 1 << 12;
+        let lines = |line: &dyn Fn(u64) -> String| (0..LINES).map(|n| line(0x7000_0000_0000 + (n << 16))).collect();
+        let generations: String =
+            lines(&|at| format!("PSYoungGen total 1K, used 1K [{at:#x}, {at:#x}, {:#x})\n", at + 1));
+        assert_eq!(parse_printed(&generations).regions.len() as u64, LINES);
+        let nodes: String = lines(&|at| format!("- node #0: base {at:#x}: reserved=64.00 KB, committed=0\n"));
+        assert_eq!(parse_printed(&nodes).regions.len() as u64, LINES);
+        let code = |at: u64| format!("CodeHeap 'x': size=1Kb\n bounds [{at:#x}, {at:#x}, {:#x}]\n", at + 1);
+        let code: String = lines(&code);
+        assert_eq!(parse_printed(&code).code_cache.len() as u64, LINES);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! VM as much as all other commands together, or ten times as much, or memory that stays allocated. `collect` calls
 //! `locate` only if `read` left too much unexplained, or if every mapping must be named.
 
+use std::collections::HashSet;
+
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
@@ -11,9 +13,10 @@ use super::read::{self, Mute, Patience, Vm};
 use super::structs::{self, Direct, VmFacts};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
+use crate::source::glibc::overlapping;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Bytes, merged};
 use plimsoll_process::proc::{Target, file_remedy, permission_remedy};
 
 /// Flags with the files of class archives whose names don't end in .jsa: paths, or `base:top` if there are two.
@@ -315,7 +318,7 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
 fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_string();
     let stated = flags.iter().filter(|(flag, _)| ARCHIVES.contains(&&**flag)).flat_map(|(_, paths)| paths.split(':'));
-    let archives: Vec<String> = stated.map(file_name).collect();
+    let archives: HashSet<String> = stated.map(file_name).collect();
     let tag = |name: &str| match name {
         name if name.starts_with("/memfd:java_heap") => Some(VmTag::JavaHeap),
         name if name.ends_with(".jsa") || archives.contains(&file_name(name)) => Some(VmTag::SharedClassSpace),
@@ -331,12 +334,8 @@ fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
 
 /// Adds regions of a second command where the first reported none. They stay disjoint.
 fn join_regions(regions: &mut Vec<VmRegion>, more: Vec<VmRegion>) {
-    let known = regions.len();
-    for region in more {
-        if !regions[..known].iter().any(|other| other.range.overlaps(region.range)) {
-            regions.push(region);
-        }
-    }
+    let known = merged(regions.iter().map(|region| region.range).collect());
+    regions.extend(more.into_iter().filter(|region| overlapping(&known, region.range).is_empty()));
 }
 
 fn take_sizes(

@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll_trial::remedy::Start;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+use rustix::process::{Signal, WaitOptions, getpid, set_child_subreaper, wait};
 
 use super::group::Group;
 use super::tree;
@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
     // A line that can't be read any more means that plimsoll is gone.
     for word in BufReader::new(&line).lines().map_while(Result::ok) {
         match word.as_str() {
-            "term" => tree::below(std::process::id()).into_iter().for_each(|pid| send(pid, Signal::TERM)),
+            "term" => send(Signal::TERM),
             _ => break,
         }
     }
@@ -159,9 +159,8 @@ fn reap(main: u32, mut line: UnixStream) {
 /// Kills until nothing is left below this process: a program may start others while it is being killed. Returns
 /// whether something is left.
 fn kill_all(is_empty: &AtomicBool) -> bool {
-    let own = std::process::id();
     for _ in 0..ROUNDS {
-        tree::below(own).into_iter().for_each(|pid| send(pid, Signal::KILL));
+        send(Signal::KILL);
         if is_empty.load(Ordering::Acquire) {
             return false;
         }
@@ -170,8 +169,8 @@ fn kill_all(is_empty: &AtomicBool) -> bool {
     true
 }
 
-pub fn send(pid: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, signal);
-    }
+/// To everything below this process.
+fn send(signal: Signal) {
+    let own = std::process::id();
+    tree::send(&tree::below(own), own, signal);
 }

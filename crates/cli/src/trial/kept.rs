@@ -284,7 +284,9 @@ fn kill_orphans() {
             return;
         }
         for orphan in orphans {
-            tree::below(orphan).into_iter().chain([orphan]).for_each(|pid| keeper::send(pid, Signal::KILL));
+            let mut all = tree::below(orphan);
+            all.push(orphan);
+            tree::send(&all, std::process::id(), Signal::KILL);
             if let Some(pid) = i32::try_from(orphan).ok().and_then(Pid::from_raw) {
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);
             }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use plimsoll_process::foreign::{Deadline, Target};
 use plimsoll_process::proc;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// For reads of /proc only: they wait for nobody.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -24,8 +26,12 @@ pub fn below(pid: u32) -> Vec<u32> {
     found
 }
 
+fn open(pid: u32) -> Option<Target> {
+    Target::open(pid, Deadline::after(PATIENCE)).ok()
+}
+
 pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(target) = Target::open(pid, Deadline::after(PATIENCE)) else { return Vec::new() };
+    let Some(target) = open(pid) else { return Vec::new() };
     let threads = target.numbers("task").unwrap_or_default();
     let lists = threads.into_iter().filter_map(|tid| target.read(&format!("task/{tid}/children")).ok());
     let numbers = |list: Vec<u8>| {
@@ -35,9 +41,34 @@ pub fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(numbers).collect()
 }
 
+fn parent(pid: u32) -> Option<u32> {
+    let stat = open(pid)?.read("stat").ok()?;
+    // After the name follow the state and the parent.
+    let (_, after) = stat.split_at(stat.iter().rposition(|byte| *byte == b')')?);
+    std::str::from_utf8(after).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+/// Sends a signal to processes that were listed below `root`. A process may have ended since, and its number may be
+/// another's, of any user. So each is held by a descriptor, and then its parent must be `root` or one of the list.
+pub fn send(listed: &[u32], root: u32, signal: Signal) {
+    let parents: BTreeSet<u32> = listed.iter().copied().chain([root]).collect();
+    for (pid, number) in listed.iter().filter_map(|pid| Some((*pid, Pid::from_raw(i32::try_from(*pid).ok()?)?))) {
+        match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(held) if parent(pid).is_some_and(|parent| parents.contains(&parent)) => {
+                let _ = pidfd_send_signal(held, signal);
+            }
+            // Before Linux 5.3.
+            Err(Errno::NOSYS) => {
+                let _ = kill_process(number, signal);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Resident anonymous memory of a process, in bytes.
 pub fn anonymous(pid: u32) -> Option<u64> {
-    let status = Target::open(pid, Deadline::after(PATIENCE)).ok()?.read("status").ok()?;
+    let status = open(pid)?.read("status").ok()?;
     Some(proc::parse_status(&status).rss.anonymous.0)
 }
 
@@ -98,4 +129,25 @@ pub fn cpu_seconds(keeper: u32) -> Option<f64> {
     let reaped: u64 = times(keeper)?[2..].iter().sum();
     let ticks: u64 = below(keeper).into_iter().filter_map(times).flatten().sum::<u64>() + reaped;
     Some(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_reaches_only_what_is_still_below() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let (own, pid) = (std::process::id(), child.id());
+        assert_eq!(parent(pid), Some(own));
+        assert!(below(own).contains(&pid));
+        // As if the listed process had ended, and another user's had its number now.
+        send(&[pid], 1, Signal::KILL);
+        assert!(child.try_wait().expect("its state").is_none());
+        send(&[pid], own, Signal::TERM);
+        assert_eq!(child.wait().expect("its end").signal(), Some(15));
+    }
 }

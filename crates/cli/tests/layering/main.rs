@@ -547,7 +547,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 22] = [
     ("crates/cli/src/trial/live/mod.rs", 2, "try --pid: the first snapshot, and one after each step"),
     ("crates/cli/src/trial/live/vm.rs", 1, "try --pid: the commands of each step"),
     ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
-    ("crates/cli/src/trial/tree.rs", 4, "try: each reading of the kernel's own figures, which wait for nobody"),
+    ("crates/cli/src/trial/tree.rs", 3, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),
 ];
 

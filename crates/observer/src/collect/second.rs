@@ -9,12 +9,14 @@
 //! only rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it
 //! isn't.
 
+use std::collections::HashMap;
+
 use crate::source::glibc;
 use crate::source::hotspot;
 use crate::source::opened;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, OpenedHeap, Snapshot, Vma};
-use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
 
@@ -98,8 +100,9 @@ pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, direct: Option
 /// An arena that is missing in `before` was empty then.
 fn arenas(glibc: &mut Glibc, before: &Glibc) {
     let none = Arena::default();
+    let before: HashMap<Avma, &Arena> = before.arenas.iter().map(|then| (then.address, then)).collect();
     for arena in &mut glibc.arenas {
-        let then = before.arenas.iter().find(|then| then.address == arena.address).unwrap_or(&none);
+        let then = before.get(&arena.address).copied().unwrap_or(&none);
         let [live, free] = [(arena.live_resident, then.live_resident), (arena.free_resident, then.free_resident)]
             .map(|(now, then)| now.abs_diff(then));
         arena.moved = live.max(free);
@@ -134,7 +137,6 @@ fn parts(heap: &mut OpenedHeap, other: &OpenedHeap) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_facts::units::Avma;
 
     const PAGE: u64 = 4096;
 

@@ -1,5 +1,5 @@
-//! Plain types that the stages hand on: amounts, gaps, how a process ended, the names of lines, and the snapshot of a
-//! process. No I/O, no dependency.
+//! Plain types that one stage passes to the next: amounts, gaps, how a process ended, the names of lines, and the
+//! snapshot of a process. No I/O; the only crate below is `segment`.
 
 #![warn(unreachable_pub)]
 

@@ -19,7 +19,7 @@
 //! Blocks of an earlier attach carry keys under another secret: to the new books they are like blocks from before the
 //! attach. New books begin only when every hook that was entered before the detach has returned. The tracker can't see
 //! that: `plimsoll attach` waits, from outside, until every thread has slept or run since
-//! (crates/cli/src/attach/mod.rs).
+//! (crates/cli/src/attach/threads_outside.rs).
 
 use crate::account::mapping::existing;
 use crate::account::side_table::page_keys;

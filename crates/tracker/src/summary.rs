@@ -113,8 +113,8 @@ fn write(segment: Segment, work: &mut Work) {
         segment.count(Counter::faults, 1);
         return;
     };
-    // All that was freed first, then all that was allocated: nothing is negative (segment/lib.rs). The number of rows is
-    // read each time, since what was freed through an old row may have been allocated in a new one.
+    // All that was freed first, then all that was allocated: no sum is negative (crates/segment/src/lib.rs). The number
+    // of rows is read each time, since a block freed through an old row may have been allocated in a new one.
     let sums = &mut work.sums;
     sums.fill(Sum { bytes: 0, count: 0 });
     for allocated in [false, true] {

@@ -13,9 +13,9 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// account/rows.rs and the READER ALGORITHM of segment/lib.rs: one thread allocates, hands the block over, another
-/// frees; a reader that sums all freed before all allocated finds no negative figure. On x86-64 a plain add is a
-/// release.
+/// account/rows.rs and the READER ALGORITHM of crates/segment/src/lib.rs: one thread allocates and passes the block to
+/// another, which frees it. A reader that sums all freed before all allocated finds no negative figure. On x86-64 a
+/// plain add is a release.
 fn counters(publish: Ordering, freed_first: bool) {
     explore(move || {
         let [allocated, freed] = [0, 0].map(|_| Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));

@@ -1,5 +1,5 @@
-//! The tracked program's own system call filters, which the tracker copies and evaluates. `filter_kernel.rs` compares
-//! with the kernel.
+//! The tracked program's own system call filters, which the tracker copies and evaluates.
+//! crates/tracker/tests/filter_kernel.rs compares the results with the kernel's.
 
 use plimsoll_tracker::sys::filter::{Instruction, run as answer};
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tracker isn't one of them: its parts are public for its own tests, and no other crate imports it.
+/// The tracker isn't one of them: its parts are public for its own tests, the fuzz targets and `preload`.
 const LIBRARIES: [&str; 9] =
     ["segment", "jfr", "facts", "process", "profiles", "tracked", "observer", "trial", "report"];
 

@@ -1,4 +1,4 @@
-//! account/side_table.rs against a HashMap.
+//! account/side_table/ against a HashMap.
 
 use crate::segment::{counter, of_tables};
 use crate::{Random, alone, books, fresh};

@@ -8,7 +8,7 @@
 //!                                          │ [──┊─changed]: likewise with the old attributes, then in place
 //! ```
 //! A new entry lies before the one that it was cut from. While both overlap, a reader believes the lower one
-//! (segment/vmap.rs), so each page has its old or its new attributes after every store.
+//! (crates/segment/src/vmap.rs), so each page has its old or its new attributes after every store.
 
 use super::tree::{Event, Leaf, happened};
 use super::{PAGE, VmaBook};

@@ -180,8 +180,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// Repairs leaves whose update was interrupted: a free entry may have a start, and two entries may overlap. A
-    /// reader knows what they mean (segment/vmap.rs), but [`Block::entries_from`] relies on there being none. Nodes are
-    /// never updated in place.
+    /// reader knows what they mean (crates/segment/src/vmap.rs), but [`Block::entries_from`] relies on their absence.
+    /// Nodes are never updated in place.
     fn repair(&mut self) {
         let mut at = 0;
         while at < ADDRESS_END {

@@ -1,5 +1,5 @@
-//! aarch64: the same macros and functions as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles; only
-//! `make test-full GROUP=roots` runs it, under qemu-user.
+//! aarch64: the same macros and functions as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles;
+//! `make test GROUP=roots` runs it, under qemu-user.
 
 /// See `x86_64.rs`. The return address is in the link register. The hooks expect it where the stack pointer points, so
 /// the stub makes a frame and stores it there.

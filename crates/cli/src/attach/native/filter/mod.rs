@@ -5,10 +5,10 @@
 //! each filtered thread: stop ─▶ filters as the kernel has them ─▶ goes on     program: what they do with a call
 //!                                                                             calls: which calls are needed
 //! ```
-//! Every thread is asked, since threads may have different filters and the tracker runs in all of them. Filters are only
-//! ever added (seccomp(2)), and Linux 5.9 and later counts them. So a thread has the filters that were read as long as
-//! it has as many. Those of a thread that has begun since are read before the process is entered, and where the kernel
-//! gives no count, those of all threads once more.
+//! The filters of every thread are read, since threads may have different ones and the tracker runs in all threads.
+//! Filters are only ever added (seccomp(2)), and Linux 5.9 and later counts them. So a thread whose count is unchanged
+//! has the filters that were read. The filters of a thread that has begun since are read before the process is entered.
+//! Where the kernel gives no count, the filters of all threads are then read again.
 
 mod calls;
 mod program;

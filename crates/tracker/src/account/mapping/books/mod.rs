@@ -36,7 +36,8 @@
 //!
 //! If a filter of system calls refuses tgkill, the holder counts as alive. So does the first thread of the process,
 //! which the kernel keeps as a zombie after a raw exit. Then the queue fills, and later operations are counted as lost.
-//! The map is valid after every store (segment/vmap.rs), so a thread that takes it over loses at most one operation.
+//! The map is valid after every store (crates/segment/src/vmap.rs), so a thread that takes it over loses at most one
+//! operation.
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 

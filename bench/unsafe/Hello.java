@@ -1,4 +1,4 @@
-/** The smallest JVM: for the cost of a start. Waits if asked to: Hello MILLISECONDS. */
+/** The smallest JVM: for the cost of a start. With an argument it waits: Hello MILLISECONDS. */
 public class Hello {
     public static void main(String[] arguments) throws InterruptedException {
         System.out.println("hello");

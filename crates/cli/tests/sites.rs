@@ -163,7 +163,7 @@ fn tracked_fixture(name: &str) -> (Value, Vec<String>, PathBuf) {
     let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], Command::new(native()).arg(name));
     let live = tracked.json();
     adds_up(&live);
-    assert!(expected(&live, &printed) > 0, "{name} said {printed:?}");
+    assert!(expected(&live, &printed) > 0, "{name} printed {printed:?}");
     let pid = tracked.child.id();
     let folder = tracked.end();
     // The same after the end of the process.
@@ -451,7 +451,7 @@ fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value 
     let (tracked, printed) = Tracked::start(name, &["--sites", "exact"], program);
     let report = tracked.json();
     adds_up(&report);
-    assert_eq!(expected(&report, &printed), 1, "{name} said {printed:?}");
+    assert_eq!(expected(&report, &printed), 1, "{name} printed {printed:?}");
     let leaf = printed[0].split(' ').nth(1).expect("a leaf").to_string();
     let sites = report["sites"].as_array().expect("sites");
     let biggest = sites.iter().filter(|s| is_leaf(s, &leaf)).max_by_key(|s| number(s, "live_bytes")).expect("a site");

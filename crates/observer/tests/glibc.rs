@@ -45,7 +45,7 @@ fn equals_what_it_says(command: &mut Command) -> Glibc {
         assert!(arena.trimmable <= arena.free_resident);
     }
     let words: Vec<&str> =
-        subject.printed.lines().find(|line| line.starts_with("fordblks")).expect("said").split(' ').collect();
+        subject.printed.lines().find(|line| line.starts_with("fordblks")).expect("printed").split(' ').collect();
     let printed = |index: usize| Bytes(words[index].parse().expect("a number"));
     let sum = |of: fn(&Arena) -> Bytes| glibc.arenas.iter().map(of).sum::<Bytes>();
     assert_eq!(sum(|arena| arena.bins + arena.fast + arena.top), printed(1), "free of all arenas");

@@ -102,7 +102,7 @@ fn a_query_leaves_nothing_behind_in_the_vm() {
         };
         let first = malloc();
         let second = malloc();
-        assert!(second.abs_diff(first) < Bytes::mib(1), "{jdk:?}: {first} before, {second} after it was asked");
+        assert!(second.abs_diff(first) < Bytes::mib(1), "{jdk:?}: {first} before, {second} after it was queried");
     }
 }
 

@@ -115,7 +115,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     // (no_std, no personality), and the frames up to the program's call hold registers that only they restore. A way
     // back at each entry would cost every call of every program. So the thread stops here and the process continues:
     // `faults` in the segment counts it, the books end at this moment, and the calls of all other threads pass through.
-    // If this thread holds a lock of the tracker, the next thread that waits for the lock takes it over.
+    // A lock of the tracker that this thread holds stays held: other threads wait for it for a bounded time only.
     boot::fault();
     loop {
         plimsoll_tracker::sys::os::pause();

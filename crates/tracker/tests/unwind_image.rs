@@ -217,7 +217,7 @@ fn written_text_is_read_back() {
             }
         }
     }
-    assert!(queried > 50_000 && down > 8_000, "{queried} asked, {down} of them behind the frame");
+    assert!(queried > 50_000 && down > 8_000, "{queried} queried, {down} of them behind the frame");
 }
 
 #[test]

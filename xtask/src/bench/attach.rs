@@ -44,7 +44,7 @@ impl Busy {
         let mut command = setup.command(&java(&home), &arguments)?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take());
-        let (Some(input), Some(output)) = pipes else { return Err("pipes were asked for".into()) };
+        let (Some(input), Some(output)) = pipes else { return Err("pipes were requested".into()) };
         let mut busy = Busy { child, input, output: BufReader::new(output) };
         match busy.line()?.as_str() {
             "ready" => Ok(busy),

@@ -129,7 +129,7 @@ impl Waiting {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut waiting = Waiting(child);
         let mut line = String::new();
-        let output = waiting.0.stdout.as_mut().ok_or("a pipe was asked for")?;
+        let output = waiting.0.stdout.as_mut().ok_or("a pipe was requested")?;
         BufReader::new(output).read_line(&mut line)?;
         if line.is_empty() { Err(format!("{command:?}: ended before it was ready").into()) } else { Ok(waiting) }
     }

@@ -18,9 +18,10 @@ use plimsoll_observer::recording::{History, Measure};
 const MOST: usize = 240;
 /// Least time that a kept reading stands for, so that frequent scrapes don't shorten the history.
 const LEAST_NS: i64 = 10_000_000_000;
-/// The longest. Readings come late by a little, so a minute would often be one interval more.
+/// Longest such time. Readings come late by a little: with a full minute, a reading would often stand for one interval
+/// more.
 const LONGEST_NS: i64 = 52_000_000_000;
-/// Readings over a shorter time are thinned out when they are `MOST`.
+/// While the readings cover less time than this, a full buffer is thinned out; later, its oldest reading goes.
 const HOURS_NS: i64 = 3 * 3600 * 1_000_000_000;
 const LINES: usize = LineId::ALL.len();
 
@@ -40,7 +41,7 @@ pub struct Recent {
     /// The time that a reading stands for, and when that of the last one began.
     step_ns: i64,
     begin_ns: i64,
-    /// It may be missing in `readings`.
+    /// Always kept; `readings` may lack it.
     newest: Option<Reading>,
 }
 

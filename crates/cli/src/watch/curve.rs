@@ -11,7 +11,7 @@ pub struct Curve {
     at_mark: u64,
 }
 
-/// What may be said about growth since the mark.
+/// What the readings show about growth since the mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trend {
     /// Seconds until a rate can be given.

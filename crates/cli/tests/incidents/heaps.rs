@@ -104,7 +104,7 @@ fn zgc_that_may_not_give_back_gets_the_permission() {
     });
 }
 
-/// Without a collection that is asked for, Shenandoah waits for five minutes after its own: the whole test takes less.
+/// Without an explicit collection, Shenandoah waits for five minutes after its own: the whole test takes less.
 #[test]
 #[ignore = "full: waits for a collection"]
 fn a_collection_of_shenandoah_gives_back_at_once() {

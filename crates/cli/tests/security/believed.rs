@@ -284,7 +284,7 @@ fn in_a_user_namespace_unmapped_users_pass_for_the_owner_of_the_root() {
         PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
     };
     assert!(library(&["env"]).starts_with(own.join(".cache/plimsoll")), "another user's directory was taken");
-    assert!(library(&["unshare", "-Ur"]).starts_with(&cache), "they are told apart now: change docs/security.md");
+    assert!(library(&["unshare", "-Ur"]).starts_with(&cache), "they are distinguished now: change docs/security.md");
 }
 
 /// What a cleaner of /tmp does to a program that hands the library on: the loader says so, and the next program runs.

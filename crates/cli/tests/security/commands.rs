@@ -130,7 +130,7 @@ pub fn ended(command: &mut Command, limit: Duration) -> Ended {
             return Ended { status, text: read_back(&output), peak };
         }
         let printed = || read_back(&output);
-        assert!(began.elapsed() < limit, "{command:?} hangs: it was killed after {limit:?}; it said: {}", printed());
+        assert!(began.elapsed() < limit, "{command:?} hangs: it was killed after {limit:?}; it printed: {}", printed());
         thread::sleep(Duration::from_millis(2));
     }
 }

@@ -68,7 +68,7 @@ fn a_file_that_may_not_be_read_is_a_gap() {
     let memory = format!("/proc/{pid}/mem");
     for object in [libjvm, counters, program.to_str().expect("UTF-8"), &memory] {
         let gap = refused.iter().find(|(reason, _)| reason.contains(object) && reason.contains("ermission denied"));
-        let (_, remedy) = gap.unwrap_or_else(|| panic!("nothing is said of {object}: {refused:#?}"));
+        let (_, remedy) = gap.unwrap_or_else(|| panic!("no gap names {object}: {refused:#?}"));
         assert!(remedy.contains("CAP_DAC_READ_SEARCH"), "{object}: {remedy}");
     }
     let roots = gaps(&stage, (0, ""), &pid);

@@ -464,7 +464,7 @@ fn explain_leaves_no_request_file() {
     let request = PathBuf::from(format!("/tmp/.attach_pid{pid}"));
     let output = roots(&scratch, &["explain", &pid]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains("did not open its attach socket"), "the VM was asked: {}", text(&output));
+    assert!(text(&output).contains("did not open its attach socket"), "the VM was queried: {}", text(&output));
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert!(!request.exists());
     // Also when killed halfway.

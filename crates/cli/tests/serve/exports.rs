@@ -152,7 +152,7 @@ fn metrics_and_call_stacks_arrive_as_their_protocols_have_them() {
         let rows = held.iter().filter(|row| row["type"] == kind).filter(is_ours);
         rows.map(|row| row["value"][0].as_u64().expect("whole")).sum::<u64>()
     };
-    // The program asked for 64 × 100,000 bytes; malloc gives up to 24 more each.
+    // The program requested 64 × 100,000 bytes; malloc gives up to 24 more each.
     assert!((6_400_000..6_402_000).contains(&of("live_space")), "{held:?}");
     assert_eq!((of("live_objects"), of("alloc_calls")), (64, 64));
     let ours = held.iter().find(is_ours).expect("a stack");

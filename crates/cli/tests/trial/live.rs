@@ -17,7 +17,7 @@ use crate::kit::{Trial, signal};
 const MIB: f64 = 1048576.0;
 const SHORT: [&str; 2] = ["--idle", "0.2"];
 
-/// A program that has said `ready`; killed at the end.
+/// A program that has printed `ready`; killed at the end.
 struct Program {
     child: Running,
     truth: BTreeMap<String, u64>,

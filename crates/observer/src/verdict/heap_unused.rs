@@ -69,7 +69,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     };
     let mut remedies = Vec::new();
     match heap.collector {
-        // A collection that is asked for gives back at once what is unused, down to -Xms.
+        // An explicit collection gives back at once what is unused, down to -Xms.
         Some("Shenandoah")
             if heap.jdk >= AIMS && case.collects_on_demand() && !heap.is_kept && heap.smaller_start().is_none() =>
         {

@@ -22,7 +22,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mode = match case.snapshot.host.thp {
         Thp::Always => "always",
-        Thp::Madvise => "madvise: the program asked for them",
+        Thp::Madvise => "madvise: the program requested them",
         Thp::Never => "never (since then)",
         Thp::Unknown => "unknown",
     };

@@ -29,7 +29,7 @@ pub fn write_list(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) ->
     }
     writeln!(out, r#"<li>read again every {AGAIN} s</li></ul></header><main id="main">"#)?;
     if rows.is_empty() {
-        writeln!(out, "<p>No process matches what the server was asked for.</p>")?;
+        writeln!(out, "<p>No process matches the arguments that serve was started with.</p>")?;
     } else {
         table(out, &rows)?;
     }

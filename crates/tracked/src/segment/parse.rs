@@ -39,7 +39,7 @@ pub struct Raw {
     pub site_samples_second: Vec<u8>,
     /// The map changed during each attempt to copy it.
     pub vmap_moved: bool,
-    /// Sections that were shorter than the header said when they were read: entries present, entries counted.
+    /// Sections with fewer entries than the header states: entries present, entries counted.
     pub cut: Vec<(Section, u64, u64)>,
 }
 

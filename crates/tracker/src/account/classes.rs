@@ -3,7 +3,7 @@
 //! ```text
 //! SIZES      one entry of 2 B for each request below 4 KiB
 //!            even     bytes in front of the trailer, which lies in the last eight bytes that malloc_usable_size would
-//!                     report; the allocator is asked for ADDED_BYTES more than the request
+//!                     report; the real malloc gets ADDED_BYTES more than the request
 //!            odd      bit 1 set: the class of the block's page, whose array has the key ([`page_keys`])
 //!                     bit 1 clear: the usable bytes + 1; no eight bytes are left behind the request, so the key goes
 //!                     to the side table
@@ -51,7 +51,7 @@ pub const fn most_added(is_a_size: bool) -> usize {
 pub static SIZES: [AtomicU16; OTHER_BELOW] = [const { AtomicU16::new(QUERY) }; OTHER_BELOW];
 /// See the module comment. Set once: a hook that has read an entry must find the same number.
 pub static ADDED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The allocator is asked for the size of a block in whose address none of these bits is set.
+/// The size of a block in whose address none of these bits is set is queried.
 pub static QUERY_MASK: AtomicU32 = AtomicU32::new(4095);
 
 /// Learns the sizes of this allocator. `size_of` returns the usable bytes for a request, 0 if they aren't known.

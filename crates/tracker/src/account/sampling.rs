@@ -68,7 +68,7 @@ impl Pace {
     const FAST_MS: u32 = 64;
     const SLOW_MS: u32 = 256;
 
-    /// At a sample: the mean of the next distance. `clock_ms` may be coarse, and is asked at few samples.
+    /// At a sample: the mean of the next distance. `clock_ms` may be coarse, and is called at few samples.
     pub fn mean(&mut self, usual: u64, clock_ms: impl FnOnce() -> u32) -> u64 {
         if usual != SAMPLE_MEAN {
             return usual;

@@ -30,8 +30,8 @@
 //! memo misses costs a step for each frame that differs, and a comparison for each of the others.
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
-//! stack (a coroutine's, a signal's own) the kernel is asked page by page. Where a signal interrupted the thread's own
-//! stack, the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
+//! stack (a coroutine's, a signal's own) each page is checked by a system call. Where a signal interrupted the thread's
+//! own stack, the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
 
 use super::arch::native as arch;
 use super::frames::{self, Frame};

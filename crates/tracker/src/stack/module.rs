@@ -90,7 +90,7 @@ pub fn has_images() -> bool {
     IMAGES.load(Relaxed)
 }
 
-/// Whether this return address lies in a native image. Asked for each mapping call, so it costs nothing without one.
+/// Whether this return address lies in a native image. Called for each mapping call, so it is free without an image.
 pub fn in_image(segment: Segment, ra: u64) -> bool {
     IMAGES.load(Relaxed) && ra != 0 && find(segment, ra as usize - 1).is_some_and(|m| m.is_image)
 }

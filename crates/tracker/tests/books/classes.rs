@@ -43,8 +43,8 @@ fn check(allocator: Allocator, sizes: &[usize]) -> [u64; 4] {
         } else if in_pages {
             assert!(left == QUERY && size_of(n) > OTHER_BELOW, "{n}");
         } else if left & WITHOUT_TRAILER == 0 {
-            // The trailer is in the last bytes of the block that the allocator gives for what it is asked, and behind
-            // the request.
+            // The trailer is in the last bytes of the block that the allocator gives for the enlarged request, and
+            // behind the request.
             assert_eq!(usize::from(left), size_of(real) - TRAILER, "{n}");
             assert!(usize::from(left) >= n && real == n + ADDED_BYTES.load(Relaxed), "{n}");
             let more = size_of(real) - size_of(n);
@@ -96,7 +96,7 @@ fn a_trailer_lies_in_the_larger_block_that_mimalloc_gives() {
     check_some(Allocator::Mimalloc);
 }
 
-/// An allocator that pads each block reports other sizes than it gives, so it isn't asked for more.
+/// An allocator that pads each block reports other sizes than it gives, so requests aren't enlarged.
 #[test]
 fn nothing_is_learned_from_an_allocator_without_classes() {
     alone(|| {

@@ -765,7 +765,7 @@ fn assembly_and_rust_keep_the_same_books_over_tcmalloc() {
     alone(|| compare(Below::load(Allocator::Tcmalloc, "libtcmalloc_minimal.so.4"), true));
 }
 
-/// Over mimalloc, which is asked for the size of each block.
+/// Over mimalloc, whose requests are enlarged.
 #[test]
 fn assembly_and_rust_keep_the_same_books_over_mimalloc() {
     alone(|| compare(Below::load(Allocator::Mimalloc, "libmimalloc.so.2"), false));

@@ -46,7 +46,7 @@ const OWN_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::
 
 /// Why a thread was not borrowed.
 pub enum Unfit {
-    /// Another thread or another moment may do.
+    /// Not here and now: try another thread, or the same one later.
     Now(&'static str),
     /// The thread may be in this code. The second text says why its frames are not proven; `None`: they are.
     There(&'static str, Option<&'static str>),
@@ -58,7 +58,7 @@ pub enum Unfit {
     Stuck,
 }
 
-/// What became of a call.
+/// The results of a call.
 pub struct CallsDone {
     /// The system calls that were made in it, with their results.
     calls: Vec<(i64, i64)>,

@@ -23,7 +23,7 @@ const NT_X86_XSTATE: usize = 0x202;
 /// Larger than the state of any processor: AMX has 11 KiB.
 const XSTATE_BYTES: usize = 64 << 10;
 /// How long a wait spins before it sleeps: most stops come within microseconds, and the thread stands still meanwhile.
-/// Longer, or with sched_yield(2), it would take the processor from the thread that it waits for, or lose it for long.
+/// A longer spin would take the processor from the thread that must stop; sched_yield(2) could give it away for long.
 const SPIN: Duration = Duration::from_micros(30);
 /// The longest sleep before another look. The kernel ends it with SIGCHLD when the thread stops.
 const SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
@@ -204,7 +204,7 @@ fn hold_back_child_signals() {
 
 fn sleep() {
     let set = child_signal();
-    // SAFETY: the set is ours, the time is constant, and no information is asked for.
+    // SAFETY: the set is ours, the time is constant, and no information is requested.
     unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &SLEEP) };
 }
 

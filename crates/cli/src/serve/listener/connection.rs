@@ -33,7 +33,7 @@ const DROPPED: usize = 64 << 10;
 /// Limit of requests on one connection.
 const MOST_REQUESTS: u32 = 1000;
 
-/// The body of an answer, shared by all clients that asked the same.
+/// The body of an answer, shared by all clients that sent the same question.
 pub type Body = Rc<Vec<u8>>;
 
 enum State {

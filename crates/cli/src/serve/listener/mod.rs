@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! clients ── HTTP ──▶ Connection … Connection ── question ──▶ Desk ── wire ──▶ reader
-//!                       `connection`, `http`                  equal questions are asked once
+//!                       `connection`, `http`                  equal questions are sent once
 //! ```
 //! It is this program again (/proc/self/exe) under another argv[0], so no memory of the reader's is in it. Descriptor 0
 //! is the socket to the reader, 1 the socket that listens, 2 standard error. Before it takes a connection it gives up
@@ -155,7 +155,7 @@ fn settle(connections: &mut Vec<Connection>, at: usize, outcome: Outcome, desk: 
     }
 }
 
-/// Gives an answer to all connections that asked for it.
+/// Gives an answer to all connections that wait for it.
 fn deliver(connections: &mut Vec<Connection>, head: &Head, body: &Body, desk: &mut Desk<'_>, now: Instant) {
     let Some(question) = desk.answered(head.number) else { return };
     let mut held: Vec<&Body> = connections.iter().filter_map(Connection::body).collect();
@@ -199,7 +199,7 @@ fn close_idlest(connections: &mut Vec<Connection>) -> bool {
     at.map(|at| connections.swap_remove(at)).is_some()
 }
 
-/// The questions that are asked, and the bytes of the next answer.
+/// The questions that the reader has, and the bytes of its next answer.
 struct Desk<'fd> {
     reader: BorrowedFd<'fd>,
     rules: Hello,
@@ -211,8 +211,8 @@ struct Desk<'fd> {
 }
 
 impl Desk<'_> {
-    /// False: too much is asked already. An equal question is not asked again. An error: the reader is gone, which the
-    /// next `receive` reports.
+    /// False: the reader has too many questions already. An equal question is not sent again. An error: the reader is
+    /// gone, which the next `receive` reports.
     fn submit(&mut self, question: Question) -> Result<bool, Errno> {
         if self.pending.iter().any(|(_, pending)| *pending == question) {
             return Ok(true);

@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_millis(200);
 const LINES: usize = 4;
 const PART_OF_RSS: u64 = 200;
 
-/// What the user asked for.
+/// What the user requested.
 pub struct LiveOptions {
     /// Empty: what the verdicts propose, and what the program can do.
     pub steps: Vec<Step>,
@@ -48,7 +48,7 @@ pub struct LiveOptions {
     pub yes: bool,
 }
 
-/// `Ok(None)`: the user said no.
+/// `Ok(None)`: the user declined.
 pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure> {
     let mut live = Live::open(pid, options.idle)?;
     let steps = live.plan(options.steps);

@@ -77,7 +77,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     ///
     /// # Safety
     /// `base` is aligned to 8 bytes, addressable for `capacity` bytes as long as the book lives, safe to store to as
-    /// far as `grow` said so, and no one else in this process stores there.
+    /// far as `grow` returned true, and no one else in this process stores there.
     pub unsafe fn create(base: *mut u8, capacity: usize, grow: G) -> Option<Self> {
         // SAFETY: the same promise.
         unsafe { Tree::create(base, capacity, grow) }.map(|tree| Self { tree })

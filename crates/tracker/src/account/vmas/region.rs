@@ -44,7 +44,7 @@ impl Region {
     #[inline(always)]
     pub(super) fn block(&self, number: u64) -> Block {
         let inside = if number < self.blocks as u64 { number as usize } else { 0 };
-        // SAFETY: `inside < blocks`, or 0, and `new` asked for at least one block.
+        // SAFETY: `inside < blocks`, or 0, and `new` requires at least one block.
         Block(unsafe { self.base.add(inside * BLOCK_WORDS) })
     }
 

@@ -132,7 +132,7 @@ fn places(n: usize) -> u64 {
 
 impl<G: FnMut(usize) -> bool> Tree<G> {
     /// # Safety
-    /// As for [`Region::new`], with `capacity` for the bytes that `grow` may be asked to make safe.
+    /// As for [`Region::new`], with `capacity` for the most bytes that `grow` has to make safe.
     pub(super) unsafe fn create(base: *mut u8, capacity: usize, mut grow: G) -> Option<Self> {
         let capacity = capacity.min(MAX_CAPACITY) / BLOCK * BLOCK;
         let populated = FIRST.min(capacity);

@@ -46,24 +46,24 @@ impl Mark {
     }
 }
 
-/// Why the filters don't let plimsoll in.
+/// Why plimsoll doesn't enter a process with these filters.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The kernel doesn't show them to this process.
+    /// The kernel doesn't show the filters to this process.
     Hidden,
-    /// The kernel doesn't show them to anybody (CONFIG_CHECKPOINT_RESTORE).
+    /// The kernel shows filters to nobody (without CONFIG_CHECKPOINT_RESTORE).
     NotShown,
     /// seccomp's strict mode.
     Strict,
-    /// They don't allow this call.
+    /// The filters don't allow this call.
     Call(&'static str),
-    /// They were not read.
+    /// A thread's filters were not read.
     Thread(String),
-    /// There are more different ones than [`MOST_LISTS`].
+    /// There are more different lists of filters than [`MOST_LISTS`].
     TooMany,
-    /// The time was over before all were looked up.
+    /// The time was over before all calls were looked up.
     Late,
-    /// A thread has others than those that were looked up.
+    /// A thread has filters in which no call was looked up.
     New,
     /// ptrace(2) is refused.
     Refused,

@@ -31,7 +31,7 @@
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
 //! stack (a coroutine's, a signal's own) each page is checked by a system call. Where a signal interrupted the thread's
-//! own stack, the walk continues there. A walk that went through the stack of a signal or a coroutine is never remembered.
+//! own stack, the walk continues there. A walk through the stack of a signal or a coroutine is never remembered.
 
 use super::arch::native as arch;
 use super::frames::{self, Frame};

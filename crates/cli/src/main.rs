@@ -169,8 +169,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// The absolute path by which this program was called, quoted for a shell. None if the shell found it by its name alone,
-/// or would find it so: then commands need no path.
+/// The absolute path by which this program was called, quoted for a shell. None if the shell found it by its name
+/// alone, or would find it so: then commands need no path.
 fn path_of_call() -> Option<String> {
     let name = std::env::args_os().next()?;
     if !name.to_str()?.contains('/') {

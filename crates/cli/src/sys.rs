@@ -219,8 +219,8 @@ pub fn handing_down<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// These signals without SIGHUP if it is ignored: nohup(1) has started us. `Signals` would get it all the same, since the
-/// kernel queues blocked signals even if they are ignored.
+/// These signals without SIGHUP if it is ignored: nohup(1) has started us. `Signals` would get it all the same, since
+/// the kernel queues blocked signals even if they are ignored.
 pub fn unless_nohup(numbers: &[i32]) -> Vec<i32> {
     // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough.
     let is_ignored = unsafe {

@@ -38,8 +38,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page for a terminal: a link becomes its text, because the file that it points to is not there. A link in brackets to
-/// a page that isn't a verdict's says nothing here.
+/// A page for a terminal: a link becomes its text, because the file that it points to is not there. A link in brackets
+/// to a page that isn't a verdict's says nothing here.
 fn plain(page: &str) -> String {
     let mut out = String::with_capacity(page.len());
     let mut rest = page;

@@ -187,8 +187,8 @@ fn a_vm_in_other_pid_and_mount_namespaces_is_queried_through_proc() {
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "sh", "-c"]);
         unshare
-            // The checkout may lie under /tmp, so it is mounted again at its path; with what a test has mounted below it, or
-            // the kernel refuses (mount_namespaces(7), "locked").
+            // The checkout may lie under /tmp, so it is mounted again at its path; with what a test has mounted below
+            // it, or the kernel refuses (mount_namespaces(7), "locked").
             .arg(
                 "root=$1; shift; mount --rbind \"$root\" /mnt && mount -t tmpfs none /tmp && mkdir -p \"$root\" && \
                  mount --rbind /mnt \"$root\" && cd / && \"$@\"",

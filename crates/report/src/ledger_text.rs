@@ -1,5 +1,6 @@
 //! Prints `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
-//! Over 800 lines: the parts of the screen share its widths and marks, and the verdicts that `watch` shows are made here.
+//! Over 800 lines: the parts of the screen share its widths and marks, and the verdicts that `watch` shows are made
+//! here.
 //!
 //! Every name that comes from the target passes `printable`: a process must not choose control bytes for the reader's
 //! terminal.
@@ -756,8 +757,8 @@ fn spread(facts: &str, width: usize) -> String {
 /// First words of commands that stand behind a colon in a sentence.
 const COMMANDS: [&str; 8] = ["plimsoll", "jcmd", "sudo", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
 
-/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word: broken
-/// in two rows, it could not be copied.
+/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word:
+/// broken in two rows, it could not be copied.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     let words: Vec<&str> = text.split(' ').collect();

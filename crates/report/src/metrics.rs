@@ -176,8 +176,8 @@ impl Own {
     }
 }
 
-/// Label, live and allocated bytes of each category. Two names that the target has chosen may have one label, and may be
-/// `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
+/// Label, live and allocated bytes of each category. Two names that the target has chosen may have one label, and may
+/// be `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
 fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
     let mut by_label: BTreeMap<String, (Bytes, Bytes)> = BTreeMap::new();
     for category in books.categories.iter().filter(|category| category.figures.cumulative > Bytes(0)) {
@@ -240,7 +240,8 @@ mod tests {
         }
     }
 
-    /// Names of a hostile target: with a control character and with its escape, beyond the length, and that of the rest.
+    /// Names of a hostile target: with a control character and with its escape, beyond the length, and that of the
+    /// rest.
     #[test]
     fn no_series_occurs_twice() {
         let golden = include_bytes!("../../../goldens/explain.json");

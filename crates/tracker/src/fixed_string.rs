@@ -1,5 +1,5 @@
-//! A text of limited length, built from pieces without an allocation, and NUL-terminated: a path for a system call, or a
-//! line of the summary.
+//! A text of limited length, built from pieces without an allocation, and NUL-terminated: a path for a system call, or
+//! a line of the summary.
 
 use core::ffi::CStr;
 

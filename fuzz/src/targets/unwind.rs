@@ -1,5 +1,5 @@
-//! The walk of a stopped thread by its objects' unwind tables, before `attach` borrows the thread. Object, registers and
-//! stack belong to the target's user.
+//! The walk of a stopped thread by its objects' unwind tables, before `attach` borrows the thread. Object, registers
+//! and stack belong to the target's user.
 //!
 //! ```text
 //! 0  length of the object u32   4  rip and the sixteen registers of DWARF, u64 each   140  object (ELF)   then the stack

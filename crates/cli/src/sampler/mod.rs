@@ -45,8 +45,8 @@ const QUERIED: Duration = Duration::from_secs(10);
 const BEGINNING: u64 = 5;
 /// A killed process stays visible for a while, so an instant before its end may already have counted its kill.
 const DYING: Duration = Duration::from_secs(2);
-/// Work that costs `c` of CPU time is repeated every `n × c`: mappings with their ledger may take 0.4 % of a core, owners
-/// 0.1 %, sites 0.15 %. So the first minute, which begins with one of each, stays below 1 %.
+/// Work that costs `c` of CPU time is repeated every `n × c`: mappings with their ledger may take 0.4 % of a core,
+/// owners 0.1 %, sites 0.15 %. So the first minute, which begins with one of each, stays below 1 %.
 const LINES: u32 = 250;
 const OWNERS: u32 = 1000;
 const SITES: u32 = 666;

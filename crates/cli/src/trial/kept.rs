@@ -250,8 +250,8 @@ impl Kept {
         if !self.gone {
             kill_orphans();
         }
-        // A process that cannot be killed keeps the pipe open, and so does one elsewhere to which the program has passed
-        // it (systemd-run, docker). Then the reader is left alone.
+        // A process that cannot be killed keeps the pipe open, and so does one elsewhere to which the program has
+        // passed it (systemd-run, docker). Then the reader is left alone.
         if let Some(reader) = self.reader.take().filter(|_| !self.left) {
             let until = Instant::now() + LAST_OUTPUT;
             while !reader.is_finished() && Instant::now() < until {

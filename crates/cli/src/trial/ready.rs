@@ -88,8 +88,8 @@ fn accepts(port: u16) -> bool {
     both.iter().any(is_taken)
 }
 
-/// Where nothing listens, a connection whose own port the kernel has chosen may have that very port, and then it reaches
-/// itself (RFC 9293, 3.5: simultaneous open).
+/// Where nothing listens, a connection whose own port the kernel has chosen may have that very port, and then it
+/// reaches itself (RFC 9293, 3.5: simultaneous open).
 fn reaches_itself(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer)
 }

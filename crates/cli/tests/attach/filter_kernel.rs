@@ -1,4 +1,5 @@
-//! The twin of the interpreter with which `attach` looks a call up in a filter: the kernel, with the same random filters.
+//! The twin of the interpreter with which `attach` looks a call up in a filter: the kernel, with the same random
+//! filters.
 
 #[allow(dead_code, unreachable_pub, reason = "a file of the program, included here")]
 #[path = "../../src/attach/native/filter/program.rs"]

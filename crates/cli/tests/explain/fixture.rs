@@ -137,8 +137,8 @@ impl Drop for Fixture {
     }
 }
 
-/// Path of the compiled fixture; each list of flags makes a variant of its own. Compiled once: gdb can't read the symbols
-/// of a program whose file was replaced.
+/// Path of the compiled fixture; each list of flags makes a variant of its own. Compiled once: gdb can't read the
+/// symbols of a program whose file was replaced.
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -238,7 +238,8 @@ impl Explained {
         children.filter(|child| child["name"].as_str().unwrap().contains(part)).map(resident).sum()
     }
 
-    /// Types a verdict's remedy as it is printed, in a shell that finds plimsoll and a JDK's tools. Returns what it prints.
+    /// Types a verdict's remedy as it is printed, in a shell that finds plimsoll and a JDK's tools. Returns what it
+    /// prints.
     #[track_caller]
     pub fn typed(&self, verdict: &str, which: usize) -> String {
         let how = self.verdict(verdict)["remedies"][which]["how"].as_str().expect("a command");

@@ -1,5 +1,5 @@
-//! A JVM over each other allocator, after a burst of its workers: memory that was freed and is resident. The remedy that
-//! the verdict prints first gives it back.
+//! A JVM over each other allocator, after a burst of its workers: memory that was freed and is resident. The remedy
+//! that the verdict prints first gives it back.
 
 use std::path::Path;
 use std::process::Command;

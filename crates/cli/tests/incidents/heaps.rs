@@ -55,9 +55,9 @@ fn gives_back(case: &str, heap: &mut Fixture, before: u64, explained: &Explained
     heap.serves();
 }
 
-/// From now on the VM aims at a smaller heap. ZGC of 21 has generations with an option only; that of 25 has them always.
-/// An idle program like this gives back the same without the command: the test shows that the VM takes it and serves.
-/// What the command changes is measured under load: docs/decisions/verdicts.md.
+/// From now on the VM aims at a smaller heap. ZGC of 21 has generations with an option only; that of 25 has them
+/// always. An idle program like this gives back the same without the command: the test shows that the VM takes it and
+/// serves. What the command changes is measured under load: docs/decisions/verdicts.md.
 #[test]
 #[ignore = "full: minutes until the collector gives memory back"]
 fn zgc_aims_at_a_smaller_heap() {

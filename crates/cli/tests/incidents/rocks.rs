@@ -66,8 +66,8 @@ fn unclosed_iterators(jdk: &Jdk) {
         "{case}: {evidence_text}"
     );
     assert!(evidence_text.contains("2,000 of rocksdb::ArenaWrappedDBIter"), "{case}: {evidence_text}");
-    // The block cache is in use, so the verdict is about the iterators, and about 3 MB of RocksDB's other blocks, of which
-    // it counts 0.05.
+    // The block cache is in use, so the verdict is about the iterators, and about 3 MB of RocksDB's other blocks, of
+    // which it counts 0.05.
     let blamed = explained.verdict("native-leak")["bytes"].as_u64().expect("bytes");
     assert!((grown..=grown + (4 << 20)).contains(&blamed), "{case}: {blamed} of {grown}");
     let report = typed(&mut leaks, &remedy(&explained, "native-leak", 0));

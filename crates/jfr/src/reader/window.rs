@@ -65,8 +65,8 @@ impl<'f> Window<'f> {
         Ok(&self.buffer)
     }
 
-    /// Returns the bytes from `at` on, as many as `into` has unless the file ends earlier. The window stays where it is:
-    /// for steps backwards, each of which would move it.
+    /// Returns the bytes from `at` on, as many as `into` has unless the file ends earlier. The window stays where it
+    /// is: for steps backwards, each of which would move it.
     pub(super) fn peek<'b>(&self, at: u64, into: &'b mut [u8]) -> io::Result<&'b [u8]> {
         let left = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
         let size = into.len().min(left);

@@ -156,8 +156,8 @@ impl<'c> Case<'c> {
         format!("{stays}{}", if warns { warning } else { "" })
     }
 
-    /// How to find out whether a JVM's live blocks are a leak: who allocates them, whether they become more, and whether
-    /// a collection frees them. A step that was taken (an attach) isn't the only one that is left.
+    /// How to find out whether a JVM's live blocks are a leak: who allocates them, whether they become more, and
+    /// whether a collection frees them. A step that was taken (an attach) isn't the only one that is left.
     pub(crate) fn settle_blocks(self) -> Vec<Remedy> {
         let first = match self.is_tracked() {
             true => [self.name_what_grows(), self.name_the_callers()],

@@ -71,9 +71,9 @@ fn variable<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// Without copies, NIO frees each buffer. glibc then keeps it in the thread's arena, because freeing the first has raised
-/// the size from which blocks get a mapping of their own (measured: docs/decisions/verdicts.md). A fixed size is never
-/// raised.
+/// Without copies, NIO frees each buffer. glibc then keeps it in the thread's arena, because freeing the first has
+/// raised the size from which blocks get a mapping of their own (measured: docs/decisions/verdicts.md). A fixed size is
+/// never raised.
 pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";

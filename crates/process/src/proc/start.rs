@@ -95,7 +95,8 @@ fn obeying(unit: Start, is_caller: bool) -> Start {
 
 /// The unit in `0::/system.slice/redis-server.service`, or of the user's manager in
 /// `0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service`; version 1 has `1:name=systemd:` in front.
-/// Where the kernel could take a name for one of its files, systemd puts `_` in front (src/basic/cgroup-util.c, cg_escape).
+/// Where the kernel could take a name for one of its files, systemd puts `_` in front (src/basic/cgroup-util.c,
+/// cg_escape).
 pub fn parse_unit(cgroup: &[u8]) -> Option<Start> {
     let text = str::from_utf8(cgroup).ok()?;
     let paths =

@@ -13,9 +13,9 @@
 //! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both
 //! must give the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few
 //! blocks that their own profilers sample: these have pages of their own, and most begin at one. So malloc_usable_size
-//! is called for a block at the start of a page, whatever its entry says, unless the page's word says that it has blocks
-//! of that size. mimalloc's builds without padding and without guard pages behind blocks choose by the request alone.
-//! Nothing is known about other allocators: there each entry is 65,533.
+//! is called for a block at the start of a page, whatever its entry says, unless the page's word says that it has
+//! blocks of that size. mimalloc's builds without padding and without guard pages behind blocks choose by the request
+//! alone. Nothing is known about other allocators: there each entry is 65,533.
 //!
 //! # Requests are enlarged over mimalloc only
 //!

@@ -1,9 +1,9 @@
 //! Native images with their own NMT: the VM's category is read from the block.
 //!
 //! Such an image writes a header into the first 16 bytes of each block that it takes (core/nmt/NmtMallocHeader.java of
-//! oracle/graal): `u64 size; u32 category; u32 magic`. Without assertions the magic isn't written, and the word keeps what
-//! was there. The header is written after malloc has returned, so the category is unknown at that moment. It is read at
-//! the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
+//! oracle/graal): `u64 size; u32 category; u32 magic`. Without assertions the magic isn't written, and the word keeps
+//! what was there. The header is written after malloc has returned, so the category is unknown at that moment. It is
+//! read at the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
 //!
 //! An image either has NMT, and then the first block of its Java code begins with a header, or never writes one. So
 //! after 256 such blocks without a header no more are looked for, and its calls take the fast path.

@@ -14,8 +14,9 @@
 //! block alone.
 //!
 //! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, those that
-//! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free` needn't
-//! wait for anybody. A thread's word is emptied when its slot is given back, and in a fork child where the thread isn't.
+//! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free`
+//! needn't wait for anybody. A thread's word is emptied when its slot is given back, and in a fork child where the
+//! thread isn't.
 //!
 //! ```text
 //! UNKNOWN ── a header ──▶ WRITTEN
@@ -90,8 +91,8 @@ fn end(segment: Segment) -> bool {
     !slots::states(segment).any(is_left) && image::change_headers(image::ENDING, image::NONE)
 }
 
-/// Counts a block of the executable without a header, if it is Java code's: a library's C code in the image never writes
-/// one. After a late attach that means nothing: Java code has made its first blocks before.
+/// Counts a block of the executable without a header, if it is Java code's: a library's C code in the image never
+/// writes one. After a late attach that means nothing: Java code has made its first blocks before.
 fn has_no_header(segment: Segment, innermost: u64) {
     if image::headers() == image::UNKNOWN
         && !phase::is_late()
@@ -112,9 +113,9 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: 
     unsafe {
         let Some(Key { row, requested, .. }) = key_of(p) else { return };
         let old = segment.seen(row).caller();
-        // Only Java code's blocks get headers: blocks of other code may begin with their capacity and a small length. The
-        // frame that made the block is gone, and its object may be, except the executable. An image that was loaded as
-        // a library may be built without NMT beside one with NMT.
+        // Only Java code's blocks get headers: blocks of other code may begin with their capacity and a small length.
+        // The frame that made the block is gone, and its object may be, except the executable. An image that was loaded
+        // as a library may be built without NMT beside one with NMT.
         let innermost = callers::innermost(segment, old);
         if !image::holds(innermost) {
             return;

@@ -179,8 +179,8 @@ pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
     stays
 }
 
-/// Moves the sample to another site; in the estimates it leaves the old one, which isn't a temporary block's end. False:
-/// it isn't a sample any more.
+/// Moves the sample to another site; in the estimates it leaves the old one, which isn't a temporary block's end.
+/// False: it isn't a sample any more.
 pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
     let Some(taken) = take(segment, p) else { return false };
     let e = segment.sample(taken.0);

@@ -143,8 +143,8 @@ pub fn claim(segment: Segment, directory: &Slots) -> Option<u32> {
     }
 }
 
-/// The slot waits for its next thread. A block that its thread has noted or claimed is given up: the thread may have left
-/// a claim by a jump out of a signal handler.
+/// The slot waits for its next thread. A block that its thread has noted or claimed is given up: the thread may have
+/// left a claim by a jump out of a signal handler.
 pub fn give_back(directory: &Slots, slot: u32) {
     let state = directory[slot as usize].state.load(Relaxed);
     if state != 0 {

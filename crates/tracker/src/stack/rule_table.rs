@@ -80,8 +80,8 @@ pub fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
     Some(rule)
 }
 
-/// Whether a return address lies in Java code of a native image: no unwind table covers that, while one covers the C code
-/// of the image's static libraries. On AArch64, where no tables are read, that C code passes too.
+/// Whether a return address lies in Java code of a native image: no unwind table covers that, while one covers the C
+/// code of the image's static libraries. On AArch64, where no tables are read, that C code passes too.
 pub fn in_java_of_image(segment: Segment, ra: u64) -> bool {
     let is_java = |m: &Module| m.is_image && table_rule(m, ra - 1) == Rule::FRAME_POINTER;
     module::has_images() && ra != 0 && module::find(segment, ra as usize - 1).is_some_and(is_java)

@@ -629,8 +629,8 @@ fn operations(
                 let mean = [1000, 5000, 20_000][random.below(3) as usize];
                 segment.header().control.store(control_word(mode, mean), Relaxed);
             }
-            // By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes. Only over
-            // glibc: over others the assembly of free may be misled by it (`page_sizes` names the case).
+            // By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes.
+            // Only over glibc: over others the assembly of free may be misled by it (`page_sizes` names the case).
             995..=999 if !live.is_empty() && below.real.is_none() => {
                 note = "unseen";
                 exercised.unseen += 1;

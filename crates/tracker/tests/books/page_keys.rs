@@ -352,7 +352,8 @@ mod interrupted {
             begin();
             // SAFETY: the handler makes no call that a handler may not make.
             unsafe { libc::signal(libc::SIGTRAP, on_trap as extern "C" fn(i32) as usize) };
-            // Each page in a GiB of its own, which has no leaf; then fresh pages; then pages with what is left of others.
+            // Each page in a GiB of its own, which has no leaf; then fresh pages; then pages with what is left of
+            // others.
             let leaves = interrupt(0x10_0000_0000, 1 << 30, 61, |_| {});
             let arrays = interrupt(0x10_0000_0000, 1 << 13, 3, |_| {});
             let cleared = interrupt(0x700_0000_0000, 1 << 13, 503, |page| {

@@ -1,5 +1,5 @@
-//! account/pending.rs: how a native image without headers leaves the slow path, and what becomes of the notes of threads
-//! that are gone.
+//! account/pending.rs: how a native image without headers leaves the slow path, and what becomes of the notes of
+//! threads that are gone.
 
 use crate::segment::counter;
 use crate::{alone, books, fresh};
@@ -188,8 +188,8 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
     });
 }
 
-/// The C code of an image's static libraries is no proof that its Java code writes no headers. Here functions of a library
-/// that is a native image: one with an unwind table, and one without, like Java code.
+/// The C code of an image's static libraries is no proof that its Java code writes no headers. Here functions of a
+/// library that is a native image: one with an unwind table, and one without, like Java code.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn only_code_without_a_table_is_java_code_of_an_image() {

@@ -181,8 +181,8 @@ impl<'t> Borrowed<'t> {
     }
 
     /// The number of the system call that is made instead of the one that begins where the thread stands. A call that
-    /// is cancelled would be number -1 to a seccomp filter, which may kill for it: getpid(2) has no effect. Elsewhere no
-    /// call is made, and none is restarted.
+    /// is cancelled would be number -1 to a seccomp filter, which may kill for it: getpid(2) has no effect. Elsewhere
+    /// no call is made, and none is restarted.
     fn instead(&self) -> u64 {
         if self.in_call { libc::SYS_getpid as u64 } else { u64::MAX }
     }
@@ -338,8 +338,8 @@ mod tests {
         }
     }
 
-    /// A thread that spins in such a section (fixtures/c/rseq_spins.c), stopped until it was in it twenty times. Between
-    /// two sections it has a few instructions outside of any.
+    /// A thread that spins in such a section (fixtures/c/rseq_spins.c), stopped until it was in it twenty times.
+    /// Between two sections it has a few instructions outside of any.
     #[test]
     #[expect(clippy::print_stdout, reason = "a skipped test names its reason")]
     fn a_restartable_sequence_is_known_by_its_addresses() {

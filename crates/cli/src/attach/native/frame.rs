@@ -105,7 +105,8 @@ pub fn interrupted(registers: &Registers) -> Interrupted {
 }
 
 /// The registers with which the kernel makes the interrupted call again from its start, unless a handler of a signal
-/// runs: then it ends with EINTR (ERESTARTNOHAND). restart_syscall(2) isn't called. `None`: the kernel does so by itself.
+/// runs: then it ends with EINTR (ERESTARTNOHAND). restart_syscall(2) isn't called. `None`: the kernel does so by
+/// itself.
 pub fn without_restart_syscall(registers: &Registers) -> Option<Registers> {
     let needs_restart_syscall = registers.rax as i64 == RESTART_BLOCK;
     match interrupted(registers) {

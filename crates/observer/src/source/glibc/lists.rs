@@ -55,8 +55,8 @@ fn chunk_size(memory: &impl Memory, chunk: u64) -> Option<u64> {
     memory.word(Avma(chunk.checked_add(8)?)).map(|field| field & !7)
 }
 
-/// How many chunks all lists together may still have. A chunk is in one list only, and looks in use to the walk. But the
-/// lists of a hostile process may all lead into the same million chunks.
+/// How many chunks all lists together may still have. A chunk is in one list only, and looks in use to the walk. But
+/// the lists of a hostile process may all lead into the same million chunks.
 pub(crate) struct Left(pub u64);
 
 impl Left {
@@ -142,7 +142,8 @@ pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
 }
 
 /// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
-/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty or has more chunks than are left.
+/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty or has more chunks than are
+/// left.
 pub(crate) fn tcache_chunks(
     memory: &impl Memory,
     chunk: Avma,

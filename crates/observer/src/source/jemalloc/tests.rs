@@ -1,4 +1,5 @@
-//! Heaps built word by word in the layouts of three versions of jemalloc and of both shapes of its tree, and the sums that the walk must find.
+//! Heaps built word by word in the layouts of three versions of jemalloc and of both shapes of its tree, and the sums
+//! that the walk must find.
 
 use std::collections::BTreeMap;
 

@@ -10,8 +10,8 @@ const LARGEST_AT_LEAST: u32 = 8 << 10;
 const LARGEST: u32 = 1 << 20;
 /// Percentage of spans that must hold whole blocks of their class.
 const AGREE_AT_LEAST: usize = 95;
-/// Number of spans that a table is compared with, spread evenly over all of them; and limit of tables that are compared.
-/// In a process, one or two are; in hostile data, 700,000.
+/// Number of spans that a table is compared with, spread evenly over all of them; and limit of tables that are
+/// compared. In a process, one or two are; in hostile data, 700,000.
 pub(crate) const COMPARED: usize = 1 << 12;
 pub(crate) const MOST_TABLES: usize = 1 << 12;
 /// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).

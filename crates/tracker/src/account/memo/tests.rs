@@ -1,5 +1,5 @@
-//! A promotion against what it must keep: no entry is lost, the right one is returned, and the former leader is where it
-//! will be looked for.
+//! A promotion against what it must keep: no entry is lost, the right one is returned, and the former leader is where
+//! it will be looked for.
 
 use super::entry::{Memo, WORDS, second_bucket_of};
 use super::promote;

@@ -135,7 +135,8 @@ fn reciprocal(size: usize) -> u64 {
 }
 
 /// Class of blocks of this size for a request of `n` bytes, as it stands in
-/// [`SIZES`](crate::account::classes::SIZES). `None`: they have their keys elsewhere, as blocks for requests of 0 bytes.
+/// [`SIZES`](crate::account::classes::SIZES). `None`: they have their keys elsewhere, as blocks for requests of 0
+/// bytes.
 pub fn class_of(size: usize, n: usize) -> Option<u16> {
     let class = OF_SIZE.get(size / 8)?.load(Relaxed);
     let is_class = CLASSES[class as usize].load(Relaxed) >> 32 == size as u64;

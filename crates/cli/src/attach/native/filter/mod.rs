@@ -107,8 +107,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Refuses a thread with other filters than those that were looked up. `read`, if it is called: the thread's filters;
-    /// `None`: it is ending.
+    /// Refuses a thread with other filters than those that were looked up. `read`, if it is called: the thread's
+    /// filters; `None`: it is ending.
     pub fn check(
         &mut self,
         tid: u32,

@@ -68,7 +68,7 @@ pub fn all(profile: &Profile) {
         }
         let tree = Tree::of_column(profile, column);
         let root = tree.values(0).first().map(|v| v.amount);
-        assert!(!adds_up || root == Some(total[column].amount), "the tree's root is no total");
+        assert!(!adds_up || root == Some(total[column].amount), "the tree's root isn't the total");
         written(|out| folded::write(out, &view));
         is_json(&written(|out| json::write(out, &view)));
         is_xml(&written(|out| svg::write(out, &view)));

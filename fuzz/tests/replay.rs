@@ -46,7 +46,7 @@ fn check(target: &'static Target, name: String, bytes: Vec<u8>) {
 }
 
 fn target(name: &str) -> &'static Target {
-    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("{name} is no target"))
+    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("there is no target {name}"))
 }
 
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {

@@ -146,7 +146,7 @@ fn every_jdks_recording_names_the_allocators() {
         let of = read(&path);
         assert!(check_beside_the_jdk(&jdk, &path, &of) > 4, "JDK {}", jdk.major);
         assert_eq!((of.vm.feature(), of.vm.is_native_image(), of.measure()), (Some(jdk.major), false, "slow_path"));
-        assert_eq!(of.chunks, None, "HotSpot's buffers are no heap chunks");
+        assert_eq!(of.chunks, None, "HotSpot's buffers aren't heap chunks");
         assert!(of.profile.gaps.is_empty(), "{:?}", of.profile.gaps);
 
         // Ten arrays below doStart, three below doMore: each causes a slow path.
@@ -213,7 +213,7 @@ fn missing_events_are_a_gap_with_the_command_that_enables_them() {
         ));
         let of = read(&file);
         assert!(of.slow_paths() >= 5 && of.profile.gaps.is_empty(), "{:?}", of.profile.gaps);
-        // Enabled events that didn't occur are no gap: here, a range without new buffers.
+        // Enabled events that didn't occur aren't a gap: here, a range without new buffers.
         let range = allocation::read(
             &RecordingFiles::open(&file).expect("a recording"),
             Choice { from_ns: Some(0), to_ns: Some(1), focus: None },

@@ -157,7 +157,7 @@ fn a_ticket_gets_the_table() {
     let cap = "| arenas=2 | 426 MiB ± 1.00 MiB; **−75.0 MiB (−15.0 %)** | 10.2 ms ± 0.10 ms; **+0.10 ms (+1.0 %)** | 3 of 3 | 60.0 MiB to 90.0 MiB |";
     assert_eq!(rows[3], cap);
     assert_eq!(rows[4], "| mimalloc | | | not tried: libmimalloc.so.3 is not on this machine |  |");
-    // A name from a command line is no markup, in the table or below it.
+    // A name from a command line isn't markup, in the table or below it.
     assert!(rows[5].starts_with("| A=\\\\u{1b}\\[2J\\<b\\>\\& |"), "{}", rows[5]);
     assert!(found.contains("**best: arenas=2") && found.contains("died of signal 11"), "{found}");
 }

@@ -376,7 +376,7 @@ pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
 }
 
 /// Folder, with its slash, and name of the path by which a program was started, if that is another name of its file. A
-/// relative path is taken in the file's own folder. The names of descriptors (fexecve) are no names of programs.
+/// relative path is taken in the file's own folder. The names of descriptors (fexecve) aren't names of programs.
 pub fn other_path<'p>(file: &'p [u8], started: &'p [u8]) -> Option<[&'p [u8]; 2]> {
     let name = file_name(started);
     let by_descriptor = started.starts_with(b"/dev/fd/") || started.starts_with(b"/proc/");

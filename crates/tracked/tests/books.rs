@@ -470,7 +470,7 @@ fn a_site_counts_for_its_caller() {
     assert_eq!(is.cumulative.0, was.cumulative.0 + 1000);
     assert_eq!(named(&books, "zlib").live.0, named(&before, "zlib").live.0 + 700);
     let site = books.callers.last().unwrap();
-    assert!(site.figures.is_empty() && site.frames.is_empty(), "a site is no line of its own here");
+    assert!(site.figures.is_empty() && site.frames.is_empty(), "a site isn't a line of its own here");
 
     let dir = std::env::temp_dir().join(format!("plimsoll-sites-{}.seg", std::process::id()));
     std::fs::write(&dir, &s.bytes).unwrap();

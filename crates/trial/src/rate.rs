@@ -315,7 +315,7 @@ mod tests {
         (0..3).for_each(|_| assert!(!answers.count(Reply::Late, Duration::from_secs(10))));
         let figures = answers.figures(Duration::from_secs(1)).expect("figures");
         assert_eq!((figures.p50, figures.p99, figures.errors), (1.0, 10_000.0, 3));
-        // An error that came at once is no fast answer.
+        // An error that came at once isn't a fast answer.
         [Reply::Status(503), Reply::Broken].iter().for_each(|reply| assert!(!answers.count(*reply, Duration::ZERO)));
         let with_errors = answers.figures(Duration::from_secs(1)).expect("figures");
         assert_eq!((with_errors.mean, with_errors.errors), (figures.mean, 5));

@@ -57,7 +57,7 @@ fn of_history(history: &History) {
         if chart(&mut svg, history, *kind).expect("memory").is_ok() {
             is_xml(&svg);
             let text = String::from_utf8_lossy(&svg);
-            assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate that is no number");
+            assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate that isn't a number");
         }
     }
 }

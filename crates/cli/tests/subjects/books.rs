@@ -26,7 +26,7 @@ impl Figures {
         let figure = |name: &&str| {
             // Not as_u64: a negative figure is to be reported as such below, not as a missing one.
             let number = value[*name].as_number().unwrap_or_else(|| panic!("{whose}: no figure {name} in {value}"));
-            (name.to_string(), number.as_i128().unwrap_or_else(|| panic!("{whose}: {name} = {number} is no integer")))
+            (name.to_string(), number.as_i128().unwrap_or_else(|| panic!("{whose}: {name} isn't an integer: {number}")))
         };
         Figures(ADDITIVE.iter().chain(&OTHER).map(figure).collect())
     }

@@ -358,7 +358,7 @@ fn a_limit_kills_the_plain_program_and_the_cap_survives() {
     assert!(error.contains("was killed at its memory limit"), "{error}");
 }
 
-/// A server whose worker is killed at the limit goes on, and is small then: that is no good run.
+/// A server whose worker is killed at the limit goes on, and is small then: that isn't a good run.
 #[test]
 fn a_program_that_loses_a_process_to_the_limit_has_not_survived() {
     let trial = Trial::new("worker");

@@ -187,7 +187,7 @@ impl<'c> Object<'c> {
             }
             shape::skip_field(&self.chunk.schema.types, field, &mut cursor).ok()?;
         }
-        // Which cost as much, in vain.
+        // The failed look-up cost as much.
         self.chunk.pools.pay(cursor.at as u64 / 2 + self.type_().fields.len() as u64);
         None
     }

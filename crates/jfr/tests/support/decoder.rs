@@ -20,13 +20,13 @@ impl Value {
     pub fn long(&self) -> u64 {
         match self {
             Value::Long(value) => *value,
-            other => panic!("{other:?} is no long"),
+            other => panic!("{other:?} isn't a long"),
         }
     }
     pub fn text(&self) -> &str {
         match self {
             Value::Text(text) => text,
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} isn't a text"),
         }
     }
 }

@@ -250,7 +250,7 @@ fn a_compilation_spike_is_reported_as_a_spike() {
     assert_eq!(ids(&snapshot), ["compiler-arena"]);
 }
 
-/// A private mapping of a file: written pages are copies, which are no page cache.
+/// A private mapping of a file: written pages are copies, not page cache.
 #[test]
 fn written_pages_of_a_private_mapping_are_not_reclaimable() {
     let mib = Bytes::mib;
@@ -554,7 +554,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
         assert!(verdict.summary.ends_with(&limit), "{}", verdict.summary);
         assert!(!ids(&snapshot).contains(&"healthy"));
     }
-    // Too little time gives no rate, and too few bytes are no growth.
+    // Too little time gives no rate, and too few bytes aren't growth.
     assert!(!verdict_of(&grown(mib(29), mib(7), 2.0), VerdictId::Growth).summary.contains("an hour"));
     assert_eq!(ids(&grown(mib(105), mib(100), 3600.0)), ["healthy"]);
     assert_eq!(ids(&grown(mib(12), mib(6), 3600.0)), ["healthy"]);
@@ -637,7 +637,7 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot::default());
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
-    // java.nio counts these blocks, so they are no evidence against anybody.
+    // java.nio counts these blocks, so they aren't evidence against anybody.
     let counted = Bytes(170 * (4 * 1024 - 4) * 1024);
     snapshot.host.page = Bytes(4096);
     let direct = DirectBuffers { count: Some(170), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
@@ -672,7 +672,7 @@ fn a_collection_is_proposed_only_where_the_vm_obeys() {
     }
 }
 
-/// A remedy that refuses, and one that was just typed, are no next step.
+/// A remedy that refuses, and one that was just typed, aren't the next step.
 #[test]
 fn the_next_step_fits_what_the_tracker_does() {
     let how = |snapshot: &Snapshot| {
@@ -737,7 +737,7 @@ fn a_library_that_caches_is_accused_only_with_a_reason() {
     assert_eq!(verdict.bytes, mib(120));
     assert!(verdict.evidence[0].contains("one reading can't tell a cache in use from a leak"), "{verdict:?}");
     assert!(verdict.remedies[0].how.contains("--baseline baseline.json"), "{verdict:?}");
-    // A preloaded allocator holds everybody's blocks: it is no suspect.
+    // A preloaded allocator holds everybody's blocks: it isn't a suspect.
     let mut preloaded = unknown.clone();
     let (path, kind) = ("/usr/lib/libjemalloc.so.2".to_owned(), AllocatorKind::Jemalloc);
     let range = AddressRange::sized(Avma(1 << 45), mib(1));

@@ -2,7 +2,7 @@
 //! started with, no service manager starts it, the same path is the same file for us, and it runs as our user.
 //!
 //! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends
-//! in the empty words that are left of the arguments; its first word is no path of the file that the process runs.
+//! in the empty words that are left of the arguments; its first word isn't a path of the process's file.
 
 use super::Target;
 use plimsoll_facts::snapshot::{Process, Start};

@@ -3,7 +3,7 @@
 //! ```text
 //! hidepid=1, noaccess      files of processes that we may not trace
 //! hidepid=2, invisible     the same, and their directories look as if they did not exist
-//! hidepid=4, ptraceable    the same, and the group of gid= is no exception
+//! hidepid=4, ptraceable    the same, and the group of gid= isn't an exception
 //! another PID namespace    every process outside of ours and its children
 //! ```
 

@@ -16,7 +16,7 @@ use plimsoll_segment::rules::{file_name, is_other_name, other_path};
 pub const MOST: usize = 1024;
 
 /// Replaces the path of the executable, which has `n` bytes, by the path by which it was started, and returns the bytes
-/// of that. If the first argument is known and is no other name, which is usual, no file is opened. `is_late`: the
+/// of that. If the first argument is known and isn't another name, which is usual, no file is opened. `is_late`: the
 /// program runs already.
 pub fn name_as_started(path: &mut [u8; MOST], n: usize, first: Option<&[u8]>, is_late: bool) -> usize {
     const AT_EXECFN: u64 = 31;

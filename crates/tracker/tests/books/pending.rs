@@ -188,7 +188,7 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
     });
 }
 
-/// The C code of an image's static libraries is no proof that its Java code writes no headers. Here functions of a
+/// The C code of an image's static libraries doesn't prove that its Java code writes no headers. Here functions of a
 /// library that is a native image: one with an unwind table, and one without, like Java code.
 #[cfg(target_arch = "x86_64")]
 #[test]

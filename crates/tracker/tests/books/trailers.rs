@@ -53,7 +53,7 @@ fn round_trip() {
         let mut exercised = 0u64;
         for usable in (TRAILER..TABLE_FROM).filter(|n| n % 8 == 0 || n % 61 == 0) {
             let mut b = Block::new(usable);
-            assert_eq!(b.read(), None, "zeros are no trailer");
+            assert_eq!(b.read(), None, "zeros aren't a trailer");
             for i in 0..4 {
                 let row = [0, 1, rows - 1, random.below(rows)][i] as u32;
                 let requested = [0, usable - TRAILER, random.below((usable - TRAILER) as u64 + 1) as usize, 1][i];

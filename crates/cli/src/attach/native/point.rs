@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(of(&[0x50, 0x60], &[]), None);
         assert_eq!(of(&[0x50, 0x1ff], &[]), Some("a"));
         assert_eq!(of(&[0x50, 0x180], &[]), None);
-        assert_eq!(with(&[0x50, 0x180], &[0x50, 0x180], &[]), Some("a"), "a signal came there: it is no call's end");
+        assert_eq!(with(&[0x50, 0x180], &[0x50, 0x180], &[]), Some("a"), "a signal came there, no call ends there");
         assert_eq!(of(&[0x50], &[0x7008..0x7010, 0x7018..0x7020]), None);
         assert_eq!(of(&[0x50], &[0x7008..0x7010, 0x7010..0x7020]), Some("a"));
         assert_eq!(of(&[0x50], &[0x7011..0x7020, 0..0]), Some("a"), "a range begins with a whole word");

@@ -89,9 +89,9 @@ static WRITING: AtomicBool = AtomicBool::new(false);
 /// In a fork child: the frame that is writing the map began in the parent. When it ends, its thread continues with the
 /// child's map.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The lock's word for which a thread has waited in vain: its holder makes no progress.
+/// The lock's word of a holder for which a thread has waited without success.
 static STUCK: AtomicU64 = AtomicU64::new(0);
-/// The head at which a thread has waited in vain for a free slot, + 1.
+/// The head at which a thread has waited without success for a free slot, + 1.
 static FULL_AT: AtomicU64 = AtomicU64::new(0);
 /// How often the holder met the same unfilled slot: its ticket + 1, and the number. Written by the holder.
 static BLOCKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];

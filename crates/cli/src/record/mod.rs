@@ -3,7 +3,7 @@
 //! ```text
 //! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `sampler`
 //! every 20 s      arenas, sites, peaks too
-//! seldom          VM and malloc's arenas: who owns which memory (≤ 0.2 % of a core)
+//! seldom          VM and malloc's arenas: who owns which memory (≤ 0.1 % of a core)
 //!                      └─► one instant ─► the file, whole after each                         `file`, report::jfr
 //! ```
 //! One thread and one clock: the thread sleeps until the next instant, a signal, or the end of a target.

@@ -11,9 +11,8 @@
 //! `ATTACH_ERROR_BADVERSION`. JDK 24 and later answer `getversion options` with `2 streaming`; older ones don't know
 //! the command.
 //!
-//! A VM that streams makes one system call per printed piece, inside the safepoint if the command needs one.
-//! VM.metaspace vslist takes 18,000 of them: 23 to 50 ms in which no thread of the program runs. Without streaming, it
-//! takes 1 ms.
+//! A VM that streams makes one system call per printed piece, inside the safepoint if the command needs one (18,000 for
+//! VM.metaspace vslist). So streaming is switched off (docs/decisions/asking-a-vm.md).
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {

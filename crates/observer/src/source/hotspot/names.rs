@@ -1,5 +1,5 @@
 //! Reads the full names of Java threads from the VM's memory. Thread.print reports them too, but walks each thread's
-//! stack in a safepoint: 2,000 threads with 60 frames stop for 0.1 to 0.3 s.
+//! stack in a safepoint (docs/decisions/asking-a-vm.md).
 //!
 //! ```text
 //! ThreadsSMRSupport::_java_thread_list ─▶ ThreadsList::_length, _threads ─▶ JavaThread …

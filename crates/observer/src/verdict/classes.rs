@@ -28,7 +28,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let limit = in_force.is_none_or(|limit| twice < limit).then(|| {
         remedy(
             Effort::Restart,
-            "limit it, so that a leak fails by name and early",
+            "limit it, so that a leak ends early, in an error that names it",
             format!("-XX:MaxMetaspaceSize={}m", twice.0 >> 20),
             "a program that needs more dies with OutOfMemoryError: Metaspace",
         )

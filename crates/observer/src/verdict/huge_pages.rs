@@ -58,7 +58,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if case.is_jvm() && stacks {
         remedies.push(remedy(
             Effort::Restart,
-            "keep stack sizes off multiples of 2 MiB",
+            "choose a stack size that isn't a multiple of 2 MiB",
             "-XX:ThreadStackSize=1020",
             "JDK 21 and later do that by themselves (THPStackMitigation)",
         ));

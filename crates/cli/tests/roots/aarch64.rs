@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::matrix::{Cell, Program, verbs};
-use crate::place::{CROSS, Place};
+use crate::tested_root::{CROSS, TestedRoot};
 use crate::{fixture, output, target, text};
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
@@ -108,10 +108,10 @@ fn the_tracker_keeps_exact_books_and_stacks_on_aarch64() {
 #[test]
 #[ignore = "full: builds the program for another CPU"]
 fn run_report_and_record_are_right_in_a_root_of_arm64() {
-    let Some(place) = Place::of_arm64() else { return };
+    let Some(tested) = TestedRoot::of_arm64() else { return };
     for (program, found) in [(Program::C, Cell::Exact), (Program::Python, Cell::Near)] {
         let gap = Cell::Gap("mp_ was not recognised in libc's data".to_owned());
-        assert_eq!(verbs(&place, program), [found.clone(), gap, found], "{}", program.name());
+        assert_eq!(verbs(&tested, program), [found.clone(), gap, found], "{}", program.name());
     }
 }
 

@@ -8,10 +8,10 @@ mod aarch64;
 mod matrix;
 #[path = "../harness/page.rs"]
 mod page;
-mod place;
 #[path = "../harness/rows.rs"]
 mod rows;
 mod table;
+mod tested_root;
 
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../../fixtures/child.rs"]
@@ -78,7 +78,7 @@ fn attach_enters_threads_of_an_old_libpthread() {
 #[test]
 #[ignore = "full: builds the static program"]
 fn the_program_runs_where_nothing_else_is() {
-    let Some(root) = Root::bare(target(), &[&place::self_contained("x86_64"), Path::new("/bin/busybox")]) else {
+    let Some(root) = Root::bare(target(), &[&tested_root::self_contained("x86_64"), Path::new("/bin/busybox")]) else {
         return;
     };
     let printed = |arguments: &[&str]| {

@@ -6,8 +6,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::place::Place;
 use crate::rows::{Row, rows};
+use crate::tested_root::TestedRoot;
 use crate::{fixture, output, text};
 
 /// What a verb found of a program's blocks.
@@ -56,10 +56,10 @@ struct Run {
 }
 
 impl Run {
-    fn of(place: &Place, program: Program, blocks: &str) -> Run {
+    fn of(tested: &TestedRoot, program: Program, blocks: &str) -> Run {
         let script = fs::read_to_string(fixture("roots/verbs")).expect("the fixture");
-        let done = output(place.shell().args(["-c", &script, "sh", program.words()[0], blocks]));
-        let context = format!("{} {}, {} {blocks}", place.name, place.cpu, program.name());
+        let done = output(tested.shell().args(["-c", &script, "sh", program.words()[0], blocks]));
+        let context = format!("{} {}, {} {blocks}", tested.name, tested.cpu, program.name());
         let rows = rows(&text(&done.stdout));
         assert!(rows.contains_key("explain"), "{context}: {}{}", text(&done.stdout), text(&done.stderr));
         Run { context, rows }
@@ -89,13 +89,13 @@ impl Run {
     }
 
     /// Bytes of live blocks that `explain` finds in the allocator, or the reason of its gap.
-    fn explained(&self, program: Program, place: &Place) -> Result<i64, String> {
+    fn explained(&self, program: Program, tested: &TestedRoot) -> Result<i64, String> {
         let ledger = self.json("explain");
         let mut gaps = ledger["gaps"].as_array().expect("gaps").iter();
         if let Some(gap) = gaps.find(|gap| ["glibc", "allocator"].iter().any(|source| gap["source"] == *source)) {
             return Err(gap["reason"].as_str().expect("a reason").to_owned());
         }
-        if place.is_musl() {
+        if tested.is_musl() {
             return Ok(self.part("musl: live"));
         }
         if program != Program::Redis {
@@ -132,12 +132,12 @@ fn cell(is_exact: bool, found: i64, truth: i64, context: &str) -> Cell {
 }
 
 /// `run` with `report`, `explain`, `record`.
-pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
-    let [none, some] = ["0", program.words()[1]].map(|blocks| Run::of(place, program, blocks));
+pub fn verbs(tested: &TestedRoot, program: Program) -> [Cell; 3] {
+    let [none, some] = ["0", program.words()[1]].map(|blocks| Run::of(tested, program, blocks));
     // In glibc a block of 1,234 bytes takes a chunk of 1,248, and one of 5,001 a chunk of 5,024. In musl the first takes
     // a slot of 1,344.
     let (count, requested, chunks) = match program {
-        Program::C if place.is_musl() => (1000, 1000 * 1234, 1000 * 1344),
+        Program::C if tested.is_musl() => (1000, 1000 * 1234, 1000 * 1344),
         Program::C => (1000, 1000 * 1234, 1000 * 1248),
         Program::Python => (1000, 1000 * 5001, 1000 * 5024),
         Program::Redis => (0, 0, some.used("used-plain") - none.used("used-plain")),
@@ -145,7 +145,7 @@ pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
     let tracked = match program {
         Program::Redis => some.used("used-tracked") - none.used("used-tracked"),
         // What malloc_usable_size says: musl's repeats the request.
-        _ if place.is_musl() => requested,
+        _ if tested.is_musl() => requested,
         _ => chunks,
     };
     let (context, is_exact) = (&some.context, program == Program::C);
@@ -158,7 +158,7 @@ pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
         let more = some.total("requested_bytes") - none.total("requested_bytes");
         cell(is_exact, more, requested, &format!("{context}: report"))
     };
-    let explained = match (some.explained(program, place), none.explained(program, place)) {
+    let explained = match (some.explained(program, tested), none.explained(program, tested)) {
         (Ok(some), Ok(none)) => cell(is_exact, some - none, chunks, &format!("{context}: explain")),
         (Err(reason), _) | (_, Err(reason)) => Cell::Gap(reason),
     };
@@ -170,9 +170,9 @@ pub fn verbs(place: &Place, program: Program) -> [Cell; 3] {
 /// The oldest glibc: the three rows of docs/roots.md that `make test` repeats.
 #[test]
 fn each_verb_is_right_over_the_oldest_glibc() {
-    let Some(place) = Place::of(0) else { return };
+    let Some(tested) = TestedRoot::of(0) else { return };
     for program in PROGRAMS {
-        let found = verbs(&place, program);
+        let found = verbs(&tested, program);
         let expected = if program == Program::C { Cell::Exact } else { Cell::Near };
         assert!(found.iter().all(|cell| *cell == expected), "{}: {found:?}", program.name());
     }

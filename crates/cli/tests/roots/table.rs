@@ -2,8 +2,8 @@
 
 use crate::matrix::{Cell, PROGRAMS, Program, verbs};
 use crate::page;
-use crate::place::Place;
 use crate::roots::SUITES;
+use crate::tested_root::TestedRoot;
 
 const BEGIN: &str = "<!-- The test roots::table writes what follows. -->\n\n";
 const END: &str = "\n<!-- The end of what the test writes. -->\n";
@@ -13,12 +13,12 @@ const END: &str = "\n<!-- The end of what the test writes. -->\n";
 fn the_page_has_what_each_verb_finds_in_each_root() {
     let mut table = Table::default();
     for suite in 0..SUITES.len() {
-        let Some(place) = Place::of(suite) else { return };
+        let Some(tested) = TestedRoot::of(suite) else { return };
         for program in PROGRAMS {
-            table.row(&place, program, &verbs(&place, program));
+            table.row(&tested, program, &verbs(&tested, program));
         }
     }
-    let Some(musl) = Place::of_musl() else { return };
+    let Some(musl) = TestedRoot::of_musl() else { return };
     table.row(&musl, Program::C, &verbs(&musl, Program::C));
     page::check_table("roots.md", [BEGIN, END], &table.text());
 }
@@ -30,8 +30,8 @@ struct Table {
 }
 
 impl Table {
-    fn row(&mut self, place: &Place, program: Program, cells: &[Cell]) {
-        let mut row = format!("| {} | {} | {} | {} |", place.name, place.library, place.cpu, program.name());
+    fn row(&mut self, tested: &TestedRoot, program: Program, cells: &[Cell]) {
+        let mut row = format!("| {} | {} | {} | {} |", tested.name, tested.library, tested.cpu, program.name());
         for cell in cells {
             let cell = match cell {
                 Cell::Exact => "exact".to_owned(),

@@ -1,4 +1,4 @@
-//! Places where the verbs are tried: a root, and how plimsoll is started in it.
+//! A root in which the verbs are tried, and how plimsoll is started in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::{fixture, output, target, text};
 
 pub const CROSS: &str = "aarch64-linux-gnu-gcc";
 
-pub struct Place {
+pub struct TestedRoot {
     /// As docs/roots.md calls it.
     pub name: &'static str,
     pub library: String,
@@ -58,9 +58,9 @@ fn with_own_libraries(root: &Root) -> String {
     format!("/machine/{loader} --library-path /machine /machine/plimsoll")
 }
 
-impl Place {
+impl TestedRoot {
     /// A suite's root, with the C program. None: skipped, as a line says.
-    pub fn of(suite: usize) -> Option<Place> {
+    pub fn of(suite: usize) -> Option<TestedRoot> {
         let (name, glibc) = SUITES[suite];
         let root = Root::of(name, target())?;
         let library = fs::read(root.0.join("lib/x86_64-linux-gnu/libc.so.6")).expect("a C library");
@@ -73,24 +73,30 @@ impl Place {
         } else {
             with_own_libraries(&root)
         };
-        Some(Place { name, library: format!("glibc {glibc}"), cpu: "x86-64", root, plimsoll })
+        Some(TestedRoot { name, library: format!("glibc {glibc}"), cpu: "x86-64", root, plimsoll })
     }
 
     /// Debian's musl with nothing but a shell.
-    pub fn of_musl() -> Option<Place> {
+    pub fn of_musl() -> Option<TestedRoot> {
         let root = Root::of_musl(target())?;
         let source = fixture("c/many_blocks.c");
         let done = output(Command::new("musl-gcc").args(["-O1", "-o"]).arg(root.0.join("many_blocks")).arg(source));
         assert!(done.status.success(), "{}", text(&done.stderr));
         root.take(&self_contained("x86_64"));
-        Some(Place { name: "musl", library: "musl".to_owned(), cpu: "x86-64", root, plimsoll: "/plimsoll".to_owned() })
+        Some(TestedRoot {
+            name: "musl",
+            library: "musl".to_owned(),
+            cpu: "x86-64",
+            root,
+            plimsoll: "/plimsoll".to_owned(),
+        })
     }
 
     pub fn is_musl(&self) -> bool {
         self.name == "musl"
     }
 
-    pub fn of_arm64() -> Option<Place> {
+    pub fn of_arm64() -> Option<TestedRoot> {
         if !crate::aarch64::has_tools() {
             return None;
         }
@@ -102,7 +108,7 @@ impl Place {
         root.take(&self_contained("aarch64"));
         crate::aarch64::compiled(&root.0.join("many_blocks"));
         let (name, library) = ("trixie", "glibc 2.41".to_owned());
-        Some(Place { name, library, cpu: "aarch64", root, plimsoll: "/plimsoll".to_owned() })
+        Some(TestedRoot { name, library, cpu: "aarch64", root, plimsoll: "/plimsoll".to_owned() })
     }
 
     /// A shell inside.

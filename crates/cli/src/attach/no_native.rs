@@ -7,7 +7,7 @@ use super::fault::Fault;
 use crate::target::started_behind;
 
 pub enum ThreadLoader<'t> {
-    /// There is none.
+    /// Can't be made: this CPU has no loader.
     _Never(&'t std::convert::Infallible),
 }
 

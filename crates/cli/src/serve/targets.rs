@@ -22,7 +22,7 @@ const LONGEST: usize = 60;
 /// First parts of addresses that don't name a target.
 const RESERVED: [&str; 4] = ["api", "metrics", "healthz", "favicon.ico"];
 
-/// What the command line asks for.
+/// The processes that the command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSelection {
     /// JVMs, tracked processes, and big ones.

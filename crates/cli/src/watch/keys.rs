@@ -5,7 +5,7 @@ use plimsoll_observer::ledger::Baseline;
 
 use super::state::{Page, Panel, State};
 
-/// What a key asks for beyond the state.
+/// What a key makes happen beyond the state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Quit,

@@ -21,7 +21,7 @@ use crate::Failure;
 use crate::record::{Output, Pace, Writer};
 use crate::sampler::{Read, Sampler, SamplerEnd, Subject, now_ns};
 
-/// What the command line asks for.
+/// From the command line: what to watch, how often, how long.
 #[derive(Clone, Copy)]
 pub struct Plan {
     /// None: the list.
@@ -31,6 +31,7 @@ pub struct Plan {
     pub limit: Option<Bytes>,
 }
 
+/// From the screen to the worker.
 pub enum Order {
     Open(u32),
     Close,
@@ -40,6 +41,7 @@ pub enum Order {
     Quit,
 }
 
+/// From the worker to the screen.
 pub enum Report {
     Facts(Box<Facts>),
     Listing(u64, Vec<Listed>),

@@ -2,7 +2,7 @@
 
 use crate::kit::{Container, READ_ONLY};
 
-/// As root of the container would run it. /root and /var/cache, root's other caches, are read-only, too.
+/// As the container's root would run it. /root and /var/cache, root's other caches, are read-only, too.
 const RUN: &str = "plimsoll run --sites off --report none";
 
 #[test]

@@ -46,7 +46,7 @@ fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Optio
         .then(|| format!("has a shadow stack, so no thread of it can be borrowed. Start it with: {}", run()))
 }
 
-/// The text for a process whose filters don't let plimsoll in.
+/// The text for a process whose seccomp filters would stop the entry.
 pub fn filtered(target: &Target, verb: &str, why: Closed) -> String {
     let is_root = rustix::process::geteuid().is_root();
     let run = || started_behind(&start_of(target), "plimsoll run --");

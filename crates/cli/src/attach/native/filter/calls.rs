@@ -114,7 +114,7 @@ pub const HELPER: &[Call] = &[
     call(libc::SYS_getrandom, "getrandom").if_refused(Need::MayFail),
     call(libc::SYS_futex, "futex").known(1, 128),
     call(libc::SYS_futex, "futex").known(1, 129),
-    // dlopen: libc before 2.26 opens by open(2), from 2.33 on it asks by newfstatat(2).
+    // dlopen: libc before 2.26 opens by open(2), from 2.33 on it examines files by newfstatat(2).
     opens(0x8_0000),
     call(libc::SYS_open, "open").known(1, 0x8_0000),
     call(libc::SYS_read, "read"),

@@ -5,8 +5,8 @@
 //! every user       no_new_privs, not dumpable (nobody traces or reads us), rlimits
 //! Landlock         no file, no directory, no bind, no connect but to the ports of       Linux 5.13 and later; ports: 6.7;
 //!                  `Purpose::Connect`, no signal to other processes                     signals: 6.12
-//! seccomp          the system calls of the purpose only: no open, exec, ptrace, and     where the kernel has it
-//!                  to listen no socket and no connect, to connect no socket but TCP
+//! seccomp          the system calls of the purpose only: no open, exec, ptrace;        where the kernel has it
+//!                  a listener makes no socket and no connection, a sender TCP only
 //! ```
 //! The result says what is in force. This module decides nothing: the caller ends if too little is in force.
 

@@ -139,9 +139,9 @@ fn of_ended(line: &str, pid: &str, file: &str) -> String {
     if operands.is_empty() || is_report { line } else { format!("{line}   # PID: that of the next process") }
 }
 
-/// Which words name the process, in the commands that remedies use; those of verdicts that are derived from the curves
-/// have the word PID. Behind `--`, `|` and any other command, a word like
-/// the PID is part of a command line, a port, or a number.
+/// Which words name the process, in the commands that remedies use. Commands of verdicts that are derived from the
+/// curves have the word PID. Behind `--`, `|` and any other command, a number like the PID is part of a command line, a
+/// port, or an amount.
 fn operands(words: &[&str], pid: &str) -> Vec<usize> {
     let (mut found, mut tool, mut before) = (Vec::new(), "", "");
     for (at, word) in words.iter().copied().enumerate() {

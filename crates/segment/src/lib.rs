@@ -29,9 +29,10 @@
 //! open the file again. A child of fork() makes its own file when it first allocates, frees or maps anything. Its books
 //! begin with those of its parent at the instant of fork(). If other threads of the parent were inside the tracker, a
 //! few of their operations may be missing, or may be there too early. Under a limit on address space (RLIMIT_AS) each
-//! section is a separate mapping that grows with use. Pages are populated (`MADV_POPULATE_WRITE`, before Linux 5.14
-//! futex(2), or on tmpfs read by a system call) before the first store. So a full file system gives an error code and
-//! not a SIGBUS. The page cache holds the pages, so the file survives every kind of death of the process.
+//! section is a separate mapping that grows with use. Pages are populated before the first store: by
+//! `MADV_POPULATE_WRITE`; before Linux 5.14 by futex(2); on tmpfs, once the program runs, by a system call that reads
+//! them. So a full file system gives an error code and not a SIGBUS. The page cache holds the pages, so the file
+//! survives every kind of death of the process.
 //!
 //! # Sites
 //!

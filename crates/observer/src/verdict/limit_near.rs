@@ -2,8 +2,8 @@
 //! there is no leak; the limit is too low for the flags.
 //!
 //! Where another verdict finds memory that grows, or that may be a leak, a higher limit only delays the kill. Then the
-//! first remedy is that verdict's, which finds the leak. So it is where most of the memory can't be judged: it may be a
-//! leak, too.
+//! first remedy is that verdict's, which finds the leak. The same holds where most of the memory can't be judged, since
+//! that may be a leak, too.
 
 use super::case::Case;
 use super::remedies::remedy;

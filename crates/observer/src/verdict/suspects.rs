@@ -330,8 +330,8 @@ pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
 }
 
 /// Sizes that zlib requests with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and
-/// later; `updatewindow`; deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more, a
-/// tracked one another 8.
+/// later; `updatewindow`; deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more,
+/// and that of a tracked block up to 24.
 fn maker(peak: &EqualBlocks) -> Option<&'static str> {
     match peak.usable().0 {
         7_152..=7_176 => Some("the size of an Inflater's state"),

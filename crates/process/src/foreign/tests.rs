@@ -1,3 +1,5 @@
+//! Paths, files and directories of other users, as an attacker may arrange them.
+
 use std::ffi::CString;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};

@@ -1,3 +1,5 @@
+//! Slow paths counted as heap chunks, and names as VMs write them.
+
 use super::*;
 use plimsoll_facts::units::Bytes;
 

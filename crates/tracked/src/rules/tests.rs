@@ -1,3 +1,5 @@
+//! The rules file: each rule's example, known answers, errors, and the compiled form against a naive twin.
+
 use super::*;
 use crate::random::Random;
 use crate::rules::compile::{Span, Table, blob, ranges};

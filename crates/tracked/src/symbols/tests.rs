@@ -1,3 +1,5 @@
+//! Names of this test program's own functions.
+
 use plimsoll_process::foreign::{Deadline, NAMES};
 use std::path::Path;
 

@@ -44,8 +44,8 @@
 //! cases remain: the address goes to a block that isn't booked, or that is booked in one lane and freed in the other.
 //! Its release is then booked with the old key, as long as the page has its class.
 //!
-//! A page that has blocks of two sizes at once, as gperftools' emergency arena while it walks a stack, would lose keys
-//! each time that the size changes: such blocks stay live in the books.
+//! A page may have blocks of two sizes at once: gperftools' emergency arena has, while it walks a stack. Such a page
+//! loses keys each time that the size changes, and their blocks stay live in the books.
 //!
 //! `hook/malloc/x86_64/pages.rs` has the steps of [`insert`] and [`take`] for a page that has an array already.
 

@@ -1,3 +1,5 @@
+//! What a filter forbids, on filters of known results; and the kernel's, in force in processes that a test stops.
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,8 +1,7 @@
 /* Plimsoll: what a program may say about its own memory.
  *
  * Nothing has to be linked. Under `plimsoll run` the functions are there; otherwise the macros below do nothing, at the
- * cost of one test of a pointer. To carry the tracker inside a program, link libplimsoll.a; the program is then tracked
- * whenever it runs.
+ * cost of one test of a pointer.
  *
  *     static plimsoll_category_t cache;
  *     cache = plimsoll_category("block cache");     once; the same name gives the same number

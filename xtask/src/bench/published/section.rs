@@ -15,7 +15,7 @@ const INTRODUCTION: &str =
 /// In README.md, the rows stand between this line and the next blank one.
 const ROWS: &str = "| published table | made again |\n| --- | --- |\n";
 
-/// `is_short`: fewer rounds than the table asks for, so the figures are not published.
+/// `is_short`: fewer rounds than the table needs, so the figures are not published.
 pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Result<()> {
     let block = format!("## Published {number}: {title}\n\n{}\n{}", machine()?, table.text.trim_end());
     println!("{block}\n");

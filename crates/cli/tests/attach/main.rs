@@ -218,7 +218,7 @@ fn a_detach_gives_everything_back() {
         let protections = |java: &Java| -> Vec<String> {
             let maps = java.mappings();
             let objects = maps.lines().filter(|l| l.contains(".so") && !is_trackers(l));
-            objects.map(|l| l.split_whitespace().step_by(1).take(2).collect::<Vec<_>>().join(" ")).collect()
+            objects.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
         };
         java.send(&format!("load {}", library.display()));
         let before = protections(&java);

@@ -27,8 +27,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "the JIT compilers hold {resident} at this moment: one method's compilation, over when it is done"
         ),
         evidence: vec![
-            "compiler arenas are freed at the end of each compilation; their pages stay with the allocator"
-                .to_owned(),
+            "compiler arenas are freed at the end of each compilation; their pages stay with the allocator".to_owned(),
         ],
         remedies: [(by_method, 22), (limit, 23)]
             .into_iter()

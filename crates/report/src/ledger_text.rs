@@ -64,9 +64,15 @@ pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> i
     page.notes()?;
     page.gaps()?;
     for each in &explanation.verdicts {
-        verdict(page.out, each, style)?;
+        verdict(page.out, each, is_headline(each, &explanation.verdicts), style)?;
     }
     page.cost()
+}
+
+/// Whether the verdict's sentence stands at the top of the screen: each warning; without a warning, the state.
+fn is_headline(verdict: &Verdict, all: &[Verdict]) -> bool {
+    let is_warning = |of: &Verdict| of.severity > Severity::Note;
+    is_warning(verdict) || (verdict.id.is_state() && !all.iter().any(is_warning))
 }
 
 /// Terminal attributes; empty if the output is not a terminal.
@@ -172,14 +178,10 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// Comes first. For each warning: what is wrong, what the figure is based on, what to run. Without a warning: the
-    /// state.
+    /// Comes first. For each warning, or for the state: what is wrong, what the figure is based on, what to run.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
-        let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
-        let warnings: Vec<&Verdict> = warnings.collect();
-        let state = verdicts.iter().filter(|verdict| warnings.is_empty() && verdict.id.is_state());
         let mut has_headlines = false;
-        for verdict in warnings.iter().copied().chain(state) {
+        for verdict in verdicts.iter().filter(|verdict| is_headline(verdict, verdicts)) {
             has_headlines = true;
             let (mark, ink) = mark(verdict);
             let width = self.style.width.max(60) - 2;
@@ -572,17 +574,23 @@ fn inked(style: Style, ink: Ink, text: &str) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// A verdict in full: its sentence, what proves it, and its remedies.
-pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Result<()> {
+/// A verdict in full: its sentence, what proves it, and its remedies. Where the sentence stands at the top of the screen,
+/// the severity of a warning takes its place.
+pub fn verdict(out: &mut impl Write, verdict: &Verdict, has_headline: bool, style: Style) -> io::Result<()> {
     let ink = |ink: Ink, text: &str| inked(style, ink, text);
     let (mark, colour) = mark(verdict);
     let width = style.width.max(60);
     let id = verdict.id.id();
     let head = format!("{mark} {id}");
-    let mut summary = wrapped(&printable(&verdict.summary), width - head.len() - 2).into_iter();
-    let first = summary.next().unwrap_or_default();
-    writeln!(out, "\n{} {}  {first}", ink(colour, mark), ink(Ink::Bold, id))?;
-    for row in summary {
+    let what = match (has_headline, verdict.severity) {
+        (false, _) => printable(&verdict.summary),
+        (true, Severity::Note) => String::new(),
+        (true, severity) => severity.name().to_owned(),
+    };
+    let mut what = wrapped(&what, width - head.len() - 2).into_iter();
+    let first = format!("\n{} {}  {}", ink(colour, mark), ink(Ink::Bold, id), what.next().unwrap_or_default());
+    writeln!(out, "{}", first.trim_end())?;
+    for row in what {
         writeln!(out, "{:indent$}{row}", "", indent = head.len() + 2)?;
     }
     for text in &verdict.evidence {

@@ -10,7 +10,7 @@ use plimsoll_facts::snapshot::{
 };
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::verdict::judge;
+use plimsoll_observer::verdict::{Severity, VerdictId, judge};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
@@ -147,6 +147,31 @@ fn the_text_is_the_golden_one() {
     let mut out = Vec::new();
     ledger_text::write(&mut out, &shop(), Style { colour: false, width: 120 }).unwrap();
     compare("explain.txt", &out);
+}
+
+fn text_of(explanation: &Explanation, width: usize) -> String {
+    let mut out = Vec::new();
+    ledger_text::write(&mut out, explanation, Style { colour: false, width }).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// A sentence stands at the top, or in the block of a note beside warnings.
+#[test]
+fn the_sentence_of_a_verdict_stands_once() {
+    let mut explanation = shop();
+    let mut note = explanation.verdicts[0].clone();
+    (note.id, note.severity, note.summary) = (VerdictId::HugePages, Severity::Note, "a note's sentence".to_owned());
+    explanation.verdicts.push(note.clone());
+    let text = text_of(&explanation, 400);
+    for verdict in &explanation.verdicts {
+        assert_eq!(text.matches(verdict.summary.as_str()).count(), 1, "{}: {text}", verdict.summary);
+    }
+    assert!(text.contains("\n! arena-retention  warning\n") && text.contains("\n· huge-pages  a note's sentence\n"));
+    // Without a warning, the state comes first.
+    note.id = VerdictId::Healthy;
+    explanation.verdicts = vec![note];
+    let text = text_of(&explanation, 400);
+    assert!(text.contains("\n· a note's sentence\n    basis  ") && text.contains("\n· healthy\n"), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
     let style = Style { colour: false, width: canvas.width() };
     for verdict in one.standing() {
         // A Vec takes every write.
-        let _ = ledger_text::verdict(&mut text, verdict, style);
+        let _ = ledger_text::verdict(&mut text, verdict, false, style);
     }
     let text = String::from_utf8_lossy(&text).into_owned();
     let rows: Vec<String> =

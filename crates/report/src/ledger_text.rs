@@ -264,7 +264,7 @@ impl<W: Write> Page<'_, W> {
         let mut notes = wrapped(&self.note(line), columns).into_iter();
         let beside = if column == 8 { String::new() } else { notes.next().unwrap_or_default() };
         let pad = if beside.is_empty() { 0 } else { self.bar_width() - words::columns(&bar) + 2 };
-        let text = format!("    {:<w$}{:>10}  ", line.name, line.resident.to_string(), w = NAME);
+        let text = format!("    {:<w$}{:>10}  ", line.label(), line.resident.to_string(), w = NAME);
         let text = if bar.is_empty() && beside.is_empty() { text.trim_end() } else { &text };
         let bar = self.ink(Ink::Group(line.id.group()), &bar);
         writeln!(self.out, "{text}{bar}{:pad$}{}", "", self.ink(Ink::Dim, &beside))?;
@@ -408,9 +408,14 @@ impl<W: Write> Page<'_, W> {
                     let is_beside = opened().any(|heap| heap.kind.to_string() == child.name);
                     if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
                 });
-                let kinds: Vec<String> = opened().map(opened_heap).chain(others).collect();
-                let unsure = if line.grade == Grade::Estimated { "; may include the program's own mmap" } else { "" };
-                notes.push(format!("{}{unsure}", kinds.join(", ")));
+                let kinds = opened().map(opened_heap).chain(others).collect::<Vec<String>>().join(", ");
+                // The label names the only allocator already.
+                let label = line.label();
+                let kinds = kinds.strip_prefix(&format!("{label}: ")).unwrap_or(&kinds);
+                let unsure = (line.grade == Grade::Estimated).then_some("may include the program's own mmap");
+                let kinds = Some(kinds).filter(|kinds| !kinds.is_empty() && *kinds != label);
+                let kinds: Vec<&str> = kinds.into_iter().chain(unsure).collect();
+                notes.extend((!kinds.is_empty()).then(|| kinds.join("; ")));
                 if let Some(python) = &self.snapshot.pymalloc {
                     notes.push(format!("{} live", python.live));
                 }

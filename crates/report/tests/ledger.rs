@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
-    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, JavaThread, NmtCategory, Reading,
-    Snapshot, Thread, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HeapPart, HotSpot, JavaHeap, JavaThread,
+    NmtCategory, OpenedHeap, Reading, Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::ledger::Ledger;
@@ -172,6 +172,28 @@ fn the_sentence_of_a_verdict_stands_once() {
     explanation.verdicts = vec![note];
     let text = text_of(&explanation, 400);
     assert!(text.contains("\n· a note's sentence\n    basis  ") && text.contains("\n· healthy\n"), "{text}");
+}
+
+/// In JSON, the line keeps its name.
+#[test]
+fn the_line_of_another_allocator_is_called_by_it() {
+    let mib = Bytes::mib;
+    let range = AddressRange::sized(Avma(1 << 30), mib(110));
+    let mut heap = OpenedHeap::new(AllocatorKind::Jemalloc);
+    heap.ranges.push(range);
+    heap.add(HeapPart::Live, mib(10), mib(10));
+    heap.add(HeapPart::Dirty, mib(100), mib(100));
+    let vma = Vma { range, readable: true, writable: true, rss: mib(110), pss: mib(110), ..Vma::default() };
+    let snapshot = Snapshot { vmas: vec![vma], opened: Some(heap), ..Snapshot::default() };
+    let ledger = Ledger::of(&snapshot);
+    let explanation = Explanation { snapshot, ledger, verdicts: Vec::new() };
+    let text = text_of(&explanation, 120);
+    let row = text.lines().find(|row| row.starts_with("    jemalloc ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.ends_with("█  10.0 MiB live, 100 MiB in free pages"), "{text}");
+    let mut out = Vec::new();
+    ledger_json::write(&mut out, &explanation).unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!(value["lines"][0]["name"], "other allocator");
 }
 
 #[test]

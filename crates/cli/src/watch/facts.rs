@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::ledger::{Baseline, Ledger, LineId, ThreadPools, thread_names};
+use plimsoll_observer::ledger::{Baseline, Ledger, Line, LineId, ThreadPools, thread_names};
 use plimsoll_observer::verdict::{Case, Verdict};
 use plimsoll_report::jfr::Site;
 use plimsoll_report::ledger_text;
@@ -61,6 +61,8 @@ pub struct Limit {
 pub struct Lines {
     /// Resident bytes and their error, biggest first.
     pub lines: Vec<(LineId, Bytes, Bytes)>,
+    /// The allocators of the line `other-allocator`, if it is there.
+    pub allocators: Option<String>,
     pub remainder: Bytes,
     pub verdicts: Vec<Verdict>,
 }
@@ -157,6 +159,7 @@ fn lines(ledger: &Ledger, verdicts: &[Verdict]) -> Lines {
     let lines = ledger.lines.iter().filter(|line| line.resident > Bytes(0));
     Lines {
         lines: lines.map(|line| (line.id, line.resident, line.error)).collect(),
+        allocators: ledger.line(LineId::OtherAllocator).map(Line::label),
         remainder: ledger.remainder,
         verdicts: verdicts.to_vec(),
     }

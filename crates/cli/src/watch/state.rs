@@ -145,6 +145,8 @@ pub struct Watched {
     /// What counts against the limit.
     pub counted: Curve,
     pub lines: BTreeMap<LineId, Curve>,
+    /// What to call the line `other-allocator`.
+    allocators: Option<String>,
     pub remainder: Curve,
     /// Of the newest reading with a ledger.
     pub verdicts: Vec<Verdict>,
@@ -172,8 +174,8 @@ pub struct Mark {
 type HeldBySite = HashMap<(String, Vec<String>), (Bytes, Bytes)>;
 
 /// A line of the table.
-pub struct Row {
-    pub name: &'static str,
+pub struct Row<'w> {
+    pub name: &'w str,
     /// None: the remainder.
     pub line: Option<LineId>,
     pub resident: Bytes,
@@ -209,6 +211,9 @@ impl Watched {
             }
             self.remainder.push(time, of.remainder.0);
             self.verdicts.clone_from(&of.verdicts);
+            if of.allocators.is_some() {
+                self.allocators.clone_from(&of.allocators);
+            }
         }
         if let Some(sites) = &facts.sites {
             self.sites.clone_from(sites);
@@ -258,7 +263,7 @@ impl Watched {
     }
 
     /// The lines that have resident bytes, or had some at the mark; the remainder last.
-    pub fn rows(&self, sort: Sort) -> Vec<Row> {
+    pub fn rows(&self, sort: Sort) -> Vec<Row<'_>> {
         let row = |name, line, curve: &Curve| Row {
             name,
             line,
@@ -266,7 +271,11 @@ impl Watched {
             change: curve.change(),
             trend: self.trend(curve),
         };
-        let mut rows: Vec<Row> = self.lines.iter().map(|(id, curve)| row(id.name(), Some(*id), curve)).collect();
+        let label = |id: LineId| match &self.allocators {
+            Some(allocators) if id == LineId::OtherAllocator => allocators.as_str(),
+            _ => id.name(),
+        };
+        let mut rows: Vec<Row<'_>> = self.lines.iter().map(|(id, curve)| row(label(*id), Some(*id), curve)).collect();
         rows.retain(|row| row.resident > Bytes(0) || row.change != 0);
         rows.sort_by(|one, other| {
             let by = order(sort, (one.name, one.change, one.trend), (other.name, other.change, other.trend));

@@ -78,6 +78,7 @@ fn reading(second: u64) -> Facts {
         limit: Some(Limit { bytes: mib(4096), counted: rss - mib(20), source: "memory.max" }),
         ledger: Some(Lines {
             lines,
+            allocators: None,
             remainder,
             verdicts: vec![
                 verdict(

@@ -386,7 +386,7 @@ fn small_objects_of_cpython_are_known_by_their_pools() {
     let left = explained.0["remainder_bytes"].as_u64().unwrap() + explained.line("other-anonymous");
     assert!(left * 100 <= rss * 2, "{left} of {rss}: {:#}", explained.0["lines"]);
     let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
-    let note = text.lines().find(|line| line.contains("other allocator")).unwrap();
+    let note = text.lines().find(|line| line.trim_start().starts_with("CPython ")).expect(&text);
     let (_, live) = note.split_once("small objects, ").expect(note);
     let mib: f64 = live.split(' ').next().unwrap().parse().unwrap();
     let truth = fixture.truth("live") as f64 / MIB as f64;

@@ -180,16 +180,17 @@ impl<'c> Case<'c> {
             return None;
         }
         let (pid, (line, live)) = (self.pid(), self.live_blocks());
-        let (name, live) = match self.ledger.line(line) {
-            Some(line) if line.id != LineId::OtherAllocator => (line.name.as_str(), line.resident),
-            _ => ("live", live),
+        let (what, live) = match self.ledger.line(line) {
+            Some(line) if line.id == LineId::OtherAllocator => (format!("what is live in '{}'", line.label()), live),
+            Some(line) => (format!("the line '{}'", line.name), line.resident),
+            None => ("the live blocks".to_owned(), live),
         };
         Some(remedy(
             Effort::Now,
             "see whether objects that own it are waiting to be collected",
             format!("jcmd {pid} GC.run && sleep 10 && plimsoll explain {pid}"),
             format!(
-                "compare the line '{name}', now {live}: if it falls, the blocks waited for a collection; if it stays, their \
+                "compare {what}, now {live}: if it falls, the blocks waited for a collection; if it stays, their \
                  owners are reachable, as in a leak. A smaller RSS alone may be the Java heap's. A full collection pauses the \
                  program"
             ),

@@ -8,7 +8,7 @@
 use super::case::{Case, ago};
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, listening};
-use crate::ledger::{Baseline, Group, LineId};
+use crate::ledger::{Baseline, Group, Line, LineId};
 use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
 use plimsoll_facts::units::{Bytes, counted};
 
@@ -33,7 +33,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let (least, _) = sum(&grown);
     let seconds = seconds_since(case, baseline);
     let was = |grown: &Grown| {
-        let (line, then) = (grown.line.name(), baseline.resident(grown.line));
+        let (line, then) = (label(case, grown.line), baseline.resident(grown.line));
         format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least, grown.most))
     };
     let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
@@ -54,7 +54,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     evidence.extend(buffers(case, largest.line));
     let mut summary =
-        format!("{} grew by {} in {}", largest.line.name(), between(largest.least, largest.most), ago(seconds));
+        format!("{} grew by {} in {}", label(case, largest.line), between(largest.least, largest.most), ago(seconds));
     if let Some(rate) = rate(case) {
         summary += &format!(", {} an hour", between(an_hour(largest.least, seconds), an_hour(largest.most, seconds)));
         if let Some((limit, counted)) = case.limit() {
@@ -71,6 +71,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies: remedies(case, largest.line),
     })
+}
+
+fn label(case: Case<'_>, line: LineId) -> String {
+    case.ledger.line(line).map_or_else(|| line.name().to_owned(), Line::label)
 }
 
 /// The lines that grew, largest first. None if together they are too little.

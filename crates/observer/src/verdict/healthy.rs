@@ -20,8 +20,9 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
         ));
     }
     let largest = case.ledger.lines.first().map(|line| {
-        let (holder, share) = holder(line, case.rss());
-        (format!("{} is the largest: {}, {share:.0} % of RSS", holder.name, holder.resident), share)
+        let (name, resident) = holder(line, case.rss());
+        let share = resident.percent_of(case.rss());
+        (format!("{name} is the largest: {resident}, {share:.0} % of RSS"), share)
     });
     // A cache has an owner and a bound: it says more than the line that it lies in.
     let cache = suspects::block_cache(case).filter(|(used, _)| used.percent_of(case.rss()) > MUCH);
@@ -49,11 +50,12 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     }
 }
 
-/// The line and its share of RSS. `other allocator` says little, so its largest part stands for it if that part is
-/// large enough, such as `V8: old objects`.
-fn holder(line: &Line, rss: Bytes) -> (&Line, f64) {
-    let share = |line: &Line| line.resident.percent_of(rss);
-    let part = line.children.first().filter(|part| line.id == LineId::OtherAllocator && share(part) > MUCH);
-    let holder = part.unwrap_or(line);
-    (holder, share(holder))
+/// What to call the line, and its bytes. The largest part of `other-allocator` stands for it if that part is large
+/// enough, such as `V8: old objects`.
+fn holder(line: &Line, rss: Bytes) -> (String, Bytes) {
+    let is_much = |part: &&Line| line.id == LineId::OtherAllocator && part.resident.percent_of(rss) > MUCH;
+    match line.children.first().filter(is_much) {
+        Some(part) => (part.name.clone(), part.resident),
+        None => (line.label(), line.resident),
+    }
 }

@@ -19,12 +19,13 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         return None;
     }
     let deleted = case.snapshot.vmas.iter().filter(|vma| vma.deleted).count();
-    let mut by_owner = BTreeMap::<&str, usize>::new();
+    let mut by_owner = BTreeMap::<String, usize>::new();
     for piece in &case.ledger.pieces {
         let name = match &piece.owner {
-            Owner::Line(line, _) => line.name(),
-            Owner::Arena(_) => "glibc arenas",
-            Owner::Opened(_) => LineId::OtherAllocator.name(),
+            Owner::Line(LineId::OtherAllocator, part) => part.clone(),
+            Owner::Line(line, _) => line.name().to_owned(),
+            Owner::Arena(_) => "glibc arenas".to_owned(),
+            Owner::Opened(kind) => kind.to_string(),
         };
         *by_owner.entry(name).or_default() += 1;
     }

@@ -1,7 +1,7 @@
 //! The page of a ledger: from `explain`, or from a JSON that it wrote earlier.
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::ledger::{Group, LineId};
+use plimsoll_observer::ledger::{Group, LineId, label_of};
 use plimsoll_observer::verdict::Effect;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Table, Verdict};
@@ -103,8 +103,21 @@ fn verdict(of: &json::Verdict) -> Verdict {
     }
 }
 
+fn id_of(line: &json::Line) -> Option<LineId> {
+    LineId::ALL.iter().copied().find(|id| id.id() == line.id)
+}
+
 fn group_of(line: &json::Line) -> Group {
-    LineId::ALL.iter().find(|id| id.id() == line.id).map_or(Group::Other, |id| id.group())
+    id_of(line).map_or(Group::Other, LineId::group)
+}
+
+fn label(line: &json::Line) -> String {
+    let resident = line.children.iter().filter(|child| child.resident_bytes > 0);
+    let names = resident.map(|child| child.name.as_str());
+    match id_of(line) {
+        Some(LineId::OtherAllocator) => label_of(LineId::OtherAllocator, names),
+        _ => line.name.clone(),
+    }
 }
 
 fn bars(ledger: &Ledger) -> Bars {
@@ -149,7 +162,7 @@ fn bar(line: &json::Line, ledger: &Ledger) -> Bar {
     };
     let parts = line.children.iter().filter(worth).take(PARTS);
     Bar {
-        name: line.name.clone(),
+        name: label(line),
         bytes: line.resident_bytes,
         note: notes.join(", "),
         parts: parts.map(|child| (child.name.clone(), child.resident_bytes)).collect(),
@@ -160,7 +173,7 @@ fn lines(ledger: &Ledger) -> Table {
     let row = |line: &json::Line| {
         let change = ledger.baseline.iter().flat_map(|baseline| &baseline.lines).find(|change| change.id == line.id);
         vec![
-            Cell::Text(line.name.clone()),
+            Cell::Text(label(line)),
             Cell::Bytes(line.resident_bytes),
             Cell::Percent(Bytes(line.resident_bytes).percent_of(Bytes(ledger.rss_bytes))),
             Cell::Bytes(line.pss_bytes),
@@ -194,7 +207,7 @@ fn lines(ledger: &Ledger) -> Table {
 fn parts(ledger: &Ledger) -> Table {
     let of = |line: &json::Line, child: &json::Line| {
         vec![
-            Cell::Text(line.name.clone()),
+            Cell::Text(label(line)),
             Cell::Text(child.name.clone()),
             Cell::Bytes(child.resident_bytes),
             Cell::Bytes(child.committed_bytes),

@@ -65,7 +65,7 @@ impl Columns {
 }
 
 /// `height`: rows of the table, its title and its sum included.
-pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched, rows: &[Row], height: u16) {
+pub fn draw(canvas: &mut Canvas<'_>, state: &State, one: &Watched, rows: &[Row<'_>], height: u16) {
     if rows.is_empty() {
         canvas.put(0, 0, 60, "reading the mappings …", PLAIN);
         return;

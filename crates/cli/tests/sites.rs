@@ -638,6 +638,8 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     let text = tracked.report(&["--by", "site"]);
     assert_eq!(first(&text), Some("take_blocks"), "{text}");
     assert!(!text.contains("not known"), "{text}");
+    let legend = "`held`: live blocks, and resident mappings without files; `share`: of all `held`; ";
+    assert!(text.contains(legend), "{text}");
 
     tracked.resume();
     tracked.until_ready();

@@ -1,6 +1,4 @@
 //! Prints `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
-//! Over 800 lines: the parts of the screen share its widths and marks, and the verdicts that `watch` shows are made
-//! here.
 //!
 //! Every name that comes from the target passes `printable`: a process must not choose control bytes for the reader's
 //! terminal.
@@ -15,7 +13,7 @@ use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::palette;
-use crate::words::{self, as_called, count, cut, duration, printable, typed};
+use crate::words::{self, as_called, count, cut, duration, printable, typed, wrapped};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -767,40 +765,6 @@ fn spread(facts: &str, width: usize) -> String {
     out
 }
 
-/// First words of commands that stand behind a colon in a sentence.
-const COMMANDS: [&str; 8] = ["plimsoll", "jcmd", "sudo", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
-
-/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word:
-/// broken in two rows, it could not be copied.
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut rows = vec![String::new()];
-    let words: Vec<&str> = text.split(' ').collect();
-    let mut at = 0;
-    while at < words.len() {
-        let is_command = at > 0 && words[at - 1].ends_with(':') && COMMANDS.contains(&words[at]);
-        let rest = &words[at..];
-        let length = if is_command {
-            rest.iter().position(|word| word.ends_with(';')).map_or(rest.len(), |end| end + 1)
-        } else {
-            1
-        };
-        let word = rest[..length].join(" ");
-        at += length;
-        let full =
-            rows.last().is_some_and(|row| !row.is_empty() && words::columns(row) + 1 + words::columns(&word) > width);
-        if full {
-            rows.push(String::new());
-        }
-        if let Some(row) = rows.last_mut() {
-            if !row.is_empty() {
-                row.push(' ');
-            }
-            row.push_str(&word);
-        }
-    }
-    rows
-}
-
 /// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`,
 /// `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
 fn opened_heap(heap: &OpenedHeap) -> String {
@@ -819,25 +783,4 @@ fn opened_heap(heap: &OpenedHeap) -> String {
 
 fn is_part_of(heap: &OpenedHeap, child: &str) -> bool {
     HeapPart::ALL.into_iter().any(|part| child == child_of_heap(heap.kind, part))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrapped;
-
-    #[test]
-    fn a_command_is_never_broken() {
-        let rows = wrapped("type it now: plimsoll explain 4711 --format json; later: jcmd 1 GC.run", 20);
-        assert_eq!(rows, ["type it now:", "plimsoll explain 4711 --format json;", "later: jcmd 1 GC.run"]);
-        // The name of the program in a sentence is a word.
-        assert_eq!(wrapped("start it with plimsoll run", 16), ["start it with", "plimsoll run"]);
-    }
-
-    /// A row of wide characters is as wide as the screen, not twice as wide.
-    #[test]
-    fn rows_are_filled_by_columns() {
-        assert_eq!(wrapped("日本 語語 ab", 5), ["日本", "語語", "ab"]);
-        assert_eq!(wrapped("ab cd ef", 5), ["ab cd", "ef"]);
-        assert_eq!(wrapped("e\u{301}e\u{301} o\u{308}o\u{308}", 5), ["e\u{301}e\u{301} o\u{308}o\u{308}"]);
-    }
 }

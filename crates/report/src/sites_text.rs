@@ -16,7 +16,7 @@ use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::{self, Detail, Sites};
 
 use crate::profile::{amount, called_at, error, moments_words, stack_text};
-use crate::text::unknown_resident;
+use crate::text::{legend, unknown_resident};
 use crate::words::{self, count, counted, cut, duration, moment_text, printable};
 
 /// Maximum number of sites listed.
@@ -57,8 +57,9 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     if let Some(words) = moments_words(profile, column) {
         writeln!(out, "{words}")?;
     }
-    writeln!(out)?;
     let table = Table::of(profile, choice, total[choice.column].amount);
+    table.legend(out)?;
+    writeln!(out)?;
     writeln!(out, "{}  site", table.head())?;
     let groups = profile.group(GroupBy::Site, choice.column);
     let (groups, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|g| g.values[choice.column].amount != 0);
@@ -217,17 +218,28 @@ impl Table<'_> {
         self.profile.companion(self.column).into_iter().collect()
     }
 
+    fn word(&self, column: usize) -> String {
+        let column = &self.profile.columns[column];
+        match column.unit {
+            Unit::Bytes => column.measure.to_string(),
+            Unit::Count => format!("{}s", column.noun),
+        }
+    }
+
     fn head(&self) -> String {
-        let words = |c: usize| {
-            let column = &self.profile.columns[c];
-            match column.unit {
-                Unit::Bytes => column.measure.to_string(),
-                Unit::Count => format!("{}s", column.noun),
-            }
-        };
-        let beside: String = self.beside().into_iter().map(|c| format!(" {:>10}", words(c))).collect();
+        let beside: String = self.beside().into_iter().map(|c| format!(" {:>10}", self.word(c))).collect();
         let error = if self.estimated { format!(" {:>9}", "± 95 %") } else { String::new() };
-        format!("{:>10}{error} {:>6}{beside}", words(self.column), "share")
+        format!("{:>10}{error} {:>6}{beside}", self.word(self.column), "share")
+    }
+
+    fn legend(&self, out: &mut dyn Write) -> io::Result<()> {
+        let main = self.word(self.column);
+        let share = format!("of all `{main}`");
+        let beside: Vec<(String, usize)> = self.beside().into_iter().map(|c| (self.word(c), c)).collect();
+        let meaning = |c: usize| self.profile.columns[c].meaning;
+        let mut shown = vec![(main.as_str(), meaning(self.column)), ("share", share.as_str())];
+        shown.extend(beside.iter().map(|(word, c)| (word.as_str(), meaning(*c))));
+        legend(out, &shown)
     }
 
     fn line(&self, values: &[Value]) -> String {

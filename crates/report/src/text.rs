@@ -7,8 +7,9 @@ use plimsoll_facts::gap::Gap;
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
 use plimsoll_tracked::segment::Life;
+use plimsoll_tracked::sites;
 
-use crate::words::{count, counted, cut, duration, moment_text, padded, printable};
+use crate::words::{count, counted, cut, duration, moment_text, padded, printable, wrapped};
 
 /// What one line of the table stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum LinesBy {
 const NAME: usize = 26;
 /// Lines of callers, modules and threads that are shown. All others share one line, so that the sum is complete.
 const LINES: usize = 30;
+/// Columns of a legend's rows.
+const LEGEND: usize = 120;
 
 pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> {
     head(out, books)?;
@@ -142,6 +145,8 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
     let whole = held.percent_of(held);
     category_line(out, "total", &Figures { resident: Some(all), ..books.total }, Some(whole), resident)?;
+    writeln!(out)?;
+    categories_legend(out, resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
     of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
     if !resident && books.total.committed > Bytes::ZERO {
@@ -164,6 +169,23 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Where the resident part isn't known, a note says what `share` is of.
+fn categories_legend(out: &mut dyn Write, resident: bool) -> io::Result<()> {
+    let columns = sites::columns();
+    let of = |column: usize| (columns[column].measure, columns[column].meaning);
+    let mut shown = vec![of(sites::LIVE)];
+    shown.extend(resident.then_some(("share", "of live and resident bytes, without files")));
+    shown.extend([sites::PEAK, sites::COMMITTED, sites::RESERVED].map(of));
+    shown.extend(resident.then(|| of(sites::RESIDENT)));
+    legend(out, &shown)
+}
+
+/// What the columns of a table mean.
+pub(crate) fn legend(out: &mut dyn Write, columns: &[(&str, &str)]) -> io::Result<()> {
+    let columns: Vec<String> = columns.iter().map(|(name, meaning)| format!("`{name}`: {meaning}")).collect();
+    wrapped(&columns.join("; "), LEGEND).iter().try_for_each(|row| writeln!(out, "{row}"))
 }
 
 /// Why committed memory gives no order and no share.
@@ -409,7 +431,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            lines(Some(17)),
+            lines(Some(17))[..3],
             ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
         );
         // One category without resident bytes, as the tracker's own, says nothing of the others.
@@ -437,5 +459,6 @@ mod tests {
         };
         assert_eq!((share("app"), share("jemalloc")), ("93.8%".into(), "6.2%".into()), "{text}");
         assert!(text.contains("in jemalloc's mappings"), "{text}");
+        assert!(text.contains("`share`: of live and resident bytes, without files; "), "{text}");
     }
 }

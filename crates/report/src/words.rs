@@ -102,6 +102,39 @@ pub fn typed(line: &str, most: usize) -> String {
     format!("# shortened from {length} characters, all of which are in --format json: {first} … {last}")
 }
 
+/// First words of commands that stand behind a colon in a sentence.
+const COMMANDS: [&str; 8] = ["plimsoll", "jcmd", "sudo", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
+
+/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word: broken
+/// in two rows, it could not be copied.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut rows = vec![String::new()];
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut at = 0;
+    while at < words.len() {
+        let is_command = at > 0 && words[at - 1].ends_with(':') && COMMANDS.contains(&words[at]);
+        let rest = &words[at..];
+        let length = if is_command {
+            rest.iter().position(|word| word.ends_with(';')).map_or(rest.len(), |end| end + 1)
+        } else {
+            1
+        };
+        let word = rest[..length].join(" ");
+        at += length;
+        let full = rows.last().is_some_and(|row| !row.is_empty() && columns(row) + 1 + columns(&word) > width);
+        if full {
+            rows.push(String::new());
+        }
+        if let Some(row) = rows.last_mut() {
+            if !row.is_empty() {
+                row.push(' ');
+            }
+            row.push_str(&word);
+        }
+    }
+    rows
+}
+
 /// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.
 pub fn duration(ns: u64) -> String {
     let s = ns / 1_000_000_000;
@@ -239,5 +272,21 @@ mod tests {
             [12_900_000, 5_300_000_000, 125 * s, 7300 * s, 273_700 * s].map(duration),
             ["12 ms", "5.3 s", "2 min 5 s", "2 h 1 min", "3 d 4 h"]
         );
+    }
+
+    #[test]
+    fn a_command_is_never_broken() {
+        let rows = wrapped("type it now: plimsoll explain 4711 --format json; later: jcmd 1 GC.run", 20);
+        assert_eq!(rows, ["type it now:", "plimsoll explain 4711 --format json;", "later: jcmd 1 GC.run"]);
+        // The name of the program in a sentence is a word.
+        assert_eq!(wrapped("start it with plimsoll run", 16), ["start it with", "plimsoll run"]);
+    }
+
+    /// A row of wide characters is as wide as the screen, not twice as wide.
+    #[test]
+    fn rows_are_filled_by_columns() {
+        assert_eq!(wrapped("日本 語語 ab", 5), ["日本", "語語", "ab"]);
+        assert_eq!(wrapped("ab cd ef", 5), ["ab cd", "ef"]);
+        assert_eq!(wrapped("e\u{301}e\u{301} o\u{308}o\u{308}", 5), ["e\u{301}e\u{301} o\u{308}o\u{308}"]);
     }
 }

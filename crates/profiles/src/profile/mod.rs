@@ -101,15 +101,22 @@ pub struct Column {
     pub of_one_moment: bool,
     /// The exact sum, if it is known although the entries are estimates (the books beside the samples).
     pub exact_total: Option<i64>,
+    /// What it counts, for the legend of a table. Empty: it has none.
+    pub meaning: &'static str,
 }
 
 impl Column {
     pub const fn bytes(measure: &'static str) -> Column {
-        Column { measure, unit: Unit::Bytes, noun: "", of_one_moment: true, exact_total: None }
+        Column { measure, unit: Unit::Bytes, noun: "", of_one_moment: true, exact_total: None, meaning: "" }
     }
 
     pub const fn count(measure: &'static str, noun: &'static str) -> Column {
-        Column { measure, unit: Unit::Count, noun, of_one_moment: true, exact_total: None }
+        Column { measure, unit: Unit::Count, noun, of_one_moment: true, exact_total: None, meaning: "" }
+    }
+
+    pub const fn means(mut self, meaning: &'static str) -> Column {
+        self.meaning = meaning;
+        self
     }
 
     pub const fn of_many_moments(mut self) -> Column {

@@ -55,21 +55,21 @@ const COLUMNS: usize = 15;
 /// The columns in the order of these constants.
 pub fn columns() -> Vec<Column> {
     vec![
-        Column::bytes("live"),
-        Column::count("live", "block"),
-        Column::bytes("cumulative"),
-        Column::count("cumulative", "call"),
-        Column::bytes("requested"),
-        Column::bytes("peak").of_many_moments(),
-        Column::count("peak", "block").of_many_moments(),
-        Column::bytes("temporary"),
-        Column::bytes("reserved"),
-        Column::bytes("committed"),
-        Column::bytes("mapped"),
-        Column::count("mapped", "call"),
-        Column::bytes("held"),
-        Column::bytes("resident"),
-        Column::bytes("mapped_file"),
+        Column::bytes("live").means("blocks not freed"),
+        Column::count("live", "block").means("number of live blocks"),
+        Column::bytes("cumulative").means("all blocks ever allocated"),
+        Column::count("cumulative", "call").means("calls that allocated"),
+        Column::bytes("requested").means("what the program requested for the live blocks"),
+        Column::bytes("peak").of_many_moments().means("the most that was live"),
+        Column::count("peak", "block").of_many_moments().means("number of live blocks at the peak"),
+        Column::bytes("temporary").means("blocks freed within 0.1 s"),
+        Column::bytes("reserved").means("mapped addresses"),
+        Column::bytes("committed").means("mapped and accessible"),
+        Column::bytes("mapped").means("by all calls of mmap"),
+        Column::count("mapped", "call").means("calls of mmap"),
+        Column::bytes("held").means("live blocks, and resident mappings without files"),
+        Column::bytes("resident").means("mappings in memory, files too"),
+        Column::bytes("mapped_file").means("the part of committed that maps files"),
     ]
 }
 

@@ -19,7 +19,7 @@ use crate::{Failure, progress, sys, target, tracker};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print text for people, or JSON for programs (docs/json.md)
+    /// Print text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

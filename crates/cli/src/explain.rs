@@ -34,7 +34,7 @@ pub struct Args {
     /// List every arena of glibc's malloc
     #[arg(long)]
     arenas: bool,
-    /// Print text for people, JSON for programs (docs/json.md), one HTML page for a ticket, or metrics for Prometheus
+    /// Print text for people, JSON for programs, one HTML page for a ticket, or metrics for Prometheus
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write to FILE instead of standard output

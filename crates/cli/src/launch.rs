@@ -45,7 +45,8 @@ pub struct Launch {
     /// Keep this many segments of ended processes
     #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
     retain: usize,
-    /// Apply these category rules before the built-in ones (docs/categories.md)
+    /// Apply the category rules in this file before the built-in ones. Its rows: 'category Orders: what the server keeps',
+    /// then 'server: cache_* -> Orders'
     #[arg(long, value_name = "FILE")]
     rules: Vec<PathBuf>,
 }

@@ -232,6 +232,15 @@ mod tests {
         assert!(page.contains("plimsoll-explain(1)") && page.contains("127"), "{page}");
     }
 
+    /// Who has the program need not have its sources.
+    #[test]
+    fn no_help_names_a_page_of_the_sources() {
+        for verb in table().get_subcommands() {
+            let help = verb.clone().render_long_help().to_string();
+            assert!(!help.contains("docs/") && !help.contains(".md"), "{help}");
+        }
+    }
+
     #[test]
     fn the_synopsis_is_the_usage_of_the_help() {
         let try_ = all().into_iter().find(|(name, _)| name == "man1/plimsoll-try.1").expect("a page").1;

@@ -40,10 +40,10 @@ pub struct Args {
     /// Print callers with their functions; with --style hotspot also mappings
     #[arg(long)]
     detail: bool,
-    /// Print text for people, JSON (docs/json.md), or a view of the stacks
+    /// Print text for people, JSON for programs, or a view of the stacks
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Write each frame once, in a table: much smaller JSON, schema plimsoll.report/2 (docs/json.md)
+    /// Write each frame once, in a table: much smaller JSON, schema plimsoll.report/2
     #[arg(long)]
     frame_table: bool,
     /// Write to FILE instead of standard output

@@ -34,7 +34,8 @@ pub struct Stacks {
     /// Read a module's symbols from this file or folder; repeat for several
     #[arg(long, value_name = "FILE|DIR")]
     pub symbols: Vec<PathBuf>,
-    /// Apply these category rules to whole stacks and Java methods (docs/categories.md)
+    /// Apply the category rules in this file to whole stacks and Java methods. Its rows: 'category Orders: what the server
+    /// keeps', then 'server: cache_* -> Orders' or 'java: org.acme.cache.* -> Orders'
     #[arg(long, value_name = "FILE")]
     pub rules: Vec<PathBuf>,
 }

@@ -65,13 +65,14 @@ pub struct Args {
     /// Measure this many seconds after the program is ready
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds, requires = "ready")]
     r#for: Duration,
-    /// Exit with status 1 if a line grew beyond its budget in this file (docs/compare.md)
+    /// Exit with status 1 if a line of the ledger grew beyond its budget in this file. Its rows: 'rss 1%', 'direct-buffers
+    /// 256k' (an id as in 'explain --format json'), '* 512k' for all others
     #[arg(long, value_name = "FILE")]
     budget: Option<PathBuf>,
     /// Write differential flame graphs and folded stacks of bytes and of mapping calls into this directory
     #[arg(long, value_name = "DIR")]
     stacks: Option<PathBuf>,
-    /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
+    /// Print text for people, JSON for programs, or a table for a ticket
     #[arg(long, value_enum, default_value_t = TicketFormat::Text)]
     format: TicketFormat,
     /// Write to FILE instead of standard output

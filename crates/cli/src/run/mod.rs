@@ -40,7 +40,7 @@ pub struct Args {
     /// Write the report to standard error, standard output or a file
     #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr", requires = "report")]
     report_to: PathBuf,
-    /// Also record the program, as 'plimsoll record' does (docs/jfr-events.md)
+    /// Also record the program, as 'plimsoll record' does; 'plimsoll report FILE.jfr' prints it
     #[arg(long, value_name = "FILE.jfr")]
     record: Option<PathBuf>,
     /// Program and its arguments

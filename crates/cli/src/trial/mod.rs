@@ -102,7 +102,7 @@ pub struct Args {
     /// Run each row in a memory cgroup with this limit: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = crate::explain::bytes)]
     limit: Option<Bytes>,
-    /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
+    /// Print text for people, JSON for programs, or a table for a ticket
     #[arg(long, value_enum, default_value_t = TicketFormat::Text)]
     format: TicketFormat,
     /// Write to FILE instead of standard output

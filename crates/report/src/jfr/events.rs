@@ -122,7 +122,7 @@ plimsoll_jfr::events! {
     }
     LedgerLine 111 "plimsoll.LedgerLine" "Ledger Line" LINES
         ["Plimsoll", "Ledger"]
-        "Resident memory of one owner (docs/report-lines.md). The lines of one moment sum to the Rss of its plimsoll.Ledger, the line remainder included"
+        "Resident memory of one owner. The lines of one moment sum to the Rss of its plimsoll.Ledger, the line remainder included"
     {
         line: Name "line" "Line" "java-heap, glibc-retained, thread-stacks, …, remainder",
         resident: Amount "resident" "Resident" "Resident bytes",
@@ -234,7 +234,7 @@ plimsoll_jfr::events! {
     }
     Verdict 119 "plimsoll.Verdict" "Verdict" JUDGED
         ["Plimsoll"]
-        "A problem and its remedy (docs/verdicts/)"
+        "A problem and its remedy: plimsoll why VERDICT explains it"
     {
         verdict: Name "verdict" "Verdict" "arena-retention, thread-stacks, …, healthy",
         severity: Name "severity" "Severity" "note, warning or critical",

@@ -37,7 +37,6 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     ));
     evidence.extend(cap_in_force(case));
     evidence.push(about_a_cap(&holding));
-    evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
     let returned: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
     let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
@@ -56,6 +55,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies.extend(Redis::of(case).map(|redis| redis.reload(live, retained)));
         remedies.push(measured_allocators(case));
     }
+    evidence.extend(after_a_burst(case, retained, live));
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
         severity: case.weight_of_kept(retained),

@@ -4,7 +4,7 @@
 use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
 use super::remedy::MIN_PERCENT_TO_MENTION;
-use super::{Verdict, VerdictId};
+use super::{Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
 use plimsoll_facts::units::Bytes;
@@ -97,7 +97,10 @@ pub(crate) fn cap_in_force(case: Case<'_>) -> Option<String> {
 /// Where the free memory comes from: a burst or, if the runtime frees in batches, perhaps the last collection.
 pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Vec<String> {
     if !case.frees_in_batches() {
-        return burst(retained, live).into_iter().collect();
+        let burst = burst(retained, live);
+        let warns = burst.is_some() && case.weight_of_kept(retained) > Severity::Note;
+        let callers = if warns { case.callers_of_a_burst() } else { Vec::new() };
+        return burst.into_iter().chain(callers).collect();
     }
     const BATCHES: &str = "V8 frees buffers in batches: after a collection much is free that the next ones take again";
     [BATCHES.to_owned()].into_iter().chain(case.growth(LineId::GlibcRetained)).collect()

@@ -148,6 +148,21 @@ impl<'c> Case<'c> {
         self.start_tracked("start it with the tracker, and see the calls that hold it")
     }
 
+    /// Which calls a burst of allocations belongs to. Free blocks have no caller, so only a burst that the tracker saw
+    /// has an answer. Empty if it can't be loaded.
+    pub(crate) fn callers_of_a_burst(self) -> Vec<String> {
+        let pid = self.pid();
+        let report = format!("plimsoll report {pid} --by site --measure peak");
+        if self.is_tracked() {
+            return vec!["the calls that held most at their peak, since the tracker counts:".to_owned(), report];
+        }
+        if !self.is_jvm() && !self.can_be_attached_to() {
+            return Vec::new();
+        }
+        let why = "free memory has no caller. For the calls of the next burst, type the first line before it, the second after it:";
+        vec![why.to_owned(), format!("plimsoll attach {pid}"), report]
+    }
+
     /// What an attach leaves in the process, and prints there (JEP 451).
     fn cost_of_attach(self) -> String {
         let stays = "plimsoll detach removes the hooks; about 1 MiB of the library stays until the process ends";

@@ -40,12 +40,16 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             beside.percent_of(runs)
         ));
     }
-    evidence.extend(burst(kept, live).map(|burst| burst.replace("these arenas", "its pages")));
     // Pages that will be released soon don't count.
     let stays = if returns { kept - pages } else { kept };
+    let severity = if case.matters(stays, PERCENT, FLOOR) { case.weight(stays) } else { Severity::Note };
+    if let Some(burst) = burst(kept, live) {
+        evidence.push(burst.replace("these arenas", "its pages"));
+        evidence.extend((severity > Severity::Note).then(|| case.callers_of_a_burst()).into_iter().flatten());
+    }
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
-        severity: if case.matters(stays, PERCENT, FLOOR) { case.weight(stays) } else { Severity::Note },
+        severity,
         bytes: kept,
         summary: format!(
             "{kept} is free inside {kind} but still resident: {:.0} % of RSS",

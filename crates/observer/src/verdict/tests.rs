@@ -805,6 +805,12 @@ fn retention_under_a_low_cap_names_all_arenas_and_the_cap() {
     let evidence = verdict.evidence.join("\n");
     assert!(evidence.contains("the arena cap in force is 4 (set)"), "{evidence}");
     assert!(evidence.contains("a burst has left the rest") && !evidence.contains("this is one"), "{evidence}");
+    // Nothing shows that the tracker could be loaded.
+    assert!(!evidence.contains("plimsoll attach"), "{evidence}");
+    snapshot.hotspot = Some(HotSpot::default());
+    let evidence = verdict_of(&snapshot, VerdictId::AllocatorRetention).evidence;
+    let [.., attach, report] = evidence.as_slice() else { panic!("{evidence:?}") };
+    assert_eq!((&**attach, &**report), ("plimsoll attach 0", "plimsoll report 0 --by site --measure peak"));
 }
 
 /// A healthy server keeps about 10 % of its RSS free inside malloc.

@@ -315,7 +315,9 @@ impl Runner<'_> {
             return Ok(done);
         }
         let pid = pid.to_string();
-        let gdb = ["gdb", "-p", &pid, "-batch", "-nx", "-ex", "call (int)malloc_trim(0)"];
+        // A signal in any thread would make gdb abandon the call.
+        let signals = "handle all nostop noprint pass";
+        let gdb = ["gdb", "-p", &pid, "-batch", "-nx", "-ex", signals, "-ex", "call (int)malloc_trim(0)"];
         let (exit, output) = self.helper(running, &gdb, "trimming", Some(GDB))?;
         Ok(match exit {
             Some(Exit::Code(0)) => Ok(()),

@@ -47,14 +47,29 @@ impl HotSpot {
     /// Whether the VM knows TrimNativeHeapInterval: from 17.0.9, 21.0.1 and 22 on (JDK-8293114). True if the VM didn't
     /// report its version.
     pub fn can_trim(&self) -> bool {
-        let numbers = self.version.split(['+', '-']).next().unwrap_or_default();
-        let update: u32 = numbers.split('.').nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
         match self.jdk() {
-            Some(17) => update >= 9,
-            Some(21) => update >= 1,
+            Some(17) => self.update() >= 9,
+            Some(21) => self.update() >= 1,
             Some(jdk) => jdk >= 22,
             None => true,
         }
+    }
+
+    /// Whether the VM knows the command System.trim_native_heap: from 11.0.18, 17.0.2 and 18 on (JDK-8268893). True if
+    /// the VM didn't report its version.
+    pub fn has_trim_command(&self) -> bool {
+        match self.jdk() {
+            Some(11) => self.update() >= 18,
+            Some(17) => self.update() >= 2,
+            Some(jdk) => jdk >= 18,
+            None => true,
+        }
+    }
+
+    /// The third number of the version, such as 3 of `25.0.3+9-LTS`.
+    fn update(&self) -> u32 {
+        let numbers = self.version.split(['+', '-']).next().unwrap_or_default();
+        numbers.split('.').nth(2).and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.

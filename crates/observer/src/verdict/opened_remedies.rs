@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::redis::Redis;
-use super::remedy::{FLOOR, GIVE_BACK, remedy};
+use super::remedy::{COST_OF_CALL, FLOOR, GIVE_BACK, call, remedy};
 use super::{Effort, Remedy};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::Bytes;
@@ -31,10 +31,8 @@ pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<
 }
 
 /// Only for libraries: a program that the allocator is linked into may have renamed the function, or lost its name.
-fn call(case: Case<'_>, function: &str) -> Remedy {
-    let how = format!("gdb -p {} -batch -ex 'call {function}'", case.pid());
-    let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
-    remedy(Effort::Now, GIVE_BACK, how, cost)
+fn give_back(case: Case<'_>, function: &str) -> Remedy {
+    remedy(Effort::Now, GIVE_BACK, call(case.pid(), function), COST_OF_CALL)
 }
 
 fn setting<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
@@ -46,7 +44,7 @@ fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> 
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        let purge = is_library.then(|| call(case, "(void)MallocExtension_ReleaseFreeMemory()"));
+        let purge = is_library.then(|| give_back(case, "(void)MallocExtension_ReleaseFreeMemory()"));
         remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
         if setting(case, "TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
             let decommit = remedy(
@@ -112,8 +110,8 @@ fn jemalloc(case: Case<'_>, heap: &OpenedHeap, redis: Option<&Redis>, returns: b
 
 fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Remedy> {
     // 4096 means all arenas.
-    let call = || is_library.then(|| call(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
-    redis.map_or_else(call, |redis| Some(redis.purge()))
+    let by_gdb = || is_library.then(|| give_back(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
+    redis.map_or_else(by_gdb, |redis| Some(redis.purge()))
 }
 
 /// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.

@@ -2,10 +2,11 @@
 
 use super::case::{Case, ThreadPool};
 pub(crate) use super::remedy::remedy;
+use super::remedy::{COST_OF_CALL, GIVE_BACK, call};
 use super::{Effort, Remedy};
 use crate::ledger::{LineId, is_tracker};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::{Arena, Start};
+use plimsoll_facts::snapshot::{Arena, HotSpot, Start};
 use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
@@ -18,25 +19,21 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
     let pid = case.pid();
     let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
     let (pages, ends): (Bytes, Bytes) = (sum(|arena| arena.trimmable), sum(|arena| arena.at_end));
-    let trim = if case.is_jvm() {
+    let has_command = case.vm().is_some_and(HotSpot::has_trim_command);
+    let trim = if has_command {
         remedy(
             Effort::Now,
-            "give the free pages back now",
+            GIVE_BACK,
             format!("jcmd {pid} System.trim_native_heap"),
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
         )
     } else {
-        remedy(
-            Effort::Now,
-            "give the free pages back now",
-            format!("gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"),
-            "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica",
-        )
+        remedy(Effort::Now, GIVE_BACK, call(pid, "(int)malloc_trim(0)"), COST_OF_CALL)
     };
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.
     let line = case.resident(LineId::GlibcRetained);
-    let taken = if case.is_jvm() { DIAGNOSTIC_COMMAND_BYTES } else { Bytes(0) };
+    let taken = if has_command { DIAGNOSTIC_COMMAND_BYTES } else { Bytes(0) };
     trim.saves(pages.min(line) - taken, (pages + ends).min(line))
 }
 

@@ -2,6 +2,8 @@
 //! rule's assumptions.
 
 use super::case::{Case, ago};
+use super::heap_unused::allocated_since;
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Verdict, VerdictId};
 use crate::ledger::{Grade, Ledger};
 use plimsoll_facts::snapshot::Snapshot;
@@ -28,7 +30,13 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         }
         VerdictId::NativeLeak => "counted. Not known: whether the program still needs them".to_owned(),
         VerdictId::HeapCommittedUnused => {
-            "at least: what was live after the last collection is an upper bound".to_owned()
+            let heap = case.vm().and_then(|vm| vm.java_heap.as_ref());
+            match heap.map(allocated_since).unwrap_or_default() {
+                since if since.percent_of(verdict.bytes) >= MIN_PERCENT_TO_MENTION => {
+                    format!("at most: {since} of it was allocated since the last collection, and may be live")
+                }
+                _ => "at least: what was live after the last collection is an upper bound".to_owned(),
+            }
         }
         VerdictId::Healthy => {
             let unexplained =

@@ -69,11 +69,13 @@ impl LargeHeap<'_> {
                 ),
                 "the heap grows again with the next peak, which then takes more collections",
             ),
-            // Parallel keeps its committed heap after any collection.
+            // Parallel keeps its committed heap after any collection. From JDK 9 on it is never the default, so an option
+            // of the program chose it, and a VM refuses to start with two collectors.
             Some("Parallel") if self.jdk >= IDLE_CYCLES => restart(
                 "take a collector that gives memory back: this one keeps what it has committed",
-                with_start(&format!("-XX:+UseG1GC {}", g1_flags())),
-                "G1 has shorter pauses and less throughput; measure with your load",
+                with_start(&format!("-XX:-UseParallelGC -XX:+UseG1GC {}", g1_flags())),
+                "G1 has shorter pauses and less throughput; measure with your load. Put it behind -XX:+UseParallelGC, or in \
+                 its place: with both collectors the VM doesn't start",
             ),
             // Of other collectors and versions only this is known: none goes below -Xms.
             _ => restart(

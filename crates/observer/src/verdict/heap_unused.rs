@@ -1,11 +1,14 @@
 //! A Java heap that is resident but unused: it grew for a peak, or was committed and touched at start.
+//!
+//! What was live after the last collection is an upper bound of that moment. What was allocated since may be live, too.
 
-use super::case::Case;
+use super::case::{Case, ago};
 use super::heap_options::{AIMS, G1_FREE, LargeHeap};
 use super::remedies::remedy;
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use plimsoll_facts::snapshot::HotSpot;
+use plimsoll_facts::snapshot::{HotSpot, JavaHeap};
 use plimsoll_facts::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(64);
@@ -29,6 +32,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if let Some(live) = heap.live_after_gc {
         evidence.push(format!("at most {live} was live after the last collection"));
     }
+    let since = allocated_since(heap);
+    let is_mentioned = since.percent_of(unused) >= MIN_PERCENT_TO_MENTION;
+    if is_mentioned {
+        evidence.push(format!("{since} of it was allocated since, and may be live"));
+    }
     if case.flag("AlwaysPreTouch") == Some("true") {
         evidence.push("AlwaysPreTouch is on: the whole committed heap was touched at start, by request".to_owned());
     }
@@ -46,12 +54,18 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: Severity::Note,
         bytes: unused,
         summary: format!(
-            "{unused} of the Java heap is resident and holds no live object: {:.0} % of RSS",
+            "{unused} of the Java heap is resident {}: {:.0} % of RSS",
+            if is_mentioned { "beyond what the last collection left" } else { "and holds no live object" },
             unused.percent_of(case.distinct_rss())
         ),
         evidence,
         remedies,
     })
+}
+
+/// What was allocated after the last collection: garbage, or live.
+pub(super) fn allocated_since(heap: &JavaHeap) -> Bytes {
+    heap.live_after_gc.map_or(Bytes(0), |live| heap.occupied - live)
 }
 
 /// Ways to make the heap smaller: commands on the running VM, then options of a new start.
@@ -82,30 +96,45 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         }
         Some("Z") if heap.jdk >= AIMS => {
             if let Some(target) = heap.target().filter(|_| !heap.is_kept && heap.smaller_start().is_none()) {
+                let set = |bytes: Bytes| format!("jcmd {pid} VM.set_flag SoftMaxHeapSize {}", bytes.0);
+                let undo = heap.max.map(|max| format!("; undo: {}", set(max))).unwrap_or_default();
                 remedies.push(remedy(
                     Effort::Now,
-                    "aim at a smaller heap from now on; what is unused for the collector's delay (5 min) is given back, in steps",
-                    format!("jcmd {pid} VM.set_flag SoftMaxHeapSize {}", Bytes::mib(target).0),
-                    "more frequent collections; -Xmx stays the limit",
+                    format!(
+                        "collect sooner, so that the heap stays smaller under load. An idle program gives back without this what is \
+                         unused for {}",
+                        ago(case.flag("ZUncommitDelay").and_then(|delay| delay.parse().ok()).unwrap_or(UNCOMMIT_DELAY))
+                    ),
+                    set(Bytes::mib(target)),
+                    format!("more frequent collections; -Xmx stays the limit{undo}"),
                 ));
             }
         }
         Some("G1") => {
-            // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. `needed` is an upper bound of
-            // the live bytes. The heap shrinks by whole regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and
-            // the command's answer takes a region.
-            let left = needed.scaled(100, 100 - G1_FREE).max(heap.min) + region(case) + region(case);
-            if left < resident && heap.jdk >= SETS_FLAGS {
+            // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. The heap shrinks by whole
+            // regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and the command's answer takes a region.
+            let left = |live: Bytes| live.scaled(100, 100 - G1_FREE).max(heap.min) + region(case) + region(case);
+            if left(needed) < resident && heap.jdk >= SETS_FLAGS {
                 let flags = format!(
                     "jcmd {pid} VM.set_flag MinHeapFreeRatio 10 && jcmd {pid} VM.set_flag MaxHeapFreeRatio {G1_FREE}"
                 );
+                let is_concurrent = case.flag("ExplicitGCInvokesConcurrent") == Some("true");
+                let pause = match is_concurrent {
+                    true => "with -XX:+ExplicitGCInvokesConcurrent the collection is concurrent and may leave more",
+                    false => "a full collection pauses the program",
+                };
                 let now = remedy(
                     Effort::Now,
                     "let the collector keep less of the heap free, and collect",
                     format!("{flags} && jcmd {pid} GC.run"),
-                    "a full collection pauses the program; the heap grows again with the next peak",
+                    format!("{pause}; the heap grows again with the next peak"),
                 );
-                remedies.push(now.saves(resident - left, resident));
+                // No more is live than what is occupied.
+                let occupied = vm.java_heap.as_ref().map(|heap| heap.occupied).unwrap_or_default();
+                remedies.push(match is_concurrent {
+                    true => now,
+                    false => now.saves(resident - left(needed.max(occupied)), resident),
+                });
             }
         }
         _ => {}
@@ -114,6 +143,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     remedies
 }
 
+/// Default of ZUncommitDelay, in seconds.
+const UNCOMMIT_DELAY: f64 = 300.0;
 /// From this JDK on jcmd has VM.set_flag.
 const SETS_FLAGS: u32 = 9;
 

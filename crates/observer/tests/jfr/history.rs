@@ -444,7 +444,7 @@ fn an_unused_heap_gets_an_option_that_its_vm_has() {
     for (version, collector, first, expected) in [
         (jdk_25.as_str(), "G1Old", 8, IDLE.to_owned()),
         (&jdk_25, "G1Old", 512, format!("-Xms120m {IDLE}")),
-        (&jdk_25, "ParallelOld", 8, format!("-XX:+UseG1GC {IDLE}")),
+        (&jdk_25, "ParallelOld", 8, format!("-XX:-UseParallelGC -XX:+UseG1GC {IDLE}")),
         (&jdk_25, "SerialOld", 8, STEPS.to_owned()),
         (&jdk_25, "SerialOld", 256, format!("-Xms120m {STEPS}")),
         (&jdk_25, "ZGC Major", 8, "-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize=120m".to_owned()),

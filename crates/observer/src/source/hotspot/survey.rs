@@ -24,11 +24,12 @@ const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
 /// Flags that the verdicts use, and `ARCHIVES`. Only flags that were set or chosen by ergonomics are queried: JDK 25
 /// prints the full list line by line, which took 26 ms.
-const FLAGS: [&str; 25] = [
+const FLAGS: [&str; 27] = [
     "AOTCache",
     "AlwaysPreTouch",
     "CompressedClassSpaceSize",
     "DisableExplicitGC",
+    "ExplicitGCInvokesConcurrent",
     "G1HeapRegionSize",
     "InitialHeapSize",
     "MaxDirectMemorySize",
@@ -50,6 +51,7 @@ const FLAGS: [&str; 25] = [
     "UseTransparentHugePages",
     "UseZGC",
     "ZUncommit",
+    "ZUncommitDelay",
 ];
 
 /// JDK 8 knows no scale finer than KB.

@@ -7,6 +7,7 @@
 
 use super::case::Case;
 use super::remedies::remedy;
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, growth, higher_limit};
 use crate::ledger::LineId;
 use plimsoll_facts::units::Bytes;
@@ -29,9 +30,16 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     if near < NEAR && too_low.is_none() {
         return None;
     }
+    let cache = cache_in_use(case).min(counted);
+    let certain = (counted - cache).percent_of(limit);
     let most = |unclear: &&Verdict| unclear.bytes > Bytes(counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
     let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
+    if cache.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
+        evidence.push(format!(
+            "{cache} of it is page cache in use, which the kernel takes back before it kills: {certain:.0} % without it"
+        ));
+    }
     if let (Some(max), Some(needed)) = (max_heap, too_low) {
         let without = if cause.is_none() { ", without any leak" } else { "" };
         evidence.push(format!(
@@ -84,9 +92,11 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
     remedies.push(higher_limit::raise(case, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
-    let severity = match near {
-        near if near >= CRITICAL => Severity::Critical,
-        _ => Severity::Warning,
+    let has_killed = case.snapshot.cgroup.as_ref().is_some_and(|cgroup| cgroup.oom.oom_kill > 0);
+    let severity = match certain {
+        certain if certain >= CRITICAL => Severity::Critical,
+        certain if certain >= NEAR || too_low.is_some() || has_killed => Severity::Warning,
+        _ => Severity::Note,
     };
     Some(Verdict {
         id: VerdictId::LimitNear,
@@ -98,11 +108,21 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
                     "the limit is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
                 )
             }
+            _ if severity == Severity::Note => format!(
+                "{near:.0} % of the limit is in use, {cache} of it by page cache, which the kernel takes back before it kills"
+            ),
             _ => format!("{near:.0} % of the limit is in use: {} are left", limit - counted),
         },
         evidence,
         remedies,
     })
+}
+
+/// Page cache that was used lately, which the working set includes. The kernel kills only after it has taken back this
+/// cache, too; until then the program reads its files again.
+fn cache_in_use(case: Case<'_>) -> Bytes {
+    let cgroup = case.snapshot.cgroup.as_ref().filter(|_| case.snapshot.limit_requested.is_none());
+    cgroup.map(|cgroup| cgroup.stat.active_file).unwrap_or_default()
 }
 
 fn cause(others: &[Verdict]) -> Option<&Verdict> {

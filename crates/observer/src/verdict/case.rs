@@ -132,12 +132,22 @@ impl<'c> Case<'c> {
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
     }
 
+    /// Whether its malloc is musl's: then the tracker can only be loaded at the start.
+    pub(crate) fn is_musl(self) -> bool {
+        let opened = self.snapshot.opened.iter().map(|heap| heap.kind);
+        let known = self.snapshot.allocators.iter().map(|known| known.kind);
+        opened.chain(known).any(|kind| kind == AllocatorKind::Musl)
+    }
+
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub(crate) fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
         if self.is_tracked() {
             let how = format!("plimsoll report {pid} --by site");
             return remedy(Effort::Now, "see the calls that hold it", how, "");
+        }
+        if self.is_musl() {
+            return self.start_tracked("start it with the tracker, and see the calls that hold it");
         }
         if self.is_jvm() || self.can_be_attached_to() {
             let how = format!("plimsoll attach {pid} && sleep 60 && plimsoll report {pid} --by site");

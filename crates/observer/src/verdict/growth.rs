@@ -7,7 +7,7 @@
 
 use super::case::{Case, ago};
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId, listening};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening};
 use crate::ledger::{Baseline, Group, Line, LineId};
 use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
 use plimsoll_facts::units::{Bytes, counted};
@@ -185,13 +185,9 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             let what = "see which lines of the program hold the memory, in Go's own heap profile";
             listening::heap_profile(case, what, "", "")
         }
-        line if belongs_to_v8(case, line) => remedy(
-            Effort::Now,
-            "see which objects there are, in a heap snapshot",
-            format!("node inspect -p {pid}   # then: takeHeapSnapshot()"),
-            "stops the program while the snapshot is taken, which may need as much memory again; opens the inspector's port on \
-             127.0.0.1. The memory panel of a browser's developer tools shows the file",
-        ),
+        line if belongs_to_v8(case, line) => {
+            inspector::heap_snapshot(case).unwrap_or_else(|| case.name_the_callers())
+        }
         _ => case.name_the_callers(),
     };
     vec![who, confirm]

@@ -16,6 +16,7 @@ mod heap_options;
 mod heap_unused;
 mod higher_limit;
 mod huge_pages;
+mod inspector;
 mod limit_near;
 mod listening;
 mod map_count;

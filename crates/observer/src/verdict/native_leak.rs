@@ -62,7 +62,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies: [
             Some(case.name_the_callers()),
             case.collect(),
-            Some(case.start_tracked("see the calls from the start of the program on")),
+            (!case.is_musl()).then(|| case.start_tracked("see the calls from the start of the program on")),
             Some(suspects::endings(case, others)),
         ]
         .into_iter()

@@ -83,6 +83,9 @@ fn snapshot(random: &mut Random) -> Snapshot {
         snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack, ..Thread::default() });
     }
     let rss = snapshot.rss();
+    if random.one_in(8) {
+        snapshot.process.swap = random.bytes();
+    }
     if random.one_in(3) {
         snapshot.limit_requested = Some(rss.scaled(1, 2) + random.part(rss.scaled(2, 1)) + Bytes(1));
     } else if random.one_in(2) {
@@ -187,6 +190,7 @@ fn owner(case: Case<'_>, id: VerdictId) -> Bytes {
     match (id.line(), id) {
         (Some(line), _) => case.resident(line),
         (None, VerdictId::LimitNear) => case.limit().expect("a limit").1,
+        (None, VerdictId::Unclear) => case.rss() + case.snapshot.process.swap,
         _ => case.rss(),
     }
 }
@@ -280,6 +284,10 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
         let has_one_reading = snapshot.hotspot.is_none() && snapshot.baseline.is_none();
         if has_one_reading && live >= Bytes::mib(48) && live.percent_of(ledger.rss) >= 20.0 {
             assert!(!has(VerdictId::Healthy), "{round}: {live} of {}", ledger.rss);
+        }
+        let swap = snapshot.process.swap;
+        if swap >= Bytes::mib(48) && swap.percent_of(ledger.rss + swap) > 10.0 {
+            assert!(!has(VerdictId::Healthy) && has(VerdictId::Unclear), "{round}: {swap} beside {}", ledger.rss);
         }
         let warns = verdicts.iter().any(|verdict| verdict.severity > Severity::Note);
         assert!(ledger.rss == Bytes(0) || warns || has(VerdictId::Healthy) != has(VerdictId::Unclear), "{round}");

@@ -16,7 +16,7 @@ impl Case<'_> {
     pub(crate) fn start_with(self, what: &str, setting: &'static str, trade_off: &str) -> Remedy {
         let start = &self.snapshot.process.start;
         if let Some(name) = self.options_of(setting) {
-            // A command would replace them: the limit of Node's heap, or a module that it loads.
+            // A command would replace them.
             let keep = format!("{trade_off}; {name} is set already: put its present options in front");
             return Remedy { form: Form::Setting, ..remedy(Effort::Restart, what, setting, keep) };
         }
@@ -41,7 +41,7 @@ impl Case<'_> {
     fn options_of(self, setting: &'static str) -> Option<&'static str> {
         let (name, _) = setting.split_once('=')?;
         let is_set = self.snapshot.process.environment.iter().any(|(known, _)| known == name);
-        (is_set && ["GODEBUG", "NODE_OPTIONS"].contains(&name)).then_some(name)
+        (is_set && name == "GODEBUG").then_some(name)
     }
 
     /// The command that starts it with `plimsoll run`, and the one that prints its books then.

@@ -10,6 +10,8 @@ use plimsoll_facts::snapshot::{
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
+mod production;
+
 /// Consecutive mappings with so many resident bytes each, of a kind that needs no judgement.
 fn with_mappings(sizes: &[Bytes]) -> Snapshot {
     let mut snapshot = Snapshot::default();
@@ -359,11 +361,19 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     let verdict = verdict_of(&heap, VerdictId::Unclear);
     assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
 
-    // CPython's pools can be read, so their live part is known.
-    let mut python = own(mib(60));
-    let pools = vec![python.vmas[1].range];
-    python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
-    assert_eq!(ids(&python), ["healthy"]);
+    // CPython's pools can be read, so their live part is known. Much of it may be a leak, as with malloc.
+    let python = |live: Bytes| {
+        let mut python = own(mib(60));
+        let pools = vec![python.vmas[1].range];
+        python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live });
+        python
+    };
+    assert_eq!(ids(&python(mib(47))), ["healthy"]);
+    let verdict = verdict_of(&python(mib(50)), VerdictId::Unclear);
+    assert!(verdict.summary.ends_with("50.0 MiB, is live objects of CPython"), "{}", verdict.summary);
+    assert!(verdict.remedies[0].how.contains("--baseline baseline.json"), "{:?}", verdict.remedies);
+    let lines = [(LineId::OtherAllocator, mib(60)), (LineId::SharedMemory, mib(100))];
+    assert_eq!(ids(&with_baseline(python(mib(50)), 600.0, mib(160), &lines)), ["healthy"]);
 }
 
 /// A program's live blocks may be its data or a leak. A second reading tells.
@@ -460,6 +470,7 @@ fn growth_of_the_v8_heap_leads_to_a_heap_snapshot() {
     let vma = Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
     let mut snapshot = Snapshot { vmas: vec![vma], v8: Some(heap), ..Snapshot::default() };
     snapshot.process.pid = 4711;
+    snapshot.process.executable = Some("/usr/bin/node".into());
     let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::OtherAllocator, mib(100))]);
     let verdict = verdict_of(&snapshot, VerdictId::Growth);
     assert_eq!((verdict.bytes, verdict.severity), (mib(100), Severity::Warning));
@@ -484,6 +495,7 @@ fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
         let mut snapshot = with_arenas(&[mib(0)], mib(200));
         let buffers = Some(ArrayBuffers { count: 150, bytes });
         snapshot.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
+        snapshot.process.executable = Some("/usr/bin/node".into());
         let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::GlibcLive, mib(100))]);
         let verdict = verdict_of(&snapshot, VerdictId::Growth);
         let expected = format!("V8: 150 array buffers (Node's Buffer) take {bytes} of malloc's memory now");

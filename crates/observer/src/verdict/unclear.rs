@@ -1,12 +1,13 @@
 //! The state of a process with too much memory that can't be judged: no line claims it, it could not be read, or its
 //! holder is known but not its purpose. Names the largest such part, and the command that settles it, if there is one.
 //!
-//! Live malloc blocks of a program without a VM are such memory, until a second reading shows that they don't grow.
+//! Live blocks of malloc and of CPython in a program without a VM are such memory, until a second reading shows that they
+//! don't grow. So is what was swapped out: RSS doesn't count it, and no line has it.
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId, listening, suspects};
-use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
+use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_opened};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 use plimsoll_facts::units::{Bytes, counted};
@@ -40,18 +41,20 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     let parts = parts(case, is_blamed);
     let bytes: Bytes = parts.iter().map(|part| part.bytes).sum();
     let largest = parts.first()?;
-    if bytes.percent_of(case.rss()) <= AT_MOST {
+    let swapped = swapped_out(case);
+    let (whole, name) = (case.rss() + swapped, if swapped > Bytes(0) { "RSS and swap" } else { "RSS" });
+    if bytes.percent_of(whole) <= AT_MOST {
         return None;
     }
-    let of_rss = |bytes: Bytes| format!("{bytes}, {:.0} % of RSS", bytes.percent_of(case.rss()));
+    let of_rss = |bytes: Bytes| format!("{bytes}, {:.0} % of {name}", bytes.percent_of(whole));
     let evidence = |part: &Unjudged| format!("{}: {} ({})", part.what, of_rss(part.bytes), part.why);
     Some(Verdict {
         id: VerdictId::Unclear,
         severity: Severity::Note,
         bytes,
         summary: format!(
-            "{:.0} % of RSS can't be judged; the largest part, {}, is {}",
-            bytes.percent_of(case.rss()),
+            "{:.0} % of {name} can't be judged; the largest part, {}, is {}",
+            bytes.percent_of(whole),
             largest.bytes,
             largest.what
         ),
@@ -72,12 +75,25 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
             why: "no line has it",
             bytes: case.ledger.remainder,
             details: Vec::new(),
-            settle: vec![maps(case)],
+            settle: vec![maps(case, "see every mapping with its owner")],
         });
     }
+    parts.push(Unjudged {
+        what: "swapped out".to_owned(),
+        why: "RSS doesn't count it, and its owners aren't summed up",
+        bytes: swapped_out(case),
+        details: Vec::new(),
+        settle: vec![maps(case, "see which mappings were swapped out, in the column swap-KiB")],
+    });
     parts.retain(|part| part.bytes > Bytes(0));
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     parts
+}
+
+/// Memory that was swapped out, if it is large. The kernel swaps out first what nobody uses, as the pages of a leak.
+fn swapped_out(case: Case<'_>) -> Bytes {
+    let swap = case.snapshot.process.swap;
+    if swap >= LARGE { swap } else { Bytes(0) }
 }
 
 fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
@@ -114,31 +130,50 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     }
 }
 
-/// Live blocks of a program without a VM, except V8's array buffers. None once a second reading exists: then blocks
-/// that grew belong to the verdict `growth`.
-fn live_blocks(case: Case<'_>) -> Option<Unjudged> {
+/// Live blocks of a program without a VM, except V8's array buffers: of malloc, and of CPython, which has pools of its
+/// own. None once a second reading exists: then blocks that grew belong to the verdict `growth`.
+fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     let is_settled = case.snapshot.baseline.as_ref().is_some_and(|then| case.snapshot.time - then.time >= SETTLES);
     if case.is_jvm() || is_settled {
-        return None;
+        return Vec::new();
     }
     let (_, all) = case.live_blocks();
-    let bytes = all - case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();
+    let of_malloc = all - case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();
+    let of_python = live_objects_of_python(case);
+    let bytes = of_malloc + of_python;
     let fills_the_limit = case.limit().is_some_and(|(limit, _)| bytes.percent_of(limit) >= FILLS);
     let floor = if fills_the_limit { SMALL } else { LARGE };
     if !case.matters(bytes, PERCENT, floor) {
-        return None;
+        return Vec::new();
     }
     let kind = case.snapshot.opened.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
-    Some(Unjudged {
-        what: format!("live blocks of {kind}'s malloc"),
-        why: "one reading can't tell data in use from a leak",
-        bytes,
-        details: vec![],
-        settle: [case.name_what_grows()]
-            .into_iter()
-            .chain(case.is_tracked().then(|| case.name_the_callers()))
-            .collect(),
-    })
+    const WHY: &str = "one reading can't tell data in use from a leak";
+    let settle = [case.name_what_grows()].into_iter().chain(case.is_tracked().then(|| case.name_the_callers()));
+    vec![
+        Unjudged {
+            what: format!("live blocks of {kind}'s malloc"),
+            why: WHY,
+            bytes: of_malloc,
+            details: Vec::new(),
+            settle: settle.collect(),
+        },
+        // The tracker sees the pools, not the objects in them.
+        Unjudged {
+            what: "live objects of CPython".to_owned(),
+            why: WHY,
+            bytes: of_python,
+            details: Vec::new(),
+            settle: vec![case.compare_readings()],
+        },
+    ]
+}
+
+/// Blocks that CPython's own allocator has handed out: never more than its pools have resident.
+fn live_objects_of_python(case: Case<'_>) -> Bytes {
+    let Some(python) = &case.snapshot.pymalloc else { return Bytes(0) };
+    let children = case.ledger.line(LineId::OtherAllocator).into_iter().flat_map(|line| &line.children);
+    let pools: Bytes = children.filter(|child| child.name == PYTHON_POOLS).map(|child| child.resident).sum();
+    python.live.min(pools)
 }
 
 /// The heap of a Go program that never collects: nobody can tell objects from garbage, and the heap has no bound.
@@ -202,11 +237,9 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
             "GODEBUG=gctrace=1",
             "one line on stderr for each collection",
         ),
-        child if child.starts_with("V8") => case.start_with(
-            "have V8 say after each collection how much is live",
-            "NODE_OPTIONS=--trace-gc",
-            "one line on stdout for each collection",
-        ),
+        child if child.starts_with("V8") => {
+            inspector::memory_usage(case).unwrap_or_else(|| case.name_the_callers())
+        }
         _ => case.name_the_callers(),
     }
 }
@@ -243,6 +276,6 @@ fn unread(case: Case<'_>, source: Source) -> (Vec<String>, Option<Remedy>) {
     }
 }
 
-fn maps(case: Case<'_>) -> Remedy {
-    remedy(Effort::Now, "see every mapping with its owner", format!("plimsoll explain {} --maps", case.pid()), "")
+fn maps(case: Case<'_>, what: &str) -> Remedy {
+    remedy(Effort::Now, what, format!("plimsoll explain {} --maps", case.pid()), "")
 }

@@ -1,0 +1,172 @@
+//! Remedies as they are typed in production: on old VMs, beside options in force, at programs that handle signals, and with
+//! hostile names.
+
+use super::*;
+
+fn how(verdict: &Verdict) -> Vec<&str> {
+    verdict.remedies.iter().map(|remedy| remedy.how.as_str()).collect()
+}
+
+/// A VM without the command answers that it doesn't know it.
+#[test]
+fn an_old_vm_is_trimmed_by_gdb() {
+    let mib = Bytes::mib;
+    for (version, has_command) in [
+        ("25.402-b06", false),
+        ("11.0.17+8", false),
+        ("11.0.18+10", true),
+        ("14.0.2+12", false),
+        ("17+35", false),
+        ("17.0.2+8", true),
+        ("18+36", true),
+        ("25.0.3+9-LTS", true),
+        ("", true),
+    ] {
+        let mut snapshot = with_arenas(&[mib(57)], mib(70));
+        snapshot.hotspot = Some(HotSpot { version: version.into(), ..HotSpot::default() });
+        let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+        assert_eq!(how(&verdict)[0] == "jcmd 0 System.trim_native_heap", has_command, "{version}: {verdict:?}");
+        assert_eq!(how(&verdict)[0].starts_with("gdb -p 0 "), !has_command, "{version}: {verdict:?}");
+    }
+}
+
+/// A signal in any thread would end gdb's wait for the call, and the thread would return into nothing. JVMs send
+/// themselves SIGSEGV.
+#[test]
+fn gdb_passes_signals_on_during_a_call() {
+    let snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    let call = "gdb -p 0 -batch -ex 'handle all nostop noprint pass' -ex 'call (int)malloc_trim(0)'";
+    assert_eq!(how(&verdict)[0], call);
+}
+
+/// A Java heap of which 900 MiB are resident, 60 were live after the last collection, and `occupied` are taken now.
+fn after_a_collection(collector: &str, occupied: Bytes, flags: &[(&str, &str)]) -> Snapshot {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(900)]);
+    let range = snapshot.vmas[0].range;
+    let heap = JavaHeap {
+        max: Some(mib(1000)),
+        occupied,
+        live_after_gc: Some(mib(60)),
+        committed: mib(900),
+        ..JavaHeap::default()
+    };
+    snapshot.hotspot = Some(HotSpot {
+        version: "25.0.3+9-LTS".to_owned(),
+        regions: vec![VmRegion { range, tag: VmTag::JavaHeap, committed: vec![range] }],
+        java_heap: Some(heap),
+        flags: flags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        collector: Some(collector.to_owned()),
+        ..HotSpot::default()
+    });
+    snapshot
+}
+
+/// A server between two collections: what it has allocated since the last one may be live, so a collection may leave
+/// it.
+#[test]
+fn what_was_allocated_since_a_collection_may_be_live() {
+    let mib = Bytes::mib;
+    let of = |occupied: Bytes| {
+        let snapshot = after_a_collection("G1", occupied, &[("G1HeapRegionSize", "1048576")]);
+        let verdict = verdict_of(&snapshot, VerdictId::HeapCommittedUnused);
+        let basis = certainty(&snapshot, &Ledger::of(&snapshot), &verdict);
+        let Effect::Modelled(least, most) = verdict.remedies[0].effect else { panic!("{verdict:?}") };
+        (verdict.summary, basis, least, most)
+    };
+    let (summary, basis, least, most) = of(mib(61));
+    assert!(summary.starts_with("840 MiB of the Java heap is resident and holds no live object"), "{summary}");
+    assert!(basis.starts_with("at least: "), "{basis}");
+    assert_eq!((least, most), (mib(900) - mib(61).scaled(100, 70) - mib(2), mib(900)));
+    let (summary, basis, least, _) = of(mib(500));
+    assert!(summary.contains(" is resident beyond what the last collection left: "), "{summary}");
+    assert!(basis.starts_with("at most: 440 MiB of it was allocated since"), "{basis}");
+    assert_eq!(least, mib(900) - mib(500).scaled(100, 70) - mib(2));
+    // More than the resident heap: the command is offered, but it may give nothing back.
+    assert_eq!(of(mib(800)).2, Bytes(0));
+}
+
+#[test]
+fn a_collection_that_runs_beside_the_program_promises_nothing() {
+    let snapshot = after_a_collection("G1", Bytes::mib(60), &[("ExplicitGCInvokesConcurrent", "true")]);
+    let remedy = &verdict_of(&snapshot, VerdictId::HeapCommittedUnused).remedies[0];
+    assert!(remedy.how.ends_with("GC.run") && remedy.effect == Effect::Unknown, "{remedy:?}");
+    assert!(remedy.trade_off.starts_with("with -XX:+ExplicitGCInvokesConcurrent"), "{remedy:?}");
+}
+
+/// Idle, ZGC gives back the same without the command.
+#[test]
+fn a_soft_limit_of_zgc_says_what_it_changes_and_how_to_undo_it() {
+    let of = |flags: &[(&str, &str)]| {
+        verdict_of(&after_a_collection("Z", Bytes::mib(60), flags), VerdictId::HeapCommittedUnused).remedies[0].clone()
+    };
+    let remedy = of(&[]);
+    assert_eq!(remedy.how, "jcmd 0 VM.set_flag SoftMaxHeapSize 94371840");
+    assert!(remedy.what.contains("An idle program gives back without this what is unused for 5 min"), "{remedy:?}");
+    assert!(remedy.trade_off.ends_with("; undo: jcmd 0 VM.set_flag SoftMaxHeapSize 1048576000"), "{remedy:?}");
+    assert!(of(&[("ZUncommitDelay", "15")]).what.ends_with(" for 15 s"), "{:?}", of(&[]));
+}
+
+/// "Multiple garbage collectors selected": the VM doesn't start.
+#[test]
+fn another_collector_takes_the_place_of_the_one_in_force() {
+    let verdict = verdict_of(&after_a_collection("Parallel", Bytes::mib(60), &[]), VerdictId::HeapCommittedUnused);
+    assert!(how(&verdict)[0].starts_with("-XX:-UseParallelGC -XX:+UseG1GC "), "{verdict:?}");
+}
+
+/// The kernel takes the cache back before it kills: a server that reads many files fills its limit with it.
+#[test]
+fn page_cache_in_use_does_not_bring_the_limit_near() {
+    let mib = Bytes::mib;
+    let near = |active: u64, kills: u64| {
+        let mut snapshot = with_limit(mib(200), mib(198), mib(0));
+        if let Some(cgroup) = &mut snapshot.cgroup {
+            (cgroup.stat.active_file, cgroup.oom.oom_kill) = (mib(active), kills);
+        }
+        verdict_of(&snapshot, VerdictId::LimitNear)
+    };
+    let cached = near(90, 0);
+    assert_eq!(cached.severity, Severity::Note);
+    assert!(cached.summary.contains("90.0 MiB of it by page cache"), "{}", cached.summary);
+    assert!(cached.evidence[1].ends_with("which the kernel takes back before it kills: 54 % without it"), "{cached:?}");
+    assert_eq!(near(2, 0).severity, Severity::Critical);
+    assert_eq!(near(10, 0).severity, Severity::Warning);
+    assert!(near(2, 0).summary.starts_with("99 % of the limit is in use: "), "{:?}", near(2, 0));
+    // It has killed before.
+    assert_eq!(near(90, 1).severity, Severity::Warning);
+}
+
+/// 300 MiB of a leak that the kernel has swapped out: RSS is small, and no line has them.
+#[test]
+fn a_process_that_was_swapped_out_is_not_healthy() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(100)]);
+    snapshot.process.swap = mib(300);
+    assert_eq!(ids(&snapshot), ["unclear"]);
+    let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+    assert_eq!(
+        verdict.summary,
+        "75 % of RSS and swap can't be judged; the largest part, 300 MiB, is swapped out"
+    );
+    assert_eq!(how(&verdict), ["plimsoll explain 0 --maps"]);
+    for little in [mib(47), mib(0)] {
+        snapshot.process.swap = little;
+        assert_eq!(ids(&snapshot), ["healthy"]);
+    }
+    let mut large = with_mappings(&[mib(1000)]);
+    large.process.swap = mib(100);
+    assert_eq!(ids(&large), ["healthy"]);
+}
+
+/// The tracker is built for glibc.
+#[test]
+fn nobody_attaches_to_a_vm_over_musl() {
+    let mut snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..with_mappings(&[Bytes::mib(100)]) };
+    let path = "/lib/ld-musl-x86_64.so.1".to_owned();
+    snapshot.allocators.push(LoadedAllocator { kind: AllocatorKind::Musl, path, serves_malloc: true });
+    let ledger = Ledger::of(&snapshot);
+    let remedies = Case { snapshot: &snapshot, ledger: &ledger }.settle_blocks();
+    assert!(remedies[0].how.starts_with("plimsoll run --   # and then a JVM, built with glibc"), "{remedies:?}");
+    assert!(remedies.iter().all(|remedy| !remedy.how.contains("plimsoll attach")), "{remedies:?}");
+}

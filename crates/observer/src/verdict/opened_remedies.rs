@@ -4,6 +4,7 @@ use super::case::Case;
 use super::redis::Redis;
 use super::remedy::{COST_OF_CALL, FLOOR, GIVE_BACK, call, remedy};
 use super::{Effort, Remedy};
+use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::Bytes;
 
@@ -120,18 +121,28 @@ fn background_thread(case: Case<'_>, redis: Option<&Redis>) -> Remedy {
     if let Some(redis) = redis {
         return redis.background_thread(WHAT);
     }
+    const THREAD: &str = "background_thread:true";
+    const COST: &str = "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10. A \
+                        jemalloc that was built with a prefix reads a variable with that prefix (_RJEM_MALLOC_CONF)";
     let others = setting(case, "MALLOC_CONF").unwrap_or_default().split(',');
-    // -1 means never, so the thread would have nothing to do.
     let is_kept = |setting: &&str| {
-        !setting.is_empty() && !setting.starts_with("background_thread:") && !setting.ends_with("decay_ms:-1")
+        !setting.is_empty() && !setting.starts_with("background_thread:") && !keeps_for_ever(setting)
     };
-    let kept = others.filter(is_kept);
-    let all: Vec<&str> = kept.chain(["background_thread:true"]).collect();
-    remedy(
-        Effort::Restart,
-        WHAT,
-        format!("MALLOC_CONF={}", all.join(",")),
-        "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10. A jemalloc that \
-         was built with a prefix reads a variable with that prefix (_RJEM_MALLOC_CONF)",
-    )
+    let all: Vec<&str> = others.filter(is_kept).chain([THREAD]).collect();
+    // A list of sizes has the shell's `|`.
+    let (value, cost) = match quoted(&all.join(",")) {
+        Some(value) => (value, COST.to_owned()),
+        None => (THREAD.to_owned(), format!("{COST}. MALLOC_CONF is set already: put its present settings in front")),
+    };
+    remedy(Effort::Restart, WHAT, format!("MALLOC_CONF={value}"), cost)
+}
+
+/// -1 means never, so the thread would have nothing to do.
+fn keeps_for_ever(setting: &str) -> bool {
+    setting.ends_with("decay_ms:-1")
+}
+
+/// Whether MALLOC_CONF forbids jemalloc to give free pages back.
+pub(crate) fn is_kept_for_ever(case: Case<'_>) -> bool {
+    setting(case, "MALLOC_CONF").unwrap_or_default().split(',').any(keeps_for_ever)
 }

@@ -3,7 +3,7 @@
 
 use super::arena_retention::burst;
 use super::case::Case;
-use super::opened_remedies::remedies;
+use super::opened_remedies::{is_kept_for_ever, remedies};
 use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION};
 use super::{Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
@@ -29,9 +29,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if cached.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!("{cached} in caches of threads and between them: a purge leaves that"));
     }
-    let returns = heap.kind == AllocatorKind::Jemalloc && has_background_thread(case);
+    let returns = heap.kind == AllocatorKind::Jemalloc && has_background_thread(case) && !is_kept_for_ever(case);
     if pages.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
-        evidence.extend(when_pages_go_back(heap, returns).map(str::to_owned));
+        evidence.extend(when_pages_go_back(heap, returns, is_kept_for_ever(case)).map(str::to_owned));
     }
     if beside.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         let runs = heap.part(HeapPart::Live).resident + cached + beside;
@@ -60,11 +60,12 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-fn when_pages_go_back(heap: &OpenedHeap, returns: bool) -> Option<&'static str> {
+fn when_pages_go_back(heap: &OpenedHeap, returns: bool, is_kept: bool) -> Option<&'static str> {
     match heap.kind {
         AllocatorKind::Jemalloc if returns => Some(
             "its background thread runs: free pages go back when they have been free for dirty_decay_ms (10 s by default)",
         ),
+        AllocatorKind::Jemalloc if is_kept => Some("MALLOC_CONF has a decay time of -1: free pages never go back"),
         AllocatorKind::Jemalloc => {
             Some("no background thread of its runs: free pages go back only while the program calls malloc or free")
         }
@@ -176,6 +177,22 @@ mod tests {
         let found = retention(&snapshot).expect("300 MiB are free");
         let wanted = "MALLOC_CONF=narenas:2,background_thread:true";
         assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
+        // The thread that runs gives nothing back after a decay time of -1.
+        snapshot.threads.push(Thread { tid: 7, name: BACKGROUND_THREAD.to_owned(), ..Thread::default() });
+        let found = retention(&snapshot).expect("300 MiB are free");
+        assert_eq!(found.severity, Severity::Warning);
+        assert!(found.evidence.iter().any(|text| text.ends_with("free pages never go back")), "{found:?}");
+        assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
+        snapshot.threads.clear();
+        // A list of sizes, and a value that a shell would run.
+        for (value, quoted) in [
+            ("slab_sizes:1-4096:17|100-200:1", "'slab_sizes:1-4096:17|100-200:1,background_thread:true'"),
+            ("a;reboot", "'a;reboot,background_thread:true'"),
+        ] {
+            snapshot.process.environment[0].1 = value.to_owned();
+            let (found, wanted) = (retention(&snapshot).expect("300 MiB"), format!("MALLOC_CONF={quoted}"));
+            assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
+        }
     }
 
     #[test]

@@ -88,7 +88,21 @@ fn is_separator(c: char) -> bool {
     matches!(c, '-' | '#' | '_' | '/' | ':' | '.' | ' ')
 }
 
+/// `elasticsearch[node-1][write][T#3]`: the name without the bracket behind the thread's own number, and that bracket.
+fn in_brackets(name: &str) -> Option<(&str, char)> {
+    let close = name.chars().last().filter(|c| matches!(c, ']' | ')'))?;
+    let inner = &name[..name.len() - 1];
+    let has_number = inner.ends_with(|c: char| c.is_ascii_digit());
+    (has_number && inner.contains(|c: char| !c.is_ascii_digit() && !is_separator(c))).then_some((inner, close))
+}
+
 fn fold(name: &str) -> Folded {
+    if let Some((inner, close)) = in_brackets(name) {
+        let mut folded = fold(inner);
+        folded.ends.0.push(close);
+        folded.ends.1.push(close);
+        return folded;
+    }
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || is_separator(c));
     if stem.is_empty() {
         let (pool, only) = (name.to_owned(), name.to_owned());
@@ -144,6 +158,15 @@ mod tests {
         assert_eq!(pools(&lettuce[..2]), [("lettuce-nioEventLoop-4-N".into(), 1)]);
         // The same number twice, and one that is part of the other.
         assert_eq!(pools(&["loop-1-1", "loop-11-1"]), [("loop-N-N".into(), 2)]);
+    }
+
+    #[test]
+    fn a_number_in_brackets_is_the_threads_own() {
+        let names = ["elasticsearch[node-1][write][T#1]", "elasticsearch[node-1][write][T#12]"];
+        assert_eq!(pools(&names), [("elasticsearch[node-1][write][T#N]".into(), 1)]);
+        assert_eq!(pools(&["worker (1)", "worker (20)"]), [("worker (N)".into(), 1)]);
+        assert_eq!(pools(&["[1]"]), [("[N]".into(), 1)]);
+        assert_eq!(pools(&["1]", "]", "a]"]), [("1]".into(), 1), ("]".into(), 1), ("a]".into(), 1)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::case::{Case, ThreadPool};
 use super::remedies::{fewer_threads, has_repeated_pools, remedy, without_threads};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use plimsoll_facts::shell::turns_text;
 use plimsoll_facts::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
@@ -102,9 +103,13 @@ fn largest_pool(pool: &ThreadPool) -> String {
     format!("the largest pool is {}: {threads}{instances}, {} of stack resident", pool.name, pool.stack)
 }
 
-/// A grep pattern for the pool's thread names: any number may stand for `N`.
+/// A grep pattern for the pool's thread names: any number may stand for `N`, and any character for one with a meaning of
+/// its own, or for one that would end the line or the quotes.
 fn grep_pattern(pool: &str) -> String {
-    let quoted = pool.replace('\'', ".");
+    let is_special = |at: usize, c: char| {
+        c.is_control() || turns_text(c) || r"'\[]*^$".contains(c) || (at == 0 && c == '-')
+    };
+    let quoted: String = pool.char_indices().map(|(at, c)| if is_special(at, c) { '.' } else { c }).collect();
     // The thread's own number may be a part of its last word.
     let (quoted, own) = quoted.strip_suffix('N').map_or((quoted.as_str(), ""), |rest| (rest, "[0-9]*"));
     let words: Vec<&str> = quoted.split_inclusive(['-', '#', '_', '/', ':', '.', ' ']).collect();

@@ -4,7 +4,7 @@
 use super::arena_retention::{after_a_burst, at_ends, cap_in_force, spread};
 use super::case::Case;
 use super::redis::Redis;
-use super::remedies::{other_allocator, periodic_trim, remedy, trim};
+use super::remedies::{has_tunable, other_allocator, periodic_trim, remedy, trim};
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
@@ -77,12 +77,18 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
         return None;
     }
     let now = in_force.map(|in_force| format!(" (now {in_force})")).unwrap_or_default();
+    let elsewhere = match has_tunable(case, "mmap_threshold") {
+        true => "; GLIBC_TUNABLES has glibc.malloc.mmap_threshold already: change it there",
+        false => "",
+    };
     Some(remedy(
         Effort::Restart,
         format!("keep blocks of 128 KiB and more out of the heap, so that freeing them unmaps them{now}"),
         format!("MALLOC_MMAP_THRESHOLD_={}", DEFAULT_THRESHOLD.0),
-        "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
-         where large blocks fragment, not where small ones do",
+        format!(
+            "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
+             where large blocks fragment, not where small ones do{elsewhere}"
+        ),
     ))
 }
 

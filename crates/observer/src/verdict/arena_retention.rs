@@ -48,7 +48,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
     if !cap_already {
         let cap = if glibc.arena_cap.is_some_and(|cap| cap > 4) { 4 } else { 2 };
-        remedies.push(arena_cap(cap));
+        remedies.push(arena_cap(case, cap));
     }
     remedies.extend(fewer_instrumentations(case));
     remedies.push(other_allocator(case));

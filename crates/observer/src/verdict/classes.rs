@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::units::{Bytes, count, counted};
 
@@ -22,7 +22,6 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if let (Some(loaders), Some(classes)) = (metaspace.loaders, metaspace.classes) {
         evidence.push(format!("{} classes of {}", count(classes), counted(loaders, "class loader")));
     }
-    let pid = case.pid();
     let twice = Bytes::mib((metaspace.committed.0 >> 20).next_power_of_two() * 2);
     let in_force = case.flag("MaxMetaspaceSize").and_then(|value| value.parse().ok()).map(Bytes);
     let limit = in_force.is_none_or(|limit| twice < limit).then(|| {
@@ -39,15 +38,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: resident,
         summary: format!("class metadata holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
-        remedies: [Some(
-            remedy(
-                Effort::Now,
-                "see which loaders, and what keeps them",
-                format!(
-                    "jcmd {pid} VM.classloaders show-classes=false fold=true\njcmd {pid} VM.metaspace show-loaders by-chunktype"
-                ),
-                "",
-            )),
+        remedies: [
+            Some(by_loader(case, "see which loaders, and what keeps them")),
             limit,
             Some(remedy(
                 Effort::Code,
@@ -55,6 +47,36 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 "keep one instance of each generator (ObjectMapper, JAXBContext, ScriptEngine, ByteBuddy type cache) for the whole program",
                 "",
             )),
-        ].into_iter().flatten().collect(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
     })
+}
+
+/// From this JDK on jcmd has VM.classloaders (JDK-8203682).
+const TREE_OF_LOADERS: u32 = 11;
+
+/// The commands that each VM has for its class loaders.
+pub(crate) fn by_loader(case: Case<'_>, what: &str) -> Remedy {
+    let pid = case.pid();
+    match case.vm().and_then(|vm| vm.jdk()) {
+        Some(8) => remedy(
+            Effort::Now,
+            what,
+            format!("jcmd {pid} GC.class_histogram | grep ClassLoader"),
+            "counts loaders as objects; a full collection pauses the program",
+        ),
+        Some(jdk) if jdk < TREE_OF_LOADERS => {
+            remedy(Effort::Now, what, format!("jcmd {pid} VM.classloader_stats"), "")
+        }
+        _ => remedy(
+            Effort::Now,
+            what,
+            format!(
+                "jcmd {pid} VM.classloaders show-classes=false fold=true\njcmd {pid} VM.metaspace show-loaders by-chunktype"
+            ),
+            "",
+        ),
+    }
 }

@@ -6,6 +6,9 @@ use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::units::Bytes;
 
+/// CODE_CACHE_SIZE_LIMIT (utilities/globalDefinitions.hpp).
+const LARGEST: Bytes = Bytes::mib(2048);
+
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let resident = case.resident(LineId::CodeCache);
@@ -38,10 +41,12 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         },
         evidence,
         remedies: match full {
+            // A VM doesn't start with more than the largest.
+            Some(_) if reserved >= LARGEST => vec![],
             Some(_) => vec![remedy(
                 Effort::Restart,
                 "give it more room",
-                format!("-XX:ReservedCodeCacheSize={}m", (reserved.0 >> 20).max(48) * 2),
+                format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
                 "up to that much more RSS, once the code is compiled",
             )],
             None => vec![remedy(

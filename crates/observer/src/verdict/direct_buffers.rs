@@ -9,6 +9,8 @@ use plimsoll_facts::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;
+/// Percentage of -XX:MaxDirectMemorySize from which on it warns.
+const FULL: f64 = 80.0;
 /// A proposed limit is a multiple of this.
 const STEP: u64 = 64 << 20;
 
@@ -16,9 +18,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let resident = case.resident(LineId::DirectBuffers);
     let direct = vm.direct_buffers.as_ref();
-    let near_max = direct
-        .is_some_and(|direct| direct.max.is_some_and(|max| max > Bytes(0) && direct.capacity.percent_of(max) >= 80.0));
-    if !case.matters(resident, PERCENT, FLOOR) && !near_max {
+    let full = direct.and_then(|direct| {
+        let max = direct.max.filter(|max| *max > Bytes(0))?;
+        Some((direct.capacity.percent_of(max), max)).filter(|(full, _)| *full >= FULL)
+    });
+    if !case.matters(resident, PERCENT, FLOOR) && full.is_none() {
         return None;
     }
     let mut evidence = vec![format!("{resident} resident in direct buffers and other Unsafe memory")];
@@ -52,10 +56,19 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::DirectBufferGrowth,
-        severity: if near_max { Severity::Warning } else { Severity::Note }
-            .max(if resident.percent_of(case.rss()) >= 30.0 { Severity::Warning } else { Severity::Note }),
+        severity: if full.is_some() || resident.percent_of(case.rss()) >= 30.0 {
+            Severity::Warning
+        } else {
+            Severity::Note
+        },
         bytes: resident,
-        summary: format!("direct buffers hold {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
+        summary: match full {
+            Some((full, max)) => format!(
+                "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {resident} of them \
+                 is resident"
+            ),
+            None => format!("direct buffers hold {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
+        },
         evidence,
         remedies,
     })

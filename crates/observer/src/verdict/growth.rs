@@ -6,6 +6,7 @@
 //!   time to the limit = (limit − counted) / rate of all
 
 use super::case::{Case, ago};
+use super::classes::by_loader;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening};
 use crate::ledger::{Baseline, Group, Line, LineId};
@@ -168,12 +169,8 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
         format!("plimsoll record {pid} --duration 10m -o growth.jfr && plimsoll report growth.jfr"),
         "",
     );
-    let by_class = || {
-        let how = format!("jcmd {pid} VM.classloader_stats");
-        remedy(Effort::Now, "see which class loaders grow", how, "")
-    };
     let who = match line {
-        LineId::Class if case.is_jvm() => by_class(),
+        LineId::Class if case.is_jvm() => by_loader(case, "see which class loaders grow"),
         LineId::ThreadStacks if case.is_jvm() => {
             remedy(Effort::Now, "see which threads there are", format!("jcmd {pid} Thread.print"), "")
         }

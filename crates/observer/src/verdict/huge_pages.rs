@@ -8,6 +8,11 @@ use crate::ledger::LineId;
 use plimsoll_facts::snapshot::Thp;
 use plimsoll_facts::units::Bytes;
 
+/// From this JDK on the VM keeps huge pages out of its stacks (JDK-8303215).
+const MITIGATES: u32 = 21;
+/// Default of ThreadStackSize on Linux.
+const DEFAULT_KIB: u64 = 1024;
+
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // A mapping's huge pages count for its piece only if the piece is nearly the whole mapping.
     let in_stacks: Bytes = case
@@ -55,12 +60,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "until the next boot. Programs that gained by them and don't ask lose some speed",
         ));
     }
-    if case.is_jvm() && stacks {
+    // Later VMs do that by themselves (THPStackMitigation).
+    if stacks && case.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk < MITIGATES)) {
+        // In KiB. Never much less than now: deep recursion needs what -Xss gives it.
+        let set = case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib >= DEFAULT_KIB);
         remedies.push(remedy(
             Effort::Restart,
             "choose a stack size that isn't a multiple of 2 MiB",
-            "-XX:ThreadStackSize=1020",
-            "JDK 21 and later do that by themselves (THPStackMitigation)",
+            format!("-XX:ThreadStackSize={}", set.unwrap_or(DEFAULT_KIB) - 4),
+            "4 KiB less than now, in place of -Xss",
         ));
     }
     Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })

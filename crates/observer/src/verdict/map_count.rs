@@ -37,7 +37,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             count(deleted as u64)
         ));
     }
-    let higher = limit.saturating_mul(4).max(262_144);
+    // The kernel's own type is int.
+    let higher = limit.saturating_mul(4).clamp(262_144, i32::MAX as u64);
     Some(Verdict {
         id: VerdictId::MapCount,
         severity: if near >= CRITICAL { Severity::Critical } else { Severity::Warning },

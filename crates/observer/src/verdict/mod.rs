@@ -312,10 +312,10 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     } else if verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
         verdicts.push(healthy::verdict(case, verdicts.len()));
     }
-    verdicts
-        .iter_mut()
-        .flat_map(|verdict| &mut verdict.remedies)
-        .for_each(|remedy| as_root(snapshot.host.root, remedy));
+    for remedy in verdicts.iter_mut().flat_map(|verdict| &mut verdict.remedies) {
+        as_root(snapshot.host.root, remedy);
+        by_jcmd(snapshot, remedy);
+    }
     let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
     verdicts.sort_by_key(rank);
     verdicts
@@ -330,9 +330,33 @@ fn as_root(root: Root, remedy: &mut Remedy) {
     remedy.how = remedy.how.replace("sudo ", "");
     remedy.trade_off = remedy.trade_off.replace("sudo ", "");
     if root == Root::Elsewhere {
-        let is_alone = remedy.trade_off.is_empty();
-        remedy.trade_off += if is_alone { "type it as root" } else { "; type it as root" };
+        add(remedy, "type it as root");
     }
+}
+
+/// jcmd is a JDK's program: the host of a container seldom has one. A VM before JDK 11 takes commands of its own user
+/// only (JDK-8197387).
+fn by_jcmd(snapshot: &Snapshot, remedy: &mut Remedy) {
+    const ROOT_MAY_FROM: u32 = 11;
+    let process = &snapshot.process;
+    if remedy.form != Form::Command || !remedy.how.contains(&format!("jcmd {} ", process.pid)) {
+        return;
+    }
+    if let Some(inside) = process.namespaced_pid.filter(|_| process.contained) {
+        add(remedy, &format!("without a jcmd here, type it in the container, where the PID is {inside}"));
+    }
+    let jdk = snapshot.hotspot.as_ref().and_then(|vm| vm.jdk());
+    if snapshot.host.root == Root::Already && process.uid != 0 && jdk.is_some_and(|jdk| jdk < ROOT_MAY_FROM) {
+        add(remedy, &format!("type it as the user of the VM (uid {}): this VM refuses root", process.uid));
+    }
+}
+
+/// Adds to what stands below a remedy.
+fn add(remedy: &mut Remedy, text: &str) {
+    if !remedy.trade_off.is_empty() {
+        remedy.trade_off += "; ";
+    }
+    remedy.trade_off += text;
 }
 
 #[cfg(test)]

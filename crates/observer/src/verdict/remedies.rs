@@ -75,8 +75,7 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
     let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
-    let has_tunable = variable(case, "GLIBC_TUNABLES").is_some_and(|all| all.contains("glibc.malloc.mmap_threshold="));
-    if case.glibc().is_none() || has_tunable || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
+    if case.glibc().is_none() || has_tunable(case, "mmap_threshold") || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
         return remedy(Effort::Restart, what, NONE, COST);
     }
     let (options, keep) = java_tool_options(case, NONE);
@@ -99,15 +98,30 @@ fn is_printed(options: &str) -> bool {
     })
 }
 
-pub(crate) fn arena_cap(cap: u64) -> Remedy {
+pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
+    const COST: &str = "threads that allocate at once wait for each other; measure the tail latency at 2 and at 4";
+    let is_set = case.glibc().is_some_and(|glibc| glibc.arena_cap_set);
+    let elsewhere = match () {
+        () if has_tunable(case, "arena_max") => "; GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there",
+        () if is_set && variable(case, "MALLOC_ARENA_MAX").is_none() => {
+            "; the cap in force isn't from this variable: if the program calls mallopt(M_ARENA_MAX), that wins"
+        }
+        () => "",
+    };
     remedy(
         Effort::Restart,
         format!("cap the arenas at {cap}"),
         format!(
             "MALLOC_ARENA_MAX={cap}\nENV MALLOC_ARENA_MAX={cap}\nenv: [{{name: MALLOC_ARENA_MAX, value: \"{cap}\"}}]"
         ),
-        "threads that allocate at once wait for each other; measure the tail latency at 2 and at 4",
+        format!("{COST}{elsewhere}"),
     )
+}
+
+/// Whether GLIBC_TUNABLES sets it: depending on glibc's version, the variable of the same meaning has no effect then.
+pub(crate) fn has_tunable(case: Case<'_>, name: &str) -> bool {
+    let tunable = format!("glibc.malloc.{name}=");
+    variable(case, "GLIBC_TUNABLES").is_some_and(|all| all.split(':').any(|one| one.starts_with(&tunable)))
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
@@ -164,6 +178,7 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         /// `N` stands for the number of threads.
         how: &'static str,
     }
+    // ForkJoinPool-1 isn't the common pool: it is one of the program's, or carries virtual threads.
     const POOLS: [KnownPool; 4] = [
         KnownPool {
             mark: SHARED,
@@ -184,7 +199,7 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             how: "-Dreactor.netty.ioWorkerCount=N -Dio.netty.allocator.numDirectArenas=N",
         },
         KnownPool {
-            mark: "ForkJoinPool",
+            mark: "ForkJoinPool.c",
             shared: false,
             what: "size the common pool by the quota",
             how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=N",

@@ -170,3 +170,142 @@ fn nobody_attaches_to_a_vm_over_musl() {
     assert!(remedies[0].how.starts_with("plimsoll run --   # and then a JVM, built with glibc"), "{remedies:?}");
     assert!(remedies.iter().all(|remedy| !remedy.how.contains("plimsoll attach")), "{remedies:?}");
 }
+
+/// A name is a pattern for grep, between quotes, in one line.
+#[test]
+fn names_of_threads_find_themselves_and_do_nothing_else() {
+    let pattern = |name: &'static str| {
+        let snapshot = with_threads(64, Bytes::mib(1), move |index| name.replace('1', &(index + 1).to_string()));
+        let snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..snapshot };
+        let how = verdict_of(&snapshot, VerdictId::ThreadStacks).remedies[0].how.clone();
+        let (_, rest) = how.split_once("grep -A 8 ").expect("a search");
+        rest.strip_suffix(" | head -n 60").expect("the end").to_owned()
+    };
+    assert_eq!(pattern("elasticsearch[n][write][T#1]"), "'elasticsearch.n..write..T#[0-9]*.'");
+    assert_eq!(pattern("pool-1-thread-1"), "'pool-[0-9]*-thread-[0-9]*'");
+    assert_eq!(pattern("-e x*-1"), "'.e x.-[0-9]*'");
+    assert_eq!(pattern("a\nreboot; '$(b)-1"), "'a.reboot; ..(b)-[0-9]*'");
+}
+
+#[test]
+fn a_cap_that_another_setting_has_is_changed_there() {
+    let mib = Bytes::mib;
+    let trade_off = |variable: Option<(&str, &str)>, is_set: bool| {
+        let mut snapshot = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
+        snapshot.process.environment = variable.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
+        snapshot.glibc.as_mut().expect("arenas").arena_cap_set = is_set;
+        let remedies = verdict_of(&snapshot, VerdictId::ArenaRetention).remedies;
+        let cap = remedies.iter().find(|remedy| remedy.how.starts_with("MALLOC_ARENA_MAX=4"));
+        cap.expect("a cap").trade_off.clone()
+    };
+    let plain = trade_off(None, false);
+    assert!(plain.ends_with("at 2 and at 4"), "{plain}");
+    assert_eq!(trade_off(Some(("MALLOC_ARENA_MAX", "16")), true), plain);
+    assert!(trade_off(None, true).contains("mallopt(M_ARENA_MAX), that wins"));
+    let tunables = Some(("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1:glibc.malloc.arena_max=16"));
+    assert!(trade_off(tunables, true).ends_with("GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there"));
+    // Of a large block's threshold.
+    let mut snapshot = with_arenas(&[mib(57)], mib(70));
+    snapshot.process.environment = vec![("GLIBC_TUNABLES".into(), "glibc.malloc.mmap_threshold=9999999".into())];
+    let remedies = verdict_of(&snapshot, VerdictId::AllocatorRetention).remedies;
+    let threshold = remedies.iter().find(|remedy| remedy.how.starts_with("MALLOC_MMAP_THRESHOLD_=")).expect("it");
+    assert!(threshold.trade_off.ends_with("mmap_threshold already: change it there"), "{threshold:?}");
+}
+
+#[test]
+fn class_loaders_are_listed_by_a_command_that_the_vm_has() {
+    let how = |version: &str| {
+        let hotspot = Some(HotSpot { version: version.into(), ..HotSpot::default() });
+        let snapshot = Snapshot { hotspot, ..Snapshot::default() };
+        let ledger = Ledger::of(&snapshot);
+        super::super::classes::by_loader(Case { snapshot: &snapshot, ledger: &ledger }, "").how
+    };
+    assert_eq!(how("25.402-b06"), "jcmd 0 GC.class_histogram | grep ClassLoader");
+    assert_eq!(how("10.0.2+13"), "jcmd 0 VM.classloader_stats");
+    for version in ["11.0.22+7", "25.0.3+9-LTS", ""] {
+        assert!(how(version).starts_with("jcmd 0 VM.classloaders "), "{version}");
+    }
+}
+
+/// At 80 % of the limit, the share of RSS is beside the point.
+#[test]
+fn a_full_limit_of_direct_memory_is_the_first_thing_said() {
+    let mib = Bytes::mib;
+    let summary = |counted: u64| {
+        verdict_of(&with_direct(mib(100), mib(counted), mib(512)), VerdictId::DirectBufferGrowth).summary
+    };
+    assert_eq!(
+        summary(461),
+        "direct buffers take 90 % of their limit of 512 MiB, above which an allocation fails; 100 MiB of them is resident"
+    );
+    assert!(summary(100).starts_with("direct buffers hold 100 MiB: "), "{}", summary(100));
+}
+
+/// The VM doesn't start with a code cache of more than 2 GiB.
+#[test]
+fn a_code_cache_has_a_largest_size() {
+    let how = |reserved: Bytes| {
+        let name = "CodeCache".to_owned();
+        let range = AddressRange::default();
+        let segment = CodeCacheSegment { name, range, committed: reserved, occupied: reserved, reserved };
+        let mut snapshot = with_mappings(&[Bytes::mib(300)]);
+        snapshot.hotspot = Some(HotSpot { code_cache: vec![segment], ..HotSpot::default() });
+        let remedies = verdict_of(&snapshot, VerdictId::CodeCacheGrowth).remedies;
+        remedies.into_iter().next().map(|remedy| remedy.how)
+    };
+    assert_eq!(how(Bytes::mib(240)).as_deref(), Some("-XX:ReservedCodeCacheSize=480m"));
+    assert_eq!(how(Bytes::mib(1500)).as_deref(), Some("-XX:ReservedCodeCacheSize=2048m"));
+    assert_eq!(how(Bytes::mib(2048)), None);
+}
+
+/// Less than -Xss would end deep recursion in a StackOverflowError.
+#[test]
+fn stacks_stay_about_as_large_as_they_are() {
+    let how = |version: &str, set: Option<&str>| {
+        let mut snapshot = with_threads(40, Bytes::mib(2), |index| format!("worker-{index}"));
+        snapshot.vmas.iter_mut().for_each(|vma| vma.anon_huge = vma.rss);
+        let flags = set.map(|kib| ("ThreadStackSize".to_owned(), kib.to_owned())).into_iter().collect();
+        snapshot.hotspot = Some(HotSpot { version: version.into(), flags, ..HotSpot::default() });
+        let remedies = verdict_of(&snapshot, VerdictId::HugePages).remedies;
+        remedies.into_iter().map(|remedy| remedy.how).find(|how| how.contains("ThreadStackSize"))
+    };
+    assert_eq!(how("17.0.15+6", None).as_deref(), Some("-XX:ThreadStackSize=1020"));
+    assert_eq!(how("17.0.15+6", Some("4096")).as_deref(), Some("-XX:ThreadStackSize=4092"));
+    assert_eq!(how("17.0.15+6", Some("0")).as_deref(), Some("-XX:ThreadStackSize=1020"));
+    assert_eq!(how("21.0.2+13", Some("4096")), None);
+}
+
+/// Threads that carry virtual threads have such names, too.
+#[test]
+fn only_the_common_pool_has_the_common_pools_option() {
+    let proposed = |name: &'static str| {
+        let mut snapshot = with_threads(64, Bytes::mib(1), move |index| format!("{name}-worker-{}", index + 1));
+        snapshot.host.cpus_online = 8;
+        let remedies = verdict_of(&snapshot, VerdictId::ThreadStacks).remedies;
+        remedies.iter().any(|remedy| remedy.how.contains("common.parallelism=16"))
+    };
+    assert!(proposed("ForkJoinPool.commonPool"));
+    assert!(!proposed("ForkJoinPool-1"));
+}
+
+#[test]
+fn a_command_of_the_jdk_says_where_it_works() {
+    let trade_off = |contained: bool, uid: u32, version: &str, root: Root| {
+        let mut snapshot = with_direct(Bytes::mib(160), Bytes::mib(160), Bytes::mib(512));
+        let process = &mut snapshot.process;
+        (process.pid, process.namespaced_pid, process.contained, process.uid) = (4711, Some(7), contained, uid);
+        snapshot.host.root = root;
+        snapshot.hotspot.as_mut().expect("a VM").version = version.to_owned();
+        let remedies = verdict_of(&snapshot, VerdictId::DirectBufferGrowth).remedies;
+        assert_eq!(remedies[0].how, "jcmd 4711 GC.run");
+        remedies[0].trade_off.clone()
+    };
+    let plain = "a full collection pauses the program";
+    assert_eq!(trade_off(false, 1000, "25.0.3+9-LTS", Root::Already), plain);
+    let inside = format!("{plain}; without a jcmd here, type it in the container, where the PID is 7");
+    assert_eq!(trade_off(true, 1000, "25.0.3+9-LTS", Root::Already), inside);
+    let user = format!("{plain}; type it as the user of the VM (uid 1000): this VM refuses root");
+    assert_eq!(trade_off(false, 1000, "25.402-b06", Root::Already), user);
+    assert_eq!(trade_off(false, 1000, "25.402-b06", Root::Sudo), plain);
+    assert_eq!(trade_off(false, 0, "25.402-b06", Root::Already), plain);
+}

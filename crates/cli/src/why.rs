@@ -66,6 +66,14 @@ mod tests {
         }
     }
 
+    /// A verdict is a claim: its page says what would show that it is wrong.
+    #[test]
+    fn each_page_says_what_would_contradict_it() {
+        for verdict in VerdictId::ALL {
+            assert_eq!(verdict.page().matches("\n**Contradicted by** ").count(), 1, "{verdict:?}");
+        }
+    }
+
     #[test]
     fn links_become_their_text() {
         assert_eq!(plain("a [b](c.md), [d](e) f\n"), "a b, d f\n");

@@ -2,13 +2,14 @@
 
 use super::case::Case;
 use super::redis::Redis;
-use super::remedy::{COST_OF_CALL, FLOOR, GIVE_BACK, call, remedy};
+use super::remedy::{FLOOR, call, remedy};
 use super::{Effort, Remedy};
 use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use plimsoll_facts::units::Bytes;
 
-/// `returns`: the allocator's own thread releases free pages.
+/// `returns`: the allocator's own thread releases free pages. A function is called only in libraries: a program that the
+/// allocator is linked into may have renamed it, or lost its name.
 pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
     let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
     let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
@@ -31,11 +32,6 @@ pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<
     remedies
 }
 
-/// Only for libraries: a program that the allocator is linked into may have renamed the function, or lost its name.
-fn give_back(case: Case<'_>, function: &str) -> Remedy {
-    remedy(Effort::Now, GIVE_BACK, call(case.pid(), function), COST_OF_CALL)
-}
-
 fn setting<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
     let environment = &case.snapshot.process.environment;
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -45,7 +41,7 @@ fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> 
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        let purge = is_library.then(|| give_back(case, "(void)MallocExtension_ReleaseFreeMemory()"));
+        let purge = is_library.then(|| call(case.pid(), "(void)MallocExtension_ReleaseFreeMemory()"));
         remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
         if setting(case, "TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
             let decommit = remedy(
@@ -111,7 +107,7 @@ fn jemalloc(case: Case<'_>, heap: &OpenedHeap, redis: Option<&Redis>, returns: b
 
 fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Remedy> {
     // 4096 means all arenas.
-    let by_gdb = || is_library.then(|| give_back(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
+    let by_gdb = || is_library.then(|| call(case.pid(), r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
     redis.map_or_else(by_gdb, |redis| Some(redis.purge()))
 }
 

@@ -2,7 +2,7 @@
 
 use super::case::{Case, ThreadPool};
 pub(crate) use super::remedy::remedy;
-use super::remedy::{COST_OF_CALL, GIVE_BACK, call};
+use super::remedy::{GIVE_BACK, call};
 use super::{Effort, Remedy};
 use crate::ledger::{LineId, is_tracker};
 use plimsoll_facts::shell::quoted;
@@ -28,7 +28,7 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
         )
     } else {
-        remedy(Effort::Now, GIVE_BACK, call(pid, "(int)malloc_trim(0)"), COST_OF_CALL)
+        call(pid, "(int)malloc_trim(0)")
     };
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.

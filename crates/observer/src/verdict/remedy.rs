@@ -9,17 +9,6 @@ pub(crate) const FLOOR: Bytes = Bytes::mib(16);
 pub(super) const MIN_PERCENT_TO_MENTION: f64 = 10.0;
 pub(crate) const GIVE_BACK: &str = "give the free pages back now";
 
-/// What a call by gdb costs.
-pub(crate) const COST_OF_CALL: &str =
-    "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
-
-/// The command that has gdb call a function of the process. All threads run meanwhile. A signal in one of them, such as
-/// the SIGSEGV with which a JVM stops its threads, would make gdb abandon the call, and the thread return into nothing.
-/// `all` leaves out the signals that gdb needs itself.
-pub(crate) fn call(pid: u32, function: &str) -> String {
-    format!("gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call {function}'")
-}
-
 /// `how` must be pasteable unchanged, and contain no command line of the target (`start.rs`). [`Remedy::saves`] adds
 /// the expected saving.
 pub(crate) fn remedy(
@@ -31,4 +20,14 @@ pub(crate) fn remedy(
     let how = how.into();
     let form = Form::of(effort, &how);
     Remedy { what: what.into(), how, form, effort, trade_off: trade_off.into(), effect: Effect::Unknown }
+}
+
+/// Has gdb call a function of the process that gives free pages back. All threads run meanwhile. A signal in one of them,
+/// such as the SIGSEGV with which a JVM stops its threads, would make gdb abandon the call, and the thread return into
+/// nothing. `all` leaves out the signals that gdb needs itself.
+pub(crate) fn call(pid: u32, function: &str) -> Remedy {
+    let how = format!("gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call {function}'");
+    let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
+    // Nobody should type it unread.
+    Remedy { form: Form::Stop, ..remedy(Effort::Now, GIVE_BACK, how, cost) }
 }

@@ -38,6 +38,9 @@ fn gdb_passes_signals_on_during_a_call() {
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
     let call = "gdb -p 0 -batch -ex 'handle all nostop noprint pass' -ex 'call (int)malloc_trim(0)'";
     assert_eq!(how(&verdict)[0], call);
+    // It stops the program: nobody types it from the headline, unread.
+    let headline = verdict.remedies[0].headline(verdict.id).expect("a row");
+    assert_eq!(headline, "remedy 1 of allocator-retention: it stops or restarts the program");
 }
 
 /// A Java heap of which 900 MiB are resident, 60 were live after the last collection, and `occupied` are taken now.

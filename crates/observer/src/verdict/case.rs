@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::remedy::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot};
 use plimsoll_facts::units::Bytes;
 
@@ -189,6 +190,12 @@ impl<'c> Case<'c> {
             false => [self.name_the_callers(), self.compare_readings()],
         };
         first.into_iter().chain(self.collect()).collect()
+    }
+
+    /// Whether the VM takes jcmd's commands, as far as is known.
+    pub(crate) fn takes_commands(self) -> bool {
+        let refuses = |gap: &Gap| gap.source == Source::HotSpot && gap.reason.contains("-XX:+DisableAttachMechanism");
+        !self.snapshot.gaps.iter().any(refuses)
     }
 
     /// Whether `jcmd PID GC.run` collects. With -XX:+DisableExplicitGC it doesn't in JDK 8 (SystemGCDCmd::execute in

@@ -312,9 +312,12 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     } else if verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
         verdicts.push(healthy::verdict(case, verdicts.len()));
     }
+    if !case.takes_commands() {
+        verdicts.iter_mut().for_each(|verdict| verdict.remedies.retain(|remedy| !is_by_jcmd(snapshot, remedy)));
+    }
     for remedy in verdicts.iter_mut().flat_map(|verdict| &mut verdict.remedies) {
         as_root(snapshot.host.root, remedy);
-        by_jcmd(snapshot, remedy);
+        where_jcmd_works(snapshot, remedy);
     }
     let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
     verdicts.sort_by_key(rank);
@@ -334,12 +337,16 @@ fn as_root(root: Root, remedy: &mut Remedy) {
     }
 }
 
+fn is_by_jcmd(snapshot: &Snapshot, remedy: &Remedy) -> bool {
+    remedy.form == Form::Command && remedy.how.contains(&format!("jcmd {} ", snapshot.process.pid))
+}
+
 /// jcmd is a JDK's program: the host of a container seldom has one. A VM before JDK 11 takes commands of its own user
 /// only (JDK-8197387).
-fn by_jcmd(snapshot: &Snapshot, remedy: &mut Remedy) {
+fn where_jcmd_works(snapshot: &Snapshot, remedy: &mut Remedy) {
     const ROOT_MAY_FROM: u32 = 11;
     let process = &snapshot.process;
-    if remedy.form != Form::Command || !remedy.how.contains(&format!("jcmd {} ", process.pid)) {
+    if !is_by_jcmd(snapshot, remedy) {
         return;
     }
     if let Some(inside) = process.namespaced_pid.filter(|_| process.contained) {

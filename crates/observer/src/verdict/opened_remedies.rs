@@ -99,7 +99,7 @@ fn jemalloc(case: Case<'_>, heap: &OpenedHeap, redis: Option<&Redis>, returns: b
     if pages >= FLOOR {
         remedies.extend(purge(case, redis, is_library).map(|purge| purge.saves(pages, pages)));
         if !returns {
-            remedies.push(background_thread(case, redis).saves(Bytes(0), pages));
+            remedies.push(background_thread(case, redis, is_library).saves(Bytes(0), pages));
         }
     }
     remedies
@@ -112,33 +112,44 @@ fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Reme
 }
 
 /// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
-fn background_thread(case: Case<'_>, redis: Option<&Redis>) -> Remedy {
+fn background_thread(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Remedy {
     const WHAT: &str = "let a thread of jemalloc's release free pages";
     if let Some(redis) = redis {
         return redis.background_thread(WHAT);
     }
     const THREAD: &str = "background_thread:true";
-    const COST: &str = "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10. A \
-                        jemalloc that was built with a prefix reads a variable with that prefix (_RJEM_MALLOC_CONF)";
-    let others = setting(case, "MALLOC_CONF").unwrap_or_default().split(',');
-    let is_kept = |setting: &&str| {
-        !setting.is_empty() && !setting.starts_with("background_thread:") && !keeps_for_ever(setting)
+    const COST: &str = "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10";
+    let assignment = |name: &&str| {
+        let others = setting(case, name).unwrap_or_default().split(',');
+        let is_kept = |setting: &&str| {
+            !setting.is_empty() && !setting.starts_with("background_thread:") && !keeps_for_ever(setting)
+        };
+        let all: Vec<&str> = others.filter(is_kept).chain([THREAD]).collect();
+        // A list of sizes has the shell's `|`.
+        Some(format!("{name}={}", quoted(&all.join(","))?))
     };
-    let all: Vec<&str> = others.filter(is_kept).chain([THREAD]).collect();
-    // A list of sizes has the shell's `|`.
-    let (value, cost) = match quoted(&all.join(",")) {
-        Some(value) => (value, COST.to_owned()),
-        None => (THREAD.to_owned(), format!("{COST}. MALLOC_CONF is set already: put its present settings in front")),
+    let names = if is_library { &CONF[..1] } else { &CONF[..] };
+    let all: Option<Vec<String>> = names.iter().map(assignment).collect();
+    let (how, cost) = match all {
+        Some(all) => (all.join(" "), COST.to_owned()),
+        None => (
+            format!("{}={THREAD}", CONF[0]),
+            format!("{COST}. {} is set already: put its present settings in front", CONF[0]),
+        ),
     };
-    remedy(Effort::Restart, WHAT, format!("MALLOC_CONF={value}"), cost)
+    remedy(Effort::Restart, WHAT, how, cost)
 }
+
+/// Variables that jemalloc reads: as a library the first, linked into a program one whose prefix the build has chosen.
+/// Those of the crate tikv-jemalloc-sys and of `--with-jemalloc-prefix=je_`.
+const CONF: [&str; 3] = ["MALLOC_CONF", "_RJEM_MALLOC_CONF", "JE_MALLOC_CONF"];
 
 /// -1 means never, so the thread would have nothing to do.
 fn keeps_for_ever(setting: &str) -> bool {
     setting.ends_with("decay_ms:-1")
 }
 
-/// Whether MALLOC_CONF forbids jemalloc to give free pages back.
+/// Whether a variable forbids jemalloc to give free pages back.
 pub(crate) fn is_kept_for_ever(case: Case<'_>) -> bool {
-    setting(case, "MALLOC_CONF").unwrap_or_default().split(',').any(keeps_for_ever)
+    CONF.iter().filter_map(|name| setting(case, name)).flat_map(|all| all.split(',')).any(keeps_for_ever)
 }

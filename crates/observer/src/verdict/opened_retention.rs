@@ -65,7 +65,7 @@ fn when_pages_go_back(heap: &OpenedHeap, returns: bool, is_kept: bool) -> Option
         AllocatorKind::Jemalloc if returns => Some(
             "its background thread runs: free pages go back when they have been free for dirty_decay_ms (10 s by default)",
         ),
-        AllocatorKind::Jemalloc if is_kept => Some("MALLOC_CONF has a decay time of -1: free pages never go back"),
+        AllocatorKind::Jemalloc if is_kept => Some("its settings have a decay time of -1: free pages never go back"),
         AllocatorKind::Jemalloc => {
             Some("no background thread of its runs: free pages go back only while the program calls malloc or free")
         }
@@ -193,6 +193,13 @@ mod tests {
             let (found, wanted) = (retention(&snapshot).expect("300 MiB"), format!("MALLOC_CONF={quoted}"));
             assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
         }
+        // Linked into the program, it reads the variable of its prefix.
+        snapshot.process.executable = Some(snapshot.allocators[0].path.clone());
+        snapshot.process.environment = vec![("_RJEM_MALLOC_CONF".to_owned(), "narenas:2".to_owned())];
+        let thread = "background_thread:true";
+        let wanted = format!("MALLOC_CONF={thread} _RJEM_MALLOC_CONF=narenas:2,{thread} JE_MALLOC_CONF={thread}");
+        let found = retention(&snapshot).expect("300 MiB are free");
+        assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
     let pid = case.pid();
     let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
     let (pages, ends): (Bytes, Bytes) = (sum(|arena| arena.trimmable), sum(|arena| arena.at_end));
-    let has_command = case.vm().is_some_and(HotSpot::has_trim_command);
+    let has_command = case.vm().is_some_and(HotSpot::has_trim_command) && case.takes_commands();
     let trim = if has_command {
         remedy(
             Effort::Now,

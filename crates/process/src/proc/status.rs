@@ -117,13 +117,14 @@ pub fn parse_command(text: &[u8]) -> Vec<String> {
 /// Variables that affect memory. The rest of the environment may hold secrets and isn't kept.
 pub fn parse_environment(text: &[u8]) -> Vec<(String, String)> {
     const PREFIXES: [&str; 4] = ["MALLOC_", "TCMALLOC_", "MIMALLOC_", "PLIMSOLL_"];
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "GLIBC_TUNABLES",
         "GODEBUG",
         "GOGC",
         "LD_PRELOAD",
         "JAVA_TOOL_OPTIONS",
         "JDK_JAVA_OPTIONS",
+        "JE_MALLOC_CONF",
         "NODE_OPTIONS",
         "_RJEM_MALLOC_CONF",
     ];

@@ -290,7 +290,7 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
         let detail = nmt.mode == NmtMode::Summary && option.is_some_and(|(_, level)| level == "detail");
         hotspot.nmt = if detail { NmtMode::Detail } else { nmt.mode };
     }
-    let metaspace = answer("VM.metaspace vslist", "metaspace is in other-anonymous");
+    let metaspace = answer("VM.metaspace vslist by-spacetype", "metaspace is in other-anonymous");
     let loaders = parse_loaders(&metaspace);
     // VM.info has all of this in one answer, but leaves 4 to 5 MB of libjvm's symbols in the VM.
     let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");

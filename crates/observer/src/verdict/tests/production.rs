@@ -2,6 +2,7 @@
 //! hostile names.
 
 use super::*;
+use plimsoll_facts::gap::{Gap, Source};
 
 fn how(verdict: &Verdict) -> Vec<&str> {
     verdict.remedies.iter().map(|remedy| remedy.how.as_str()).collect()
@@ -311,4 +312,21 @@ fn a_command_of_the_jdk_says_where_it_works() {
     assert_eq!(trade_off(false, 1000, "25.402-b06", Root::Already), user);
     assert_eq!(trade_off(false, 1000, "25.402-b06", Root::Sudo), plain);
     assert_eq!(trade_off(false, 0, "25.402-b06", Root::Already), plain);
+}
+
+/// -XX:+DisableAttachMechanism.
+#[test]
+fn a_vm_that_takes_no_commands_gets_none() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(57)], mib(70));
+    let reason = "the VM was started with -XX:+DisableAttachMechanism";
+    snapshot.gaps.push(Gap::new(Source::HotSpot, reason, ""));
+    snapshot.hotspot = Some(HotSpot { version: "25.0.3+9-LTS".into(), ..HotSpot::default() });
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    assert!(verdicts.iter().any(|verdict| verdict.id == VerdictId::NativeLeak), "{verdicts:?}");
+    assert!(verdicts.iter().flat_map(how).all(|how| !how.contains("jcmd ")), "{verdicts:?}");
+    let trim = &verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert!(how(trim)[0].starts_with("gdb -p 0 "), "{trim:?}");
+    snapshot.gaps.clear();
+    assert!(how(&verdict_of(&snapshot, VerdictId::AllocatorRetention))[0].starts_with("jcmd 0 "));
 }

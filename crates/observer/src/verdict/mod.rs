@@ -254,7 +254,7 @@ impl Remedy {
             known => known,
         };
         match form {
-            Form::Start => "stop the running process first, then:",
+            Form::Start => "stop the running process first; then, with the variables that it needs:",
             Form::Stop => "this stops or restarts the program:",
             Form::Setting if line.starts_with("--memory ") => "docker run:",
             // All other options are Java's. Behind -jar they would be the program's.

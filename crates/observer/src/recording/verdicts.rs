@@ -160,14 +160,20 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         }
     }
     lines.sort_by(|one, other| other.1.per_hour.total_cmp(&one.1.per_hour));
-    let (_, _, _, series) = *lines.first()?;
+    let (line, _, _, series) = *lines.first()?;
     let named_lines = lines.iter().take(NAMED).map(|(line, growth, _, _)| format!("{} {}", line.name(), by(*growth)));
     let mut summary = named_lines.collect::<Vec<_>>().join("; ");
     if let Some(hours) = hours_to_the_limit(history) {
         summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
     }
     let bytes = lines.iter().map(|(_, _, bytes, _)| *bytes).sum();
-    let command = "plimsoll attach PID && sleep 60 && plimsoll report PID --by site";
+    // Calls of malloc don't lead to classes and threads.
+    let command = match line {
+        LineId::Class => "jcmd PID VM.classloader_stats",
+        LineId::ThreadStacks if history.process.runtime == "hotspot" => "jcmd PID Thread.print",
+        LineId::ThreadStacks => "ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head",
+        _ => "plimsoll attach PID && sleep 60 && plimsoll report PID --by site",
+    };
     // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
     let command = match history.process.pid {
         Some(pid) => command.replace("PID", &pid.to_string()),

@@ -187,6 +187,11 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     assert_eq!(leak.verdicts[0].last_bytes.0 >> 20, 71);
     let command = "plimsoll attach 4711 && sleep 60 && plimsoll report 4711 --by site";
     assert_eq!(leak.verdicts[0].remedy, command);
+    // Calls of malloc don't lead to threads and classes.
+    let threads = ledger_of_an_hour(&[("thread-stacks", |s| 64 + s / 50)]);
+    assert_eq!(threads.verdicts[0].remedy, "ps -T -p 4711 -o comm= | sort | uniq -c | sort -rn | head");
+    let classes = ledger_of_an_hour(&[("class", |s| 64 + s / 50)]);
+    assert_eq!(classes.verdicts[0].remedy, "jcmd 4711 VM.classloader_stats");
 
     // A heap that fills, and a line that grew in its first minutes: neither is lasting growth.
     for lines in [

@@ -67,9 +67,7 @@ pub(crate) fn by_loader(case: Case<'_>, what: &str) -> Remedy {
             format!("jcmd {pid} GC.class_histogram | grep ClassLoader"),
             "counts loaders as objects; a full collection pauses the program",
         ),
-        Some(jdk) if jdk < TREE_OF_LOADERS => {
-            remedy(Effort::Now, what, format!("jcmd {pid} VM.classloader_stats"), "")
-        }
+        Some(jdk) if jdk < TREE_OF_LOADERS => remedy(Effort::Now, what, format!("jcmd {pid} VM.classloader_stats"), ""),
         _ => remedy(
             Effort::Now,
             what,

@@ -182,9 +182,7 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             let what = "see which lines of the program hold the memory, in Go's own heap profile";
             listening::heap_profile(case, what, "", "")
         }
-        line if belongs_to_v8(case, line) => {
-            inspector::heap_snapshot(case).unwrap_or_else(|| case.name_the_callers())
-        }
+        line if belongs_to_v8(case, line) => inspector::heap_snapshot(case).unwrap_or_else(|| case.name_the_callers()),
         _ => case.name_the_callers(),
     };
     vec![who, confirm]

@@ -63,7 +63,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // Later VMs do that by themselves (THPStackMitigation).
     if stacks && case.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk < MITIGATES)) {
         // In KiB. Never much less than now: deep recursion needs what -Xss gives it.
-        let set = case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib >= DEFAULT_KIB);
+        let set =
+            case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib >= DEFAULT_KIB);
         remedies.push(remedy(
             Effort::Restart,
             "choose a stack size that isn't a multiple of 2 MiB",

@@ -118,7 +118,8 @@ fn background_thread(case: Case<'_>, redis: Option<&Redis>, is_library: bool) ->
         return redis.background_thread(WHAT);
     }
     const THREAD: &str = "background_thread:true";
-    const COST: &str = "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10";
+    const COST: &str =
+        "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10";
     let assignment = |name: &&str| {
         let others = setting(case, name).unwrap_or_default().split(',');
         let is_kept = |setting: &&str| {

@@ -75,7 +75,10 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
     let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
-    if case.glibc().is_none() || has_tunable(case, "mmap_threshold") || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some() {
+    if case.glibc().is_none()
+        || has_tunable(case, "mmap_threshold")
+        || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some()
+    {
         return remedy(Effort::Restart, what, NONE, COST);
     }
     let (options, keep) = java_tool_options(case, NONE);

@@ -106,9 +106,8 @@ fn largest_pool(pool: &ThreadPool) -> String {
 /// A grep pattern for the pool's thread names: any number may stand for `N`, and any character for one with a meaning of
 /// its own, or for one that would end the line or the quotes.
 fn grep_pattern(pool: &str) -> String {
-    let is_special = |at: usize, c: char| {
-        c.is_control() || turns_text(c) || r"'\[]*^$".contains(c) || (at == 0 && c == '-')
-    };
+    let is_special =
+        |at: usize, c: char| c.is_control() || turns_text(c) || r"'\[]*^$".contains(c) || (at == 0 && c == '-');
     let quoted: String = pool.char_indices().map(|(at, c)| if is_special(at, c) { '.' } else { c }).collect();
     // The thread's own number may be a part of its last word.
     let (quoted, own) = quoted.strip_suffix('N').map_or((quoted.as_str(), ""), |rest| (rest, "[0-9]*"));

@@ -237,9 +237,7 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
             "GODEBUG=gctrace=1",
             "one line on stderr for each collection",
         ),
-        child if child.starts_with("V8") => {
-            inspector::memory_usage(case).unwrap_or_else(|| case.name_the_callers())
-        }
+        child if child.starts_with("V8") => inspector::memory_usage(case).unwrap_or_else(|| case.name_the_callers()),
         _ => case.name_the_callers(),
     }
 }

@@ -149,10 +149,7 @@ fn a_process_that_was_swapped_out_is_not_healthy() {
     snapshot.process.swap = mib(300);
     assert_eq!(ids(&snapshot), ["unclear"]);
     let verdict = verdict_of(&snapshot, VerdictId::Unclear);
-    assert_eq!(
-        verdict.summary,
-        "75 % of RSS and swap can't be judged; the largest part, 300 MiB, is swapped out"
-    );
+    assert_eq!(verdict.summary, "75 % of RSS and swap can't be judged; the largest part, 300 MiB, is swapped out");
     assert_eq!(how(&verdict), ["plimsoll explain 0 --maps"]);
     for little in [mib(47), mib(0)] {
         snapshot.process.swap = little;

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::remedy::remedy;
 use super::{Effort, Remedy};
 
-const OPENS: &str = "opens the inspector's port on 127.0.0.1 until the program ends";
+const OPENS: &str = "opens the inspector's port on 127.0.0.1";
 /// Without a handler for SIGUSR1 (Node 20.19, 22.14 and later).
 const NO_HANDLER: &str = "--disable-sigusr1";
 

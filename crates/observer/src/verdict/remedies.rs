@@ -104,12 +104,12 @@ fn is_printed(options: &str) -> bool {
 pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
     const COST: &str = "threads that allocate at once wait for each other; measure the tail latency at 2 and at 4";
     let is_set = case.glibc().is_some_and(|glibc| glibc.arena_cap_set);
-    let elsewhere = match () {
-        () if has_tunable(case, "arena_max") => "; GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there",
-        () if is_set && variable(case, "MALLOC_ARENA_MAX").is_none() => {
-            "; the cap in force isn't from this variable: if the program calls mallopt(M_ARENA_MAX), that wins"
-        }
-        () => "",
+    let elsewhere = if has_tunable(case, "arena_max") {
+        "; GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there"
+    } else if is_set && variable(case, "MALLOC_ARENA_MAX").is_none() {
+        "; the cap in force isn't from this variable: if the program calls mallopt(M_ARENA_MAX), that wins"
+    } else {
+        ""
     };
     remedy(
         Effort::Restart,

@@ -19,7 +19,7 @@ fn netty(jdk: &Jdk, which: &str, options: &[&str], end: &str) -> Fixture {
 }
 
 /// The same program, which releases its buffers. Large blocks go back to the kernel. What lay in an arena may stay there:
-/// then that is the verdict, and what went back and what stays are together what the buffers took.
+/// then that is the verdict, a note if it is little. What went back and what stays are together what the buffers took.
 fn released(case: &str, jdk: &Jdk, kept: &Explained, used: u64, in_arenas: bool, remedy: &serde_json::Value) {
     let mut fixed = netty(jdk, "unpooled", &WITHOUT_CLEANER, "released");
     let before = kept.0["rss_bytes"].as_u64().expect("a figure");
@@ -27,15 +27,19 @@ fn released(case: &str, jdk: &Jdk, kept: &Explained, used: u64, in_arenas: bool,
     saved(case, remedy, before, after);
     let explained = fixed.explained();
     let stays = explained.line("glibc-retained").saturating_sub(kept.line("glibc-retained"));
-    if in_arenas && stays > used / 10 {
-        has(case, &explained, &["allocator-retention"]);
-        let bytes = explained.verdict("allocator-retention")["bytes"].as_u64().expect("a figure");
-        assert!(bytes <= explained.line("glibc-retained") && bytes * 20 >= stays * 19, "{case}: {bytes} of {stays}");
+    let mut expected = vec!["healthy"];
+    if in_arenas {
         let both = before.saturating_sub(after) + stays;
         assert!(both.abs_diff(used) * 20 <= used, "{case}: {before} to {after}, {stays} kept, {used} used");
-    } else {
-        has(case, &explained, &["healthy"]);
+        if explained.verdicts().contains(&"allocator-retention") {
+            let verdict = explained.verdict("allocator-retention");
+            let bytes = verdict["bytes"].as_u64().expect("a figure");
+            assert!(bytes <= explained.line("glibc-retained") && bytes <= used, "{case}: {bytes} of {used}");
+            expected.retain(|_| verdict["severity"] == "note");
+            expected.push("allocator-retention");
+        }
     }
+    has(case, &explained, &expected);
     fixed.serves();
 }
 

@@ -42,7 +42,8 @@ pub fn table(session: &Session) -> Result<Table> {
         Ok(part) => part.measure(session, &mut table)?,
         Err(error) => table.without_native_images(error),
     };
-    table.summary = format!("mean / p99 against plain: JVM {jvm}; native image {native}");
+    table.summary =
+        format!("mean / p99 against plain (`=`: the rounds show no difference): JVM {jvm}; native image {native}");
     Ok(table)
 }
 
@@ -151,20 +152,27 @@ impl Part {
             table.row(&[&[name], cells.as_slice(), &[ran(&document, &row)]].concat());
         }
         table.command(&typed);
-        let one = |name: &str, id: &str| self.ratio(&document, name, id).unwrap_or_else(|| "-".into());
-        let both = |sites: &str| {
-            let name = format!("Plimsoll, sites {sites}");
-            format!("{sites} {} / {}", one(&name, "mean_milliseconds"), one(&name, "p99_milliseconds"))
+        let ways = ["plain again", "Plimsoll, sites off", "Plimsoll, sites sampled", "Plimsoll, sites exact"];
+        let both = |name: &str| {
+            let [mean, p99] = ["mean_milliseconds", "p99_milliseconds"].map(|id| self.ratio(&document, name, id));
+            format!("{} {mean} / {p99}", name.trim_start_matches("Plimsoll, sites "))
         };
-        Ok(["off", "sampled", "exact"].map(both).join(", "))
+        Ok(ways.map(both).join(", "))
     }
 
-    /// The ratio of two medians.
-    fn ratio(&self, document: &Value, name: &str, id: &str) -> Option<String> {
-        let (_, command) = self.rows.iter().find(|(own, _)| own == name)?;
-        let of = |row: &str| figure(document, row, id).and_then(|figure| figure["median"].as_f64());
-        Some(format!("{:.2}", of(&command.join(" "))? / of("plain")?))
+    /// The ratio to plain; `=` if the rounds show no difference.
+    fn ratio(&self, document: &Value, name: &str, id: &str) -> String {
+        let command = self.rows.iter().find(|(own, _)| own == name).map(|(_, command)| command.join(" "));
+        let figure = command.and_then(|row| figure(document, &row, id));
+        figure.map_or("-".into(), |figure| ratio(figure).map_or("=".into(), |ratio| format!("{ratio:.2}")))
     }
+}
+
+/// The ratio of a figure to plain's, if the rounds show a difference.
+fn ratio(figure: &Value) -> Option<f64> {
+    let difference = &figure["difference"];
+    let percent = difference["percent"].as_f64().filter(|_| difference["significant"] == true)?;
+    Some(1.0 + percent / 100.0)
 }
 
 /// `10 of 10`: runs that succeeded.
@@ -183,9 +191,5 @@ fn cell(id: &str, figure: &Value) -> String {
         "ready_seconds" => format!("{:.0}", median * 1000.0),
         _ => format!("{median:.2}"),
     };
-    let difference = &figure["difference"];
-    match (difference["significant"].as_bool(), difference["percent"].as_f64()) {
-        (Some(true), Some(percent)) => format!("{scaled} ({:.2})", 1.0 + percent / 100.0),
-        _ => scaled,
-    }
+    ratio(figure).map_or(scaled.clone(), |ratio| format!("{scaled} ({ratio:.2})"))
 }

@@ -147,6 +147,11 @@ impl<'c> Case<'c> {
             let how = format!("plimsoll report {pid} --by site");
             return remedy(Effort::Now, "see the calls that hold it", how, "");
         }
+        if self.is_musl() && !self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl) {
+            let how = "plimsoll run --   # and then the program, linked dynamically: a static one loads no library";
+            let what = "start a dynamically linked build under the tracker, and see the calls that hold it";
+            return remedy(Effort::Deploy, what, how, "");
+        }
         if self.is_musl() {
             return self.start_tracked("start it with the tracker, and see the calls that hold it");
         }

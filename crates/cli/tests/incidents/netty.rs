@@ -28,10 +28,12 @@ fn released(case: &str, jdk: &Jdk, kept: &Explained, used: u64, in_arenas: bool,
     let explained = fixed.explained();
     let stays = explained.line("glibc-retained").saturating_sub(kept.line("glibc-retained"));
     let mut expected = vec!["healthy"];
-    if in_arenas {
+    // Whether glibc takes such blocks from an arena depends on what each process freed before.
+    let keeps = explained.verdicts().contains(&"allocator-retention");
+    if in_arenas || keeps {
         let both = before.saturating_sub(after) + stays;
-        assert!(both.abs_diff(used) * 20 <= used, "{case}: {before} to {after}, {stays} kept, {used} used");
-        if explained.verdicts().contains(&"allocator-retention") {
+        assert!(both.abs_diff(used) <= used / 20 + (4 << 20), "{case}: {before} to {after}, {stays} kept, {used} used");
+        if keeps {
             let verdict = explained.verdict("allocator-retention");
             let bytes = verdict["bytes"].as_u64().expect("a figure");
             assert!(bytes <= explained.line("glibc-retained") && bytes <= used, "{case}: {bytes} of {used}");

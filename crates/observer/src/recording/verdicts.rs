@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Growth, History, Measure, Series};
 use crate::ledger::LineId;
 use crate::verdict::{LargeHeap, VerdictId, ago};
+use plimsoll_facts::snapshot::jdk_of;
 use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::reader::Event;
 
@@ -169,7 +170,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let bytes = lines.iter().map(|(_, _, bytes, _)| *bytes).sum();
     // Calls of malloc don't lead to classes and threads.
     let command = match line {
-        LineId::Class => "jcmd PID VM.classloader_stats",
+        LineId::Class => class_loaders(history),
         LineId::ThreadStacks if history.process.runtime == "hotspot" => "jcmd PID Thread.print",
         LineId::ThreadStacks => "ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head",
         _ => "plimsoll attach PID && sleep 60 && plimsoll report PID --by site",
@@ -191,10 +192,18 @@ fn hours_to_the_limit(history: &History) -> Option<f64> {
     (rate > 0.0).then(|| limit.saturating_sub(counted.last) as f64 / rate)
 }
 
+/// The command of this VM that counts its class loaders. JDK 8 has none, but counts objects.
+fn class_loaders(history: &History) -> &'static str {
+    match history.vm.jdk.or_else(|| jdk_of(&history.process.runtime_version)) {
+        Some(8) => "jcmd PID GC.class_histogram | grep ClassLoader",
+        _ => "jcmd PID VM.classloader_stats",
+    }
+}
+
 /// The verdict for a growing NMT category of HotSpot or Native Image, and the next command to type.
-fn of_category(name: &str) -> Option<(VerdictId, &'static str)> {
+fn of_category(history: &History, name: &str) -> Option<(VerdictId, &'static str)> {
     Some(match name {
-        "Class" | "Metaspace" => (VerdictId::ClassGrowth, "jcmd PID VM.classloader_stats"),
+        "Class" | "Metaspace" => (VerdictId::ClassGrowth, class_loaders(history)),
         "Code" => (VerdictId::CodeCacheGrowth, "jcmd PID Compiler.codecache"),
         "Thread" | "Threading" => (VerdictId::ThreadStacks, "jcmd PID Thread.print"),
         // HotSpot books Unsafe.allocateMemory under Other; direct buffers use it.
@@ -225,7 +234,7 @@ pub(super) fn derived(history: &History) -> Vec<VerdictSpan> {
     }
     let mut spans = vec![];
     for (name, series) in history.of(Measure::Committed) {
-        if let (Some((id, remedy)), Some((growth, bytes))) = (of_category(name), grown(series)) {
+        if let (Some((id, remedy)), Some((growth, bytes))) = (of_category(history, name), grown(series)) {
             spans.extend(span(id, series, bytes, format!("{name}, committed, {}", by(growth)), remedy));
         }
     }
@@ -233,7 +242,7 @@ pub(super) fn derived(history: &History) -> Vec<VerdictSpan> {
     let metaspace = history.one(Measure::Metaspace).filter(|_| !has(&spans, VerdictId::ClassGrowth));
     if let Some((series, (growth, bytes))) = metaspace.and_then(|series| Some((series, grown(series)?))) {
         let summary = format!("metaspace, committed, {}", by(growth));
-        spans.extend(span(VerdictId::ClassGrowth, series, bytes, summary, "jcmd PID VM.classloader_stats"));
+        spans.extend(span(VerdictId::ClassGrowth, series, bytes, summary, class_loaders(history)));
     }
     if let Some(series) = history.one(Measure::Threads).filter(|_| !has(&spans, VerdictId::ThreadStacks)) {
         spans.extend(more_threads(series));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::remedy::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
-use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot};
 use plimsoll_facts::units::Bytes;
 
@@ -172,7 +172,7 @@ impl<'c> Case<'c> {
         if self.is_tracked() {
             return vec!["the calls that held most at their peak, since the tracker counts:".to_owned(), report];
         }
-        if !self.is_jvm() && !self.can_be_attached_to() {
+        if self.is_musl() || (!self.is_jvm() && !self.can_be_attached_to()) {
             return Vec::new();
         }
         let why = "free memory has no caller. For the calls of the next burst, type the first line before it, the second after it:";
@@ -197,10 +197,12 @@ impl<'c> Case<'c> {
         first.into_iter().chain(self.collect()).collect()
     }
 
-    /// Whether the VM takes jcmd's commands, as far as is known.
+    /// Whether the VM takes jcmd's commands, as far as is known. With -Xrs the signal of an older jcmd ends it.
     pub(crate) fn takes_commands(self) -> bool {
-        let refuses = |gap: &Gap| gap.source == Source::HotSpot && gap.reason.contains("-XX:+DisableAttachMechanism");
-        !self.snapshot.gaps.iter().any(refuses)
+        let refuses = |reason: &str| {
+            reason.contains("-XX:+DisableAttachMechanism") || reason.contains("doesn't catch SIGQUIT")
+        };
+        !self.snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot && refuses(&gap.reason))
     }
 
     /// Whether `jcmd PID GC.run` collects. With -XX:+DisableExplicitGC it doesn't in JDK 8 (SystemGCDCmd::execute in

@@ -101,7 +101,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
                 remedies.push(remedy(
                     Effort::Now,
                     format!(
-                        "collect sooner, so that the heap stays smaller under load. An idle program gives back without this what is \
+                        "collect sooner, so that the heap stays smaller under load. An idle program gives back without this, in steps, what is \
                          unused for {}",
                         ago(case.flag("ZUncommitDelay").and_then(|delay| delay.parse().ok()).unwrap_or(UNCOMMIT_DELAY))
                     ),

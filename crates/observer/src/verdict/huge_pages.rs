@@ -34,7 +34,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let advised: Bytes = case.snapshot.vmas.iter().filter(|vma| vma.flags.huge_advised).map(|vma| vma.anon_huge).sum();
     let mut evidence = vec![format!("the host's transparent huge pages: {mode}")];
     if advised > Bytes(0) {
-        evidence.push(format!("{advised} of it in mappings that the program advised (MADV_HUGEPAGE)"));
+        evidence.push(format!("{advised} of the huge pages in mappings that the program advised (MADV_HUGEPAGE)"));
     }
     let (severity, bytes, summary) = match stacks {
         true => (
@@ -63,8 +63,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // Later VMs do that by themselves (THPStackMitigation).
     if stacks && case.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk < MITIGATES)) {
         // In KiB. Never much less than now: deep recursion needs what -Xss gives it.
-        let set =
-            case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib >= DEFAULT_KIB);
+        let set = case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 4);
         remedies.push(remedy(
             Effort::Restart,
             "choose a stack size that isn't a multiple of 2 MiB",

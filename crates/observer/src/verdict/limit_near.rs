@@ -32,7 +32,9 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     }
     let cache = cache_in_use(case).min(counted);
     let certain = (counted - cache).percent_of(limit);
-    let most = |unclear: &&Verdict| unclear.bytes > Bytes(counted.0 / 2);
+    // A limit of memory doesn't count what is swapped out.
+    let swapped = case.snapshot.process.swap;
+    let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
     let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
     if cache.percent_of(counted) >= MIN_PERCENT_TO_MENTION {

@@ -30,7 +30,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         *by_owner.entry(name).or_default() += 1;
     }
     let most = by_owner.into_iter().max_by_key(|(_, number)| *number)?;
-    let mut evidence = vec![format!("{} of them: {}", count(most.1 as u64), most.0)];
+    let mut evidence = vec![format!("{} of the mappings: {}", count(most.1 as u64), most.0)];
     if deleted > 0 {
         evidence.push(format!(
             "of deleted files: {}; something keeps maps of files that it has replaced",

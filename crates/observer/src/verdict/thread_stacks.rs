@@ -107,7 +107,7 @@ fn largest_pool(pool: &ThreadPool) -> String {
 /// its own, or for one that would end the line or the quotes.
 fn grep_pattern(pool: &str) -> String {
     let is_special =
-        |at: usize, c: char| c.is_control() || turns_text(c) || r"'\[]*^$".contains(c) || (at == 0 && c == '-');
+        |at: usize, c: char| c.is_control() || turns_text(c) || r"'\[]()*^$".contains(c) || (at == 0 && c == '-');
     let quoted: String = pool.char_indices().map(|(at, c)| if is_special(at, c) { '.' } else { c }).collect();
     // The thread's own number may be a part of its last word.
     let (quoted, own) = quoted.strip_suffix('N').map_or((quoted.as_str(), ""), |rest| (rest, "[0-9]*"));

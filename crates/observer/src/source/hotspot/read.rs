@@ -352,7 +352,8 @@ impl Vm {
         match self.reply(&attach::request(version, words), wait)? {
             Reply::Text(text) => Ok(text),
             Reply::Failed { text, .. } if text.contains("Unknown diagnostic command") => {
-                Err(format!("this version of the VM has no command {}", words.last().unwrap_or(&command)))
+                let name = words.last().unwrap_or(&command).split(' ').next().unwrap_or_default();
+                Err(format!("this version of the VM has no command {name}"))
             }
             Reply::Failed { code, text } => {
                 Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))

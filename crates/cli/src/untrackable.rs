@@ -124,14 +124,6 @@ fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
     own_allocator(header, data).map(Obstacle::OwnAllocator)
 }
 
-/// Whether the program names musl's loader.
-pub fn needs_musl(path: &Path, deadline: Deadline) -> bool {
-    let Ok(file) = sys::open(path, deadline) else { return false };
-    let pieces = file.pieces();
-    let loader = || interpreter_header(Header::parse(&pieces).ok()?, &pieces)??.data(LittleEndian, &pieces).ok();
-    loader().is_some_and(|name| name.windows(7).any(|word| word == b"ld-musl"))
-}
-
 /// The program header that names the loader, if there is one.
 fn interpreter_header<'d, R: ReadRef<'d>>(
     header: &Header,

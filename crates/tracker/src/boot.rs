@@ -62,7 +62,13 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     // a hook finds the real functions.
     let given = if libc::is_glibc() { Some((argc, argv, environment)) } else { None };
     let musls = || if libc::is_musl() { libc::arguments_of_musl() } else { None };
-    let Some((argc, argv, environment)) = given.or_else(musls) else { return };
+    let Some((argc, argv, environment)) = given.or_else(musls) else {
+        if libc::is_musl() {
+            hook::resolve::resolve();
+            phase::enter(Phase::Off);
+        }
+        return;
+    };
     for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize]) {
         cell.store(word, Relaxed);
     }
@@ -74,6 +80,9 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
     if !phase::resolved() {
         hook::resolve::resolve();
+    }
+    if phase::is(Phase::Off) {
+        return;
     }
     // SAFETY: the loader's arguments.
     let (options, top) = unsafe { (Options::parse(environment), last_string(argv, environment)) };
@@ -89,6 +98,9 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         phase::enter(Phase::Off);
         return;
     };
+    if libc::is_musl() {
+        crate::patch::remove_missing();
+    }
     // SAFETY: the loader runs this once, and `start_booking` below publishes the first segment.
     early::store(unsafe { Books::unpublished(segment) });
     side_table::settle(segment);

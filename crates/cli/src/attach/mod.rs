@@ -361,7 +361,7 @@ impl Process {
             Some(Obstacle::OtherMachine) => "is built for another CPU than the tracker",
             Some(Obstacle::Static) => "is a static program, which loads no library",
             Some(Obstacle::NoLibc) => "uses no C library, so the tracker would see no block",
-            _ if untrackable::needs_musl(&exe, self.target.deadline()) => {
+            _ if self.vmas.iter().any(|vma| is_musl(&vma.name)) => {
                 "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
             }
             _ => return Ok(()),
@@ -486,6 +486,12 @@ impl Process {
             Err(_) => Vec::new(),
         }
     }
+}
+
+/// Whether a mapped file is musl: its loader, or Debian's name of it.
+fn is_musl(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    file.starts_with("ld-musl-") || file.starts_with("libc.musl-") || path.ends_with("-linux-musl/libc.so")
 }
 
 fn is_library(name: &str) -> bool {

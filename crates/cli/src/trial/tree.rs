@@ -49,19 +49,21 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// Sends a signal to processes that were listed below `root`. A process may have ended since, and its number may be
-/// another's, of any user. So each is held by a descriptor, and then its parent must be `root` or one of the list.
+/// another's, of any user. So each is held by a descriptor, where the kernel and the sandbox allow that, and then its
+/// parent must be `root` or one of the list.
 pub fn send(listed: &[u32], root: u32, signal: Signal) {
     let parents: BTreeSet<u32> = listed.iter().copied().chain([root]).collect();
     for (pid, number) in listed.iter().filter_map(|pid| Some((*pid, Pid::from_raw(i32::try_from(*pid).ok()?)?))) {
-        match pidfd_open(number, PidfdFlags::empty()) {
-            Ok(held) if parent(pid).is_some_and(|parent| parents.contains(&parent)) => {
-                let _ = pidfd_send_signal(held, signal);
-            }
-            // Before Linux 5.3.
-            Err(Errno::NOSYS) => {
-                let _ = kill_process(number, signal);
-            }
-            _ => {}
+        let held = pidfd_open(number, PidfdFlags::empty());
+        if held.as_ref().is_err_and(|error| *error == Errno::SRCH)
+            || !parent(pid).is_some_and(|parent| parents.contains(&parent))
+        {
+            continue;
+        }
+        // ENOSYS before Linux 5.3, EPERM under a filter that doesn't know the call.
+        let sent = held.and_then(|held| pidfd_send_signal(held, signal));
+        if sent.is_err_and(|error| error != Errno::SRCH) {
+            let _ = kill_process(number, signal);
         }
     }
 }

@@ -562,16 +562,16 @@ fn only_verbs_make_deadlines() {
 }
 
 /// All symbols that the tracker's library imports, by name. All are weak: a program without a C library defines none of
-/// them, and must start all the same. Each has been in glibc since its first x86-64 version, but `__dls3`, which is
-/// musl's (src sys/libc.rs); other functions are looked
-/// up at run time.
-const IMPORTED_WEAKLY: [&str; 9] = [
+/// them, and must start all the same. Each has been in glibc since its first x86-64 version, but `__dls3` and
+/// `_dl_debug_addr`, which are musl's; other functions are looked up at run time.
+const IMPORTED_WEAKLY: [&str; 10] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "__cxa_finalize",
     "__dls3",
     "__errno_location",
     "__gmon_start__",
+    "_dl_debug_addr",
     "_r_debug",
     "environ",
     "gnu_get_libc_version",

@@ -22,6 +22,7 @@ situations! {
     dlsym_next => situation("dlsym_next").links(&["libnext"]).moments(4);
     wrapper_preloaded => wrapped("mix", 6);
     wrapper_preloaded_new_delete => wrapped("new_delete", 4);
+    weak_functions => situation("weak_functions");
     odd_callers => situation("odd_callers").moments(2);
     pointer_table => situation("pointer_table").moments(3);
 }

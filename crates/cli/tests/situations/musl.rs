@@ -2,8 +2,9 @@
 //! dlclose, errors of mprotect), and programs that include the kernel's headers, which this compiler doesn't find.
 
 use crate::build::compiled;
-use crate::harness::{Figures, Observed, Situation, fresh_dir, situation, tidy};
+use crate::harness::{End, Figures, Observed, PLIMSOLL, Situation, fresh_dir, scratch, situation, tidy};
 use crate::situations;
+use std::process::Command;
 
 /// A row over musl.
 fn row(source: &str) -> Situation {
@@ -27,6 +28,27 @@ fn the_command_and_the_allocator_are_known() {
     let arguments: Vec<&str> =
         process["arguments"].as_array().expect("arguments").iter().skip(1).filter_map(|word| word.as_str()).collect();
     assert_eq!((arguments, process["allocator"].as_str()), (vec!["one", "two words"], Some("musl")));
+}
+
+/// The loader is the program then, and has no record of its objects in its own headers.
+#[test]
+fn a_program_that_its_loader_starts() {
+    let row = row("mix").named("mix_by_the_loader_of_musl");
+    let (program, dir) = (compiled(&row.program), fresh_dir(&row.name));
+    let mut command = Command::new(PLIMSOLL);
+    command.args(["run", "--sites", "exact", "--dir"]).arg(&dir).arg("--");
+    command.arg(format!("/lib/ld-musl-{}.so.1", std::env::consts::ARCH)).arg(program);
+    command.env("XDG_CACHE_HOME", scratch("cache"));
+    let seen = Observed::watch(command, Some(&dir));
+    let (compared, differences) = seen.books(&dir, || Err("no base".into()));
+    assert_eq!((seen.end, compared, differences), (End::Exit(0), 6, vec![]), "{}", seen.errors);
+    tidy(&dir);
+}
+
+/// gcompat has glibc's functions over musl.
+#[test]
+fn a_function_of_glibc_over_musl() {
+    row("mix").named("mix_beside_gcompat").links(&["libgcompat"]).moments(6).run();
 }
 
 /// musl adds the guard and its own part to the bytes that the program gives; 128 KiB if it gives none.
@@ -152,7 +174,7 @@ situations! {
     #[ignore = "full: over glibc in `make test`"]
     constructors => row("constructors").moments(2);
     early_blocks => row("early_blocks").links(&["libearly"]).moments(2);
-    #[ignore = "full: over glibc in `make test`"]
+    weak_functions => row("weak_functions");
     odd_callers => row("odd_callers").moments(2);
     #[ignore = "full: over glibc in `make test`"]
     pointer_table => row("pointer_table").moments(3);

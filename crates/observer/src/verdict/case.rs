@@ -199,9 +199,8 @@ impl<'c> Case<'c> {
 
     /// Whether the VM takes jcmd's commands, as far as is known. With -Xrs the signal of an older jcmd ends it.
     pub(crate) fn takes_commands(self) -> bool {
-        let refuses = |reason: &str| {
-            reason.contains("-XX:+DisableAttachMechanism") || reason.contains("doesn't catch SIGQUIT")
-        };
+        let refuses =
+            |reason: &str| reason.contains("-XX:+DisableAttachMechanism") || reason.contains("doesn't catch SIGQUIT");
         !self.snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot && refuses(&gap.reason))
     }
 

@@ -20,8 +20,14 @@ pub fn resolve() {
         Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,
         Some(o) if o.symbol(c"tc_malloc").is_some() => Allocator::Tcmalloc,
         Some(o) if o.symbol(c"mi_malloc").is_some() => Allocator::Mimalloc,
-        Some(o) if o.symbol(c"gnu_get_libc_version").is_some() && chunks_are_glibc() => Allocator::Glibc,
-        Some(o) if libc::is_musl() && o.is_libc() && libc::set_allocator_of_musl(o) => Allocator::Musl,
+        Some(o) if libc::is_glibc() && o.is_libc() && chunks_are_glibc() => Allocator::Glibc,
+        Some(o) if libc::is_musl() && o.is_libc() => {
+            if !libc::set_allocator_of_musl(o) {
+                phase::enter(Phase::Off);
+                return;
+            }
+            Allocator::Musl
+        }
         _ => Allocator::Other,
     };
     blocks::init(allocator);

@@ -29,6 +29,8 @@ use relocation::{RelocationKind, Tables};
 enum Replacement {
     Hooks,
     Reals,
+    /// 0 in place of a hook whose real function doesn't exist.
+    Nothing,
 }
 
 /// The result of a walk.
@@ -91,6 +93,15 @@ pub fn remove_hooks() -> Option<PatchResult> {
     let done = walk(Replacement::Reals);
     WALKER.store(0, Release);
     done
+}
+
+/// Takes the hooks away whose real functions this libc doesn't have: a program asks by a weak reference whether one is
+/// there (V8: pkey_mprotect, and then the functions beside it). Before `main`, where the loader has bound all references.
+pub fn remove_missing() {
+    if take_turn(false) {
+        walk(Replacement::Nothing);
+        WALKER.store(0, Release);
+    }
 }
 
 /// Notes that the loader's list may have changed.
@@ -188,6 +199,10 @@ fn wanted(
     holds: usize,
     replacement: Replacement,
 ) -> Option<usize> {
+    if replacement == Replacement::Nothing {
+        let missing = |&i: &usize| holds != 0 && holds == libc::export(i) && libc::real_by_number(i) == 0;
+        return (0..libc::HOOKED).find(missing).map(|_| 0);
+    }
     if replacement == Replacement::Reals {
         return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);
     }

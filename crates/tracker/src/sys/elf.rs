@@ -2,7 +2,8 @@
 //! error state on some glibc versions and is itself hooked).
 //!
 //! `_r_debug` is ld.so's record for debuggers. It is filled before the tracker is relocated (elf/dl-debug.c). A program
-//! without a C library doesn't import ld.so's symbols; there the program's DT_DEBUG entry leads to the record.
+//! without a C library doesn't import ld.so's symbols; there the program's DT_DEBUG entry leads to the record. musl has a
+//! pointer to its record (`_dl_debug_addr`, ldso/dynlink.c).
 //!
 //! Before `main` the list doesn't change, so it is read directly ([`objects`]). Afterwards only the objects that the
 //! program started with are read directly, because they are never unloaded ([`scope`]). All others come from
@@ -67,6 +68,11 @@ pub struct Object(&'static LinkMap);
 fn first() -> *const LinkMap {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     let mut record = weak_address!("_r_debug");
+    let of_musl = weak_address!("_dl_debug_addr") as *const usize;
+    if record == 0 && !of_musl.is_null() {
+        // SAFETY: musl's variable, which its loader fills before it runs any code of other objects.
+        record = unsafe { of_musl.read_volatile() };
+    }
     if record == 0 {
         record = FOUND.load(Relaxed);
     }
@@ -87,7 +93,13 @@ fn record_of_program() -> Option<usize> {
     let (at, count) = (os::auxiliary_value(AT_PHDR)?, os::auxiliary_value(AT_PHNUM)?);
     // SAFETY: the kernel mapped the program's headers, and the auxiliary vector has their address.
     let headers = unsafe { core::slice::from_raw_parts(at as *const Phdr, count) };
-    let bias = headers.iter().find(|p| p.kind == PT_PHDR).map_or(0, |p| at.wrapping_sub(p.address));
+    let is_fixed = || headers.iter().find(|p| p.kind == PT_LOAD).is_some_and(|p| p.address != 0);
+    let bias = match headers.iter().find(|p| p.kind == PT_PHDR) {
+        Some(p) => at.wrapping_sub(p.address),
+        None if is_fixed() => 0,
+        // A loader that was started by its name: its record isn't here.
+        None => return None,
+    };
     let mut d = bias.wrapping_add(headers.iter().find(|p| p.kind == PT_DYNAMIC)?.address) as *const Dyn;
     loop {
         // SAFETY: the dynamic section ends with a DT_NULL entry.
@@ -129,7 +141,9 @@ impl Object {
 
     /// Whether this is the C library: glibc, or musl, whose loader exports its third stage (ldso/dynlink.c).
     pub fn is_libc(&self) -> bool {
-        self.symbol(c"gnu_get_libc_version").or_else(|| self.symbol(c"__dls3")).is_some()
+        // gcompat, which runs programs for glibc over musl, has glibc's function.
+        let name = if weak_address!("__dls3") != 0 { c"__dls3" } else { c"gnu_get_libc_version" };
+        self.symbol(name).is_some()
     }
 
     /// Avma = Svma + bias.

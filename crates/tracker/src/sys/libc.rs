@@ -140,7 +140,7 @@ const OPERATORS_NEW: usize = 8;
 pub fn set_allocator_of_musl(o: elf::Object) -> bool {
     const FUNCTIONS: [&CStr; 6] =
         [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];
-    const MOST: usize = 64 << 10;
+    const MOST: usize = 16 << 10;
     let ranges = || FUNCTIONS.iter().filter_map(|name| o.symbol_and_bytes(name));
     let start = ranges().map(|(at, _)| at).min().unwrap_or(0);
     let end = ranges().map(|(at, bytes)| at + bytes).max().unwrap_or(0);
@@ -211,6 +211,14 @@ pub fn resolve() {
     AT_START.store(elf::startup_count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
+    }
+    // musl from 1.2.4 on has the first names only; its loader gives them to programs that ask for the second ones.
+    for (plain, wide) in
+        [(Call::mmap, Call::mmap64), (Call::setrlimit, Call::setrlimit64), (Call::prlimit, Call::prlimit64)]
+    {
+        if real(wide) == 0 {
+            REAL[wide as usize].store(real(plain), Relaxed);
+        }
     }
     for (slot, name) in OTHER.iter().zip(OTHERS) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
@@ -298,14 +306,14 @@ pub fn is_known() -> bool {
     is_glibc() || is_musl()
 }
 
-/// Whether the process has glibc.
+/// Whether the process has glibc. gcompat, which runs programs for glibc over musl, has this function too.
 pub fn is_glibc() -> bool {
-    weak_address!("gnu_get_libc_version") != 0
+    weak_address!("gnu_get_libc_version") != 0 && !is_musl()
 }
 
 /// Whether the process has musl, whose loader exports its own third stage (ldso/dynlink.c).
 pub fn is_musl() -> bool {
-    weak_address!("__dls3") != 0 && !is_glibc()
+    weak_address!("__dls3") != 0
 }
 
 /// main's arguments and the environment, in a constructor of musl, which gets none. All of it lies above the first
@@ -317,17 +325,27 @@ pub fn is_musl() -> bool {
 ///
 /// `None`: `environ` doesn't lead there.
 pub fn arguments_of_musl() -> Option<(c_int, *const *const c_char, *mut *const c_char)> {
-    const AT_EXECFN: u64 = 31;
     // execve(2) allows three quarters of the 8 MiB of a main stack.
     const MOST: usize = 6 << 20;
     let environment = environment();
-    let strings = super::os::auxiliary_value(AT_EXECFN)?;
-    if strings.wrapping_sub(environment as usize) > MOST {
+    if environment.is_null() {
         return None;
     }
-    // SAFETY: between the stack pointer and the strings. An argument is an address, so the first word that equals the
-    // number of words above it is argc.
-    let argc = (0..MOST / size_of::<usize>()).find(|&n| unsafe { *environment.sub(n + 2) } as usize == n)?;
+    let is_string = |word: usize| word.wrapping_sub(environment as usize) <= MOST;
+    // SAFETY: the tracker's own variables are there, so `environ` has a first entry, and it ends with 0.
+    if !is_string(unsafe { *environment } as usize) {
+        return None;
+    }
+    let mut argc = 0;
+    loop {
+        // SAFETY: below the environment and the 0 lie addresses of strings, up to argc: the first word that is the
+        // number of words above it. Any other word ends the search.
+        match unsafe { *environment.sub(argc + 2) } as usize {
+            word if word == argc => break,
+            word if is_string(word) => argc += 1,
+            _ => return None,
+        }
+    }
     Some((argc as c_int, environment.wrapping_sub(argc + 1), environment.cast_mut()))
 }
 

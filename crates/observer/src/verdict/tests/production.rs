@@ -107,7 +107,10 @@ fn a_soft_limit_of_zgc_says_what_it_changes_and_how_to_undo_it() {
     };
     let remedy = of(&[]);
     assert_eq!(remedy.how, "jcmd 0 VM.set_flag SoftMaxHeapSize 94371840");
-    assert!(remedy.what.contains("An idle program gives back without this, in steps, what is unused for 5 min"), "{remedy:?}");
+    assert!(
+        remedy.what.contains("An idle program gives back without this, in steps, what is unused for 5 min"),
+        "{remedy:?}"
+    );
     assert!(remedy.trade_off.ends_with("; undo: jcmd 0 VM.set_flag SoftMaxHeapSize 1048576000"), "{remedy:?}");
     assert!(of(&[("ZUncommitDelay", "15")]).what.ends_with(" for 15 s"), "{:?}", of(&[]));
 }

@@ -62,6 +62,12 @@ pub struct VmaBook<G> {
 
 const PAGE: u64 = 1 << PAGE_BITS;
 
+/// Whether a page begins there.
+#[inline(always)]
+const fn is_page(start: u64) -> bool {
+    start & (PAGE - 1) == 0
+}
+
 /// Whole pages, inside the user half. An empty range stays empty.
 #[inline(always)]
 fn pages(start: u64, bytes: u64) -> (u64, u64) {
@@ -137,12 +143,15 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             _ => old.overlay(new),
         };
         if placement != Placement::Chosen
+            && is_page(start)
             && let Some((old, new, bytes)) = self.change_one(Operation::Map, start, bytes, over)
         {
             exchange(old, new, bytes, &mut post, &mut diff);
             return diff;
         }
-        if let Some(bytes) = self.map_one(start, bytes, over(Attributes::HOLE)) {
+        if is_page(start)
+            && let Some(bytes) = self.map_one(start, bytes, over(Attributes::HOLE))
+        {
             book(over(Attributes::HOLE), bytes as i64, &mut post, &mut diff);
             return diff;
         }
@@ -160,7 +169,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         mut post: impl FnMut(Delta),
         mut removed: impl FnMut(Vma),
     ) -> Change {
-        if let Some((old, bytes)) = self.unmap_one(start, bytes) {
+        if is_page(start)
+            && let Some((old, bytes)) = self.unmap_one(start, bytes)
+        {
             let mut diff = Change::default();
             removed(Vma::new(start, start + bytes, old));
             book(old, -(bytes as i64), &mut post, &mut diff);
@@ -191,7 +202,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         mut post: impl FnMut(Delta),
     ) -> Change {
         let change = move |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
-        if let Some((old, new, bytes)) = self.change_one(Operation::Protect, start, bytes, change) {
+        if is_page(start)
+            && let Some((old, new, bytes)) = self.change_one(Operation::Protect, start, bytes, change)
+        {
             let mut diff = Change::default();
             exchange(old, new, bytes, &mut post, &mut diff);
             return diff;
@@ -271,7 +284,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.tree.region.put(head, header::OP_KIND, operation as u64);
         self.tree.region.put(head, header::OP_START, start);
         self.tree.region.put(head, header::OP_BYTES, bytes);
-        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
+        self.tree.region.count(head, header::SEQ);
     }
 
     #[inline(always)]
@@ -282,7 +295,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             self.tree.region.put(head, header::LOST_OPS, ops.wrapping_add(1));
             self.tree.region.put(head, header::LOST_BYTES, bytes.wrapping_add(diff.lost));
         }
-        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
+        self.tree.region.count(head, header::SEQ);
         diff
     }
 

@@ -1,5 +1,6 @@
 //! The usual operation: its range lies in one leaf, in a hole or inside one entry. One search finds the place and one
-//! entry changes; anything else is `None`, before the first store, and goes step by step ([`super`]).
+//! entry changes; anything else is `None`, before the first store, and goes step by step ([`super`]). A range begins
+//! with a page, as every range does for which the kernel's call succeeded.
 //!
 //! ```text
 //! map      hole ─────────────▶ a new entry │ a neighbour that is alike grows
@@ -11,7 +12,7 @@
 //! (crates/segment/src/vmap.rs), so each page has its old or its new attributes after every store.
 
 use super::tree::{Event, Leaf, happened};
-use super::{PAGE, VmaBook};
+use super::{PAGE, VmaBook, is_page};
 use plimsoll_segment::vmap::{Attributes, LEAF_ENTRIES, Operation, Vma, header};
 
 /// How a range fits at a position of a leaf.
@@ -26,22 +27,20 @@ enum Fit {
 }
 
 impl<G: FnMut(usize) -> bool> VmaBook<G> {
-    /// The end of the range's last page. `None`: there is no page, or the range doesn't begin with one.
+    /// The end of the range's last page. `None`: there is no page.
     #[inline(always)]
     fn end_of(start: u64, bytes: u64) -> Option<u64> {
+        debug_assert!(is_page(start));
         // An overflow ends at or below the start.
         let end = start.wrapping_add(bytes).wrapping_add(PAGE - 1) & !(PAGE - 1);
-        (start & (PAGE - 1) == 0 && start < end).then_some(end)
+        (start < end).then_some(end)
     }
 
-    /// The leaf whose share holds the whole range and the entry that holds it.
+    /// The leaf whose share holds the whole range and the entry that holds it. The range isn't empty.
     #[inline(always)]
     fn entry_of(&mut self, start: u64, end: u64) -> Option<(Leaf, [u64; 2])> {
-        if let Some(leaf) = self.tree.at_finger(start, end) {
-            let [from, to] = [leaf.start(leaf.at), leaf.end(leaf.at)];
-            if (from ^ start) | (to ^ end) == 0 {
-                return Some((leaf, [from, to]));
-            }
+        if let Some(found) = self.tree.entry_at_finger(start, end) {
+            return Some(found);
         }
         let mut leaf = self.tree.find(start, end)?;
         leaf.at = leaf.at.checked_sub(1)?;
@@ -156,7 +155,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     /// Changes an entry, or one end of it, to what `change` makes of its attributes. Returns both, and the bytes. Only
-    /// if the reservation stays whose it is.
+    /// if the reservation stays whose it is, as it does whatever [`Attributes::protect`] changes.
     #[inline(always)]
     pub(crate) fn change_one(
         &mut self,
@@ -172,13 +171,16 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let new = change(old);
         if new != old {
             // With equal flags, only the time differs: entries join by rules of their own.
-            if new.alike(old) || !old.same_reserve(new) {
+            let is_other = new.alike(old) || !old.same_reserve(new);
+            debug_assert!(!is_other || operation != Operation::Protect);
+            if operation != Operation::Protect && is_other {
                 return None;
             }
             let joins_before = from == start && at > 0 && leaf.ends_alike(at - 1, start, new);
             let joins_after = to == end && leaf.starts_alike(at + 1, end, new);
             if joins_before || joins_after {
-                return self.grow_into(operation, [start, end], new).map(|bytes| (old, new, bytes));
+                let grows = self.grow_into(operation, &leaf, [joins_before, joins_after], [start, end], new);
+                return grows.then_some((old, new, end - start));
             }
             let (low, high) = (from < start, end < to);
             if (low || high) && (leaf.count == LEAF_ENTRIES || (low && high)) {
@@ -209,27 +211,32 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     /// One end of an entry becomes part of the neighbour there, whose bound is stored first: entries may overlap for a
-    /// moment, but never leave a hole.
-    #[inline(never)]
-    #[unsafe(link_section = ".text.hot")]
-    fn grow_into(&mut self, operation: Operation, [start, end]: [u64; 2], new: Attributes) -> Option<u64> {
-        let (leaf, _) = self.entry_of(start, end)?;
+    /// moment, but never leave a hole. False: the whole entry would, or the neighbour is younger.
+    #[inline(always)]
+    fn grow_into(
+        &mut self,
+        operation: Operation,
+        leaf: &Leaf,
+        [before, after]: [bool; 2],
+        [start, end]: [u64; 2],
+        new: Attributes,
+    ) -> bool {
         let at = leaf.at;
         let older = |at: usize| leaf.attributes(at).time() <= new.time();
-        if leaf.start(at) == start && end < leaf.end(at) && older(at - 1) {
+        if before && end < leaf.end(at) && older(at - 1) {
             self.begin(operation, start, end - start);
-            self.tree.set_end(&leaf, at - 1, end);
-            self.tree.set_start(&leaf, at, end);
-        } else if leaf.start(at) < start && leaf.end(at) == end && older(at + 1) {
+            self.tree.set_end(leaf, at - 1, end);
+            self.tree.set_start(leaf, at, end);
+        } else if after && leaf.start(at) < start && older(at + 1) {
             self.begin(operation, start, end - start);
-            self.tree.set_start(&leaf, at + 1, start);
-            self.tree.set_end(&leaf, at, start);
+            self.tree.set_start(leaf, at + 1, start);
+            self.tree.set_end(leaf, at, start);
         } else {
-            return None;
+            return false;
         }
         happened(Event::OneGrew);
         self.done(at);
-        Some(end - start)
+        true
     }
 
     /// Ends an operation that lost nothing, at this position of the leaf.
@@ -237,6 +244,6 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     fn done(&mut self, at: usize) {
         self.tree.put_finger(at);
         let head = self.tree.region.header();
-        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
+        self.tree.region.count(head, header::SEQ);
     }
 }

@@ -118,10 +118,32 @@ fn slot(start: u64, block: u64) -> u64 {
 
 const SLOT_BLOCK: u64 = (1 << SLOT_BLOCK_BITS) - 1;
 
-/// The bits of an order that are places from `at` on. No places from 15 on.
+/// The lowest bit of place `at` of an order. 0 for place 15, which there isn't.
 #[inline(always)]
-fn above(at: usize) -> u64 {
-    !0xf << ((4 * at) & 63)
+fn place(at: usize) -> u64 {
+    16 << ((4 * at) & 63)
+}
+
+/// The number of the first free entry, and the order in which it has the place `at`.
+///
+/// The places from `at` to the free one's rotate by one. As a number: what lies there is multiplied by 16, and the free
+/// one's number leaves the place above and comes to the lowest.
+#[inline(always)]
+fn with_one_more(order: u64, at: usize, count: usize) -> (u64, u64) {
+    let free = order >> (4 * count) >> 4 & 15;
+    let rotating = (place(count) << 4).wrapping_sub(place(at));
+    let moved = (order & rotating).wrapping_mul(15).wrapping_sub(free.wrapping_mul(rotating));
+    (free, order.wrapping_add(moved).wrapping_add(1))
+}
+
+/// The number of the entry at `at`, and the order in which it is the first free one.
+#[inline(always)]
+fn with_one_less(order: u64, at: usize, count: usize) -> (u64, u64) {
+    let freed = order >> ((4 * at) & 63) >> 4 & 15;
+    let rotating = place(count).wrapping_sub(place(at));
+    let all = order & rotating;
+    let moved = (all >> 4).wrapping_add(freed.wrapping_mul(rotating >> 4)).wrapping_sub(all);
+    (freed, order.wrapping_add(moved).wrapping_sub(1))
 }
 
 /// The lowest `n` places of an order, its count shifted out.
@@ -215,6 +237,18 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let order = block.get(0);
         let count = (order & 15) as usize;
         (start >= low && end <= high).then_some(Leaf { block, order, count, at, high })
+    }
+
+    /// The leaf that was found last and the bounds of the entry that changed last, if that holds the whole range. The
+    /// range isn't empty, so the entry isn't a free one, whose start is above all addresses; and the leaf is in the
+    /// tree, since `high` is 0 while none is known.
+    #[inline(always)]
+    pub(super) fn entry_at_finger(&self, start: u64, end: u64) -> Option<(Leaf, [u64; 2])> {
+        let Hint { high, block, at, .. } = self.hint;
+        let order = block.get(0);
+        let leaf = Leaf { block, order, count: (order & 15) as usize, at, high };
+        let [from, to] = [leaf.start(at), leaf.end(at)];
+        (from <= start && end <= to && end <= high).then_some((leaf, [from, to]))
     }
 
     #[inline(always)]
@@ -372,26 +406,18 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     /// ```
     #[inline(always)]
     pub(super) fn insert(&mut self, leaf: &Leaf, at: usize, vma: &Vma) {
-        let Leaf { block, order, count, .. } = *leaf;
-        let (from, end) = (above(at), above(count));
-        let free = order >> (4 * count + 4) & 15;
-        self.region.put_entry(block, free as usize, vma);
-        let (kept, moved, behind) = (order & !from, order & from & !end, order & end << 4);
-        let order = kept | free << (4 * at + 4) | moved << 4 | behind;
-        self.region.publish(block, 0, order + 1);
+        let (number, order) = with_one_more(leaf.order, at, leaf.count);
+        self.region.put_entry(leaf.block, number as usize, vma);
+        self.region.publish(leaf.block, 0, order);
         self.last_start = vma.start;
     }
 
     /// The entry at `at` becomes a free one: the reverse of [`Tree::insert`].
     #[inline(always)]
     pub(super) fn remove(&mut self, leaf: &Leaf, at: usize) {
-        let Leaf { block, order, count, .. } = *leaf;
-        let (from, end) = (above(at), above(count));
-        let freed = order >> (4 * at + 4) & 15;
-        let (kept, moved, behind) = (order & !from, order & from << 4 & !end, order & end);
-        let order = kept | moved >> 4 | freed << (4 * count) | behind;
-        self.region.publish(block, 0, order - 1);
-        self.region.put(block, 4 * freed as usize, NOWHERE);
+        let (number, order) = with_one_less(leaf.order, at, leaf.count);
+        self.region.publish(leaf.block, 0, order);
+        self.region.put(leaf.block, 4 * number as usize, NOWHERE);
     }
 
     /// Entries `from..to` of the leaf that holds `address` become `new`. One store makes the change valid.
@@ -741,3 +767,36 @@ pub(super) fn happened(_event: Event) {
 }
 
 const EMPTY: Vma = Vma::new(0, 0, Attributes::HOLE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// Every place in leaves of every count, against a list.
+    #[test]
+    fn an_order_rotates_as_a_list_does() {
+        // Numbers in no order, so that a place that is mixed up shows.
+        let numbers = [7, 12, 1, 15, 4, 9, 2, 14, 5, 11, 3, 8, 13, 6, 10];
+        let word = |list: &[u64], count: usize| {
+            list.iter().enumerate().fold(count as u64, |word, (at, number)| word | number << (4 * at + 4))
+        };
+        for count in 0..=LEAF_ENTRIES {
+            for at in 0..=count {
+                let order = word(&numbers, count);
+                if count < LEAF_ENTRIES {
+                    let mut list = Vec::from(numbers);
+                    let free = list.remove(count);
+                    list.insert(at, free);
+                    assert_eq!(with_one_more(order, at, count), (free, word(&list, count + 1)), "{at} of {count}");
+                }
+                if at < count {
+                    let mut list = Vec::from(numbers);
+                    let freed = list.remove(at);
+                    list.insert(count - 1, freed);
+                    assert_eq!(with_one_less(order, at, count), (freed, word(&list, count - 1)), "{at} of {count}");
+                }
+            }
+        }
+    }
+}

@@ -1,7 +1,11 @@
 /* Mapping calls among many mappings, for callgrind, which counts what happens in user mode around the system call.
  *
- * usage: mapping MAPPINGS ROUNDS map|protect
- *   makes MAPPINGS separate mappings, then ROUNDS times: map one page and unmap it, or change the protection of one twice
+ * usage: mapping MAPPINGS ROUNDS map|protect|grow|commit
+ *   makes MAPPINGS separate mappings, then ROUNDS times:
+ *   map      maps one page and unmaps it
+ *   protect  changes the protection of the first half of a mapping twice
+ *   grow     makes the next page of a reservation accessible by mprotect, as glibc's arenas grow
+ *   commit   maps the next page over a reservation, as a JVM commits memory, and every 16th round reserves 16 pages again
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +21,19 @@ int main(int count, char **arguments) {
         at[i] = mmap(NULL, 8192, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at[i] == MAP_FAILED) return 3;
     }
+    int is_map = !strcmp(arguments[3], "map"), is_grow = !strcmp(arguments[3], "grow");
+    int is_commit = !strcmp(arguments[3], "commit");
+    char *reserved = mmap(NULL, 4096 * (rounds + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return 6;
     for (long i = 0; i < rounds; i++) {
-        if (!strcmp(arguments[3], "map")) {
+        if (is_grow) {
+            if (mprotect(reserved + 4096 * i, 4096, PROT_READ | PROT_WRITE)) return 7;
+        } else if (is_commit) {
+            int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+            char *page = reserved + 4096 * (i % 16);
+            if (mmap(page, 4096, PROT_READ | PROT_WRITE, fixed, -1, 0) != page) return 8;
+            if (i % 16 == 15 && mmap(reserved, 4096 * 16, PROT_NONE, fixed, -1, 0) != reserved) return 9;
+        } else if (is_map) {
             void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (page == MAP_FAILED || munmap(page, 4096)) return 4;
         } else {

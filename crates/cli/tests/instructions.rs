@@ -171,6 +171,8 @@ fn an_operation_gains_what_the_golden_file_says() {
         (20, "map", "mmap and munmap", 10_100),
         (2_000, "map", "mmap and munmap", 10_100),
         (2_000, "protect", "mprotect twice", 2_100),
+        (2_000, "grow", "mprotect of a reservation's next page", 10_100),
+        (2_000, "commit", "mmap over a reservation", 10_100),
     ] {
         let calls = |below| each(&mapping, [100, most], |n| words(&format!("{mappings} {n} {verb}")), below);
         let more = calls(tracked("sampled")) - calls(Below::default());

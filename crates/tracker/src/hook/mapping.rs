@@ -115,7 +115,10 @@ pub unsafe extern "C" fn mmap(
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        if flags & MAP_FIXED != 0 || module::has_images() {
+        if flags & MAP_FIXED != 0 {
+            return mmap_fixed(a, n, prot, flags, fd, off, sp, fp);
+        }
+        if module::has_images() {
             return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
         }
         let Some((segment, site)) = remembered_site_of_call(sp, fp) else {
@@ -134,6 +137,48 @@ pub unsafe extern "C" fn mmap(
             book_later(segment, sp, r, n, attributes);
         }
         r
+    }
+}
+
+/// mmap(2) with MAP_FIXED: how a VM commits and uncommits its reservations.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+#[unsafe(link_section = ".text.hot")]
+unsafe fn mmap_fixed(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: i64,
+    sp: usize,
+    fp: usize,
+) -> usize {
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe {
+        let of_call = if module::has_images() { None } else { remembered_site_of_call(sp, fp) };
+        let done = of_call.and_then(|(segment, site)| {
+            let real = || {
+                generated_code::unmapped(a, n);
+                let r = java::unmapping_if(prot & 1 == 0, a, n, || calls::mmap(a, n, prot, flags, fd, off));
+                if r == MAP_FAILED {
+                    return None;
+                }
+                note_executable(prot, flags, off, sp, r, n);
+                Some(r)
+            };
+            let attributes = || {
+                if site.is_site {
+                    count_of_site(segment, site.index, n as u64);
+                }
+                Attributes::new(site.index, site.category, kind_of(flags), prot as u16, time(segment))
+            };
+            at_once::mapping_over(segment, sp, n, real, attributes)
+        });
+        match done {
+            Some(r) => r.unwrap_or(MAP_FAILED),
+            None => mmap_by_steps(a, n, prot, flags, fd, off, sp, fp),
+        }
     }
 }
 
@@ -173,11 +218,14 @@ fn note_executable(prot: c_int, flags: c_int, off: i64, sp: usize, start: usize,
 
 #[inline(always)]
 fn kind_of(flags: c_int) -> MappingKind {
-    match flags & (MAP_TYPE | MAP_ANONYMOUS) {
-        PRIVATE_ANONYMOUS => MappingKind::Anonymous,
-        MAP_PRIVATE => MappingKind::File,
-        _ => MappingKind::Shared,
-    }
+    if flags & (MAP_TYPE | MAP_ANONYMOUS) == PRIVATE_ANONYMOUS { MappingKind::Anonymous } else { other_kind_of(flags) }
+}
+
+/// Out of line, so that the usual kind is a constant.
+#[cold]
+#[inline(never)]
+fn other_kind_of(flags: c_int) -> MappingKind {
+    if flags & (MAP_TYPE | MAP_ANONYMOUS) == MAP_PRIVATE { MappingKind::File } else { MappingKind::Shared }
 }
 
 /// Books the mapping that `map` makes.

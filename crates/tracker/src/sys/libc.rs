@@ -387,12 +387,18 @@ pub fn set_errno(e: c_int) {
 pub fn clock_ns(clock: super::os::Clock) -> u64 {
     let f = other(Other::ClockGettime);
     if f == 0 {
-        return super::os::clock_ns(clock);
+        return without_libc(clock);
     }
     let mut t = [0i64; 2];
     // SAFETY: clock_gettime writes one timespec; it touches errno only on a bad clock id.
     unsafe { call!(f, (usize, *mut i64) -> c_int, clock as usize, t.as_mut_ptr()) };
     t[0] as u64 * 1_000_000_000 + t[1] as u64
+}
+
+#[cold]
+#[inline(never)]
+fn without_libc(clock: super::os::Clock) -> u64 {
+    super::os::clock_ns(clock)
 }
 
 /// Creates a thread-specific key whose destructor runs at thread exit; `None` if all keys are taken.

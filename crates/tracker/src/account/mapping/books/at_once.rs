@@ -5,9 +5,10 @@ use super::*;
 use core::ffi::c_int;
 use plimsoll_segment::vmap;
 
-/// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it.
+/// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it. `is_done`: the real call
+/// was made already. Otherwise [`Held::is_undisturbed`] follows after it, and looks for a fork too.
 #[inline(always)]
-fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
+fn take_at_once(segment: Segment, sp: usize, is_done: bool) -> Option<Held> {
     let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     if me == 0 {
         return None;
@@ -27,7 +28,7 @@ fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
     HOLDER[1].store(unsafe { return_address(sp) } as usize, Relaxed);
     let held = Held { segment, not_send: PhantomData };
     // Another segment: a handler forked since `segment` was looked up, and this is the child.
-    if LOCK.is_empty() && segment.is_published() {
+    if LOCK.is_empty() && (!is_done || segment.is_published()) {
         return Some(held);
     }
     held.finish_late(sp, None);
@@ -37,7 +38,7 @@ fn take_at_once(segment: Segment, sp: usize) -> Option<Held> {
 /// Books a mapping that the kernel has made where it chose. False: not booked yet.
 #[inline(always)]
 pub(crate) fn mapped(segment: Segment, sp: usize, start: usize, bytes: usize, attributes: Attributes) -> bool {
-    let Some(mut held) = take_at_once(segment, sp) else { return false };
+    let Some(mut held) = take_at_once(segment, sp, true) else { return false };
     if let Some(b) = held.begin()
         && let Some(bytes) = b.map_one(start as u64, bytes as u64, attributes)
     {
@@ -63,7 +64,7 @@ pub(crate) fn unmapping(
     bytes: usize,
     real: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
-    let mut held = take_at_once(segment, sp)?;
+    let mut held = take_at_once(segment, sp, false)?;
     let r = real();
     if r != 0 || !held.is_undisturbed() {
         held.finish_late(sp, (r == 0).then_some(Operation::Unmap { start, bytes }));
@@ -95,7 +96,7 @@ pub(crate) fn protecting(
     real: impl FnOnce() -> c_int,
     failed: impl FnOnce() -> Option<Operation>,
 ) -> Option<c_int> {
-    let mut held = take_at_once(segment, sp)?;
+    let mut held = take_at_once(segment, sp, false)?;
     let r = real();
     if r != 0 || !held.is_undisturbed() {
         let done = Operation::Protect { start, bytes, prot, caller, failed: false };
@@ -107,15 +108,10 @@ pub(crate) fn protecting(
         let now = if old.committed() == (prot != 0) { 0 } else { time(segment) };
         old.protect(prot, caller, now)
     };
-    let kind = vmap::Operation::Protect;
     if let Some(b) = held.begin()
-        && let Some((old, new, bytes)) = b.change_one(kind, start as u64, bytes as u64, change)
+        && let Some((old, new, bytes)) = b.change_one(vmap::Operation::Protect, start as u64, bytes as u64, change)
     {
-        match (old.committed(), new.committed()) {
-            (false, true) => commit(segment, new.category(), bytes),
-            (true, false) => uncommit(segment, new.category(), bytes),
-            _ => {}
-        }
+        commit_or_uncommit(segment, old, new, bytes);
         held.end(sp);
         return Some(r);
     }
@@ -123,6 +119,41 @@ pub(crate) fn protecting(
     held.book_protect(start, bytes, prot, caller, false);
     held.release();
     Some(r)
+}
+
+/// Makes the call that maps with MAP_FIXED, and books it with these attributes if it succeeded. `None`: no call was
+/// made.
+#[inline(always)]
+pub(crate) fn mapping_over(
+    segment: Segment,
+    sp: usize,
+    bytes: usize,
+    real: impl FnOnce() -> Option<usize>,
+    attributes: impl FnOnce() -> Attributes,
+) -> Option<Option<usize>> {
+    let mut held = take_at_once(segment, sp, false)?;
+    let Some(start) = real() else {
+        held.finish_late(sp, None);
+        return Some(None);
+    };
+    let new = attributes();
+    if !held.is_undisturbed() {
+        let placement = Placement::Fixed;
+        held.finish_late(sp, Some(Operation::Map { start, bytes, attributes: new, placement }));
+        return Some(Some(start));
+    }
+    if let Some(b) = held.begin()
+        && let Some((old, new, bytes)) =
+            b.change_one(vmap::Operation::Map, start as u64, bytes as u64, |old| old.overlay(new))
+    {
+        commit_or_uncommit(segment, old, new, bytes);
+        held.end(sp);
+        return Some(Some(start));
+    }
+    held.end_write();
+    held.book_fixed(start, bytes, new, Placement::Fixed);
+    held.release();
+    Some(Some(start))
 }
 
 impl Held {
@@ -144,6 +175,16 @@ impl Held {
         if unsafe { LOCK.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
             release_again(sp);
         }
+    }
+}
+
+/// The figures when pages change whose reservation stays where it is.
+#[inline(always)]
+fn commit_or_uncommit(segment: Segment, old: Attributes, new: Attributes, bytes: u64) {
+    match (old.committed(), new.committed()) {
+        (false, true) => commit(segment, new.category(), bytes),
+        (true, false) => uncommit(segment, new.category(), bytes),
+        _ => {}
     }
 }
 

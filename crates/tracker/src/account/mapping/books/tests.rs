@@ -392,6 +392,82 @@ fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
     held.release();
 }
 
+/// Commits and uncommits parts of a reservation as a VM does, by mmap over them and by mprotect; in some rounds other
+/// operations get into the queue meanwhile. Page by page, the map says what the rules of [`Attributes`] give, and the
+/// figures are their sums.
+#[test]
+fn a_reservation_is_committed_page_by_page() {
+    const PAGES: usize = 48;
+    let (_one, segment) = alone(ROOM);
+    let here = 0usize;
+    let sp = &raw const here as usize;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), PAGES * PAGE, 0, 0x22, -1, 0) } as usize;
+    assert_ne!(at, usize::MAX);
+    // A thread without an id makes its first call step by step.
+    assert_ne!(id_of_thread(), 0);
+    let of = |prot, caller| Attributes::new(caller, categories::EARLY, MappingKind::Anonymous, prot, 0);
+    let (k, h) = (segment.category(categories::EARLY), segment.header());
+    let figures = || [&k.reserved_bytes, &k.committed_bytes, &h.reserved_bytes, &h.committed_bytes];
+    let before = figures().map(|f| f.load(Relaxed));
+    assert!(at_once::mapped(segment, sp, at, PAGES * PAGE, of(0, 1)));
+    let mut pages = [of(0, 1); PAGES];
+    let mut random = 1u64;
+    for round in 0..3000 {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let mut below = |n: usize| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (random >> 40) as usize % n
+        };
+        let n = 1 + below(4);
+        let first = below(PAGES - n + 1);
+        let (prot, caller) = ([0, 0, 1, 3, 3, 5][below(6)], 1 + below(3) as u32);
+        let (start, bytes) = (at + first * PAGE, n * PAGE);
+        let meanwhile = || {
+            if round % 7 == 0 {
+                let other = map(segment, 1);
+                unmap(segment, other, 1, || (), || ());
+            }
+        };
+        if below(2) == 0 {
+            let real = || {
+                meanwhile();
+                // SAFETY: a part of this test's own mapping.
+                Some(unsafe { libc::mmap(start as *mut _, bytes, prot, 0x32, -1, 0) } as usize)
+            };
+            let done = at_once::mapping_over(segment, sp, bytes, real, || of(prot as u16, caller));
+            assert_eq!(done, Some(Some(start)));
+            pages[first..first + n].iter_mut().for_each(|page| *page = page.overlay(of(prot as u16, caller)));
+        } else {
+            let real = || {
+                meanwhile();
+                // SAFETY: as above.
+                unsafe { libc::mprotect(start as *mut _, bytes, prot) }
+            };
+            let done = at_once::protecting(segment, sp, (start, bytes, prot as u16, caller), real, || None);
+            assert_eq!(done, Some(0));
+            pages[first..first + n].iter_mut().for_each(|page| *page = page.protect(prot as u16, caller, 0));
+        }
+        // SAFETY: nobody uses the map now.
+        let book = unsafe { (*BOOK.0.get()).as_ref() }.expect("the map");
+        for (i, page) in pages.iter().enumerate() {
+            let found = book.lookup((at + i * PAGE) as u64).expect("it is mapped").attributes();
+            assert!(found.alike(*page), "round {round}, page {i}: {found:?}, not {page:?}");
+        }
+        let committed = pages.iter().filter(|page| page.committed()).count();
+        let more = [PAGES, committed, PAGES, committed].map(|n| (n * PAGE) as u64);
+        for ((figure, before), more) in figures().into_iter().zip(before).zip(more) {
+            assert_eq!(figure.load(Relaxed) - before, more, "round {round}");
+        }
+    }
+    assert_eq!([Counter::vmap_lost, Counter::faults].map(|c| counted(segment, c)), [0, 0]);
+    assert!(counted(segment, Counter::vmap_deferred) >= 2 * 3000 / 7);
+    // A call that fails changes nothing.
+    assert_eq!(at_once::mapping_over(segment, sp, PAGE, || None, || unreachable!()), Some(None));
+    assert!(LOCK.is_empty() && LOCK.word() as u32 == 0);
+    unmap(segment, at, PAGES, || (), || ());
+}
+
 /// With five-level page tables, memory may lie above 2^47, and a new attach begins with an empty map there, too.
 #[test]
 fn a_new_attach_begins_with_an_empty_map() {

@@ -169,74 +169,75 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let at = leaf.at;
         let old = leaf.attributes(at);
         let new = change(old);
-        if new != old {
-            // With equal flags, only the time differs: entries join by rules of their own.
-            let is_other = new.alike(old) || !old.same_reserve(new);
-            debug_assert!(!is_other || operation != Operation::Protect);
-            if operation != Operation::Protect && is_other {
-                return None;
-            }
-            let joins_before = from == start && at > 0 && leaf.ends_alike(at - 1, start, new);
-            let joins_after = to == end && leaf.starts_alike(at + 1, end, new);
-            if joins_before || joins_after {
-                let grows = self.grow_into(operation, &leaf, [joins_before, joins_after], [start, end], new);
-                return grows.then_some((old, new, end - start));
-            }
-            let (low, high) = (from < start, end < to);
-            if (low || high) && (leaf.count == LEAF_ENTRIES || (low && high)) {
-                return None;
-            }
-            if high {
+        if new == old {
+            self.begin(operation, start, bytes);
+            self.done(at);
+            return Some((old, new, end - start));
+        }
+        // With equal flags, only the time differs: entries join by rules of their own.
+        let is_other = new.alike(old) || !old.same_reserve(new);
+        let in_place = Leaf::changes_in_place(old, new);
+        // Constants where the operation is one, without a look at the attributes.
+        debug_assert!(operation != Operation::Protect || (!is_other && in_place));
+        let (is_other, in_place) = match operation {
+            Operation::Protect => (false, true),
+            _ => (is_other, in_place),
+        };
+        if is_other {
+            return None;
+        }
+        let is_full = leaf.count == LEAF_ENTRIES;
+        let older = |at: usize| leaf.attributes(at).time() <= new.time();
+        // Where a neighbour grows, its bound is stored first: entries may overlap for a moment, but never leave a hole.
+        if from == start {
+            if at > 0 && leaf.ends_alike(at - 1, start, new) {
+                if end == to || !older(at - 1) {
+                    return None;
+                }
+                happened(Event::OneGrew);
+                self.begin(operation, start, bytes);
+                self.tree.set_end(&leaf, at - 1, end);
+                self.tree.set_start(&leaf, at, end);
+            } else if end == to {
+                if !in_place || leaf.starts_alike(at + 1, end, new) {
+                    return None;
+                }
+                happened(Event::OneChanged);
+                self.begin(operation, start, bytes);
+                self.tree.set_attributes(&leaf, at, old, new);
+            } else {
+                if is_full {
+                    return None;
+                }
                 happened(Event::OneChangedLow);
                 self.begin(operation, start, bytes);
                 self.tree.insert(&leaf, at, &Vma::new(start, end, new));
                 self.tree.set_start(&leaf, at, end);
-            } else {
-                if !Leaf::changes_in_place(old, new) {
+            }
+        } else if end == to {
+            if leaf.starts_alike(at + 1, end, new) {
+                if !older(at + 1) {
                     return None;
                 }
+                happened(Event::OneGrew);
                 self.begin(operation, start, bytes);
-                happened(if low { Event::OneChangedHigh } else { Event::OneChanged });
-                if low {
-                    self.tree.insert(&leaf, at, &Vma::new(from, start, old));
-                    self.tree.set_start(&leaf, at, start);
+                self.tree.set_start(&leaf, at + 1, start);
+                self.tree.set_end(&leaf, at, start);
+            } else {
+                if is_full || !in_place {
+                    return None;
                 }
+                happened(Event::OneChangedHigh);
+                self.begin(operation, start, bytes);
+                self.tree.insert(&leaf, at, &Vma::new(from, start, old));
+                self.tree.set_start(&leaf, at, start);
                 self.tree.set_attributes(&leaf, at, old, new);
             }
         } else {
-            self.begin(operation, start, bytes);
+            return None;
         }
         self.done(at);
         Some((old, new, end - start))
-    }
-
-    /// One end of an entry becomes part of the neighbour there, whose bound is stored first: entries may overlap for a
-    /// moment, but never leave a hole. False: the whole entry would, or the neighbour is younger.
-    #[inline(always)]
-    fn grow_into(
-        &mut self,
-        operation: Operation,
-        leaf: &Leaf,
-        [before, after]: [bool; 2],
-        [start, end]: [u64; 2],
-        new: Attributes,
-    ) -> bool {
-        let at = leaf.at;
-        let older = |at: usize| leaf.attributes(at).time() <= new.time();
-        if before && end < leaf.end(at) && older(at - 1) {
-            self.begin(operation, start, end - start);
-            self.tree.set_end(leaf, at - 1, end);
-            self.tree.set_start(leaf, at, end);
-        } else if after && leaf.start(at) < start && older(at + 1) {
-            self.begin(operation, start, end - start);
-            self.tree.set_start(leaf, at + 1, start);
-            self.tree.set_end(leaf, at, start);
-        } else {
-            return false;
-        }
-        happened(Event::OneGrew);
-        self.done(at);
-        true
     }
 
     /// Ends an operation that lost nothing, at this position of the leaf.

@@ -84,8 +84,12 @@ pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize
             nr::MMAP => return mapping::mapped(a, b, c as c_int, d as c_int, f as i64, sp, fp, real),
             nr::MREMAP => return mapping::remapped(a, b, c, d as c_int, e, sp, real),
             nr::MUNMAP => mapping::unmapped(a, b, sp, answer),
-            nr::MPROTECT | nr::PKEY_MPROTECT => mapping::protected(a, b, c as c_int, sp, fp, answer),
-            nr::MADVISE => mapping::advised(b, c as c_int, answer),
+            nr::PKEY_MPROTECT => {
+                mapping::keyed(d as c_int);
+                mapping::protected(a, b, c as c_int, sp, fp, answer)
+            }
+            nr::MPROTECT => mapping::protected(a, b, c as c_int, sp, fp, answer),
+            nr::MADVISE => mapping::advised(a, b, c as c_int, answer),
             _ => return real(),
         }
     };

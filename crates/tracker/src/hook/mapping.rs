@@ -43,6 +43,9 @@ const PROT_READ: c_int = 1;
 const PROT_EXEC: c_int = 4;
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
+/// Linux 6.13: pages inside of a mapping can't be accessed any more.
+const MADV_GUARD_INSTALL: c_int = 102;
+const MAP_HUGETLB: c_int = 0x4_0000;
 
 /// Where a mapping call is booked: the segment, and the site (or caller) with its category. `None`: nowhere.
 #[inline(always)]
@@ -115,11 +118,11 @@ pub unsafe extern "C" fn mmap(
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
+        if flags & MAP_HUGETLB != 0 || module::has_images() {
+            return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
+        }
         if flags & MAP_FIXED != 0 {
             return mmap_fixed(a, n, prot, flags, fd, off, sp, fp);
-        }
-        if module::has_images() {
-            return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
         }
         let Some((segment, site)) = remembered_site_of_call(sp, fp) else {
             return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
@@ -156,11 +159,10 @@ unsafe fn mmap_fixed(
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        let of_call = if module::has_images() { None } else { remembered_site_of_call(sp, fp) };
-        let done = of_call.and_then(|(segment, site)| {
+        let done = remembered_site_of_call(sp, fp).and_then(|(segment, site)| {
             let real = || {
                 generated_code::unmapped(a, n);
-                let r = java::unmapping_if(prot & 1 == 0, a, n, || calls::mmap(a, n, prot, flags, fd, off));
+                let r = java::unmapping_if(may_hide(prot, flags), a, n, || calls::mmap(a, n, prot, flags, fd, off));
                 if r == MAP_FAILED {
                     return None;
                 }
@@ -245,6 +247,10 @@ pub(super) unsafe fn mapped(
     map: impl FnOnce() -> usize + Copy,
 ) -> usize {
     let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
+    if flags & MAP_HUGETLB != 0 {
+        // A page that the pool has no memory for is mapped, and can't be read.
+        java::memory::map_is_vague();
+    }
     let made = move |r: usize| {
         if r != MAP_FAILED {
             note_executable(prot, flags, off, sp, r, n);
@@ -445,8 +451,16 @@ pub unsafe extern "C" fn pkey_mprotect(
         libc::set_errno(errno::ENOSYS);
         return -1;
     }
+    keyed(key);
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe { protected(a, n, prot, sp, fp, move || calls::pkey_mprotect(a, n, prot, key)) }
+}
+
+/// Memory is about to get a protection key. Each thread has its own rights for a key, and they change without a call.
+pub(crate) fn keyed(key: c_int) {
+    if key > 0 {
+        java::memory::map_is_vague();
+    }
 }
 
 /// Books the change of protection that `protect` makes.
@@ -493,13 +507,17 @@ pub unsafe extern "C" fn madvise(
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
-    advised(n, advice, move || unsafe { calls::madvise(a, n, advice) })
+    advised(a, n, advice, move || unsafe { calls::madvise(a, n, advice) })
 }
 
 /// Counts the advice that `advise` gives.
-pub(super) fn advised(n: usize, advice: c_int, advise: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn advised(a: usize, n: usize, advice: c_int, advise: impl FnOnce() -> c_int) -> c_int {
     let segment = booked();
-    let r = advise();
+    let hides = advice == MADV_GUARD_INSTALL;
+    if hides {
+        java::memory::map_is_vague();
+    }
+    let r = java::unmapping_if(hides, a, n, advise);
     if let (0, MADV_DONTNEED | MADV_FREE, Some(s)) = (r, advice, segment) {
         s.count(Counter::advised_bytes, n as u64);
     }

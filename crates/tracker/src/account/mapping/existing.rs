@@ -6,6 +6,7 @@ use crate::phase::{self};
 use crate::segment::Segment;
 use crate::segment::categories::EARLY;
 use crate::stack::generated_code;
+use crate::stack::java::memory;
 use crate::sys::{cpu, libc, os};
 use core::ops::Range;
 use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Vma};
@@ -19,6 +20,8 @@ pub fn empty_map(segment: Segment) {
     // With five-level page tables, a program can map memory above 2^47
     // (Documentation/arch/x86/x86_64/5level-paging.rst).
     held.book(Operation::Unmap { start: 0, bytes: ADDRESS_END as usize });
+    // While the tracker was detached, no hook saw what was unmapped.
+    memory::forget(0..usize::MAX);
     if let Some(b) = held.map() {
         b.forget_losses();
     }

@@ -1,15 +1,16 @@
 //! Loads from the VM's memory (code cache, metaspace, C heap) that can't fault.
 //!
 //! A live frame points to live data: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
-//! page is read only after the kernel has confirmed that it is readable ([`os::readable`]: rt_sigprocmask, which
-//! systemd's filters permit; process_vm_readv is in systemd's @debug group, where a filter kills). The answer is kept
-//! until memory of the process is unmapped or protected, which the hooks see before it happens.
+//! page is read only if the map of mappings proves that it is readable ([`prove`]), or after the kernel has confirmed it
+//! ([`os::readable`]: rt_sigprocmask, which systemd's filters permit; process_vm_readv is in systemd's @debug group,
+//! where a filter kills). The answer is kept until memory of the process is unmapped or protected, which the hooks see
+//! before it happens.
 
 use crate::stack::read::{Plain, peek};
 use crate::sys::os;
 use core::marker::PhantomData;
 use core::ops::{Deref, Range};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two
 /// pages that a VM uses together could collide, and each walk would query the kernel. A cell is one word: a lost store
@@ -18,6 +19,7 @@ static PAGES: [[AtomicU64; WAYS]; 1024] = [const { [const { AtomicU64::new(0) };
 const WAYS: usize = 4;
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 const PAGE_BITS: u32 = 36;
+const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
 /// Incremented each time that memory is unmapped or made unreadable: once before and once after.
 static UNMAPPINGS: AtomicU64 = AtomicU64::new(1);
 
@@ -50,7 +52,7 @@ fn probe(number: u64, mark: u64) -> bool {
     if number == 0 || number >> PAGE_BITS != 0 {
         return false;
     }
-    if !is_trusted(number) {
+    if !is_trusted(number) && !is_proven(number) && !prove(number, before) {
         // A word across the border of two pages reads both with one call, and the VM's data lie close together.
         let neighbour = number ^ 1;
         if os::readable(((number | 1) << 12) as usize - 4) {
@@ -98,6 +100,72 @@ fn is_trusted(page: u64) -> bool {
     TRUSTED.iter().any(|[first, end]| (first.load(Relaxed)..end.load(Relaxed)).contains(&page))
 }
 
+/// What the map of mappings has at an address: a whole entry, of readable private memory.
+pub struct Mapped {
+    pub range: Range<u64>,
+    /// Pages beyond the end of the file can't be read, although they are mapped.
+    pub is_file: bool,
+}
+
+/// `fn(u64) -> Option<Mapped>`: the entry at an address, if a hook saw this memory become readable; 0 = none.
+static MAP: AtomicUsize = AtomicUsize::new(0);
+/// The protection in the map doesn't tell what can be read (protection keys, guards by madvise, huge pages).
+static MAP_IS_VAGUE: AtomicBool = AtomicBool::new(false);
+
+/// From now on `entry` is queried before the kernel.
+pub fn consult(entry: fn(u64) -> Option<Mapped>) {
+    MAP.store(entry as usize, Release);
+}
+
+/// From now on only the kernel tells what can be read.
+#[cold]
+#[inline(never)]
+pub fn map_is_vague() {
+    MAP_IS_VAGUE.store(true, SeqCst);
+    forget(0..usize::MAX);
+}
+
+/// Ranges that the map has proven to be readable: first page | pages << 36; 0 = none. One word each, so that a reader
+/// never sees the first page of one range with the length of another.
+static PROVEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static PROVEN_TURN: AtomicU32 = AtomicU32::new(0);
+/// A range of pages of a file. Its last page is queried: whatever lies before it is in the file too.
+const FILE_PAGES: u64 = 1024;
+
+fn is_proven(page: u64) -> bool {
+    let holds = |range: u64| page.wrapping_sub(range & PAGE_MASK) < range >> PAGE_BITS;
+    PROVEN.iter().any(|range| holds(range.load(Relaxed)))
+}
+
+/// Whether the map proves that this page is readable. HotSpot's archive of classes alone has 3,000 pages, and a start
+/// reads 150 of them.
+fn prove(page: u64, before: u64) -> bool {
+    let entry = MAP.load(Acquire);
+    if entry == 0 || MAP_IS_VAGUE.load(Relaxed) {
+        return false;
+    }
+    // SAFETY: the word is 0 or a function of this type: only `consult` writes it.
+    let entry = unsafe { core::mem::transmute::<usize, fn(u64) -> Option<Mapped>>(entry) };
+    let Some(Mapped { range, is_file }) = entry(page << 12) else { return false };
+    let (mut first, mut end) = (range.start >> 12, (range.end >> 12).min(PAGE_MASK));
+    if is_file {
+        first = first.max(page & !(FILE_PAGES - 1));
+        end = end.min((page | (FILE_PAGES - 1)) + 1);
+    }
+    end = end.min(first + (1 << (64 - PAGE_BITS)) - 1);
+    if !(first..end).contains(&page) || (is_file && !os::readable((end as usize - 1) << 12)) {
+        return false;
+    }
+    let proven = first | (end - first) << PAGE_BITS;
+    let cell = &PROVEN[PROVEN_TURN.fetch_add(1, Relaxed) as usize % PROVEN.len()];
+    cell.store(proven, SeqCst);
+    if UNMAPPINGS.load(SeqCst) != before {
+        // As in `keep`.
+        let _ = cell.compare_exchange(proven, 0, SeqCst, Relaxed);
+    }
+    true
+}
+
 /// This range is about to be unmapped or made unreadable, or has been.
 #[cold]
 #[inline(never)]
@@ -109,13 +177,20 @@ pub fn forget(range: Range<usize>) {
             end.store(0, SeqCst);
         }
     }
+    for cell in &PROVEN {
+        let proven = cell.load(SeqCst);
+        let from = proven & PAGE_MASK;
+        if from <= last && first < from + (proven >> PAGE_BITS) {
+            let _ = cell.compare_exchange(proven, 0, SeqCst, Relaxed);
+        }
+    }
     if last.saturating_sub(first) > 64 {
         GENERATION.fetch_add(1, Relaxed);
         return;
     }
     for number in first..=last {
         for cell in cells(number) {
-            if cell.load(Relaxed) & ((1 << PAGE_BITS) - 1) == number {
+            if cell.load(Relaxed) & PAGE_MASK == number {
                 cell.store(0, Relaxed);
             }
         }
@@ -262,6 +337,55 @@ mod tests {
             assert_eq!(name.len(), length.min(64), "{length}");
             assert!(name.iter().enumerate().all(|(i, b)| *b == b'a' + (i % 26) as u8), "{length}");
         }
+    }
+
+    /// The map that the next test consults. Nothing is mapped at these addresses, so the kernel would refuse.
+    fn map(address: u64) -> Option<Mapped> {
+        let page = address >> 12;
+        let known = [(0x6_2000_0010..0x6_2000_0040, false), (0x6_2000_0040..0x6_2000_0050, true)];
+        let (pages, is_file) = known.into_iter().find(|(pages, _)| pages.contains(&page))?;
+        (!GONE.load(SeqCst)).then(|| Mapped { range: pages.start << 12..pages.end << 12, is_file })
+    }
+    static GONE: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn what_the_map_proves_holds_until_a_hook_sees_some_of_it_unmapped() {
+        let base = 0x6_2000_0000_u64;
+        let unmap = |first: u64, pages: u64| forget((first as usize) << 12..((first + pages) as usize) << 12);
+        consult(map);
+        assert!(page(base + 0x10) && page(base + 0x3f) && !page(base + 0xf));
+        assert!(!page(base + 0x41), "the kernel is queried about the last page of a file's range");
+        // What is proven stays so without the map.
+        GONE.store(true, SeqCst);
+        assert!(page(base + 0x20));
+        unmap(base + 0x50, 0x10);
+        assert!(page(base + 0x21), "something else was unmapped");
+        unmap(base + 0x30, 1);
+        assert!(page(base + 0x21), "found readable on its own account");
+        assert!(!page(base + 0x30) && !page(base + 0x22));
+        // One more time, from the end that the range's first page isn't at.
+        GONE.store(false, SeqCst);
+        assert!(page(base + 0x22));
+        GONE.store(true, SeqCst);
+        unmap(base + 0x8, 0x9);
+        assert!(!page(base + 0x23));
+        // Memory that a hook saw guarded by other means than its protection.
+        GONE.store(false, SeqCst);
+        assert!(page(base + 0x23));
+        map_is_vague();
+        assert!(!page(base + 0x23));
+        MAP_IS_VAGUE.store(false, SeqCst);
+        assert!(page(base + 0x23));
+        crate::hook::mapping::keyed(0);
+        assert!(page(base + 0x23));
+        crate::hook::mapping::keyed(1);
+        assert!(!page(base + 0x23));
+        MAP_IS_VAGUE.store(false, SeqCst);
+        assert!(page(base + 0x23));
+        crate::hook::mapping::advised(0, 4096, 102, || 0);
+        assert!(!page(base + 0x23));
+        MAP_IS_VAGUE.store(false, SeqCst);
+        MAP.store(0, SeqCst);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use plimsoll_segment::vmap;
 /// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it. `is_done`: the real call
 /// was made already. Otherwise [`Held::is_undisturbed`] follows after it, and looks for a fork too.
 #[inline(always)]
-fn take_at_once(segment: Segment, sp: usize, is_done: bool) -> Option<Held> {
+pub(in crate::account::mapping) fn take_at_once(segment: Segment, sp: usize, is_done: bool) -> Option<Held> {
     let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     if me == 0 {
         return None;

@@ -164,6 +164,7 @@ pub fn init(segment: Segment) -> bool {
     if let Some(held) = take(segment, NO_FRAME) {
         held.release();
     }
+    super::readable::init();
     made
 }
 
@@ -461,7 +462,7 @@ impl Held {
     /// Books the result of the real call, and releases the lock.
     #[cold]
     #[inline(never)]
-    fn finish_late(mut self, sp: usize, op: Option<Operation>) {
+    pub(super) fn finish_late(mut self, sp: usize, op: Option<Operation>) {
         let Some(segment) = Segment::current() else {
             return if holds_lock() {
                 self.release()

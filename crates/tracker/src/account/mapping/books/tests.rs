@@ -6,7 +6,7 @@ use crate::account::blocks;
 use crate::segment::categories;
 use core::sync::atomic::AtomicU32;
 use plimsoll_segment::vmap::MappingKind;
-use plimsoll_segment::{FILE_BYTES, Purpose};
+use plimsoll_segment::{CALLER_EARLY, FILE_BYTES, Purpose};
 use std::sync::{Barrier, Mutex, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
 
@@ -487,4 +487,50 @@ fn a_new_attach_begins_with_an_empty_map() {
     let mut held = take(segment, NO_FRAME).expect("the lock");
     assert_eq!(found(&mut held), [false; 6]);
     held.release();
+}
+
+/// Pages of the VM's are read without a query of the kernel where the map proves that they are readable. It must not
+/// prove anything about memory that it may have lost sight of.
+#[test]
+fn the_map_proves_only_what_hooks_saw_become_readable() {
+    let (_one, segment) = alone(ROOM);
+    let at = |address: usize| super::super::readable::entry(address as u64).map(|m| (m.range, m.is_file));
+    let book = |op: Operation| {
+        let mut held = take(segment, NO_FRAME).expect("the lock");
+        held.book(op);
+        held.release();
+    };
+    let (start, bytes) = (1 << 45, 4 * PAGE);
+    let mapped = |caller, kind, prot| {
+        let attributes = Attributes::new(caller, categories::EARLY, kind, prot, 0);
+        book(Operation::Unmap { start, bytes });
+        book(Operation::Map { start, bytes, attributes, placement: Placement::Chosen });
+        at(start + PAGE)
+    };
+    let range = start as u64..(start + bytes) as u64;
+    assert_eq!(mapped(5, MappingKind::Anonymous, 1), Some((range.clone(), false)));
+    assert_eq!(mapped(5, MappingKind::File, 3), Some((range.clone(), true)));
+    assert_eq!(mapped(5, MappingKind::Shared, 3), None, "another process may cut the file");
+    assert_eq!(mapped(CALLER_EARLY, MappingKind::Anonymous, 3), None, "libc may unmap it past the hooks");
+    assert_eq!(mapped(5, MappingKind::Anonymous, 0), None);
+    assert_eq!(mapped(5, MappingKind::Anonymous, 2), None, "not readable by its protection");
+    assert!(mapped(5, MappingKind::Anonymous, 3).is_some());
+    book(Operation::Protect { start: start + PAGE, bytes: PAGE, prot: 0, caller: 5, failed: false });
+    assert_eq!(at(start + PAGE), None);
+    assert_eq!(at(start).map(|m| m.0.end), Some((start + PAGE) as u64));
+    book(Operation::Unmap { start, bytes: PAGE });
+    assert_eq!(at(start), None);
+    let after = start + 2 * PAGE;
+    let held = take(segment, NO_FRAME).expect("the lock");
+    assert_eq!(at(after), None, "a call that may be unmapping it has the lock");
+    held.release();
+    let ticket = LOCK.reserve(id_of_thread()).expect("a ticket");
+    assert_eq!(at(after), None, "a call that may be unmapping it has a ticket");
+    // SAFETY: this thread's ticket.
+    assert!(unsafe { LOCK.fill(ticket, id_of_thread(), Operation::Nothing) });
+    book(Operation::Nothing);
+    assert!(at(after).is_some() && LOCK.is_empty() && LOCK.word() as u32 == 0);
+    segment.count(Counter::vmap_lost, 1);
+    assert_eq!(at(after), None, "what is lost may be an unmapping of it");
+    segment.set(Counter::vmap_lost, 0);
 }

@@ -1,0 +1,42 @@
+//! Which memory is readable, as the map knows it: the kernel need not be queried about each page of the VM's.
+//!
+//! An entry proves it if hooks saw the memory mapped or made accessible, and nothing since. That excludes what was there
+//! before an attach: the loader and libc unmap their own memory past the hooks. A call that unmaps holds the lock, or
+//! has a ticket, until it is booked. So nothing is concluded unless this thread gets the lock at once and no ticket is
+//! out; nor if a booking was ever lost.
+
+use super::books::{Held, at_once};
+use crate::segment::Segment;
+use crate::stack::java::memory::{self, Mapped};
+use core::sync::atomic::Ordering::Relaxed;
+use plimsoll_segment::vmap::MappingKind;
+use plimsoll_segment::{CALLER_EARLY, Counter};
+
+/// From now on the map is consulted.
+pub(super) fn init() {
+    memory::consult(entry);
+}
+
+pub(super) fn entry(address: u64) -> Option<Mapped> {
+    let segment = Segment::published()?;
+    let here = 0usize;
+    let sp = &raw const here as usize;
+    let mut held = at_once::take_at_once(segment, sp, true)?;
+    let found = known(&mut held, segment, address);
+    held.finish_late(sp, None);
+    found
+}
+
+fn known(held: &mut Held, segment: Segment, address: u64) -> Option<Mapped> {
+    const READ: u16 = 1;
+    let book = held.map()?;
+    if book.lost_ops() != 0 || segment.header().values[Counter::vmap_lost as usize].load(Relaxed) != 0 {
+        return None;
+    }
+    let vma = book.lookup(address)?;
+    let attributes = vma.attributes();
+    let is_seen = ![attributes.reserve_caller(), attributes.commit_caller()].contains(&CALLER_EARLY);
+    let is_private = attributes.kind() != MappingKind::Shared;
+    (is_seen && is_private && attributes.prot() & READ != 0)
+        .then(|| Mapped { range: vma.start..vma.end, is_file: attributes.kind() == MappingKind::File })
+}

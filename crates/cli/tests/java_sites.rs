@@ -315,6 +315,37 @@ fn ran(run: &Run, flags: u8, of: u8) -> u64 {
     run.sum(|s| s.java().any(|f| f.name.starts_with("Sites.") && f.flags & of == flags)).0
 }
 
+/// A start queries the kernel about few pages of the VM's, since the tracker's map proves that most are readable, and
+/// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`. More is what a start took
+/// before: 96 calls in mode sampled, 591 in mode exact (JDK 25).
+#[test]
+fn a_start_makes_few_system_calls() {
+    for jdk in stage::vms() {
+        for (sites, most) in [("sampled", 70), ("exact", 350)] {
+            let folder = Scratch::new("java-calls");
+            let trace = folder.path().join("trace");
+            let mut strace = Command::new("strace");
+            strace
+                .args(["-f", "-qq", "-e", "trace=rt_sigprocmask", "-o"])
+                .arg(&trace)
+                .arg(env!("CARGO_BIN_EXE_plimsoll"));
+            // On tmpfs, as by default: on disk the segment grows by other calls.
+            let segments = Path::new("/dev/shm").join(format!("java-calls-{}", std::process::id()));
+            fs::create_dir(&segments).expect("a new folder");
+            fs::set_permissions(&segments, fs::Permissions::from_mode(0o700)).expect("own folder");
+            strace.args(["run", "--sites", sites, "--dir"]).arg(&segments).arg("--").arg(jdk.bin("java"));
+            strace.args(["-XX:+UseSerialGC", "-Xmx64m", "-Xint", "-version"]).env("XDG_CACHE_HOME", folder.path());
+            let status = strace.output();
+            fs::remove_dir_all(&segments).expect("own folder");
+            assert!(status.expect("strace").status.success());
+            let trace = fs::read_to_string(&trace).expect("the trace");
+            let calls = trace.lines().filter(|line| line.contains("(0xffffffff")).count();
+            log_line(&format!("JDK {}, {sites}: {calls} queries of pages", jdk.major));
+            assert!((1..most).contains(&calls), "JDK {}, {sites}: {calls} queries of pages", jdk.major);
+        }
+    }
+}
+
 #[test]
 fn as_the_vm_likes_it() {
     everywhere("java-mixed", &[], |_| {});

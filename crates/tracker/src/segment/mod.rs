@@ -359,6 +359,25 @@ impl Segment {
         true
     }
 
+    /// Populates what the books of every HotSpot VM need as it starts, by one call for each section. [`Segment::grow`]
+    /// takes one for every two pages.
+    pub fn grow_for_vm(self) {
+        self.grow_at_once(Section::Callers, 176 << 10);
+        self.grow_at_once(Section::Rows, 88 << 10);
+    }
+
+    /// Grows a section by one call. Where that is impossible, nothing changes: [`Segment::grow`] does it in steps.
+    fn grow_at_once(self, s: Section, bytes: usize) {
+        let done = &POPULATED[s as usize];
+        let have = done.load(Acquire);
+        let Some(growing) = Growing::begin().filter(|_| bytes > have) else { return };
+        if growing.widen(self, s, bytes, bytes) && os::populate_at_once(self.0 + s.offset() + have, bytes - have) {
+            done.fetch_max(bytes, AcqRel);
+            drop(growing);
+            self.set(Counter::own_segment_bytes, Self::populated_bytes() as u64);
+        }
+    }
+
     /// Grows each section ahead of need, for a program that is about to forbid the calls: by as much again as is in
     /// use, and by at least 64 KiB. Java's sections don't grow in a process without Java.
     pub fn grow_ahead(self) {

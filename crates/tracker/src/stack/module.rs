@@ -288,6 +288,10 @@ fn append(
         _ if file.starts_with(b"libstdc++") => 5,
         _ => 4,
     };
+    let keeps_fp = file == b"libjvm.so";
+    if keeps_fp && segment.header().mode.load(Relaxed) != 0 {
+        segment.grow_for_vm();
+    }
     let id_at = build_id.as_ptr() as usize;
     let beside_header = build_id.len() >= 16 && elf::is_header(start) && (start..start + 4096 - 16).contains(&id_at);
     let m = Module {
@@ -298,7 +302,7 @@ fn append(
         build_id_at: if beside_header { id_at } else { 0 },
         // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack);
         // reading its 2 MiB of .eh_frame would make them resident.
-        keeps_fp: file == b"libjvm.so",
+        keeps_fp,
         is_image: object.symbol(NATIVE_IMAGE).is_some(),
         is_contiguous,
         start,

@@ -471,14 +471,30 @@ static WITHOUT_POPULATE: AtomicBool = AtomicBool::new(false);
 /// Allocates the blocks under whole pages of a shared file mapping now, so that a full file system is an error here and
 /// not a SIGBUS later (`MADV_POPULATE_WRITE`; before Linux 5.14 by [`make_page_writable`]).
 pub fn populate(p: usize, bytes: usize) -> bool {
-    if !WITHOUT_POPULATE.load(Relaxed) {
-        // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
-        match unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) } {
-            Err(errno::EINVAL) => WITHOUT_POPULATE.store(true, Relaxed),
-            result => return result.is_ok(),
-        }
+    populate_by_advice(p, bytes).unwrap_or_else(|| (p..p + bytes).step_by(4096).all(make_page_writable))
+}
+
+/// The same by one call, also once the program's own code runs. False: it wasn't done, or not wholly.
+///
+/// A sandbox that the tracker didn't see may kill for this advice, so this is for programs that none of those sandboxes
+/// would allow to start: a HotSpot VM gives advice of its own (transparent huge pages, pretouching).
+pub fn populate_at_once(p: usize, bytes: usize) -> bool {
+    populate_by_advice(p, bytes) == Some(true)
+}
+
+/// `None`: the kernel doesn't know the advice.
+fn populate_by_advice(p: usize, bytes: usize) -> Option<bool> {
+    if WITHOUT_POPULATE.load(Relaxed) {
+        return None;
     }
-    (p..p + bytes).step_by(4096).all(make_page_writable)
+    // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
+    match unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) } {
+        Err(errno::EINVAL) => {
+            WITHOUT_POPULATE.store(true, Relaxed);
+            None
+        }
+        result => Some(result.is_ok()),
+    }
 }
 
 /// Makes the page at `p` safe to write, without a change of its bytes: the kernel adds 0 to a word of it. False: the

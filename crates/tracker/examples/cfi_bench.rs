@@ -51,7 +51,7 @@ fn walks(words: &[u64], n: usize) -> usize {
     let stack = start..start + 8 * words.len() as u64;
     // SAFETY: the vector outlives the walks.
     let memory = unsafe { Stack::new(stack.start, stack.end) };
-    let walker = Walker { stack, through_jit: false };
+    let walker = Walker { stack, through_jit: false, records: 0..0 };
     let frame = Rule::frame(Cfa { base: Base::Sp, offset: 64, deref: None }, SavedFp::Cfa(-16));
     let (mut frames, mut reads) = ([0; 16], [Read::default(); 48]);
     let mut walked = 0;

@@ -173,7 +173,7 @@ impl Thread {
         assert!(self.stack.contains(&entry.sp), "{entry:x?} on {:x?}", self.stack);
         // SAFETY: the bounds are the stack's, as the thread library or its maker says.
         let memory = unsafe { Stack::new(self.stack.start, self.stack.end) };
-        let walker = Walker { stack: self.stack.clone(), through_jit: false };
+        let walker = Walker { stack: self.stack.clone(), through_jit: false, records: 0..0 };
         let (mut frames, mut reads) = ([0; 64], [Read::default(); 192]);
         let frames = &mut frames[..self.limit];
         let walk = walker.walk(&memory, |pc| self.rule(pc), entry, frames, &mut reads);

@@ -6,7 +6,7 @@ mod random;
 
 use std::collections::HashMap;
 
-use plimsoll_tracker::stack::rule::{Base, Cfa, SavedFp};
+use plimsoll_tracker::stack::rule::{BY_TABLE, Base, Cfa, SavedFp};
 use plimsoll_tracker::stack::{Entry, Memory, Read, Rule, Walk, WalkEnd, Walker, arch::native as arch};
 use random::Random;
 
@@ -269,7 +269,7 @@ fn built_stacks_are_walked_to_their_end() {
         let entry = machine.entry();
         let truth: Vec<_> = machine.truth.iter().rev().copied().collect();
         let limit = if random.below(4) == 0 { 8 } else { 64 };
-        let walker = Walker { stack: BASE..HIGH, through_jit: jit };
+        let walker = Walker { stack: BASE..HIGH, through_jit: jit, records: 0..0 };
         let outcome = machine.walk(&walker, &machine.stack, BASE, entry, limit);
         let walk = outcome.walk;
         let expected: Vec<u64> = truth.iter().map(|&(pc, _)| pc).collect();
@@ -320,7 +320,7 @@ fn a_walk_depends_on_its_log_alone() {
             };
         }
         let high = if random.below(3) == 0 { HIGH - 8 * random.below((HIGH - entry.sp) / 8) } else { HIGH };
-        let walker = Walker { stack: BASE..high, through_jit: jit };
+        let walker = Walker { stack: BASE..high, through_jit: jit, records: 0..0 };
         let before = machine.walk(&walker, &machine.stack, BASE, entry, 64);
         *ends.entry(format!("{:?}", before.walk.end)).or_insert(0_u64) += 1;
 
@@ -359,7 +359,7 @@ fn a_walk_depends_on_its_log_alone() {
         let least = (sp + extent).max(sp + 1);
         let high = least + random.below(most - least + 1);
         moved_bounds += u64::from(high != walker.stack.end - distance);
-        let walker = Walker { stack: base..high, through_jit: jit };
+        let walker = Walker { stack: base..high, through_jit: jit, records: 0..0 };
         let after = machine.walk(&walker, &stack, base, Entry { ra: entry.ra, sp, fp }, 64);
         assert_eq!(before, after);
     });
@@ -372,9 +372,64 @@ fn a_walk_depends_on_its_log_alone() {
     }
 }
 
+/// Where code keeps frame pointers, the walk follows their records in a loop of its own. The result is that of a walk
+/// that asks for each rule: frames, words, bounds and end, on whole and damaged stacks, with any space.
+#[test]
+fn records_are_followed_as_by_the_rule() {
+    let (mut spared, mut by_table) = (0_u64, 0_u64);
+    machines(20_000, |machine, random, jit| {
+        let mut entry = machine.entry();
+        let used = (entry.sp - BASE) / 8;
+        for _ in 0..random.below(2) * (1 + random.below(30)) {
+            let at = used + random.below(WORDS as u64 - used);
+            machine.stack[at as usize] = match random.below(4) {
+                0 => BASE + random.below(8 * WORDS as u64 + 64),
+                1 => MODULE + 0x100 * random.below(machine.next + 1),
+                2 => 0,
+                _ => random.next(),
+            };
+        }
+        // A chain of records, which the machine makes only now and then.
+        if random.below(2) == 0 {
+            let mut at = used + 1 + random.below(4);
+            entry.fp = BASE + 8 * at;
+            while at + 8 < WORDS as u64 && random.below(12) != 0 {
+                let next = at + 2 + random.below(5);
+                machine.stack[at as usize] = BASE + 8 * next;
+                machine.stack[at as usize + 1] = MODULE + 0x100 * random.below(machine.next + 1) + random.below(9);
+                at = next;
+            }
+        }
+        let records = MODULE..MODULE + 0x100 * random.below(machine.next + 2);
+        let high = if random.below(3) == 0 { HIGH - random.below(HIGH - entry.sp) } else { HIGH };
+        let (frames_kept, reads_kept) = (1 + random.below(64) as usize, random.below(80) as usize);
+        let [twin, walk] = [0..0, records.clone()].map(|followed| {
+            let walker = Walker { stack: BASE..high, through_jit: jit, records: followed };
+            let (mut frames, mut reads) = ([0; 64], [Read::default(); 80]);
+            let mut asked = [0_u64; 2];
+            let rule = |pc: u64| {
+                asked[usize::from(pc & BY_TABLE != 0)] += 1;
+                if records.contains(&pc) {
+                    return Some(Rule::convention());
+                }
+                machine.rules.get(&(pc & !BY_TABLE)).copied().flatten()
+            };
+            let memory = Words { base: BASE, words: &machine.stack };
+            let walk = walker.walk(&memory, rule, entry, &mut frames[..frames_kept], &mut reads[..reads_kept]);
+            let (frames, reads) = (frames[..walk.frames].to_vec(), reads[..walk.reads].to_vec());
+            (Outcome { walk, frames, reads }, asked)
+        });
+        assert_eq!(twin.0, walk.0, "{records:x?} {high:x} {frames_kept} {reads_kept}");
+        spared += twin.1[0].saturating_sub(walk.1[0]);
+        by_table += walk.1[1];
+    });
+    println!("{spared} rules not asked for, {by_table} asked of the table");
+    assert!(spared > 20_000 && by_table > 1_000);
+}
+
 #[test]
 fn no_frame_pointer_is_logged_that_no_cfa_needs() {
-    let walker = Walker { stack: BASE..HIGH, through_jit: false };
+    let walker = Walker { stack: BASE..HIGH, through_jit: false, records: 0..0 };
     let mut random = Random(5);
     let mut machine = Machine::new(&mut random);
     for _ in 0..10 {
@@ -423,7 +478,7 @@ fn nothing_outside_the_stack_is_read() {
                 Rule::from_bits(bits >> 16 & 0xffff_00ff_03f8 & !0xff << 40 | kind << 56)
             })
         };
-        let walker = Walker { stack: BASE..BASE + 8192, through_jit: seed & 1 == 1 };
+        let walker = Walker { stack: BASE..BASE + 8192, through_jit: seed & 1 == 1, records: 0..0 };
         let entry = Entry { ra: MODULE + random.below(4096), sp: BASE + 64, fp: BASE + random.below(9000) };
         let (mut frames, mut reads) = ([0; 64], [Read::default(); 40]);
         let walk = walker.walk(&memory, rule, entry, &mut frames, &mut reads);
@@ -433,7 +488,7 @@ fn nothing_outside_the_stack_is_read() {
     assert!(ends.len() >= 6 && memory.0.get() > 30_000);
 
     // An entry outside the bounds, or no space: an empty walk.
-    let walker = Walker { stack: BASE..BASE + 8192, through_jit: true };
+    let walker = Walker { stack: BASE..BASE + 8192, through_jit: true, records: 0..0 };
     let entry = Entry { ra: MODULE, sp: BASE + 8192, fp: 0 };
     let walk = walker.walk(&memory, |_| Some(Rule::END), entry, &mut [0; 8], &mut []);
     assert_eq!((walk.frames, walk.end), (0, WalkEnd::Truncated));

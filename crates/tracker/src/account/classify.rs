@@ -39,7 +39,7 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
         // Neighbouring frames mostly lie in one object, and a query to the loader costs more than the rest.
         let is_last = last.is_some_and(|last| last.is_contiguous && (last.start..last.end).contains(&pc));
         if !is_last {
-            last = module::find(segment, pc);
+            last = module::keeping_frame_pointers_at(pc).or_else(|| module::find(segment, pc));
         }
         *m = last;
     }

@@ -9,7 +9,7 @@
 
 use super::peaks;
 use super::thread::{IndexEntry, ThreadState};
-use crate::segment::books::{Books, OwnRow};
+use crate::segment::books::{Books, OwnRow, SlotMark};
 use crate::sys::cpu::{add_own, count_own};
 use crate::sys::os;
 use core::mem::offset_of;
@@ -179,6 +179,19 @@ pub fn flush(books: Books<'_>, t: &mut ThreadState, caller: u32) {
 /// The row in which this thread books a caller's blocks: its own, or the shared one.
 pub fn row_for(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32) -> u32 {
     t.and_then(|t| find(books, t, caller)).map_or_else(|| shared_row(books, caller), |e| e.row)
+}
+
+/// Books an allocation in the row that this thread has for its caller: without a look-up where that row is its own.
+pub fn alloc_in(books: Books<'_>, t: Option<&mut ThreadState>, row: u32, a: Amount) {
+    let caller = books.seen(row).caller();
+    match (t, OwnRow::of(*books, row, SlotMark::of_thread())) {
+        (Some(t), Some(own)) => {
+            if add_alloc(own, a) {
+                flush(books, t, caller);
+            }
+        }
+        (t, _) => alloc(books, t, caller, a),
+    }
 }
 
 /// Books an allocation of this thread by caller number.

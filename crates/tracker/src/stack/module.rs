@@ -72,6 +72,8 @@ static LISTED: AtomicU32 = AtomicU32::new(0);
 static IMAGES: AtomicBool = AtomicBool::new(false);
 static SCANNED: AtomicU32 = AtomicU32::new(0);
 static MEMO_LAST: AtomicU32 = AtomicU32::new(0);
+/// The first object that keeps frame pointers: its index in [`LIST`] + 1; 0 = none.
+static KEEPS_FP: AtomicU32 = AtomicU32::new(0);
 
 /// Reserves the list.
 pub fn init() -> bool {
@@ -122,6 +124,24 @@ pub fn depth(segment: Segment, pc: usize) -> usize {
         return m.depth;
     }
     find(segment, pc).map_or(1, |m| m.depth)
+}
+
+/// The object whose code keeps frame pointers, if one was met and the code map hasn't changed since: HotSpot, which no
+/// library of libc's (gconv, NSS) replaces behind dlopen's back. So within a generation the loader need not be queried.
+#[inline(always)]
+pub fn keeping_frame_pointers() -> Option<&'static Module> {
+    let i = KEEPS_FP.load(Acquire);
+    if i == 0 {
+        return None;
+    }
+    let (m, generation) = listed(i - 1)?;
+    (m.is_contiguous && generation.load(Relaxed) == GENERATION.load(Relaxed)).then_some(m)
+}
+
+/// The same, if it holds `pc`.
+#[inline(always)]
+pub fn keeping_frame_pointers_at(pc: usize) -> Option<&'static Module> {
+    keeping_frame_pointers().filter(|m| (m.start..m.end).contains(&pc))
 }
 
 /// The object that holds `pc`.
@@ -340,6 +360,9 @@ fn append(
     unsafe {
         (*entry).module.write(m);
         (*entry).generation.store(generation, Release);
+    }
+    if keeps_fp {
+        let _ = KEEPS_FP.compare_exchange(0, i + 1, AcqRel, Relaxed);
     }
     // If another thread was first with this address, its entry wins the index and ours is a duplicate: harmless.
     let _ = cell.compare_exchange(known, i as u16 + 1, AcqRel, Relaxed);

@@ -79,22 +79,26 @@ impl Memory for Image<'_> {
 /// The stack of the thread that walks it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
-    start: u64,
-    end: u64,
+    /// The first word, aligned, and how many follow.
+    first: u64,
+    words: u64,
 }
 
 impl Stack {
     /// # Safety
     /// `start..end` must stay mapped readable for as long as the value and its copies are used. It may be written to.
     pub const unsafe fn new(start: u64, end: u64) -> Self {
-        Self { start, end }
+        // Rounded up; nothing lies beyond the end.
+        let first = start.saturating_add(7) & !7;
+        Self { first, words: end.saturating_sub(first) / 8 }
     }
 }
 
 impl Memory for Stack {
     #[inline(always)]
     fn word(&self, at: u64) -> Option<u64> {
-        if at < self.start || at >= self.end || self.end - at < 8 || !at.is_multiple_of(8) {
+        // The low bits, which an aligned address lacks, become the highest.
+        if at.wrapping_sub(self.first).rotate_right(3) >= self.words {
             return None;
         }
         // SAFETY: a word within start..end, which `new`'s caller vouched for.

@@ -61,7 +61,16 @@ fn mark(pc: u64, bits: u64) -> u64 {
 
 /// The rule for a pc; `None`: no object holds it. With [`BY_TABLE`]: by the table also where the object keeps frame
 /// pointers.
+#[inline(always)]
 pub fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
+    if module::keeping_frame_pointers_at(pc as usize).is_some() {
+        return Some(Rule::convention());
+    }
+    remembered_rule(segment, pc)
+}
+
+#[inline(never)]
+fn remembered_rule(segment: Segment, pc: u64) -> Option<Rule> {
     if let Some(cell) = rule_cell(pc) {
         let bits = cell[1].load(Relaxed);
         if cell[0].load(Relaxed) == mark(pc, bits) {

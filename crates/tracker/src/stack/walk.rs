@@ -103,6 +103,8 @@ pub struct Walker {
     pub stack: Range<u64>,
     /// Continue through code outside all modules along the frame pointers.
     pub through_jit: bool,
+    /// Code for which `rule` gives [`Rule::convention`]: there it isn't asked.
+    pub records: Range<u64>,
 }
 
 impl Walker {
@@ -173,8 +175,18 @@ impl Walker {
             if state.walk.frames == room {
                 break WalkEnd::Limit;
             }
+            if !exact && self.records.contains(&(pc - 1)) {
+                match state.follow_records(&self.records, &mut pc, &mut frames[..room], &mut rule) {
+                    Followed::UpTo => known = Some(Some(Rule::convention())),
+                    Followed::Into(rule) => {
+                        known = Some(rule);
+                        continue;
+                    }
+                    Followed::ToLimit => break WalkEnd::Limit,
+                }
+            }
+            let here = known.take().unwrap_or_else(|| rule(if exact { pc } else { pc - 1 }));
             let at = if exact { pc } else { pc - 1 };
-            let here = known.take().unwrap_or_else(|| rule(at));
             exact = false;
             let next = match here.map(Rule::step) {
                 Some(Step::Frame { cfa, fp }) => {
@@ -266,6 +278,16 @@ enum Fp {
     Lost,
 }
 
+/// Where [`State::follow_records`] ends.
+enum Followed {
+    /// In its last frame: the step from there is unusual.
+    UpTo,
+    /// In other code, of this rule, whose frame isn't noted yet; or at the null that ends a chain.
+    Into(Option<Rule>),
+    /// In its last frame: there is no space for more.
+    ToLimit,
+}
+
 struct State<'a, M> {
     memory: &'a M,
     log: &'a mut [Read],
@@ -342,6 +364,74 @@ impl<M: Memory> State<'_, M> {
         };
         self.sp = top;
         Ok(ra)
+    }
+
+    /// Steps along frame records, as [`State::frame`] does by [`Rule::convention`], while each lies on the stack and leads
+    /// into code of `records`: nearly every step in HotSpot. `pc` is the last frame's, which lies there; it ends up as the
+    /// pc of the frame where the walk continues. What is unusual is left to the usual way, as if it wasn't looked at.
+    #[inline(always)]
+    fn follow_records(
+        &mut self,
+        records: &Range<u64>,
+        pc: &mut u64,
+        frames: &mut [u64],
+        rule: &mut impl FnMut(u64) -> Option<Rule>,
+    ) -> Followed {
+        // A word at this offset lies on the stack, is aligned, and offsets fit in 32 bits: one comparison.
+        let words = self.high.min(i64::from(u32::MAX)) as u64 / 8;
+        let holds = |offset: i64| (offset as u64).rotate_right(3) < words;
+        let (mut in_register, mut slot) = match self.fp {
+            Fp::Entry(fp) | Fp::Known(fp) => (Some(fp), 0),
+            Fp::Saved(slot) => (None, slot),
+            Fp::Lost => return Followed::UpTo,
+        };
+        let (mut sp, mut reads, mut n) = (self.sp, self.walk.reads, self.walk.frames);
+        let end = loop {
+            let (fp, saved) = match in_register {
+                Some(fp) => (fp, 0),
+                None => {
+                    let word = if holds(slot) { self.memory.word(self.origin.wrapping_add(slot as u64)) } else { None };
+                    let (Some(word), Some(entry)) = (word, self.log.get_mut(reads)) else { break Followed::UpTo };
+                    let fp = word.wrapping_sub(self.origin);
+                    *entry = Read { value: fp, offset: slot as u32, relative: true };
+                    (fp as i64, 1)
+                }
+            };
+            let at = fp.wrapping_add(8);
+            let ra = if holds(at) { self.memory.word(self.origin.wrapping_add(at as u64)) } else { None };
+            let (Some(ra), Some(entry)) = (ra, self.log.get_mut(reads + saved)) else { break Followed::UpTo };
+            let next = ra & arch::CODE_BITS;
+            let there = if records.contains(&next.wrapping_sub(1)) {
+                Some(Rule::convention())
+            } else if next == 0 {
+                None
+            } else {
+                rule(next - 1)
+            };
+            // The record must end above the stack pointer, and lead on; else the object's table is asked.
+            if at + 8 <= sp || (there.is_none() && next != 0) {
+                break Followed::UpTo;
+            }
+            *entry = Read { value: ra, offset: at as u32, relative: false };
+            (in_register, slot, sp, reads) = (None, fp, at + 8, reads + saved + 1);
+            if !records.contains(&next.wrapping_sub(1)) {
+                *pc = next;
+                break Followed::Into(there);
+            }
+            *pc = next;
+            frames[n] = next;
+            n += 1;
+            if n == frames.len() {
+                break Followed::ToLimit;
+            }
+        };
+        if reads != self.walk.reads {
+            self.walk.depends_on_entry_fp |= matches!(self.fp, Fp::Entry(_));
+            (self.fp, self.sp) = (Fp::Saved(slot), sp);
+            (self.walk.reads, self.walk.frames) = (reads, n);
+            self.walk.extent = self.walk.extent.max(sp as u32);
+        }
+        end
     }
 
     /// A frame record, { caller's frame pointer, return address }, where the frame pointer points.

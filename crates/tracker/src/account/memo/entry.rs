@@ -9,6 +9,7 @@
 //! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ freed 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
 
+use crate::stack::Entry;
 use crate::stack::java::{self, Guard, memory};
 use crate::stack::read::peek;
 use core::mem::offset_of;
@@ -61,11 +62,64 @@ impl Memo {
     /// See [`Memo::FP_AT`].
     pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
 
+    pub(super) const EMPTY: Memo = Memo {
+        tag: 0,
+        sp: 0,
+        fp: 0,
+        row_key: 0,
+        row: 0,
+        words_used: 0,
+        uses_fp: 0,
+        offsets: [0; WORDS],
+        words: [0; WORDS],
+        tail: core::ptr::null_mut(),
+        passed_over: 0,
+    };
+
+    /// Becomes an entry for this call, without words. [`Memo::count_words`] completes it.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, entry: Entry, uses_fp: bool, to: Destination) {
+        self.tag = entry.ra | to.tag;
+        self.sp = entry.sp as usize;
+        self.fp = entry.fp as usize;
+        self.row_key = to.row_key;
+        self.row = to.row;
+        self.uses_fp = uses_fp as u8;
+        self.offsets = [0; WORDS];
+        self.words = [entry.ra; WORDS];
+        self.tail = core::ptr::null_mut();
+        self.passed_over = 0;
+    }
+
+    /// Notes how many words are compared. A frame pointer that counts is compared with the second group, a tail with the
+    /// third.
+    #[inline(always)]
+    pub(super) fn count_words(&mut self, words: usize) {
+        self.words_used = match (self.tail.is_null(), self.uses_fp != 0) {
+            (false, _) => WORDS,
+            (true, true) => words.max(4),
+            (true, false) => words,
+        } as u8;
+        self.sp |= match self.words_used {
+            0 => NO_WORDS,
+            1..=3 => 0,
+            4..=7 => SEVEN_WORDS,
+            _ => MORE_WORDS,
+        };
+    }
+
     /// Whether the entry is for this stack pointer, a multiple of 8.
     #[inline(always)]
     pub(super) fn is_at(&self, sp: usize) -> bool {
         self.sp ^ sp < 4
     }
+}
+
+/// The row or site that an entry names, and the part of its tag beside the return address.
+pub(super) struct Destination {
+    pub(super) tag: u64,
+    pub(super) row_key: u64,
+    pub(super) row: u32,
 }
 
 /// See the module comment; words, offsets and guards follow it in memory.

@@ -180,22 +180,31 @@ unsafe extern "C" fn entry_in_second(t: *mut ThreadState, sp: usize, fp: usize) 
     }
 }
 
-/// Walks, numbers the caller and remembers it. Returns the caller and the row to book in: this thread's, or the shared
-/// one.
+/// The row to book in, this thread's or the shared one: remembered in the second bucket, or as [`walk`].
+///
+/// # Safety
+/// As `recall`.
+#[inline]
+pub unsafe fn recall_or_walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
+    // SAFETY: as this function.
+    unsafe {
+        match recall_second_often(t, t.category_tag, sp, fp) {
+            Some(m) => row_of_key(m.row_key),
+            None => walk(books, t, sp, fp),
+        }
+    }
+}
+
+/// Walks, numbers the caller and remembers it. Returns the row to book in: this thread's, or the shared one.
 ///
 /// # Safety
 /// As `recall`.
 #[cold]
 #[inline(never)]
-pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> (u32, u32) {
+pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
     let segment = *books;
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
-    // SAFETY: as this function.
-    if let Some(m) = unsafe { recall_second_often(t, t.category_tag, sp, fp) } {
-        let row = row_of_key(m.row_key);
-        return (segment.seen(row).caller(), row);
-    }
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
     let checking = count_miss(segment, t, mode);
@@ -206,7 +215,8 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
         None
     };
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
-    let ShortWalk { caller, walk: w, reads, on_own_stack } = short_walk(segment, t, entry, mode);
+    let mut reads = [Read::default(); WORDS];
+    let ShortWalk { caller, walk: w, on_own_stack } = short_walk(segment, t, entry, mode, &mut reads);
     let deep = if mode == control::EXACT { deep_walk(segment, t, entry, caller) } else { None };
     let row = rows::row_for(books, Some(&mut *t), deep.as_ref().map_or(caller, |d| d.0));
     if let Some(key) = remembered {
@@ -219,7 +229,7 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), to);
     }
     t.return_scratch(segment);
-    (segment.seen(row).caller(), row)
+    row
 }
 
 /// The site of a mapping call, and the parts of its record that the hook needs.
@@ -300,7 +310,8 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     // SAFETY: as `recall`; the thread's own memo.
     let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
-    let ShortWalk { caller, walk: w, reads, on_own_stack } = short_walk(segment, t, entry, mode);
+    let mut reads = [Read::default(); WORDS];
+    let ShortWalk { caller, walk: w, on_own_stack } = short_walk(segment, t, entry, mode, &mut reads);
     let deep = if mode != control::OFF { deep_walk(segment, t, entry, caller) } else { None };
     let site = deep.as_ref().map_or(caller, |d| d.0);
     if let Some(remembered) = remembered {
@@ -349,22 +360,22 @@ unsafe fn recall_own(t: &ThreadState, tag: u64, sp: usize, fp: usize) -> Option<
 struct ShortWalk {
     caller: u32,
     walk: Walk,
-    reads: [Read; WORDS],
     on_own_stack: bool,
 }
 
-fn short_walk(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> ShortWalk {
+#[inline(never)]
+fn short_walk(segment: Segment, t: &ThreadState, entry: Entry, mode: u32, reads: &mut [Read; WORDS]) -> ShortWalk {
     let (ra, sp) = (entry.ra, entry.sp as usize);
     let on_own_stack = t.is_on_stack(sp);
     let high = if on_own_stack { t.stack().1 } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
-    let mut reads = [Read::default(); WORDS];
     let depth = if mode != control::OFF { module::depth(segment, ra as usize - 1) } else { 1 };
-    let walker = Walker { stack: sp as u64 & !4095..high as u64, through_jit: false };
+    let records = module::keeping_frame_pointers().map_or(0..0, |m| m.start as u64..m.end as u64);
+    let walker = Walker { stack: sp as u64 & !4095..high as u64, through_jit: false, records };
     // SAFETY: from the stack pointer to the end of its stack, or of its page, memory is mapped readable.
     let memory = unsafe { Stack::new(sp as u64, high as u64) };
     let mut walk_to = |depth: usize, frames: &mut [u64; FRAMES]| {
-        walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], &mut reads)
+        walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], reads)
     };
     // Four frames decide the category of most callers. If they don't, and the object's rules go deeper, eight are
     // walked.
@@ -401,14 +412,7 @@ fn short_walk(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Sho
         Some(category) => callers::number(segment, &frames[..n], flags, t.category(), |_| category),
         None => classify::caller(segment, &frames[..n], flags, t.category()),
     };
-    ShortWalk { caller, walk: w, reads, on_own_stack }
-}
-
-/// The row or site that an entry names, and the part of its tag beside the return address.
-struct Destination {
-    tag: u64,
-    row_key: u64,
-    row: u32,
+    ShortWalk { caller, walk: w, on_own_stack }
 }
 
 /// Remembers a deep or short walk.
@@ -425,12 +429,16 @@ fn remember_walk(
             remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), to);
         }
         None if w.frames > 0 && w.extent <= u16::MAX as u32 => {
-            let mut words = [Word::default(); WORDS];
-            for (word, r) in words.iter_mut().zip(&reads[..w.reads]) {
-                let value = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
-                *word = Word { at: entry.sp + r.offset as u64, value };
+            let at = place(t, entry, entry.ra | to.tag);
+            // SAFETY: an entry of this thread's own memo, whose state is borrowed mutably: written where it lies. It
+            // gives up the space of the tail that it may have had.
+            let m = unsafe { &mut *at };
+            m.begin(entry, w.depends_on_entry_fp, to);
+            for (i, r) in reads[..w.reads].iter().enumerate() {
+                m.offsets[i] = r.offset as u16;
+                m.words[i] = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
             }
-            remember(segment, t, entry, w.depends_on_entry_fp, &words[..w.reads], &[], to);
+            m.count_words(w.reads);
         }
         _ => {}
     }
@@ -511,6 +519,26 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
     site
 }
 
+/// Where an entry with this tag belongs in the thread's own memo: in its first bucket, or in the second if another stack
+/// leads there.
+#[inline(always)]
+fn place(t: &ThreadState, entry: Entry, tag: u64) -> *mut Memo {
+    let sp = entry.sp as usize;
+    // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer,
+    // so the second bucket is computed for no other entry.
+    unsafe {
+        let first = bucket_of_tag(t.own_memo, t.memo_mask, entry.ra, tag, sp);
+        if (*first).tag != tag || !(*first).is_at(sp) {
+            return first;
+        }
+        let at = second_bucket(t.memo_mask, &*first, sp);
+        let taken = (*t.own_memo.add(at)).tag != 0;
+        // Alternating, so that of two stacks that collide here neither always loses.
+        t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
+    }
+}
+
+/// Remembers a deep walk.
 fn remember(
     segment: Segment,
     t: &mut ThreadState,
@@ -528,38 +556,14 @@ fn remember(
     if rest.iter().any(|w| offset(w) > u16::MAX as u64 * 8) {
         return;
     }
-    let mut m = Memo {
-        tag: entry.ra | to.tag,
-        sp: entry.sp as usize,
-        fp: entry.fp as usize,
-        row_key: to.row_key,
-        row: to.row,
-        // A frame pointer that counts is compared with the second group, a tail with the third.
-        words_used: 0,
-        uses_fp: uses_fp as u8,
-        offsets: [0; WORDS],
-        words: [entry.ra; WORDS],
-        tail: core::ptr::null_mut(),
-        passed_over: 0,
-    };
+    let mut m = Memo::EMPTY;
+    m.begin(entry, uses_fp, to);
     for (i, w) in first.iter().enumerate() {
         m.offsets[i] = offset(w) as u16;
         m.words[i] = w.value;
     }
-    // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer,
-    // so the second bucket is computed for no other entry.
-    let at = unsafe {
-        let first = bucket_of_tag(t.own_memo, t.memo_mask, entry.ra, to.tag, m.sp);
-        if (*first).tag != m.tag || !(*first).is_at(m.sp) {
-            first
-        } else {
-            let at = second_bucket(t.memo_mask, &*first, m.sp);
-            let taken = (*t.own_memo.add(at)).tag != 0;
-            // Alternating, so that of two stacks that collide here neither always loses.
-            t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
-        }
-    };
-    // SAFETY: as above.
+    let at = place(t, entry, m.tag);
+    // SAFETY: an entry of this thread's own memo.
     let mut tail = unsafe { (*at).tail };
     if !rest.is_empty() || !guards.is_empty() {
         let count = rest.len().next_multiple_of(4).max(TAIL_WORDS);
@@ -593,17 +597,7 @@ fn remember(
         }
         m.tail = tail;
     }
-    m.words_used = match (m.tail.is_null(), uses_fp) {
-        (false, _) => WORDS,
-        (true, true) => near.max(4),
-        (true, false) => near,
-    } as u8;
-    m.sp |= match m.words_used {
-        0 => NO_WORDS,
-        1..=3 => 0,
-        4..=7 => SEVEN_WORDS,
-        _ => MORE_WORDS,
-    };
+    m.count_words(near);
     // SAFETY: as above. An entry without a tail gives up the space of the entry that it replaces.
     unsafe { *at = m };
 }

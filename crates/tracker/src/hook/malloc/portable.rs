@@ -36,9 +36,11 @@ pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
         if (*t).passes_mark(n) {
             return off_path::malloc_sampled(n, sp, fp, t);
         }
-        let Some(m) = memo::recall(&*t, sp, fp) else { return off_path::malloc_walk(n, sp, fp, t) };
+        let first = memo::recall(&*t, sp, fp).map(|m| (m.row_key, m.row));
+        let found = first.or_else(|| memo::second_entry(t, sp, fp).as_ref().map(|m| (m.row_key, m.row)));
+        let Some((row_key, row)) = found else { return off_path::malloc_walk(n, sp, fp, t) };
         let p = calls::malloc(n + TRAILER);
-        finish(t, p, n, m.row_key, m.row)
+        finish(t, p, n, row_key, row)
     }
 }
 

@@ -43,14 +43,16 @@ pub mod off_path {
     }
 }
 
-/// malloc over glibc, from a stack that isn't remembered.
+/// malloc over glibc, from a stack that isn't remembered in either bucket.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
         let mut t = TakenState::of(t);
-        let attribution = walk(&mut t, sp, fp).map(|row| Attribution { row, drawn: None });
+        // The fast path has looked into both buckets, and the state was taken since.
+        let walk = |(books, t): (Books<'_>, &mut ThreadState)| memo::walk(books, t, sp, fp);
+        let attribution = t.with_books().map(walk).map(|row| Attribution { row, drawn: None });
         finish_any(t, calls::malloc(n + TRAILER), n, attribution)
     }
 }
@@ -129,7 +131,7 @@ unsafe fn row_of(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
 unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
     let (books, t) = t.with_books()?;
     // SAFETY: as `attribute`.
-    Some(unsafe { memo::walk(books, t, sp, fp).1 })
+    Some(unsafe { memo::recall_or_walk(books, t, sp, fp) })
 }
 
 /// Gives the state back without booking: since it was taken, the tracker was detached, or the process became an
@@ -170,7 +172,7 @@ unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: 
         // A sample is entered with the amount that `set_key` will return for the block.
         let sampled = drawn.is_some_and(|drawn| samples::insert(segment, p, drawn, amount_of(p, n)));
         match set_key(p, Key { row, requested: n as u64, sampled }) {
-            Some(amount) => rows::alloc(books, t, segment.seen(row).caller(), amount),
+            Some(amount) => rows::alloc_in(books, t, row, amount),
             None => {
                 if sampled && let Some(taken) = samples::take(segment, p) {
                     samples::end(segment, taken);

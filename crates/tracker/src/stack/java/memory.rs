@@ -344,7 +344,7 @@ mod tests {
         let page = address >> 12;
         let known = [(0x6_2000_0010..0x6_2000_0040, false), (0x6_2000_0040..0x6_2000_0050, true)];
         let (pages, is_file) = known.into_iter().find(|(pages, _)| pages.contains(&page))?;
-        (!GONE.load(SeqCst)).then(|| Mapped { range: pages.start << 12..pages.end << 12, is_file })
+        (!GONE.load(SeqCst)).then_some(Mapped { range: pages.start << 12..pages.end << 12, is_file })
     }
     static GONE: AtomicBool = AtomicBool::new(false);
 

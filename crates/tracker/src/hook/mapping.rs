@@ -230,6 +230,11 @@ fn other_kind_of(flags: c_int) -> MappingKind {
     if flags & (MAP_TYPE | MAP_ANONYMOUS) == MAP_PRIVATE { MappingKind::File } else { MappingKind::Shared }
 }
 
+/// Whether an mmap may replace memory by such that can't be read: pages beyond a file's end can't, whatever `prot` is.
+fn may_hide(prot: c_int, flags: c_int) -> bool {
+    flags & MAP_FIXED != 0 && (prot & PROT_READ == 0 || flags & MAP_ANONYMOUS == 0)
+}
+
 /// Books the mapping that `map` makes.
 ///
 /// # Safety
@@ -246,7 +251,7 @@ pub(super) unsafe fn mapped(
     fp: usize,
     map: impl FnOnce() -> usize + Copy,
 ) -> usize {
-    let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
+    let hides = may_hide(prot, flags);
     if flags & MAP_HUGETLB != 0 {
         // A page that the pool has no memory for is mapped, and can't be read.
         java::memory::map_is_vague();
@@ -598,7 +603,11 @@ fn moved_break(segment: Segment, before: usize, after: usize, caller: u32, categ
         core::cmp::Ordering::Greater => {
             Some(Operation::Map { start: from, bytes: to - from, attributes, placement: Placement::Chosen })
         }
-        core::cmp::Ordering::Less => Some(Operation::Unmap { start: to, bytes: from - to }),
+        core::cmp::Ordering::Less => {
+            // Late, but before the map says so.
+            java::unmapping(to, from - to, || ());
+            Some(Operation::Unmap { start: to, bytes: from - to })
+        }
         core::cmp::Ordering::Equal => None,
     }
 }
@@ -688,6 +697,13 @@ mod tests {
     use super::*;
     use crate::stack::java::memory::load;
     use ::libc as c;
+
+    #[test]
+    fn a_file_mapped_over_memory_may_hide_it() {
+        let (file, anonymous) = (MAP_PRIVATE | MAP_FIXED, PRIVATE_ANONYMOUS | MAP_FIXED);
+        assert!(may_hide(1, file) && may_hide(0, anonymous) && !may_hide(3, anonymous));
+        assert!(!may_hide(0, file & !MAP_FIXED), "where the kernel chooses, nothing was known");
+    }
 
     /// A page of the VM was found readable. The program moves another page over it, which can't be read: a load that
     /// trusted the old answer would kill the program.

@@ -121,8 +121,9 @@ pub fn consult(entry: fn(u64) -> Option<Mapped>) {
 #[cold]
 #[inline(never)]
 pub fn map_is_vague() {
-    MAP_IS_VAGUE.store(true, SeqCst);
-    forget(0..usize::MAX);
+    if !MAP_IS_VAGUE.swap(true, SeqCst) {
+        forget(0..usize::MAX);
+    }
 }
 
 /// Ranges that the map has proven to be readable: first page | pages << 36; 0 = none. One word each, so that a reader

@@ -152,6 +152,9 @@ fn an_operation_gains_what_the_golden_file_says() {
         let more = over(tracked("sampled")) - over(Below::default());
         figures.push((format!("malloc and free over {name}"), more));
     }
+    let (usable, jemalloc) = (program("usable"), &allocators[0].1);
+    let sizes = |below| each(&usable, [10_000, 210_000], words, Below { allocator: Some(jemalloc), ..below });
+    figures.push(("malloc_usable_size over jemalloc".into(), sizes(tracked("sampled")) - sizes(Below::default())));
     // The tracker takes it for a native image, which has no NMT.
     let pairs_of_image = |below| each(&image, [4_000, 64_000], |n| words(&format!("1 {n} 1000 512 8")), below);
     let more = pairs_of_image(tracked("sampled")) - pairs_of_image(Below::default());

@@ -39,6 +39,11 @@ pub const TRAILER: usize = 8;
 static KEPT: AtomicU64 = AtomicU64::new(0);
 static ALLOCATOR: AtomicU32 = AtomicU32::new(Allocator::Other as u32);
 static TRAILER_BELOW_NOW: AtomicUsize = AtomicUsize::new(0);
+/// Sizes from `TRAILER + 1` on whose blocks have no trailer: 0, [`SMALL`], or [`NONE`] once a small block has got one.
+static WITHOUT_TRAILER: AtomicUsize = AtomicUsize::new(0);
+const SMALL: usize = OTHER_BELOW - TRAILER;
+/// One size, nine bytes, which no block has: sizes are multiples of eight where any are known.
+const NONE: usize = 1;
 
 /// The key of a block: the row that it was booked in, and the requested bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,11 +214,29 @@ pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: 
     unsafe { trailer_of(p, usable).write_unaligned(v ^ p as u64 ^ secret()) }
 }
 
+/// From now on, small blocks have their keys in arrays of their pages ([`super::side_table::page_keys`]). Called while
+/// no block is booked.
+pub fn small_keys_are_in_pages() {
+    // A second call must not undo what `write_trailer_of` has noted.
+    let _ = WITHOUT_TRAILER.compare_exchange(0, SMALL, Relaxed, Relaxed);
+}
+
+/// Whether no block with this many usable bytes has a trailer. False also where that isn't known, and for blocks of
+/// eight bytes, since that of `malloc(0)` has one.
+#[inline(always)]
+pub fn has_no_trailer(usable: usize) -> bool {
+    usable.wrapping_sub(TRAILER + 1) < WITHOUT_TRAILER.load(Relaxed)
+}
+
 /// Writes a trailer for any key.
 ///
 /// # Safety
 /// As `write_trailer`.
 pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
+    if has_no_trailer(usable) {
+        // Rare: no memory for the page's array, or another thread is clearing it.
+        WITHOUT_TRAILER.store(NONE, Relaxed);
+    }
     let sampled = if key.sampled { SAMPLED } else { 0 };
     // SAFETY: the caller's contract.
     unsafe { write_trailer(p, usable, row_key(key.row) | sampled, key.requested as usize) };

@@ -23,7 +23,7 @@
 //! it, and would put a block of the next size into the wrong list. mimalloc's `mi_free_size` looks at the block. So
 //! there each request that leaves no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
 
-use super::blocks::{OTHER_BELOW, TRAILER};
+use super::blocks::{self, OTHER_BELOW, TRAILER};
 use super::side_table::page_keys;
 use crate::segment::small_requests_below;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -77,6 +77,9 @@ pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
         QUERY_MASK.store(u32::MAX, Relaxed);
     }
     let in_pages = !enlarged && page_keys::enable(&sizes[..known]);
+    if in_pages {
+        blocks::small_keys_are_in_pages();
+    }
     let mut at = 0;
     for (n, entry) in SIZES.iter().enumerate().skip(1) {
         if (sizes[at] as usize) < n {

@@ -2,7 +2,7 @@
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
-use plimsoll_tracker::account::blocks::{self, OTHER_BELOW, TRAILER};
+use plimsoll_tracker::account::blocks::{self, Key, OTHER_BELOW, TRAILER};
 use plimsoll_tracker::account::classes::{
     ADDED_BYTES, IN_PAGE, QUERY, SIZES, WITHOUT_TRAILER, learn, most_added, real_request,
 };
@@ -107,5 +107,29 @@ fn nothing_is_learned_from_an_allocator_without_classes() {
             assert!(SIZES.iter().all(|left| left.load(Relaxed) == QUERY));
             assert!((0..=OTHER_BELOW).all(|n| real_request(n) == n));
         }
+    });
+}
+
+#[test]
+fn small_blocks_have_no_trailer_until_one_gets_one() {
+    alone(|| {
+        assert!((0..2 * OTHER_BELOW).all(|usable| !blocks::has_no_trailer(usable)), "nothing is known");
+        check(Allocator::Jemalloc, &sizes(&mut Random(1)));
+        // That of malloc(0) has 8 usable bytes and a trailer.
+        let without = |usable| usable > TRAILER && usable <= OTHER_BELOW;
+        assert!((0..2 * OTHER_BELOW).step_by(8).all(|usable| blocks::has_no_trailer(usable) == without(usable)));
+        let mut block = [0u64; OTHER_BELOW / 4];
+        let mut write = |usable| {
+            let key = Key { row: 5, requested: 0, sampled: false };
+            // SAFETY: memory of so many bytes, all of them ours.
+            unsafe { blocks::write_trailer_of(block.as_mut_ptr().cast(), usable, key) };
+        };
+        write(TRAILER);
+        write(OTHER_BELOW + 8);
+        assert!(blocks::has_no_trailer(64), "these are never taken for blocks without one");
+        write(64);
+        check(Allocator::Jemalloc, &sizes(&mut Random(1)));
+        let any = (0..2 * OTHER_BELOW).step_by(8).find(|usable| blocks::has_no_trailer(*usable));
+        assert_eq!(any, None, "also once the sizes are learned again");
     });
 }

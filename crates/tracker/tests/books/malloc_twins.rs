@@ -660,6 +660,9 @@ fn operations(
                 let in_page = page_keys::get(block);
                 let trailer = if in_page.is_none() { trailer } else { None };
                 let in_table = if in_page.or(trailer).is_none() { side_table::get(block, usable) } else { None };
+                let bytes = if trailer.is_some() { usable - blocks::TRAILER } else { usable };
+                // SAFETY: a live block.
+                assert_eq!(unsafe { malloc::malloc_usable_size(block) }, bytes, "{text}");
                 exercised.in_table += u64::from(in_table.is_some());
                 exercised.in_pages += u64::from(in_page.is_some());
                 exercised.sampled += u64::from(in_page.or(trailer).or(in_table).is_some_and(|key| key.sampled));

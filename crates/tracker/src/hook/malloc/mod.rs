@@ -252,8 +252,16 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
     // SAFETY: a live block by the function's own contract.
     unsafe {
         let usable = calls::malloc_usable_size(p);
-        // The last bytes of a block without a trailer may be those of an older trailer.
-        let may_have_trailer = early::booking() && page_keys::get(p).is_none();
-        if may_have_trailer && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
+        // Redis calls this twice for each block, at the start and at the end of its life.
+        if blocks::has_no_trailer(usable) { usable } else { without_trailer(p, usable) }
     }
+}
+
+/// Out of line, so that the usual case saves no registers for it.
+#[inline(never)]
+unsafe fn without_trailer(p: *mut u8, usable: usize) -> usize {
+    // The last bytes of a block without a trailer may be those of an older trailer.
+    let may_have_trailer = early::booking() && page_keys::get(p).is_none();
+    // SAFETY: the caller's live block, which has this many usable bytes.
+    if may_have_trailer && unsafe { blocks::read_trailer(p, usable) }.is_some() { usable - TRAILER } else { usable }
 }

@@ -55,12 +55,20 @@ pub const MORE_WORDS: usize = 2;
 pub const SEVEN_WORDS: usize = 3;
 /// Multiplier of [`bucket`].
 pub const HASH: u32 = 0x61c8_8647;
+/// How far the first words are rotated for a second bucket.
+pub const ROTATE: [u32; 3] = [11, 23, 37];
+/// Multiplier of a second bucket.
+pub const SECOND_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Low bits of that product that aren't used.
+pub const SECOND_SHIFT: u32 = 40;
 
 impl Memo {
     /// Where the frame pointer and whether it counts are, for the assembly of malloc.
     pub const FP_AT: usize = offset_of!(Memo, fp);
     /// See [`Memo::FP_AT`].
     pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
+    /// See [`Memo::FP_AT`].
+    pub const PASSED_OVER_AT: usize = offset_of!(Memo, passed_over);
 
     pub(super) const EMPTY: Memo = Memo {
         tag: 0,
@@ -285,8 +293,7 @@ pub(super) fn second_bucket_of(mask: usize, m: &Memo) -> usize {
 
 #[inline(always)]
 fn index_of(mask: usize, tag: u64, words: [u64; 3], sp: usize) -> usize {
-    let [a, b, c] = words;
-    let h = (tag ^ a.rotate_left(11) ^ b.rotate_left(23) ^ c.rotate_left(37) ^ (sp as u64) << 3)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (h >> 40) as usize & mask
+    let [a, b, c] = [0, 1, 2].map(|i| words[i].rotate_left(ROTATE[i]));
+    let h = (tag ^ a ^ b ^ c ^ (sp as u64) << 3).wrapping_mul(SECOND_HASH);
+    (h >> SECOND_SHIFT) as usize & mask
 }

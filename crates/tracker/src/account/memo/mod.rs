@@ -123,7 +123,7 @@ unsafe fn find_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
 }
 
 /// A leader that was passed over so often since it became one gives way.
-const PATIENCE: u32 = 64;
+pub const PATIENCE: u32 = 64;
 
 /// The entry in the second bucket. A stack that keeps being found there becomes the leader, since only the first bucket
 /// is on the fast path. The first stack at a depth may have been a start-up's and never occur again.

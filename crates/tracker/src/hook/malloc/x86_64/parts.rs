@@ -41,8 +41,9 @@ pub mod at {
 }
 
 /// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and
-/// compares its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if one differs, and to
-/// 23 if the entry hasn't one to three words. Changes `rcx` and `rdx` only.
+/// compares its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if it is another
+/// call's, to 45 if one of the words differs, and to 23 if the entry hasn't one to three words. Changes `rcx`, `rdx`,
+/// `r10` and `r11` only.
 #[macro_export]
 macro_rules! recall_stack {
     () => {
@@ -59,28 +60,84 @@ macro_rules! recall_stack {
             "jne 22f\n",
             "cmp rsp, qword ptr [rdx + {sp}]\n",
             "jne 23f\n",
-            "29: movzx ecx, word ptr [rdx + {offsets} + 4]\n",
-            "mov rcx, qword ptr [rsp + rcx]\n",
-            "cmp rcx, qword ptr [rdx + {words} + 16]\n",
-            "jne 22f\n",
-            "movzx ecx, word ptr [rdx + {offsets} + 2]\n",
-            "mov rcx, qword ptr [rsp + rcx]\n",
-            "cmp rcx, qword ptr [rdx + {words} + 8]\n",
-            "jne 22f\n",
-            "movzx ecx, word ptr [rdx + {offsets}]\n",
-            "mov rcx, qword ptr [rsp + rcx]\n",
-            "cmp rcx, qword ptr [rdx + {words}]\n",
-            "jne 22f\n",
+            "29:\n",
+            $crate::compare_three!("rdx"),
+            "jne 45f\n",
         )
     };
 }
 
-/// Label 22: looks into the second bucket. Continues at 24 with its entry, else falls through. Changes every register
-/// that a call may, but `rdi` and `r9`; sets `rax`, `rdx` and `r8` as `recall_stack` leaves them.
+/// Compares the first three words of an entry with the stack at `rsp`: the flags say whether all are the same. One
+/// branch decides: with one for each word, the CPU guesses wrong which of them tells two stacks apart. Changes `rcx`,
+/// `r10` and `r11`.
+#[macro_export]
+macro_rules! compare_three {
+    ($entry:literal) => {
+        concat!(
+            concat!("movzx ecx, word ptr [", $entry, " + {offsets} + 4]\n"),
+            concat!("movzx r10d, word ptr [", $entry, " + {offsets} + 2]\n"),
+            concat!("movzx r11d, word ptr [", $entry, " + {offsets}]\n"),
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "mov r10, qword ptr [rsp + r10]\n",
+            "mov r11, qword ptr [rsp + r11]\n",
+            concat!("xor rcx, qword ptr [", $entry, " + {words} + 16]\n"),
+            concat!("xor r10, qword ptr [", $entry, " + {words} + 8]\n"),
+            concat!("xor r11, qword ptr [", $entry, " + {words}]\n"),
+            "or rcx, r10\n",
+            "or rcx, r11\n",
+        )
+    };
+}
+
+/// Label 45: looks into the second bucket of the leader in `rdx`, as `memo::entry::second_bucket` finds it, and into the
+/// one beside it. Continues at 24 with an entry of one to three words that matches. More words, and a leader that gives
+/// way, go on in Rust, at 22, which continues at 24 too if it finds an entry, and else falls through. Changes every
+/// register that a call may, but `rdi` and `r9`; sets `rax`, `rdx` and `r8` as `recall_stack` leaves them.
 #[macro_export]
 macro_rules! recall_second {
     () => {
         concat!(
+            "45: movzx ecx, word ptr [rdx + {offsets}]\n",
+            "mov rsi, qword ptr [rsp + rcx]\n",
+            "rol rsi, {rotate_0}\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 2]\n",
+            "mov r10, qword ptr [rsp + rcx]\n",
+            "rol r10, {rotate_1}\n",
+            "xor rsi, r10\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 4]\n",
+            "mov r10, qword ptr [rsp + rcx]\n",
+            "rol r10, {rotate_2}\n",
+            "xor rsi, r10\n",
+            "mov r10, rsp\n",
+            "shl r10, 3\n",
+            "xor rsi, r10\n",
+            "xor rsi, qword ptr [rdx + {tag}]\n",
+            "movabs r11, {second_hash}\n",
+            "imul rsi, r11\n",
+            "shr rsi, {second_shift} - 6\n",
+            "and esi, dword ptr [r9 + {mask}]\n",
+            "mov r8d, esi\n",
+            "mov eax, 2\n",
+            "46: lea rsi, [r8 + r8*2]\n",
+            "add rsi, qword ptr [r9 + {memo}]\n",
+            "mov rcx, qword ptr [rdx + {tag}]\n",
+            "cmp rcx, qword ptr [rsi + {tag}]\n",
+            "jne 47f\n",
+            "cmp rsp, qword ptr [rsi + {sp}]\n",
+            "jne 47f\n",
+            $crate::compare_three!("rsi"),
+            "jne 47f\n",
+            "cmp dword ptr [rdx + {passed_over}], {patience} - 1\n",
+            "jae 22f\n",
+            "inc dword ptr [rdx + {passed_over}]\n",
+            "mov rdx, rsi\n",
+            "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "lea rax, [rdi + 8]\n",
+            "jmp 24b\n",
+            // The bucket beside it.
+            "47: xor r8d, 64\n",
+            "dec eax\n",
+            "jne 46b\n",
             "22: push rdi\n",
             ".cfi_adjust_cfa_offset 8\n",
             "push r9\n",

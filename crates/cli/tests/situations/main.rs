@@ -87,6 +87,7 @@ mod self_check {
             "threads_at_once",
             "detached",
             "small_stacks",
+            "small_contexts",
             "switched_stacks",
             "odd_callers",
             "file_size_limit",

@@ -103,6 +103,9 @@ situations! {
     threads_sequential => row("threads_sequential").moments(5);
     #[ignore = "full: over glibc in `make test`"]
     threads_at_once => row("threads_at_once").moments(2);
+    small_stacks => row("small_stacks");
+    // Threads on PTHREAD_STACK_MIN.
+    small_contexts => row("small_contexts");
     #[ignore = "full: over glibc in `make test`"]
     detached => row("detached");
     #[ignore = "full: over glibc in `make test`"]

@@ -14,6 +14,7 @@ situations! {
     threads_sequential => situation("threads_sequential").moments(5);
     threads_at_once => situation("threads_at_once").moments(2);
     small_stacks => situation("small_stacks");
+    small_contexts => situation("small_contexts");
     switched_stacks => situation("switched_stacks");
     detached => situation("detached");
     c11_thread => situation("c11_thread");

@@ -578,11 +578,16 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
 
 /// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap.
 fn lost(segment: &Segment) -> Vec<Gap> {
-    const LOST: [(&str, &str, &str); 9] = [
+    const LOST: [(&str, &str, &str); 10] = [
         ("unbooked_blocks", "blocks could not be booked", "live bytes are too low by their size"),
         ("callers_merged", "callers did not fit", "their blocks are under their module's category"),
         ("rows_shared", "operations were booked in shared rows", "figures by thread lack them"),
         ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),
+        (
+            "stacks_unwalked",
+            "calls came from threads with too little stack for a walk",
+            "they are booked with their innermost function only",
+        ),
         ("modules_lost", "loaded objects did not fit", "callers in them are without a module"),
         ("categories_lost", "categories did not fit", "their blocks are in 'other'"),
         (

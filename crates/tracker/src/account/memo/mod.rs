@@ -16,6 +16,9 @@
 //! the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines, sigaltstack) each call
 //! walks, up to the end of the stack pointer's page, which is mapped.
 //!
+//! A walk takes stack itself. Where the thread has less than [`WALK_STACK`] left, a call is booked with its innermost
+//! frame only, and counted. On a stack whose bounds aren't known, the pages below must be readable, as a guard isn't.
+//!
 //! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the
 //! remembered one. The fast path's code stays the same.
 
@@ -31,9 +34,10 @@ use crate::stack::module;
 use crate::stack::read::{peek, return_address};
 use crate::stack::rule_table::rule_at;
 use crate::stack::{Entry, Read, Stack, Walk, Walker};
+use crate::sys::os;
 use core::sync::atomic::Ordering::*;
 use entry::*;
-use plimsoll_segment::{CALLER_SITE, Counter, Section};
+use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Counter, Section};
 
 pub mod entry;
 #[cfg(test)]
@@ -43,6 +47,13 @@ mod tests;
 const SAMPLES_TAILS: usize = 256 << 10;
 /// Frames of the first, short walk.
 const SHORT_FRAMES: usize = 4;
+/// What a walk, and the booking around it, may take of the stack below the hooked call: what was measured, and a half
+/// more (docs/decisions/musl.md).
+const WALK_STACK: usize = 6 << 10;
+/// The same through Java frames. A HotSpot thread's own guard pages lie in it, too, at the low end.
+const JAVA_WALK_STACK: usize = 32 << 10;
+/// What finding the category of one frame may take.
+const CLASSIFY_STACK: usize = 1536;
 
 /// The remembered entry for this call, if every word that it depends on is unchanged.
 ///
@@ -205,6 +216,54 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
     let segment = *books;
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
+    if let Some(caller) = unwalked(segment, t, ra, sp) {
+        return rows::row_for(books, Some(t), caller);
+    }
+    // SAFETY: as this function.
+    unsafe { walk_whole(books, t, ra, sp, fp) }
+}
+
+/// How much of the stack is left below the hooked call, at most [`walk_stack`].
+fn stack_left(segment: Segment, t: &ThreadState, sp: usize) -> usize {
+    let wanted = walk_stack();
+    if t.is_on_stack(sp) {
+        // glibc counts the guard as part of the stack.
+        let guard = segment.thread(t.slot).guard_bytes.load(Relaxed) as usize;
+        return sp.saturating_sub(t.stack().0 + guard).min(wanted);
+    }
+    // A guard isn't readable. Without one, memory of others may follow; nobody knows the bounds then.
+    let mut low = sp & !4095;
+    while sp - low < wanted && low > 0 && os::readable(low - 4096) {
+        low -= 4096;
+    }
+    (sp - low).min(wanted)
+}
+
+fn walk_stack() -> usize {
+    if crate::stack::java::is_found() { JAVA_WALK_STACK } else { WALK_STACK }
+}
+
+/// The caller of a call whose stack has no space for a walk; `None`: it has.
+#[inline(never)]
+fn unwalked(segment: Segment, t: &ThreadState, ra: u64, sp: usize) -> Option<u32> {
+    let left = stack_left(segment, t, sp);
+    if left >= walk_stack() {
+        return None;
+    }
+    segment.count(Counter::stacks_unwalked, 1);
+    if left < CLASSIFY_STACK {
+        return Some(CALLER_OVERFLOW);
+    }
+    Some(classify::caller(segment, &[ra], callers::TRUNCATED, t.category()))
+}
+
+/// The rest of [`walk`], which needs much stack.
+///
+/// # Safety
+/// As `recall`.
+#[inline(never)]
+unsafe fn walk_whole(books: Books<'_>, t: &mut ThreadState, ra: u64, sp: usize, fp: usize) -> u32 {
+    let segment = *books;
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
     let checking = count_miss(segment, t, mode);
@@ -304,6 +363,16 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     if let Some(m) = unsafe { recall_second_often(t, tag, sp, fp) } {
         return m.row;
     }
+    if let Some(caller) = unwalked(segment, t, ra, sp) {
+        return caller;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { walk_whole_mapping(segment, t, tag, ra, sp, fp) }
+}
+
+/// The rest of [`walk_mapping`], which needs much stack.
+#[inline(never)]
+unsafe fn walk_whole_mapping(segment: Segment, t: &mut ThreadState, tag: u64, ra: u64, sp: usize, fp: usize) -> u32 {
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
     let checking = count_miss(segment, t, mode);
@@ -486,12 +555,17 @@ pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, 
     let known = unsafe { recall_from(t, memo, tag, sp, fp).or_else(|| recall_second(t, memo, tag, sp, fp)) };
     match known {
         Some(m) if callers::parent(segment, m.row) == caller => m.row,
+        _ if stack_left(segment, t, sp) < walk_stack() => {
+            segment.count(Counter::stacks_unwalked, 1);
+            caller
+        }
         // SAFETY: as this function.
         _ => unsafe { walk_sample(segment, t, tag, sp, fp, caller) },
     }
 }
 
 /// Most samples' stacks occur once, so a stack is remembered only if another sample of its site came shortly before.
+#[inline(never)]
 unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize, fp: usize, caller: u32) -> u32 {
     let checking = count_miss(segment, t, control::SAMPLED);
     // SAFETY: as `recall`; the thread's own memo.

@@ -61,6 +61,11 @@ fn vm() -> Option<&'static Vm> {
     VM.get().or_else(find_vm)
 }
 
+/// Whether a walk of this process has met Java code.
+pub fn is_found() -> bool {
+    VM.get().is_some()
+}
+
 #[cold]
 fn find_vm() -> Option<&'static Vm> {
     let generation = GENERATION.load(Relaxed).wrapping_add(1).max(1);

@@ -101,6 +101,12 @@ fn mimalloc_linked() {
     over(MIMALLOC, false);
 }
 
+/// The key of the block before is still there.
+#[test]
+fn an_address_whose_release_was_not_seen() {
+    situation("unseen_release").links(&[JEMALLOC.file]).moments(2).run();
+}
+
 /// An allocator that calls its own exported names, so that each call passes the hooks twice.
 #[test]
 fn naive_allocator_linked() {

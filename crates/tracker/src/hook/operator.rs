@@ -5,10 +5,14 @@
 //! calls what may throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
 
 use super::malloc::slow::{book_fresh, book_release};
+use crate::account::blocks::Key;
 use crate::account::keys::key_of;
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
+use crate::segment::Segment;
 use crate::segment::slots::GENERATION;
+use crate::stack::callers;
+use crate::stack::module;
 use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -35,14 +39,29 @@ pub extern "C" fn real_operator(i: usize) -> RealOperator {
 /// # Safety
 /// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
 pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
-    // SAFETY: the caller's contract. jemalloc's aligned forms call its exported aligned_alloc, whose hook has booked
-    // the block.
+    // SAFETY: the caller's contract.
     unsafe {
-        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && key_of(p).is_none() {
-            book_fresh(p, n, sp, fp);
+        if p.is_null() || libc::is_allocator(return_address(sp) as usize) {
+            return p;
         }
+        match key_of(p) {
+            None => {}
+            // An operator that jumps to an exported function of its allocator, whose hook has booked the block.
+            Some(key) if was_called_from_here(key) => return p,
+            // Another block was here, and a function that isn't hooked has released it (dallocx).
+            Some(_) => book_release(p),
+        }
+        book_fresh(p, n, sp, fp);
     }
     p
+}
+
+/// Whether a block was booked for a call that returns to the entry of an operator.
+fn was_called_from_here(key: Key) -> bool {
+    let Some(segment) = Segment::current() else { return false };
+    let ra = callers::innermost(segment, segment.seen(key.row).caller()) as usize;
+    let own = module::find(segment, after_new as *const () as usize);
+    ra != 0 && own.zip(module::find(segment, ra - 1)).is_some_and(|(own, its)| core::ptr::eq(own, its))
 }
 
 /// For the delete with this number: books the release, and returns the address of the real operator.

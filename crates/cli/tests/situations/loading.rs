@@ -23,6 +23,7 @@ situations! {
     wrapper_preloaded => wrapped("mix", 6);
     wrapper_preloaded_new_delete => wrapped("new_delete", 4);
     weak_functions => situation("weak_functions");
+    missing_names => situation("missing_names");
     odd_callers => situation("odd_callers").moments(2);
     pointer_table => situation("pointer_table").moments(3);
 }

@@ -178,6 +178,7 @@ situations! {
     constructors => row("constructors").moments(2);
     early_blocks => row("early_blocks").links(&["libearly"]).moments(2);
     weak_functions => row("weak_functions");
+    missing_names => row("missing_names");
     odd_callers => row("odd_callers").moments(2);
     #[ignore = "full: over glibc in `make test`"]
     pointer_table => row("pointer_table").moments(3);

@@ -96,11 +96,17 @@ pub fn remove_hooks() -> Option<PatchResult> {
 }
 
 /// Takes the hooks away whose real functions this libc doesn't have: a program asks by a weak reference whether one is
-/// there (V8: pkey_mprotect, and then the functions beside it). Before `main`, where the loader has bound all references.
+/// there (V8: pkey_mprotect, and then the functions beside it), or by dlsym. Before `main`, where the loader has bound
+/// all references. What is loaded later doesn't find these hooks.
 pub fn remove_missing() {
     if take_turn(false) {
         walk(Replacement::Nothing);
         WALKER.store(0, Release);
+    }
+    let Some(own) = elf::objects().find(elf::Object::is_self) else { return };
+    for i in (0..libc::HOOKED).filter(|&i| libc::export(i) != 0 && libc::real_by_number(i) == 0) {
+        // SAFETY: this library, at its start.
+        unsafe { own.hide(libc::name_by_number(i)) };
     }
 }
 

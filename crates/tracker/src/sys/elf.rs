@@ -208,11 +208,42 @@ impl Object {
 
     /// The same, and how many bytes it has.
     pub fn symbol_and_bytes(&self, name: &CStr) -> Option<(usize, usize)> {
+        // SAFETY: an entry of the object's own table.
+        self.entry(name).map(|(address, entry)| (address, unsafe { (*entry).size }))
+    }
+
+    /// Takes the value out of an exported symbol's entry. The loader passes over such an entry, as if this object did
+    /// not define the symbol (musl: find_sym in ldso/dynlink.c). False: the entry stays.
+    ///
+    /// # Safety
+    /// This library itself, whose table nobody else changes.
+    pub unsafe fn hide(&self, name: &CStr) -> bool {
+        let Some((_, entry)) = self.entry(name) else { return false };
+        let value = entry as usize + core::mem::offset_of!(Sym, value);
+        let is_in = |p: &&Phdr| {
+            p.kind == PT_LOAD && (p.address..p.address + p.file_bytes).contains(&value.wrapping_sub(self.0.bias))
+        };
+        // Code beside it may be running.
+        let is_plain = headers(self.0.bias).iter().find(is_in).is_some_and(|p| p.flags == PF_R);
+        let page = value & !4095;
+        // SAFETY: the caller's contract: pages of this library's table, which stay readable.
+        unsafe {
+            if !is_plain || !os::protect(page, 4096, true) {
+                return false;
+            }
+            word(value).store(0, Relaxed);
+            os::protect(page, 4096, false);
+        }
+        true
+    }
+
+    /// Address and entry of a symbol.
+    fn entry(&self, name: &CStr) -> Option<(usize, *const Sym)> {
         let symbols = self.dynamic(DT_SYMTAB)? as *const Sym;
         let strings = self.dynamic(DT_STRTAB)? as *const c_char;
         let versions = self.dynamic(DT_VERSYM).map(|v| v as *const u16);
         let mut hidden = None;
-        let mut check = |i: u32| -> Option<(usize, usize)> {
+        let mut check = |i: u32| -> Option<(usize, *const Sym)> {
             // SAFETY: i comes from the object's own hash table; symbol, string and version tables run parallel.
             unsafe {
                 let s = &*symbols.add(i as usize);
@@ -226,10 +257,10 @@ impl Object {
                     at = resolver();
                 }
                 if versions.is_some_and(|v| *v.add(i as usize) & 0x8000 != 0) {
-                    hidden = Some((at, s.size));
+                    hidden = Some((at, &raw const *s));
                     return None;
                 }
-                Some((at, s.size))
+                Some((at, &raw const *s))
             }
         };
         if let Some(t) = self.dynamic(DT_GNU_HASH) {

@@ -146,6 +146,30 @@ pub(crate) struct Cgroup {
     pub(crate) other_processes_bytes: u64,
     pub(crate) oom_kills: u64,
     pub(crate) cpu_quota: Option<f64>,
+    /// The group with the limit: this one or one above.
+    pub(crate) limit_path: Option<String>,
+    /// The other levels with a limit.
+    pub(crate) further_limits: Vec<Level>,
+    /// The levels with a memory.high.
+    pub(crate) throttles: Vec<Throttle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Level {
+    pub(crate) path: String,
+    pub(crate) limit_bytes: u64,
+    pub(crate) charged_bytes: u64,
+    pub(crate) working_set_bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Throttle {
+    pub(crate) path: String,
+    pub(crate) high_bytes: u64,
+    pub(crate) charged_bytes: u64,
+    pub(crate) times: u64,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -365,6 +389,27 @@ fn cgroup(snapshot: &Snapshot, ledger: &ledger::Ledger) -> Option<Cgroup> {
         other_processes_bytes: sum.other_processes.0,
         oom_kills: facts.oom.oom_kill,
         cpu_quota: facts.cpu_quota,
+        limit_path: facts.limit.map(|_| facts.limit_path.clone()),
+        further_limits: facts.further.iter().filter_map(level).collect(),
+        throttles: facts
+            .throttles
+            .iter()
+            .map(|throttle| Throttle {
+                path: throttle.path.clone(),
+                high_bytes: throttle.high.0,
+                charged_bytes: throttle.charged.0,
+                times: throttle.times,
+            })
+            .collect(),
+    })
+}
+
+fn level(level: &plimsoll_facts::snapshot::Cgroup) -> Option<Level> {
+    Some(Level {
+        path: level.limit_path.clone(),
+        limit_bytes: level.limit?.0,
+        charged_bytes: level.charged.0,
+        working_set_bytes: level.working_set().0,
     })
 }
 

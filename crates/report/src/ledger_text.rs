@@ -146,8 +146,12 @@ impl<W: Write> Page<'_, W> {
                         CgroupVersion::V2 => "memory.max",
                     };
                     let near = cgroup.charged.percent_of(limit);
+                    let above = match cgroup.is_above() {
+                        true => format!(" of {}", printable(&cgroup.limit_path)),
+                        false => String::new(),
+                    };
                     second += &format!(
-                        "   cgroup charged {} of {limit} ({name}), {near:.0} %   working set {}",
+                        "   cgroup charged {} of {limit} ({name}{above}), {near:.0} %   working set {}",
                         cgroup.charged,
                         cgroup.working_set()
                     );

@@ -274,9 +274,7 @@ impl Sampler {
         }
         self.group = group.as_ref().map(|group| group.directory.clone());
         if let (Some(snapshot), Some(group)) = (&mut self.snapshot, &group) {
-            // Verdicts and metrics are about this moment; the others in the group are those of the last query.
-            let others = snapshot.cgroup.take().map(|known| known.others).unwrap_or_default();
-            snapshot.cgroup = Some(Cgroup { others, ..group.clone() });
+            snapshot.cgroup = Some(with_known(group.clone(), snapshot.cgroup.take()));
         }
         self.count_kills(began);
         let pressure = cgroup::pressure(self.group.as_deref(), deadline);
@@ -465,6 +463,21 @@ impl Sampler {
 }
 
 /// Whether memory has grown so much that the known owners explain too little of it.
+/// Verdicts and metrics are about this moment; what other processes and groups hold, and who throttles, is of the last
+/// query. The processes are those of the group with the limit, and another limit may be the nearest by now.
+fn with_known(now: Cgroup, known: Option<Cgroup>) -> Cgroup {
+    let Some(mut known) = known else { return now };
+    let throttles = std::mem::take(&mut known.throttles);
+    let of = |mut level: Cgroup| {
+        let same = known.levels().find(|known| known.limit_path == level.limit_path);
+        (level.others, level.siblings) =
+            same.map(|same| (same.others.clone(), same.siblings.clone())).unwrap_or_default();
+        level
+    };
+    let further = now.further.iter().cloned().map(of).collect();
+    Cgroup { further, throttles, ..of(now) }
+}
+
 fn has_grown(before: Bytes, now: Bytes) -> bool {
     now - before >= Bytes(before.0 / GROWN).max(GROWN_BY)
 }

@@ -34,9 +34,25 @@ enum Namespace {
     Own,
 }
 
+/// What the groups have.
+#[derive(Clone, Copy, PartialEq)]
+enum Groups {
+    /// `outer` has the lower limit, and is fuller.
+    Lower,
+    /// `outer` has the higher limit, and a group beside `inner` uses it up.
+    Siblings,
+    /// No limit; `outer` has a `memory.high`.
+    High,
+}
+
 impl Contained {
-    fn new(namespace: Namespace) -> Option<Contained> {
-        let name = if namespace == Namespace::Own { "own" } else { "shared" };
+    fn new(namespace: Namespace, groups: Groups) -> Option<Contained> {
+        let name = match (namespace, groups) {
+            (Namespace::Own, _) => "own",
+            (_, Groups::Lower) => "shared",
+            (_, Groups::Siblings) => "siblings",
+            (_, Groups::High) => "high",
+        };
         let group = format!("plimsoll-{name}-{}", std::process::id());
         let directory = fresh(&format!("cgroup-v2-{name}"));
         // Works also where `inner` is a mount point, after `outer` has been laid over the group above.
@@ -70,6 +86,25 @@ impl Contained {
                 ("cgroup.procs", String::new()),
             ],
         );
+        let set = |folder: &str, file: &str, text: String| write(folder, &[(file, text)]);
+        match groups {
+            Groups::Lower => {}
+            Groups::Siblings => {
+                std::fs::create_dir_all(directory.join("outer/beside")).unwrap();
+                set("outer", "memory.max", format!("{}\n", 1000 * MIB));
+                set("outer", "memory.current", format!("{}\n", 990 * MIB));
+                set("outer/beside", "memory.current", format!("{}\n", 910 * MIB));
+                set("outer", "memory.stat", stat(970 * MIB, 20 * MIB, 2 * MIB, 2 * MIB, 6 * MIB, MIB));
+            }
+            Groups::High => {
+                set("outer", "memory.max", "max\n".into());
+                set("inner", "memory.max", "max\n".into());
+                set("outer", "memory.high", format!("{}\n", 100 * MIB));
+                set("outer", "memory.events", "low 0\nhigh 41\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n".into());
+                let pressure = "some avg10=12.00 avg60=0.00 avg300=0.00 total=2500\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=40\n";
+                set("inner", "memory.pressure", pressure.into());
+            }
+        }
         let [outside, inside] = match namespace {
             Namespace::Shared => [
                 String::new(),
@@ -131,7 +166,7 @@ impl Drop for Contained {
 
 #[test]
 fn the_lowest_limit_on_the_way_up_is_the_one_that_kills() {
-    let Some(contained) = Contained::new(Namespace::Shared) else { return };
+    let Some(contained) = Contained::new(Namespace::Shared, Groups::Lower) else { return };
     let explained = contained.explained();
     let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
     assert_eq!((limit["source"].as_str(), limit["bytes"].as_u64()), (Some("memory.max"), Some(100 * MIB)));
@@ -148,9 +183,67 @@ fn the_lowest_limit_on_the_way_up_is_the_one_that_kills() {
     assert!(evidence.contains("96.0 MiB of 100 MiB") && evidence.contains("3 OOM kills"), "{evidence}");
 }
 
+/// The lower limit has 185 MiB left, the higher one 12.
+#[test]
+fn a_group_above_with_a_higher_limit_kills_first_if_its_other_groups_use_it_up() {
+    let Some(contained) = Contained::new(Namespace::Shared, Groups::Siblings) else { return };
+    let explained = contained.explained();
+    let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
+    assert_eq!((limit["bytes"].as_u64(), limit["working_set_bytes"].as_u64()), (Some(1000 * MIB), Some(988 * MIB)));
+    assert_eq!(cgroup["limit_path"], format!("/{}", contained.group));
+    let further = &cgroup["further_limits"][0];
+    assert_eq!(
+        (further["limit_bytes"].as_u64(), further["working_set_bytes"].as_u64()),
+        (Some(256 * MIB), Some(71 * MIB))
+    );
+    assert_eq!(further["path"], format!("/{}/inner", contained.group));
+    explained.verdicts_are(&["limit-near", "unclear"]);
+    let near = explained.verdict("limit-near");
+    let summary = format!(
+        "99 % of the limit of /{}, a group above this process's, is in use: 12.0 MiB are left",
+        contained.group
+    );
+    assert_eq!(near["summary"], summary);
+    let evidence = near["evidence"].to_string();
+    assert!(
+        evidence.contains(&format!("in groups beside this process's: /{}/beside 910 MiB", contained.group)),
+        "{evidence}"
+    );
+    // This hierarchy isn't mounted below /sys, so no file of it is proposed.
+    let raise = near["remedies"].as_array().unwrap().last().unwrap()["how"].as_str().unwrap();
+    assert!(raise.contains("{memory: 1100Mi}"), "{raise}");
+}
+
+#[test]
+fn a_group_above_that_throttles_is_named_with_its_counts() {
+    let Some(contained) = Contained::new(Namespace::Shared, Groups::High) else { return };
+    let explained = contained.explained();
+    let cgroup = &explained.0["cgroup"];
+    assert_eq!((explained.0["limit"].is_null(), cgroup["further_limits"].as_array().unwrap().len()), (true, 0));
+    assert_eq!(
+        (cgroup["throttles"][0]["high_bytes"].as_u64(), cgroup["throttles"][0]["times"].as_u64()),
+        (Some(100 * MIB), Some(41))
+    );
+    explained.verdicts_are(&["limit-near", "unclear"]);
+    let near = explained.verdict("limit-near");
+    let group = &contained.group;
+    assert_eq!(near["severity"], "warning");
+    assert_eq!(
+        near["summary"],
+        format!(
+            "memory.high of /{group}, a group above this process's, throttles the program: 98.0 MiB of 100 MiB are charged"
+        )
+    );
+    let facts =
+        "throttled 41 times since the group was made; in the last 10 s threads waited for memory 12 % of the time";
+    assert!(near["evidence"].to_string().contains(facts), "{near:#}");
+    // This hierarchy isn't mounted below /sys.
+    assert_eq!(near["remedies"].as_array().unwrap().len(), 0, "{near:#}");
+}
+
 #[test]
 fn in_a_namespace_of_its_own_a_group_is_the_root_and_its_limit_is_seen() {
-    let Some(contained) = Contained::new(Namespace::Own) else { return };
+    let Some(contained) = Contained::new(Namespace::Own, Groups::Lower) else { return };
     let explained = contained.explained();
     let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
     assert_eq!((limit["bytes"].as_u64(), limit["charged_bytes"].as_u64()), (Some(256 * MIB), Some(75 * MIB)));

@@ -348,6 +348,47 @@ fn the_parts_of_a_cgroup_sum_to_its_charge_below_its_limit() {
     drop(fixture);
 }
 
+/// 40 MiB of 150 in its own group; 190 of 200 in the group above, most of it by a group beside.
+#[test]
+fn a_fuller_group_above_is_found_in_a_real_hierarchy() {
+    let Some(above) = Group::new("above", 200 * MIB) else {
+        return skip("cgroup", "no memory cgroup can be made here");
+    };
+    // Version 2 gives a controller to the groups below only if asked.
+    let _ = std::fs::write(above.path.join("cgroup.subtree_control"), "+memory");
+    let below = |name: &str, limit: u64| {
+        let path = above.path.join(name);
+        std::fs::create_dir(&path).ok()?;
+        let group = Group { path, files: above.files };
+        std::fs::write(group.path.join(group.files[0]), limit.to_string()).ok().map(|()| group)
+    };
+    let (Some(own), Some(beside)) = (below("own", 150 * MIB), below("beside", 1000 * MIB)) else {
+        return skip("cgroup", "no memory cgroup can be made below another here");
+    };
+    let start = |group: &Group, mib: u32| {
+        let program = compiled("healthy", &[]);
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"{}\" {mib}", group.path.display(), program.display());
+        Fixture::run(Command::new("sh").args(["-c", &enter]))
+    };
+    let (other, fixture) = (start(&beside, 150), start(&own, 40));
+    let explained = fixture.explained();
+    let name = above.path.file_name().unwrap().to_str().unwrap().to_owned();
+    let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
+    assert_eq!(limit["bytes"], 200 * MIB);
+    assert_eq!(cgroup["limit_path"], format!("/{name}"));
+    assert!(
+        cgroup["further_limits"].as_array().unwrap().iter().any(|level| level["limit_bytes"] == 150 * MIB),
+        "{cgroup:#}"
+    );
+    let near = explained.verdict("limit-near");
+    let evidence = near["evidence"].to_string();
+    assert!(near["summary"].as_str().unwrap().contains(&format!("of the limit of /{name}, a group above")), "{near:#}");
+    assert!(evidence.contains(&format!("in groups beside this process's: /{name}/beside 15")), "{evidence}");
+    // The groups below go first.
+    drop((other, fixture));
+    drop((own, beside));
+}
+
 /// Pages of a process that its page table has, including the shared zero page, which smaps does not count.
 fn pages_present(pid: u32) -> usize {
     use std::os::unix::fs::FileExt;

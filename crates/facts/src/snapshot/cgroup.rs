@@ -12,6 +12,7 @@ pub enum CgroupVersion {
     V2,
 }
 
+/// One level of the hierarchy: the target's group, or one above it.
 #[derive(Clone, Debug, Default)]
 pub struct Cgroup {
     pub version: CgroupVersion,
@@ -19,7 +20,8 @@ pub struct Cgroup {
     pub directory: PathBuf,
     /// Path within the hierarchy, from the target's `/proc/PID/cgroup`.
     pub path: String,
-    /// The lowest limit between the target's group and the root: it triggers the OOM killer. None if there is no limit.
+    /// The limit that is reached first between the target's group and the root, if the group's other members stay as
+    /// they are: it triggers the OOM killer. None if there is no limit.
     pub limit: Option<Bytes>,
     /// Path of the group with that limit.
     pub limit_path: String,
@@ -37,6 +39,28 @@ pub struct Cgroup {
     pub cpu_quota: Option<f64>,
     /// Other processes charged to the same group, as `(pid, rss)`, if readable.
     pub others: Vec<(u32, Bytes)>,
+    /// Groups beside the one that has the target, where the limit is that of a group above: path and charge, largest
+    /// first.
+    pub siblings: Vec<(String, Bytes)>,
+    /// The visible levels with another limit, in the order in which their limits are reached. Theirs is empty.
+    pub further: Vec<Cgroup>,
+    /// The levels of the target's group and those above that have a `memory.high`, innermost first.
+    pub throttles: Vec<Throttle>,
+}
+
+/// A group with a `memory.high` (version 2). Above it the kernel doesn't kill: it takes pages back, and makes the
+/// group's threads wait for that.
+#[derive(Clone, Debug, Default)]
+pub struct Throttle {
+    pub path: String,
+    pub directory: PathBuf,
+    pub high: Bytes,
+    pub charged: Bytes,
+    pub stat: MemoryStat,
+    /// Number of times that a thread of the group, or of one below, was throttled (`high` in `memory.events`).
+    pub times: u64,
+    /// The pressure of the target's own group, if the kernel counts it.
+    pub pressure: Option<Pressure>,
 }
 
 /// memory.stat in common names for both versions; v1's hierarchical (`total_`) figures if it has them.
@@ -82,7 +106,23 @@ pub struct Pressure {
 }
 
 impl Cgroup {
+    /// This level and the other ones with a limit, in the order in which their limits are reached.
+    pub fn levels(&self) -> impl Iterator<Item = &Cgroup> {
+        std::iter::once(self).chain(&self.further)
+    }
+
+    /// Whether the limit is that of a group above the target's.
+    pub fn is_above(&self) -> bool {
+        self.limit.is_some() && self.limit_path != self.path
+    }
+
     /// As the kubelet computes it (cAdvisor): charged − inactive file pages, never below 0.
+    pub fn working_set(&self) -> Bytes {
+        self.charged - self.stat.inactive_file
+    }
+}
+
+impl Throttle {
     pub fn working_set(&self) -> Bytes {
         self.charged - self.stat.inactive_file
     }

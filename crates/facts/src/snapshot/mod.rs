@@ -28,7 +28,7 @@ mod unpacked;
 
 pub use baseline::Baseline;
 pub use booked::{Booked, BookedSince};
-pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
+pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure, Throttle};
 pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::jdk_of;
 pub use hotspot::{

@@ -1,4 +1,5 @@
-//! The remedy that raises a memory limit, by who keeps the limit. The path of the cgroup that has it tells:
+//! The remedy that raises a memory limit, or the level from which the kernel throttles, by who keeps it. The path of the
+//! cgroup that has it tells:
 //!
 //! ```text
 //!   a pod below kubepods                                   the pod's manifest
@@ -10,54 +11,107 @@
 
 use super::case::Case;
 use super::remedy::remedy;
-use super::{Effort, Remedy};
+use super::{Effort, Remedy, Verdict, VerdictId, growth};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, Start};
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, Start, Throttle};
 use plimsoll_facts::units::Bytes;
 
-/// `mib`: the new limit. `gain`: what it gains.
-pub(crate) fn raise(case: Case<'_>, what: &str, mib: u64, gain: &str) -> Remedy {
-    let (how, note) = keeper(case, mib);
-    let trade_off: Vec<&str> = [gain, &note].into_iter().filter(|text| !text.is_empty()).collect();
+use std::path::Path;
+
+/// From this share on, in percent, a limit is near.
+pub(crate) const NEAR: f64 = 90.0;
+
+/// What a limit that is higher by `more` gains: time, if memory grows.
+pub(crate) fn gain(case: Case<'_>, cause: Option<&Verdict>, more: Bytes) -> String {
+    match (cause, growth::rate(case)) {
+        (_, Some(rate)) => format!(
+            "it only gains time: at {} an hour the {more} more last {}",
+            growth::between(rate.0, rate.1),
+            growth::lasts(more, rate)
+        ),
+        (Some(cause), None) if cause.id == VerdictId::Unclear => {
+            format!("it only gains time if what {} names grows", cause.id.id())
+        }
+        (Some(cause), None) => format!("it only gains time if what {} names goes on growing", cause.id.id()),
+        (None, None) if case.snapshot.baseline.is_none() => {
+            "enough only if memory doesn't grow, which one reading can't show".to_owned()
+        }
+        (None, None) => String::new(),
+    }
+}
+
+/// `mib`: the new limit. `gain`: what it gains. `cgroup`: the level with the limit; none for a limit on the command line.
+pub(crate) fn raise(case: Case<'_>, cgroup: Option<&Cgroup>, what: &str, mib: u64, gain: &str) -> Remedy {
+    let limit = cgroup.and_then(|cgroup| {
+        let (limit, path, directory) = (cgroup.limit?, cgroup.limit_path.as_str(), cgroup.limit_directory.as_path());
+        let kind = Kind::Max { version: cgroup.version, swap_limit: cgroup.swap_limit };
+        Some(Limit { path, directory, limit, mib, kind })
+    });
+    let (how, note) =
+        limit.and_then(|limit| limit.keeper(&case.snapshot.process.start)).unwrap_or_else(|| unknown(mib));
+    of(what, how, gain, &note)
+}
+
+/// The same for `memory.high`. None if nobody here keeps it.
+pub(crate) fn raise_high(case: Case<'_>, throttle: &Throttle, what: &str, mib: u64, gain: &str) -> Option<Remedy> {
+    let Throttle { path, directory, high, .. } = throttle;
+    let limit = Limit { path, directory, limit: *high, mib, kind: Kind::High };
+    let (how, note) = limit.keeper(&case.snapshot.process.start)?;
+    Some(of(what, how, gain, &note))
+}
+
+fn of(what: &str, how: String, gain: &str, note: &str) -> Remedy {
+    let trade_off: Vec<&str> = [gain, note].into_iter().filter(|text| !text.is_empty()).collect();
     remedy(Effort::Deploy, what, how, trade_off.join("; "))
 }
 
-/// What to type, and what to know about it.
-fn keeper(case: Case<'_>, mib: u64) -> (String, String) {
-    let manifest = format!("resources: {{requests: {{memory: {mib}Mi}}, limits: {{memory: {mib}Mi}}}}");
-    let unknown = || {
-        (format!("{manifest}\n--memory {mib}m"), "the first line for Kubernetes, the second for docker run".to_owned())
-    };
-    let cgroup = case.snapshot.cgroup.as_ref().filter(|_| case.snapshot.limit_requested.is_none());
-    let Some((cgroup, limit)) = cgroup.and_then(|cgroup| Some((cgroup, cgroup.limit?))) else { return unknown() };
-    let parts = || cgroup.limit_path.split('/');
-    if parts().any(|part| part.starts_with("kubepods")) {
-        // Above the pods it is the node's limit: nobody raises that for one program.
-        let is_of_pod = parts().any(|part| part.starts_with("pod") || part.contains("-pod"));
-        return if is_of_pod { (manifest, String::new()) } else { unknown() };
-    }
-    let limit = Limit { cgroup, limit, mib };
-    limit
-        .docker()
-        .or_else(|| limit.systemd(&case.snapshot.process.start))
-        .or_else(|| limit.file())
-        .unwrap_or_else(unknown)
+fn manifest(mib: u64) -> String {
+    format!("resources: {{requests: {{memory: {mib}Mi}}, limits: {{memory: {mib}Mi}}}}")
 }
 
-/// A cgroup's limit, and the new one.
+fn unknown(mib: u64) -> (String, String) {
+    let note = "the first line for Kubernetes, the second for docker run";
+    (format!("{}\n--memory {mib}m", manifest(mib)), note.to_owned())
+}
+
+/// The setting, and what else the kernel compares with it.
+enum Kind {
+    Max { version: CgroupVersion, swap_limit: Option<Bytes> },
+    High,
+}
+
+/// A limit of a cgroup, and the new one.
 struct Limit<'c> {
-    cgroup: &'c Cgroup,
+    path: &'c str,
+    directory: &'c Path,
     limit: Bytes,
     mib: u64,
+    kind: Kind,
 }
 
 impl Limit<'_> {
+    /// What to type, and what to know about it. None if that can't be seen.
+    fn keeper(&self, start: &Start) -> Option<(String, String)> {
+        let parts = || self.path.split('/');
+        if parts().any(|part| part.starts_with("kubepods")) {
+            // Above the pods it is the node's limit: nobody raises that for one program.
+            let is_of_pod = parts().any(|part| part.starts_with("pod") || part.contains("-pod"));
+            let note = match self.kind {
+                Kind::Max { .. } => "",
+                Kind::High => "the kubelet computes memory.high from it",
+            };
+            return is_of_pod.then(|| (manifest(self.mib), note.to_owned()));
+        }
+        self.docker().or_else(|| self.systemd(start)).or_else(|| self.file())
+    }
+
     /// The new limit of memory and swap together, with as much swap as now. None: swap has no limit.
     fn with_swap(&self) -> Option<u64> {
-        let swap = match self.cgroup.version {
+        let swap = match self.kind {
             // memory.memsw.limit_in_bytes includes the memory.
-            CgroupVersion::V1 => self.cgroup.swap_limit? - self.limit,
-            CgroupVersion::V2 => self.cgroup.swap_limit?,
+            Kind::Max { version: CgroupVersion::V1, swap_limit } => swap_limit? - self.limit,
+            Kind::Max { version: CgroupVersion::V2, swap_limit } => swap_limit?,
+            Kind::High => return None,
         };
         Some(self.mib.saturating_add(swap.0.div_ceil(1 << 20)))
     }
@@ -65,7 +119,9 @@ impl Limit<'_> {
     /// docker update refuses a limit above that of memory and swap, which is twice the limit by default. So both are
     /// set.
     fn docker(&self) -> Option<(String, String)> {
-        let (above, group) = self.cgroup.limit_path.rsplit_once('/')?;
+        // Docker has no option for memory.high.
+        let Kind::Max { .. } = self.kind else { return None };
+        let (above, group) = self.path.rsplit_once('/')?;
         let of_systemd = group.strip_prefix("docker-").and_then(|group| group.strip_suffix(".scope"));
         let id = of_systemd.or_else(|| above.ends_with("/docker").then_some(group))?;
         // As docker ps shows it.
@@ -79,30 +135,35 @@ impl Limit<'_> {
     /// kernel could take for one of its files it puts `_` (cg_escape in src/basic/cgroup-util.c).
     fn systemd(&self, start: &Start) -> Option<(String, String)> {
         let Start::Unit { name, .. } = start else { return None };
-        let (above, group) = self.cgroup.limit_path.rsplit_once('/')?;
+        let (above, group) = self.path.rsplit_once('/')?;
         let unit = group.strip_prefix('_').unwrap_or(group);
         let is_a_unit = unit == name || unit.ends_with(".slice");
         let unit = quoted(unit).filter(|_| is_a_unit)?;
         let systemctl = Start::systemctl(above.split('/').any(|part| part.starts_with("user@")));
-        let set = |value: String| format!("{systemctl} set-property {unit} MemoryMax={value}");
+        let property = match self.kind {
+            Kind::Max { .. } => "MemoryMax",
+            Kind::High => "MemoryHigh",
+        };
+        let set = |value: String| format!("{systemctl} set-property {unit} {property}={value}");
         let undo = set(self.limit.0.to_string());
         Some((set(format!("{}M", self.mib)), format!("takes effect at once, and for later starts; undo: {undo}")))
     }
 
     fn file(&self) -> Option<(String, String)> {
-        let path = self.cgroup.limit_path.as_str();
+        let path = self.path;
         // The root has no limit: what looks like it is a group outside of this namespace.
-        let folder = self.cgroup.limit_directory.to_str().filter(|folder| folder.starts_with("/sys/"))?;
+        let folder = self.directory.to_str().filter(|folder| folder.starts_with("/sys/"))?;
         if path.len() < 2 || path.contains("/..") {
             return None;
         }
         let write =
             |mib: u64, file: &str| Some(format!("echo {mib}M | sudo tee {}", quoted(&format!("{folder}/{file}"))?));
-        let how = match (self.cgroup.version, self.with_swap()) {
-            (CgroupVersion::V2, _) => write(self.mib, "memory.max")?,
-            (CgroupVersion::V1, None) => write(self.mib, "memory.limit_in_bytes")?,
+        let how = match (&self.kind, self.with_swap()) {
+            (Kind::High, _) => write(self.mib, "memory.high")?,
+            (Kind::Max { version: CgroupVersion::V2, .. }, _) => write(self.mib, "memory.max")?,
+            (Kind::Max { .. }, None) => write(self.mib, "memory.limit_in_bytes")?,
             // The kernel refuses a limit of memory above that of memory and swap.
-            (CgroupVersion::V1, Some(both)) => {
+            (Kind::Max { .. }, Some(both)) => {
                 let both = write(both, "memory.memsw.limit_in_bytes")?;
                 format!("{both} && {}", write(self.mib, "memory.limit_in_bytes")?)
             }
@@ -135,7 +196,7 @@ mod tests {
         let mut snapshot = Snapshot { cgroup: Some(cgroup), ..Snapshot::default() };
         snapshot.process.start = start;
         let ledger = Ledger::of(&snapshot);
-        raise(Case { snapshot: &snapshot, ledger: &ledger }, "", 545, "")
+        raise(Case { snapshot: &snapshot, ledger: &ledger }, snapshot.cgroup.as_ref(), "", 545, "")
     }
 
     fn how(path: &str, start: Start) -> String {
@@ -206,6 +267,27 @@ mod tests {
     }
 
     #[test]
+    fn the_level_that_throttles_has_its_own_setting() {
+        let how = |path: &str, start: Start| {
+            let mut snapshot = Snapshot::default();
+            snapshot.process.start = start;
+            let directory = format!("/sys/fs/cgroup{path}").into();
+            let throttle = Throttle { path: path.into(), directory, high: Bytes::mib(300), ..Throttle::default() };
+            let ledger = Ledger::of(&snapshot);
+            let case = Case { snapshot: &snapshot, ledger: &ledger };
+            raise_high(case, &throttle, "", 545, "").map(|remedy| remedy.how)
+        };
+        let shop = Start::Unit { name: "shop.service".into(), of_user: false };
+        let by_systemd = how("/system.slice/shop.service", shop);
+        assert_eq!(by_systemd.as_deref(), Some("sudo systemctl set-property shop.service MemoryHigh=545M"));
+        let by_file = how("/a", Start::Title);
+        assert_eq!(by_file.as_deref(), Some("echo 545M | sudo tee /sys/fs/cgroup/a/memory.high"));
+        let by_pod = how("/kubepods/pod7/x", Start::Contained);
+        assert_eq!(by_pod.as_deref(), Some("resources: {requests: {memory: 545Mi}, limits: {memory: 545Mi}}"));
+        assert_eq!((how("/", Start::Contained), how("/kubepods", Start::Contained)), (None, None));
+    }
+
+    #[test]
     fn a_limit_that_nobody_here_keeps_has_settings_without_gaps_to_fill() {
         let settings = "resources: {requests: {memory: 545Mi}, limits: {memory: 545Mi}}\n--memory 545m";
         assert_eq!(how("/", Start::Contained), settings);
@@ -215,7 +297,7 @@ mod tests {
         let mut snapshot = Snapshot { limit_requested: Some(Bytes::mib(300)), ..Snapshot::default() };
         snapshot.cgroup = Some(cgroup(&format!("/docker/{ID}")));
         let ledger = Ledger::of(&snapshot);
-        let remedy = raise(Case { snapshot: &snapshot, ledger: &ledger }, "", 545, "it gains 2 h");
+        let remedy = raise(Case { snapshot: &snapshot, ledger: &ledger }, None, "", 545, "it gains 2 h");
         assert_eq!((remedy.how.as_str(), remedy.verb().1), (settings, "in the manifest"));
         assert_eq!(remedy.trade_off, "it gains 2 h; the first line for Kubernetes, the second for docker run");
         let labels: Vec<&str> = remedy.how.lines().map(|line| remedy.label(line)).collect();

@@ -1,18 +1,20 @@
 //! The limit is near, or will be: a Java heap may grow to its maximum, and native memory beside it doesn't shrink. Then
-//! there is no leak; the limit is too low for the flags.
+//! there is no leak; the limit is too low for the flags. Each level of the hierarchy that can be seen has its own limit,
+//! and groups beside the process's may use up one above it. Where no limit is near, `throttled` judges `memory.high`.
 //!
 //! Where another verdict finds memory that grows, or that may be a leak, a higher limit only delays the kill. Then the
 //! first remedy is that verdict's, which finds the leak. The same holds where most of the memory can't be judged, since
 //! that may be a leak, too.
 
 use super::case::Case;
+use super::higher_limit::{self, NEAR, gain};
 use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId, growth, higher_limit};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, throttled};
 use crate::ledger::LineId;
+use plimsoll_facts::snapshot::Cgroup;
 use plimsoll_facts::units::Bytes;
 
-const NEAR: f64 = 90.0;
 const CRITICAL: f64 = 96.0;
 /// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
 const CAUSES: [VerdictId; 4] =
@@ -21,22 +23,30 @@ const RETENTION: [VerdictId; 2] = [VerdictId::ArenaRetention, VerdictId::Allocat
 
 /// `others` are the rules' verdicts.
 pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdict>) -> Option<Verdict> {
-    let (limit, counted) = case.limit()?;
-    let near = counted.percent_of(limit);
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
     let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
     let will_need = max_heap.map(|max| max + native);
+    let Some(Judged { limit, counted, level }) = judged(case, will_need) else {
+        return throttled::verdict(case, cause(others));
+    };
+    let near = counted.percent_of(limit);
     let too_low = will_need.filter(|needed| *needed > limit);
-    if near < NEAR && too_low.is_none() {
-        return None;
-    }
-    let cache = cache_in_use(case).min(counted);
+    let cache = cache_in_use(level).min(counted);
     let certain = (counted - cache).percent_of(limit);
     // A limit of memory doesn't count what is swapped out.
     let swapped = case.snapshot.process.swap;
     let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
-    let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
+    let above = level.filter(|level| level.is_above());
+    let mut evidence = vec![match above {
+        None => format!("{counted} of {limit} counted ({near:.0} %)"),
+        Some(level) => format!(
+            "{counted} of {limit} counted ({near:.0} %) in {}, a group above this process's; this process holds {}",
+            level.limit_path,
+            case.distinct_rss()
+        ),
+    }];
+    evidence.extend(above.and_then(siblings));
     if cache.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!(
             "{cache} of it is page cache in use, which the kernel takes back before it kills: {certain:.0} % without it"
@@ -59,16 +69,22 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         evidence.push(format!("{bytes} of it is free inside malloc and kept: that comes first, see {id}"));
     }
     let mut beside = Bytes(0);
-    if let Some(cgroup) = &case.snapshot.cgroup {
+    // With --limit, the cgroup still says whether it killed.
+    if let Some(cgroup) = level.or(case.snapshot.cgroup.as_ref()) {
         if cgroup.oom.oom_kill > 0 {
             evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));
         }
         let others: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
-        if others > Bytes(0) && case.snapshot.limit_requested.is_none() {
+        if others > Bytes(0) && level.is_some() {
             evidence.push(format!("{} other processes of the group hold {others}", cgroup.others.len()));
             beside = others;
         }
     }
+    if above.is_some() {
+        beside = beside.max(counted - case.distinct_rss());
+    }
+    evidence.extend(level.into_iter().flat_map(|level| also_near(case, level)));
+    evidence.extend(throttled::evidence(case));
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
     let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();
     let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
@@ -93,12 +109,16 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         _ => "raise the limit to what is in use, with a tenth to spare",
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
-    remedies.push(higher_limit::raise(case, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
-    let has_killed = case.snapshot.cgroup.as_ref().is_some_and(|cgroup| cgroup.oom.oom_kill > 0);
+    remedies.push(higher_limit::raise(case, level, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
+    let has_killed = level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| cgroup.oom.oom_kill > 0);
     let severity = match certain {
         certain if certain >= CRITICAL => Severity::Critical,
         certain if certain >= NEAR || too_low.is_some() || has_killed => Severity::Warning,
         _ => Severity::Note,
+    };
+    let whose = match above {
+        None => "the limit".to_owned(),
+        Some(level) => format!("the limit of {}, a group above this process's,", level.limit_path),
     };
     Some(Verdict {
         id: VerdictId::LimitNear,
@@ -111,44 +131,74 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
                 )
             }
             _ if severity == Severity::Note => format!(
-                "{near:.0} % of the limit is in use, {cache} of it by page cache, which the kernel takes back before it kills"
+                "{near:.0} % of {whose} is in use, {cache} of it by page cache, which the kernel takes back before it kills"
             ),
-            _ => format!("{near:.0} % of the limit is in use: {} are left", limit - counted),
+            _ => format!("{near:.0} % of {whose} is in use: {} are left", limit - counted),
         },
         evidence,
         remedies,
     })
 }
 
+/// The limit that the verdict is about.
+struct Judged<'c> {
+    limit: Bytes,
+    counted: Bytes,
+    /// The level that has it; none for `--limit`.
+    level: Option<&'c Cgroup>,
+}
+
+/// Of the limits that are near, the one that is reached first; otherwise the lowest, if the flags need more.
+fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
+    let is_too_low = |limit: Bytes| will_need.is_some_and(|needed| needed > limit);
+    if case.snapshot.limit_requested.is_some() {
+        let (limit, counted) = case.limit()?;
+        let matters = counted.percent_of(limit) >= NEAR || is_too_low(limit);
+        return matters.then_some(Judged { limit, counted, level: None });
+    }
+    let levels = || case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
+    let near = levels().find(|judged| judged.counted.percent_of(judged.limit) >= NEAR);
+    near.or_else(|| levels().min_by_key(|judged| judged.limit).filter(|judged| is_too_low(judged.limit)))
+}
+
+fn of_level(level: &Cgroup) -> Option<Judged<'_>> {
+    Some(Judged { limit: level.limit?, counted: level.working_set(), level: Some(level) })
+}
+
+/// Who uses the limit of a group above, beside the process's own group.
+fn siblings(level: &Cgroup) -> Option<String> {
+    let most: Vec<String> = level
+        .siblings
+        .iter()
+        .take(3)
+        .filter(|(_, bytes)| bytes.percent_of(level.charged) >= MIN_PERCENT_TO_MENTION)
+        .map(|(path, bytes)| format!("{path} {bytes}"))
+        .collect();
+    (!most.is_empty()).then(|| format!("in groups beside this process's: {}", most.join(", ")))
+}
+
+/// The other limits that are near, too.
+fn also_near<'c>(case: Case<'c>, chosen: &'c Cgroup) -> impl Iterator<Item = String> {
+    let levels = case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
+    let near = levels.filter_map(move |Judged { limit, counted, level }| {
+        let level = level.filter(|level| !std::ptr::eq(*level, chosen))?;
+        let percent = counted.percent_of(limit);
+        let text =
+            || format!("the limit of {} is near, too: {counted} of {limit} counted ({percent:.0} %)", level.limit_path);
+        (percent >= NEAR).then(text)
+    });
+    near.collect::<Vec<_>>().into_iter()
+}
+
 /// Page cache that was used lately, which the working set includes. The kernel kills only after it has taken back this
 /// cache, too; until then the program reads its files again.
-fn cache_in_use(case: Case<'_>) -> Bytes {
-    let cgroup = case.snapshot.cgroup.as_ref().filter(|_| case.snapshot.limit_requested.is_none());
-    cgroup.map(|cgroup| cgroup.stat.active_file).unwrap_or_default()
+fn cache_in_use(level: Option<&Cgroup>) -> Bytes {
+    level.map(|cgroup| cgroup.stat.active_file).unwrap_or_default()
 }
 
 fn cause(others: &[Verdict]) -> Option<&Verdict> {
     let warning = |id: &VerdictId| others.iter().find(|other| other.id == *id && other.severity > Severity::Note);
     CAUSES.iter().find_map(warning)
-}
-
-/// What a limit that is higher by `more` gains: time, if memory grows.
-fn gain(case: Case<'_>, cause: Option<&Verdict>, more: Bytes) -> String {
-    match (cause, growth::rate(case)) {
-        (_, Some(rate)) => format!(
-            "it only gains time: at {} an hour the {more} more last {}",
-            growth::between(rate.0, rate.1),
-            growth::lasts(more, rate)
-        ),
-        (Some(cause), None) if cause.id == VerdictId::Unclear => {
-            format!("it only gains time if what {} names grows", cause.id.id())
-        }
-        (Some(cause), None) => format!("it only gains time if what {} names goes on growing", cause.id.id()),
-        (None, None) if case.snapshot.baseline.is_none() => {
-            "enough only if memory doesn't grow, which one reading can't show".to_owned()
-        }
-        (None, None) => String::new(),
-    }
 }
 
 /// Never cap the Java heap below 1.5 times its current objects, or below its committed size: peaks needed that much. If

@@ -30,6 +30,7 @@ mod remedy;
 mod start;
 mod suspects;
 mod thread_stacks;
+mod throttled;
 mod unclear;
 
 pub use case::{Case, ago};

@@ -5,7 +5,7 @@ use crate::ledger::{Baseline, LineId};
 use crate::random::Random;
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, DirectBuffers, Glibc, HotSpot, JavaHeap,
-    LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Start, Thp, Thread, VmRegion, VmTag, Vma,
+    LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Start, Thp, Thread, Throttle, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -95,7 +95,17 @@ fn snapshot(random: &mut Random) -> Snapshot {
         let limit_path = paths[random.below(5) as usize].to_owned();
         let limit_directory = format!("/sys/fs/cgroup{limit_path}").into();
         let limit = Some(charged + random.part(rss));
-        snapshot.cgroup = Some(Cgroup { limit, limit_path, limit_directory, charged, ..Cgroup::default() });
+        let mut cgroup = Cgroup { limit, limit_path, limit_directory, charged, ..Cgroup::default() };
+        if random.one_in(3) {
+            let charged = charged + random.part(rss);
+            let limit = Some(charged + random.part(rss));
+            cgroup.further.push(Cgroup { limit, limit_path: "/above".into(), charged, ..Cgroup::default() });
+        }
+        if random.one_in(3) {
+            let high = charged + random.part(rss);
+            cgroup.throttles.push(Throttle { high, charged, times: random.below(3), ..Throttle::default() });
+        }
+        snapshot.cgroup = Some(cgroup);
         snapshot.process.start = Start::Unit { name: "a.service".into(), of_user: false };
     }
     if random.one_in(3) {
@@ -264,13 +274,24 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
                 }
             }
             if verdict.id == VerdictId::LimitNear {
-                let (limit, counted) = case.limit().expect("a limit");
-                let how = &verdict.remedies.last().expect("a higher limit").how;
-                let keepers = ["limits: {memory: ", "--memory ", "MemoryMax=", "echo "];
-                let keeper = *keepers.iter().find(|keeper| how.contains(**keeper)).expect("who keeps the limit");
+                // Each level's, where the cgroup has the limit.
+                let cgroup = snapshot.cgroup.iter().filter(|_| snapshot.limit_requested.is_none());
+                let levels = cgroup.clone().flat_map(Cgroup::levels);
+                let levels = levels.filter_map(|level| Some((level.limit?, level.working_set())));
+                let throttles = cgroup.flat_map(|cgroup| &cgroup.throttles);
+                let throttles = throttles.map(|throttle| (throttle.high, throttle.working_set()));
+                let throttles = throttles.filter(|_| verdict.summary.contains("memory.high"));
+                let mut judged = throttles.chain(case.limit()).chain(levels);
+                let keepers = ["limits: {memory: ", "--memory ", "MemoryMax=", "MemoryHigh=", "echo "];
+                let how = verdict.remedies.last().map(|remedy| remedy.how.as_str()).unwrap_or_default();
+                let Some(keeper) = keepers.iter().find(|keeper| how.contains(**keeper)).copied() else {
+                    assert!(verdict.summary.contains("memory.high"), "{round}: who keeps the limit? {verdict:?}");
+                    continue;
+                };
                 *kept.entry(keeper).or_default() += 1;
                 let value = value_of(how, keeper).expect("a number");
-                assert!(value >= counted && value > limit, "{round}: {how} where {counted} of {limit} count");
+                let is_raised = |(limit, counted)| counted == verdict.bytes && value >= counted && value > limit;
+                assert!(judged.any(is_raised), "{round}: {how} where {} count", verdict.bytes);
             }
         }
         // Computed from the lines, not from the rule's own result.

@@ -120,6 +120,12 @@ pub fn parse_oom_events(text: &[u8]) -> OomEvents {
     OomEvents { oom: value("oom"), oom_kill: value("oom_kill"), max: value("max") }
 }
 
+/// Parses `high 7` of v2's `memory.events`.
+pub(crate) fn parse_throttled(text: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(text);
+    text.lines().find_map(|line| line.strip_prefix("high ")?.trim().parse().ok()).unwrap_or(0)
+}
+
 /// None for `max`, and for v1's "no limit" (the largest multiple of the page size in an i64).
 pub fn parse_limit(text: &[u8]) -> Option<Bytes> {
     const UNLIMITED_V1: u64 = (i64::MAX as u64) & !0xffff;
@@ -215,13 +221,19 @@ mod tests {
     }
 
     #[test]
+    fn throttling_is_counted() {
+        assert_eq!(parse_throttled(b"low 0\nhigh 41\nmax 7\noom 0\n"), 41);
+        assert_eq!(parse_throttled(b"low 0\nmax 7\n"), 0);
+    }
+
+    #[test]
     fn mutated_files_never_panic() {
         let mut changed = 0;
         for seed in [V1, V2, b"3:memory:/docker\n0::/x\n35 31 0:32 / /sys rw - cgroup2 c rw\noom_kill 3\nmax 1\n"] {
             let expected = parse_memory_stat(seed);
             for text in mutated(seed, 5000) {
                 changed += usize::from(parse_memory_stat(&text) != expected);
-                let _ = (parse_paths(&text), parse_mounts(&text), parse_oom_events(&text));
+                let _ = (parse_paths(&text), parse_mounts(&text), parse_oom_events(&text), parse_throttled(&text));
                 let _ = (parse_limit(&text), parse_cpu_max(&text));
             }
         }

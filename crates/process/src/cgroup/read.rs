@@ -1,4 +1,5 @@
-//! Reads the target's group and its ancestors up to the root of the mount: the lowest limit is the one that kills.
+//! Reads the target's group and its ancestors up to the root of the mount. Each level with a limit can kill; the one
+//! with the fewest bytes left kills first. What lies above the mount can't be seen, and isn't judged.
 
 use std::cell::RefCell;
 use std::fs;
@@ -7,27 +8,38 @@ use std::path::{Component, Path, PathBuf};
 
 use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
-    parse_paths, parse_pressure, quota,
+    parse_paths, parse_pressure, parse_throttled, quota,
 };
 use crate::foreign::{self, Deadline, FileKind, Requirements, Why};
 use crate::proc::Target;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced, Throttle};
 use plimsoll_facts::units::Bytes;
 
 const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
 /// Limit of other processes of the group that are listed.
 const MOST_OTHERS: usize = 256;
+/// Limit of groups beside the target's whose charge is read, and of those that are kept.
+const MOST_SIBLINGS: usize = 512;
+const SIBLINGS_KEPT: usize = 8;
 
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     let (mut cgroup, gaps) = read_limit(target, host_memory);
     if let Some((cgroup, group)) = &mut cgroup {
-        cgroup.others = others(&Reader::until(target.deadline()), group, target.pid());
+        // These change while they are read, so a refusal isn't a gap.
+        let reader = Reader::until(target.deadline());
+        cgroup.others = others(&reader, group, target.pid());
+        let of_level = |level: &Cgroup| siblings(&reader, level);
+        (cgroup.siblings, cgroup.throttles) = (of_level(cgroup), throttles(target, &reader, cgroup.version));
+        for level in &mut cgroup.further {
+            level.siblings = of_level(level);
+        }
     }
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
-/// The same without the group's other processes, and the directory of the group with the limit.
+/// The same without the group's other processes, other groups and throttles, and the directory of the group with the
+/// limit.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     let reader = Reader::until(target.deadline());
     let (cgroup, mut gaps) = limit(target, host_memory, &reader);
@@ -35,33 +47,70 @@ pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathB
     (cgroup, gaps)
 }
 
+/// The hierarchy with the memory controller, as far as it can be seen.
+struct Hierarchy {
+    version: CgroupVersion,
+    /// The group and its ancestors, innermost first.
+    chain: Vec<PathBuf>,
+    path: String,
+    cpu_chain: Option<Vec<PathBuf>>,
+}
+
+impl Hierarchy {
+    fn of(target: &Target, reader: &Reader) -> Result<Hierarchy, Gap> {
+        let paths = target.read("cgroup").map(|text| parse_paths(&text)).map_err(|error| {
+            Gap::new(Source::Cgroup, format!("/proc/{}/cgroup can't be read: {error}", target.pid()), EFFECT)
+        })?;
+        let mounts = Mounts::of(target);
+        let memory_v1 = paths.memory_v1.as_deref().and_then(|path| mounts.chain(Controller::MemoryV1, path));
+        let v2 = paths.v2.as_deref().and_then(|path| mounts.chain(Controller::V2, path));
+        // A hybrid host has both versions; the memory controller is attached to one of them.
+        match (memory_v1, v2) {
+            (Some(mut chain), _) => {
+                // A group whose parent doesn't count it is below no further limit.
+                let counts = |group: &&PathBuf| {
+                    reader.read(group, "memory.use_hierarchy").is_none_or(|text| text.trim_ascii() != b"0")
+                };
+                let counted = 1 + chain.iter().skip(1).take_while(counts).count();
+                chain.truncate(counted);
+                let cpu_chain = paths.cpu_v1.as_deref().and_then(|path| mounts.chain(Controller::CpuV1, path));
+                let path = paths.memory_v1.unwrap_or_default();
+                Ok(Hierarchy { version: CgroupVersion::V1, chain, path, cpu_chain })
+            }
+            (None, Some(chain)) if chain.iter().any(|group| group.join("memory.stat").exists()) => {
+                let cpu_chain = Some(chain.clone());
+                Ok(Hierarchy { version: CgroupVersion::V2, chain, path: paths.v2.unwrap_or_default(), cpu_chain })
+            }
+            _ => {
+                let reason = "no memory cgroup of the target is mounted where it can be seen";
+                Err(Gap::new(Source::Cgroup, reason, EFFECT))
+            }
+        }
+    }
+}
+
+/// A level with a limit that can take effect.
+struct Level {
+    level: usize,
+    limit: Bytes,
+    charged: Bytes,
+    stat: MemoryStat,
+}
+
+impl Level {
+    /// What may still be charged before the kernel kills; it takes inactive page cache back before that.
+    fn left(&self) -> Bytes {
+        self.limit - (self.charged - self.stat.inactive_file)
+    }
+}
+
 fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgroup, PathBuf)> {
     let read = |group: &Path, name: &str| reader.read(group, name);
-    let paths = match target.read("cgroup") {
-        Ok(text) => parse_paths(&text),
-        Err(error) => {
-            let reason = format!("/proc/{}/cgroup can't be read: {error}", target.pid());
-            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
-        }
+    let hierarchy = match Hierarchy::of(target, reader) {
+        Ok(hierarchy) => hierarchy,
+        Err(gap) => return (None, vec![gap]),
     };
-    let mounts = Mounts::of(target);
-    let memory_v1 = paths.memory_v1.as_deref().and_then(|path| mounts.chain(Controller::MemoryV1, path));
-    let v2 = paths.v2.as_deref().and_then(|path| mounts.chain(Controller::V2, path));
-    // A hybrid host has both versions; the memory controller is attached to one of them.
-    let (version, chain, path) = match (memory_v1, v2) {
-        (Some(chain), _) => (CgroupVersion::V1, chain, paths.memory_v1.unwrap_or_default()),
-        (None, Some(chain)) if chain.iter().any(|group| group.join("memory.stat").exists()) => {
-            (CgroupVersion::V2, chain, paths.v2.clone().unwrap_or_default())
-        }
-        _ => {
-            let reason = "no memory cgroup of the target is mounted where it can be seen";
-            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
-        }
-    };
-    let cpu_chain = match version {
-        CgroupVersion::V1 => paths.cpu_v1.as_deref().and_then(|path| mounts.chain(Controller::CpuV1, path)),
-        CgroupVersion::V2 => Some(chain.clone()),
-    };
+    let Hierarchy { version, chain, path, cpu_chain } = hierarchy;
     let mut gaps = Vec::new();
     if path.contains("/..") {
         gaps.push(Gap::new(
@@ -71,49 +120,121 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
         ));
     }
     let files = Files::of(version);
-    let limits = chain.iter().enumerate().filter_map(|(level, group)| {
-        let limit = read(group, files.limit).and_then(|text| parse_limit(&text))?;
+    let stat_of = |group: &Path| read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
+    let charge_of = |group: &Path| read(group, files.charged).and_then(|text| parse_bytes(&text));
+    let mut levels: Vec<Level> = Vec::new();
+    for (level, group) in chain.iter().enumerate() {
+        let Some(limit) = read(group, files.limit).and_then(|text| parse_limit(&text)) else { continue };
         // A limit above the host's memory never takes effect.
-        (host_memory.0 == 0 || limit <= host_memory).then_some((limit, level))
-    });
-    let lowest = limits.min();
-    let level = lowest.map_or(0, |(_, level)| level);
-    let group = &chain[level];
-    let Some(charged) = read(group, files.charged).and_then(|text| parse_bytes(&text)) else {
-        let own = read(&chain[0], "memory.stat").map(|text| parse_memory_stat(&text));
-        // The root group of v2 has no memory.current, and no limit applies there.
-        if own.is_none() {
-            let reason = format!("{} can't be read in {}", files.charged, group.display());
-            gaps.push(Gap::new(Source::Cgroup, reason, EFFECT));
+        if host_memory.0 != 0 && limit > host_memory {
+            continue;
         }
-        return (None, gaps);
-    };
-    let stat = read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
-    let stat = match version {
-        CgroupVersion::V2 => stat,
-        CgroupVersion::V1 => with_v1_kernel(reader, stat, group),
-    };
-    let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
-    if version == CgroupVersion::V1 {
-        oom.max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
+        match charge_of(group) {
+            Some(charged) => levels.push(Level { level, limit, charged, stat: stat_of(group) }),
+            None => gaps.push(unread(files.charged, group)),
+        }
     }
-    let cgroup = Cgroup {
-        version,
-        directory: chain[0].clone(),
-        limit: lowest.map(|(limit, _)| limit),
-        limit_path: ancestor(&path, level),
-        limit_directory: lowest.map(|_| group.clone()).unwrap_or_default(),
-        path,
-        charged,
-        peak: read(group, files.peak).and_then(|text| parse_bytes(&text)),
-        stat,
-        oom,
-        swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
-        swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
-        cpu_quota: cpu_chain.and_then(|chain| lowest_quota(reader, &chain, version)),
-        others: Vec::new(),
+    levels.sort_by_key(|level| (level.left(), level.limit, level.level));
+    if levels.is_empty() {
+        let Some(charged) = charge_of(&chain[0]) else {
+            // The root group of v2 has no memory.current, and no limit applies there.
+            if gaps.is_empty() && read(&chain[0], "memory.stat").is_none() {
+                gaps.push(unread(files.charged, &chain[0]));
+            }
+            return (None, gaps);
+        };
+        levels.push(Level { level: 0, limit: Bytes(u64::MAX), charged, stat: stat_of(&chain[0]) });
+    }
+    let of = |Level { level, limit, charged, stat }: Level| {
+        let group = &chain[level];
+        let stat = match version {
+            CgroupVersion::V2 => stat,
+            CgroupVersion::V1 => with_v1_kernel(reader, stat, group),
+        };
+        let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
+        if version == CgroupVersion::V1 {
+            oom.max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
+            // Only version 2 counts a kill at all levels; here only the killed process's group does.
+            let below = chain[..level].iter().filter_map(|group| read(group, files.events));
+            oom.oom_kill += below.map(|text| parse_oom_events(&text).oom_kill).sum::<u64>();
+        }
+        let limit = Some(limit).filter(|limit| *limit != Bytes(u64::MAX));
+        Cgroup {
+            version,
+            directory: chain[0].clone(),
+            limit,
+            limit_path: ancestor(&path, level),
+            limit_directory: limit.map(|_| group.clone()).unwrap_or_default(),
+            path: path.clone(),
+            charged,
+            peak: read(group, files.peak).and_then(|text| parse_bytes(&text)),
+            stat,
+            oom,
+            swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
+            swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
+            cpu_quota: None,
+            others: Vec::new(),
+            siblings: Vec::new(),
+            further: Vec::new(),
+            throttles: Vec::new(),
+        }
     };
-    (Some((cgroup, group.clone())), gaps)
+    let mut levels = levels.into_iter().map(|level| (chain[level.level].clone(), of(level)));
+    let Some((group, mut first)) = levels.next() else { return (None, gaps) };
+    first.further = levels.map(|(_, level)| level).collect();
+    first.cpu_quota = cpu_chain.and_then(|chain| lowest_quota(reader, &chain, version));
+    (Some((first, group)), gaps)
+}
+
+fn unread(name: &str, group: &Path) -> Gap {
+    Gap::new(Source::Cgroup, format!("{name} can't be read in {}", group.display()), EFFECT)
+}
+
+/// Version 1 has no `memory.high`.
+fn throttles(target: &Target, reader: &Reader, version: CgroupVersion) -> Vec<Throttle> {
+    let Ok(hierarchy) = Hierarchy::of(target, reader) else { return Vec::new() };
+    if version == CgroupVersion::V1 {
+        return Vec::new();
+    }
+    let own = hierarchy.chain.first();
+    let pressure = own.and_then(|group| reader.read(group, "memory.pressure")).and_then(|text| parse_pressure(&text));
+    let of = |(level, group): (usize, &PathBuf)| {
+        let high = reader.read(group, "memory.high").and_then(|text| parse_limit(&text))?;
+        Some(Throttle {
+            path: ancestor(&hierarchy.path, level),
+            directory: group.clone(),
+            high,
+            charged: reader.read(group, "memory.current").and_then(|text| parse_bytes(&text))?,
+            stat: reader.read(group, "memory.stat").map(|text| parse_memory_stat(&text))?,
+            times: reader.read(group, "memory.events").map(|text| parse_throttled(&text)).unwrap_or(0),
+            pressure: pressure.map(|pressure| Pressure { of_cgroup: true, ..pressure }),
+        })
+    };
+    hierarchy.chain.iter().enumerate().filter_map(of).collect()
+}
+
+/// The groups beside the target's below the group with the limit. Their names are read only in our own view of the
+/// hierarchy: the target can mount anything over its view.
+fn siblings(reader: &Reader, level: &Cgroup) -> Vec<(String, Bytes)> {
+    let folder = &level.limit_directory;
+    if !level.is_above() || folder.starts_with("/proc") {
+        return Vec::new();
+    }
+    let charged = Files::of(level.version).charged;
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<(String, Bytes)> = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && !level.directory.starts_with(entry.path()))
+        .take(MOST_SIBLINGS)
+        .filter_map(|entry| {
+            let bytes = reader.read(&entry.path(), charged).and_then(|text| parse_bytes(&text))?;
+            let path = Path::new(&level.limit_path).join(entry.file_name());
+            Some((path.display().to_string(), bytes))
+        })
+        .collect();
+    found.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+    found.truncate(SIBLINGS_KEPT);
+    found
 }
 
 struct Files {

@@ -6,7 +6,7 @@ use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
     EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap,
-    Process, Root, Snapshot, Start, Thread, VmRegion, VmTag, Vma,
+    Pressure, Process, Root, Snapshot, Start, Thread, Throttle, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 
@@ -128,6 +128,66 @@ fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
         "{:?}",
         near.remedies
     );
+}
+
+/// Each level has its own headroom. A limit further up that is near is judged, even if another is reached first.
+#[test]
+fn every_level_is_judged() {
+    let mib = Bytes::mib;
+    let level = |path: &str, limit: u64, charged: u64| Cgroup {
+        limit: Some(mib(limit)),
+        path: "/a/b".into(),
+        limit_path: path.into(),
+        charged: mib(charged),
+        ..Cgroup::default()
+    };
+    let of = |own: Cgroup, above: Cgroup| {
+        let mut snapshot = with_mappings(&[mib(100)]);
+        snapshot.cgroup = Some(Cgroup { further: vec![above], ..own });
+        snapshot
+    };
+    // 15 MiB and 500 MiB are left.
+    let above = verdict_of(&of(level("/a/b", 150, 135 - 1), level("/a", 10_000, 9500)), VerdictId::LimitNear);
+    assert!(above.summary.starts_with("95 % of the limit of /a, a group above"), "{above:?}");
+    let both = verdict_of(&of(level("/a/b", 150, 140), level("/a", 10_000, 9500)), VerdictId::LimitNear);
+    assert!(both.summary.starts_with("93 % of the limit is in use: 10.0 MiB"), "{both:?}");
+    assert!(both.evidence.iter().any(|row| row.starts_with("the limit of /a is near, too: ")), "{both:?}");
+    assert_eq!(ids(&of(level("/a/b", 300, 135), level("/a", 10_000, 5000))), ["healthy"]);
+    // A heap that fits into what is above may still be too large for the lower limit.
+    let mut heap = of(level("/a", 1000, 850), level("/a/b", 400, 110));
+    let java_heap = JavaHeap { max: Some(mib(350)), occupied: mib(1), ..JavaHeap::default() };
+    heap.hotspot = Some(HotSpot { java_heap: Some(java_heap), ..HotSpot::default() });
+    let heap = verdict_of(&heap, VerdictId::LimitNear);
+    assert!(heap.summary.ends_with("needs 450 MiB; the limit is 400 MiB"), "{heap:?}");
+}
+
+#[test]
+fn a_program_is_throttled_if_its_charge_stays_at_memory_high() {
+    let mib = Bytes::mib;
+    let of = |charged: u64, active: u64, times: u64, waits: Option<f32>| {
+        let mut throttle =
+            Throttle { path: "/a".into(), high: mib(200), charged: mib(charged), times, ..Throttle::default() };
+        throttle.stat.active_file = mib(active);
+        throttle.pressure = waits.map(|some| Pressure { some, ..Pressure::default() });
+        let mut snapshot = with_mappings(&[mib(100)]);
+        snapshot.cgroup = Some(Cgroup { path: "/a".into(), throttles: vec![throttle], ..Cgroup::default() });
+        snapshot
+    };
+    let near = |snapshot: &Snapshot| verdict_of(snapshot, VerdictId::LimitNear);
+    let now = near(&of(199, 0, 7, Some(0.3)));
+    assert_eq!(
+        (now.severity, now.summary.as_str()),
+        (Severity::Warning, "memory.high throttles the program: 199 MiB of 200 MiB are charged")
+    );
+    assert!(now.evidence[0].ends_with("threads waited for memory 30 % of the time"), "{now:?}");
+    assert_eq!(near(&of(199, 0, 7, None)).severity, Severity::Warning);
+    assert_eq!(near(&of(199, 0, 7, Some(0.0))).severity, Severity::Note);
+    // Page cache at the level is normal, unless threads wait for it.
+    assert_eq!(ids(&of(199, 100, 7, Some(0.0))), ["healthy"]);
+    assert_eq!(near(&of(199, 100, 7, Some(0.2))).severity, Severity::Warning);
+    // Never throttled, or long ago.
+    assert_eq!(ids(&of(199, 0, 0, Some(0.3))), ["healthy"]);
+    assert_eq!(ids(&of(120, 0, 7, Some(0.3))), ["healthy"]);
 }
 
 /// What a higher limit gains: the first part of its trade-off. The second names whose setting it is.

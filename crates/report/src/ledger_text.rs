@@ -182,12 +182,14 @@ impl<W: Write> Page<'_, W> {
 
     /// Comes first. For each warning, or for the state: what is wrong, what the figure is based on, what to run.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
-        let mut has_headlines = false;
-        for verdict in verdicts.iter().filter(|verdict| is_headline(verdict, verdicts)) {
-            has_headlines = true;
+        let shown = || verdicts.iter().filter(|verdict| is_headline(verdict, verdicts));
+        let several = shown().nth(1).is_some();
+        for verdict in shown() {
             let (mark, ink) = mark(verdict);
             let width = self.style.width.max(60) - 2;
-            for (index, row) in wrapped(&printable(&verdict.summary), width).iter().enumerate() {
+            // The verdict in full, below, has only its id as well.
+            let id = if several { format!("{}: ", verdict.id.id()) } else { String::new() };
+            for (index, row) in wrapped(&printable(&format!("{id}{}", verdict.summary)), width).iter().enumerate() {
                 let mark = if index == 0 { self.ink(ink, mark) } else { String::new() };
                 let pad = if index == 0 { 2usize.saturating_sub(mark_width(verdict)) } else { 2 };
                 writeln!(self.out, "{mark}{:pad$}{}", "", self.ink(Ink::Bold, row))?;
@@ -206,7 +208,7 @@ impl<W: Write> Page<'_, W> {
                 writeln!(self.out, "{}", row.trim_end())?;
             }
         }
-        if has_headlines { writeln!(self.out) } else { Ok(()) }
+        if shown().next().is_some() { writeln!(self.out) } else { Ok(()) }
     }
 
     fn lines(&mut self) -> io::Result<()> {

@@ -174,6 +174,23 @@ fn the_sentence_of_a_verdict_stands_once() {
     assert!(text.contains("\n· a note's sentence\n    basis  ") && text.contains("\n· healthy\n"), "{text}");
 }
 
+/// The sentences at the top and the verdicts below are in one order today; the id says which belongs to which.
+#[test]
+fn several_headlines_have_ids() {
+    let mut explanation = shop();
+    let warnings = || explanation.verdicts.iter().filter(|verdict| verdict.severity == Severity::Warning);
+    assert!(warnings().count() > 1);
+    let text = text_of(&explanation, 400);
+    for verdict in warnings() {
+        let id = verdict.id.id();
+        assert!(text.contains(&format!("\n! {id}: {}\n", verdict.summary)), "{id}: {text}");
+        assert!(text.contains(&format!("\n! {id}  warning\n")), "{id}: {text}");
+    }
+    explanation.verdicts.truncate(1);
+    let (text, first) = (text_of(&explanation, 400), &explanation.verdicts[0].summary);
+    assert!(text.contains(&format!("\n! {first}\n")), "{text}");
+}
+
 /// In JSON, the line keeps its name.
 #[test]
 fn the_line_of_another_allocator_is_called_by_it() {

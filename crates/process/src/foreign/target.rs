@@ -179,7 +179,10 @@ fn whole(file: impl Read, longest: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(1 << 16);
     file.take(longest + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > longest {
-        true => Err(io::Error::other(format!("it is longer than {} MiB", longest >> 20))),
+        true => {
+            let text = format!("it is longer than {} MiB", longest >> 20);
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
+        }
         false => Ok(bytes),
     }
 }

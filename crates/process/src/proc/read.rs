@@ -133,13 +133,7 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => parse_smaps(&[], &tmpfs),
         Err(error) => {
             let pid = target.pid();
-            let (why, remedy) = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    let Closed { reason, remedy } = why_closed(pid, "explain", Access::Read);
-                    (format!("process {pid} {reason}"), remedy)
-                }
-                _ => (error.to_string(), format!("plimsoll explain {pid}")),
-            };
+            let (why, remedy) = unread(pid, &error);
             let reason = format!("/proc/{pid}/smaps can't be read: {why}");
             let effect = "only the kernel's totals by kind are known, and no lines";
             gaps.push(Gap::new(Source::Proc, reason, effect).remedy(remedy));
@@ -155,6 +149,21 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
         ));
     }
     Mappings { vmas: smaps.vmas, rollup: None, refused, took }
+}
+
+/// Why smaps wasn't read, and what shows more. The command that has just failed would fail again.
+fn unread(pid: u32, error: &io::Error) -> (String, String) {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let Closed { reason, remedy } = why_closed(pid, "explain", Access::Read);
+            (format!("process {pid} {reason}"), remedy)
+        }
+        // maps is shorter: what most of the mappings are. A name may have spaces, but not its first word.
+        io::ErrorKind::FileTooLarge => {
+            (error.to_string(), format!("awk '{{print $2, $6}}' /proc/{pid}/maps | sort | uniq -c | sort -rn | head"))
+        }
+        _ => (error.to_string(), String::new()),
+    }
 }
 
 #[derive(Default)]
@@ -504,6 +513,20 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn a_command_that_failed_is_not_proposed_again() {
+        for kind in [io::ErrorKind::FileTooLarge, io::ErrorKind::OutOfMemory, io::ErrorKind::Other] {
+            let (why, remedy) = unread(7, &io::Error::new(kind, "it is longer than 256 MiB"));
+            assert_eq!(why, "it is longer than 256 MiB");
+            assert!(!remedy.contains("explain"), "{remedy}");
+            assert_eq!(remedy.contains("/proc/7/maps"), kind == io::ErrorKind::FileTooLarge, "{remedy}");
+        }
+        let own = std::process::id();
+        let (_, remedy) = unread(own, &io::Error::new(io::ErrorKind::FileTooLarge, ""));
+        let output = std::process::Command::new("sh").args(["-c", &remedy]).output().expect("sh");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("rw-p"), "{output:?}");
     }
 
     #[test]

@@ -14,14 +14,17 @@
 //! LD_PRELOAD. So the fallback in /tmp is for users without any other directory, never for root. In a user namespace,
 //! all unmapped users look like the owner of `/` and can't be distinguished.
 //!
-//! A group may have write access if its id equals the owner's: a private group, the default in most distributions.
+//! A group may have write access if its id equals the owner's: a private group, the default in most distributions. Who
+//! was made a member of that group isn't looked up. With an access control list (acl(5)) the group's bits are the most
+//! that any of its entries has, so a list that lets another user or group write is looked for where they have that
+//! right. NFS's lists (version 4) aren't read; there a directory with a private group needs mode 0755.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -198,7 +201,7 @@ pub fn create(path: &Path) -> Result<File, String> {
         return File::create(path).map_err(plain);
     };
     let parent = whole.parent().unwrap_or(Path::new("/"));
-    if walk(parent, false).is_ok_and(|(_, stat)| !is_open_to_others(&stat)) {
+    if walk(parent, false).is_ok_and(|(at, stat)| !is_open_to_others(&at, &stat)) {
         return File::create(path).map_err(plain);
     }
     let folder = Folder::open(parent).map_err(plain)?;
@@ -246,7 +249,7 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
     let mut at = root()?;
     let mut stat = rustix::fs::fstat(&at).map_err(failed(&shown))?;
     let trusted = [0, rustix::process::geteuid().as_raw(), stat.st_uid];
-    is_safe(&stat, trusted, &shown)?;
+    is_safe(&at, &stat, trusted, &shown)?;
     let mut left = names(path);
     let mut links = 0;
     while let Some(name) = left.pop_front() {
@@ -268,7 +271,7 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
         stat = rustix::fs::fstat(&next).map_err(failed(&shown))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                is_safe(&stat, trusted, &shown)?;
+                is_safe(&next, &stat, trusted, &shown)?;
                 at = next;
             }
             FileType::Symlink if make && left.is_empty() => {
@@ -306,19 +309,48 @@ fn names(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Whether only trusted users can exchange the entries of a directory.
-fn is_safe(stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
+fn is_safe(at: &OwnedFd, stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
     if !trusted.contains(&stat.st_uid) {
         return Err(format!("{} belongs to user {}", shown.display(), stat.st_uid));
     }
-    if is_open_to_others(stat) && stat.st_mode & 0o1000 == 0 {
+    if is_open_to_others(at, stat) && stat.st_mode & 0o1000 == 0 {
         return Err(format!("{} can be written to by others (mode {:o})", shown.display(), stat.st_mode & 0o7777));
     }
     Ok(())
 }
 
-/// Whether others may make entries in a directory.
-fn is_open_to_others(stat: &Stat) -> bool {
+/// Whether others may make entries in a directory, which `at` is a handle of.
+fn is_open_to_others(at: &OwnedFd, stat: &Stat) -> bool {
     let is_private_group = stat.st_gid == stat.st_uid;
     let others = if is_private_group { 0o002 } else { 0o022 };
-    stat.st_mode & others != 0
+    stat.st_mode & others != 0 || (is_private_group && stat.st_mode & 0o020 != 0 && has_others_in_its_list(at))
+}
+
+/// Whether the directory's access control list has another user or group that may write. A list that can't be read
+/// counts as one.
+fn has_others_in_its_list(at: &OwnedFd) -> bool {
+    // The descriptor is a handle only, which has no attributes itself.
+    let path = format!("/proc/self/fd/{}", at.as_raw_fd());
+    let mut list = Vec::with_capacity(LONGEST_LIST);
+    match rustix::fs::getxattr(path, "system.posix_acl_access", rustix::buffer::spare_capacity(&mut list)) {
+        Ok(_) => lets_others_write(&list),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => false,
+        Err(_) => true,
+    }
+}
+
+/// No list is longer (XATTR_SIZE_MAX).
+const LONGEST_LIST: usize = 64 << 10;
+
+/// ```text
+/// version 4 │ entries: tag 2, rights 2, id 4
+/// ```
+/// (struct posix_acl_xattr_entry in linux/posix_acl_xattr.h)
+fn lets_others_write(list: &[u8]) -> bool {
+    const USER: u16 = 2;
+    const GROUP: u16 = 8;
+    const WRITE: u16 = 2;
+    let word = |entry: &[u8], at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
+    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
+    entries.into_iter().any(|entry| matches!(word(entry, 0), USER | GROUP) && word(entry, 2) & WRITE != 0)
 }

@@ -320,6 +320,48 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     assert_eq!(fs::metadata(top.0.join("closed/new")).unwrap().permissions().mode() & 0o7777, 0o700);
 }
 
+/// The mode of a directory whose list lets another user write looks like that of a private group.
+#[test]
+fn an_access_control_list_may_open_a_directory_to_others() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !rustix::process::geteuid().is_root() {
+        eprintln!(
+            "skipped: an_access_control_list_may_open_a_directory_to_others: the group of the user may not be private"
+        );
+        return;
+    }
+    let top = Folder::new("list");
+    let entry =
+        |tag: u16, rights: u16, id: u32| [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat();
+    let refused = |name: &str, users: &[Vec<u8>], groups: &[Vec<u8>]| {
+        let path = top.0.join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o775)).unwrap();
+        // The kernel wants this order; the last two are the mask and the others.
+        let list = [
+            2u32.to_le_bytes().to_vec(),
+            entry(1, 7, u32::MAX),
+            users.concat(),
+            entry(4, 7, u32::MAX),
+            groups.concat(),
+            entry(0x10, 7, u32::MAX),
+            entry(0x20, 5, u32::MAX),
+        ];
+        let flags = rustix::fs::XattrFlags::empty();
+        if let Err(error) = rustix::fs::setxattr(&path, "system.posix_acl_access", &list.concat(), flags) {
+            eprintln!("skipped: an_access_control_list_may_open_a_directory_to_others: {error}");
+            return None;
+        }
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o775);
+        Some(own_files::Directory::open(&path.join("new")).err())
+    };
+    let Some(writer) = refused("writer", &[entry(2, 7, 65_534)], &[]) else { return };
+    assert!(writer.is_some_and(|why| why.contains("can be written to by others")));
+    assert!(refused("group", &[], &[entry(8, 6, 65_534)]).flatten().is_some());
+    assert_eq!(refused("reader", &[entry(2, 5, 65_534)], &[entry(8, 4, 65_534)]), Some(None));
+    assert_eq!(refused("nobody", &[], &[]), Some(None));
+}
+
 /// In a sticky directory (/tmp), another user may have made a link before us. `fs.protected_symlinks` is 0 by default.
 #[test]
 fn an_output_in_a_sticky_directory_follows_no_link() {

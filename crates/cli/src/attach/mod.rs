@@ -404,12 +404,32 @@ impl Process {
         // A VM can't open a file in memory by the name that the kernel shows.
         let is_in_memory = loaded.is_some_and(|path| path.starts_with("/memfd:"));
         Ok(match vm {
-            Some(vm) if !is_in_memory => Loader::Vm(Box::new(vm)),
+            Some(vm) if !is_in_memory => {
+                if verb == "attach" {
+                    self.check_filters()?;
+                }
+                Loader::Vm(Box::new(vm))
+            }
             _ => {
                 let loader = ThreadLoader::find(&self.target, &self.vmas, loaded, verb);
                 Loader::Thread(Box::new(loader.map_err(|why| format!("process {} {}", self.pid, printable(&why)))?))
             }
         })
+    }
+
+    /// A filter may end the VM for a call of the tracker.
+    fn check_filters(&self) -> Result<(), Failure> {
+        match native::check_vm(&self.target, "attach") {
+            Ok(None) => Ok(()),
+            Ok(Some(unread)) => {
+                print_message(format_args!(
+                    "process {} {unread}; a filter that doesn't allow what the tracker does may end it",
+                    self.pid
+                ));
+                Ok(())
+            }
+            Err(why) => Err(format!("process {} {}", self.pid, printable(&why)).into()),
+        }
     }
 
     /// Whether the file of its segment was deleted while it was in use.

@@ -6,6 +6,11 @@ use plimsoll_process::proc::{Target, start_of};
 use super::fault::Fault;
 use crate::target::started_behind;
 
+/// Filters are read on x86-64 only.
+pub fn check_vm(_: &Target, _: &str) -> Result<Option<String>, String> {
+    Ok(None)
+}
+
 pub enum ThreadLoader<'t> {
     /// Can't be made: this CPU has no loader.
     _Never(&'t std::convert::Infallible),

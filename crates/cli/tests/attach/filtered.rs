@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::environments::{can_contain, contained, nothing_executable};
-use crate::kit::{Java as Program, can_read_filters, fixtures, launcher, plimsoll, scratch};
+use crate::kit::{Java as Program, can_read_filters, fixtures, jdks, launcher, plimsoll, scratch};
 use crate::native::{Redis, books, compiled, done, killed_at_any_step, live_bytes, own, start, stop};
 use crate::{category, counter};
 
@@ -251,4 +251,38 @@ fn what_a_filter_does_not_allow_is_not_called() {
         assert!(stderr.contains("CAP_SYS_ADMIN") && stderr.contains("plimsoll attach"), "{stderr}");
     }
     assert!(program.is_untouched());
+}
+
+/// A VM loads the tracker itself. It makes no call of which a filter would end it, so it can't be asked by trying.
+#[test]
+fn a_vm_whose_filter_does_not_allow_the_tracker() {
+    if !can_read_filters("a VM under a filter") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let start = |rules: &[&str], name: &str| {
+        let mut command = Command::new(launcher());
+        let rounds = jdk.java(&[], &["Rounds"]);
+        command.args(rules).arg("--").arg(rounds.get_program()).args(rounds.get_args());
+        Program::start(command, name)
+    };
+    let mut java = start(&["296=80000000", ALLOW], "filtered-vm");
+    let output = plimsoll(&["attach", &java.pid(), "--yes"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = stderr.lines().last().expect("a sentence");
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(last.contains("does not allow pwritev,") && last.contains("plimsoll run"), "{stderr}");
+    assert!(java.is_untouched() && java.send("turn") == "turned");
+    // What only the attach of another program calls doesn't matter: the VM has no helper thread.
+    let mut java = start(&["7:0@0:1@0:2@1=80000000", ALLOW], "filtered-vm-allowed");
+    java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert_eq!(java.send("turn"), "turned");
+    java.done(&["detach", &java.pid()]);
+    // Without the right to read it, the VM is asked as before.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", crate::kit::PLIMSOLL, "attach", &java.pid(), "--yes"]);
+    let output = command.env("XDG_CACHE_HOME", scratch("cache")).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && stderr.contains("a seccomp filter that can't be read here"), "{stderr}");
+    assert_eq!(java.send("turn"), "turned");
 }

@@ -17,7 +17,7 @@ use plimsoll_process::proc::{self, Target};
 use super::fault::{self, Fault};
 use crate::tracker;
 use borrowed::{Borrowed, CallsDone, Unfit};
-use filter::Filters;
+use filter::{Closed, Filters};
 use helper::{ACKNOWLEDGED, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
 use objects::Objects;
@@ -44,6 +44,8 @@ const SEARCH: Duration = Duration::from_secs(20);
 const LOADING: Duration = Duration::from_secs(60);
 /// Time between two checks of the threads, or of the helper's answer.
 const PAUSE: Duration = Duration::from_micros(500);
+/// How long to read the filters of a VM: it may have hundreds of threads, and each is stopped for a moment.
+const FILTERS_OF_VM: Duration = Duration::from_secs(20);
 
 const GONE: &str = "ended or was replaced by exec";
 
@@ -61,6 +63,19 @@ pub struct ThreadLoader<'t> {
     base: u64,
     entry: u64,
     munmap: u64,
+}
+
+/// Refuses a VM whose seccomp filters don't allow what the tracker does in it, before the VM loads the tracker on a
+/// request to its socket. That request needs no right to trace, so filters that can't be read refuse nothing: `Ok` then
+/// has the reason, after "process PID".
+pub fn check_vm(target: &Target, verb: &str) -> Result<Option<String>, String> {
+    let status = target.read("status").map_err(|_| GONE)?;
+    let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
+    match Filters::check_vm(target, &identity, target.deadline().sooner(FILTERS_OF_VM)) {
+        Ok(()) => Ok(None),
+        Err(closed @ (Closed::Call(_) | Closed::Strict)) => Err(refusals::filtered(target, verb, closed)),
+        Err(_) => Ok(Some("has a seccomp filter that can't be read here".to_owned())),
+    }
 }
 
 impl<'t> ThreadLoader<'t> {

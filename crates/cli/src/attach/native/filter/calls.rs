@@ -101,11 +101,20 @@ pub const BORROWED: &[Call] = &[
     call(libc::SYS_getpid, "getpid"),
 ];
 
-/// What the helper thread does before and after it calls the tracker.
+/// What the helper thread does before and after it loads and calls the tracker.
 pub const HELPER: &[Call] = &[
     call(libc::SYS_set_robust_list, "set_robust_list"),
     // libc ends the process if a thread can't register, and the first one could.
     call(libc::SYS_rseq, "rseq"),
+    call(libc::SYS_memfd_create, "memfd_create").known(1, 1).if_refused(Need::FromMemory),
+    // It waits for plimsoll, and ends.
+    call(libc::SYS_poll, "poll").known(0, 0).known(1, 0).known(2, 1),
+    madvise(4),
+    call(libc::SYS_exit, "exit"),
+];
+
+/// What the thread does that loads the tracker: the helper, or one of a VM.
+pub const LOADER: &[Call] = &[
     // malloc, for the loader: a heap of this thread's own, and locks that other threads hold.
     mmap(0, 0x4022),
     call(libc::SYS_brk, "brk"),
@@ -129,11 +138,6 @@ pub const HELPER: &[Call] = &[
     mmap(3, 0x32),
     mprotect(1),
     call(libc::SYS_close, "close"),
-    call(libc::SYS_memfd_create, "memfd_create").known(1, 1).if_refused(Need::FromMemory),
-    // It waits for plimsoll, and ends.
-    call(libc::SYS_poll, "poll").known(0, 0).known(1, 0).known(2, 1),
-    madvise(4),
-    call(libc::SYS_exit, "exit"),
 ];
 
 const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
@@ -195,5 +199,5 @@ pub const TRACKER: &[Call] = &[
 ];
 
 pub fn all() -> impl Iterator<Item = Call> {
-    BORROWED.iter().chain(HELPER).chain(TRACKER).copied()
+    BORROWED.iter().chain(HELPER).chain(LOADER).chain(TRACKER).copied()
 }

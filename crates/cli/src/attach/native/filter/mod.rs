@@ -84,6 +84,18 @@ pub struct Filters {
 impl Filters {
     /// Reads the filters of all threads, and looks each call up in them. Threads without a filter aren't stopped.
     pub fn read(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<Filters, Closed> {
+        let filters = Filters::of_threads(target, identity, deadline)?;
+        filters.refusal(deadline, calls::all(), |need| need != Need::FromMemory).map_or(Ok(filters), Err)
+    }
+
+    /// The same for a VM, a thread of which loads the tracker: that makes fewer calls.
+    pub fn check_vm(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<(), Closed> {
+        let filters = Filters::of_threads(target, identity, deadline)?;
+        let calls = calls::LOADER.iter().chain(calls::TRACKER).copied();
+        filters.refusal(deadline, calls, |need| need != Need::FromMemory).map_or(Ok(()), Err)
+    }
+
+    fn of_threads(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<Filters, Closed> {
         let mut filters = Filters::default();
         // `check` reads those of a thread that begins meanwhile.
         for tid in target.numbers("task").unwrap_or_default() {
@@ -96,7 +108,7 @@ impl Filters {
                 filters.add(list)?;
             }
         }
-        filters.refusal(deadline, |need| need != Need::FromMemory).map_or(Ok(filters), Err)
+        Ok(filters)
     }
 
     fn add(&mut self, list: List) -> Result<(), Closed> {
@@ -142,11 +154,16 @@ impl Filters {
 
     /// What refuses the calls that are made only for a library from memory.
     pub fn refusal_from_memory(&self, deadline: Deadline) -> Option<Closed> {
-        self.refusal(deadline, |need| need == Need::FromMemory)
+        self.refusal(deadline, calls::all(), |need| need == Need::FromMemory)
     }
 
-    fn refusal(&self, deadline: Deadline, is_needed: impl Fn(Need) -> bool) -> Option<Closed> {
-        for call in calls::all().filter(|call| is_needed(call.need)) {
+    fn refusal(
+        &self,
+        deadline: Deadline,
+        calls: impl Iterator<Item = Call>,
+        is_needed: impl Fn(Need) -> bool,
+    ) -> Option<Closed> {
+        for call in calls.filter(|call| is_needed(call.need)) {
             for list in &self.lists {
                 if deadline.has_passed() {
                     return Some(Closed::Late);

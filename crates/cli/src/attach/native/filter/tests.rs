@@ -21,7 +21,7 @@ fn filter(number: libc::c_long, result: u32) -> Vec<u8> {
 
 fn refusal(lists: &[&[Vec<u8>]], is_needed: impl Fn(Need) -> bool) -> Option<Closed> {
     let lists = lists.iter().map(|list| list.to_vec()).collect();
-    Filters { lists, ..Filters::default() }.refusal(later(), is_needed)
+    Filters { lists, ..Filters::default() }.refusal(later(), calls::all(), is_needed)
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn without_the_kernels_count_filters_are_read_each_time() {
 fn neither_time_nor_the_number_of_lists_is_without_a_bound() {
     let past = Deadline::after(Duration::ZERO);
     let (mut filters, a, _) = read_once();
-    assert_eq!(filters.refusal(past, |_| true), Some(Closed::Late));
+    assert_eq!(filters.refusal(past, calls::all(), |_| true), Some(Closed::Late));
     assert_eq!(filters.check(9, &status(2, Some(1)), past, || Ok(Some(a))), Err(Closed::Late));
     let us = Target::open(std::process::id(), later()).expect("we live");
     assert_eq!(Filters::read(&us, &identity(&us), past).err(), Some(Closed::Late));

@@ -9,14 +9,15 @@
 //!
 //! Used means written, read (atime, if the mount keeps it) or touched ([`used`]). Plimsoll can make every file again,
 //! except a library that a running program passes on by LD_PRELOAD. So each use touches the library, and it stays while
-//! a visible process has it mapped. Files with other names are not ours to delete. `symbols/` in the same directory has
+//! a visible process has it mapped, or may have. Files with other names are not ours to delete. `symbols/` in the same directory has
 //! its own limit (tracked/src/symbols/read.rs).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use plimsoll_process::foreign::Deadline;
 use plimsoll_process::foreign::as_target::{AsTarget, Facts};
 use plimsoll_process::foreign::own_files::Folder;
 use rustix::fs::FileType;
@@ -25,6 +26,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const UNFINISHED: Duration = DAY;
 const STAMP: &str = ".pruned";
+/// How long to look for processes that have a library mapped. Then the libraries stay until the next day.
+const LOOKING: Duration = Duration::from_secs(2);
 
 /// The open directory of a cache: our own, or one that a child with the target's rights has entered.
 pub trait Shelf {
@@ -78,7 +81,8 @@ pub fn is_old(modified: SystemTime) -> bool {
 }
 
 /// Prunes once a day. A file that cannot be removed is left for the next day.
-pub fn prune(shelf: &mut impl Shelf) {
+/// `deadline`: the verb's, which may be over.
+pub fn prune(shelf: &mut impl Shelf, deadline: Deadline) {
     let now = SystemTime::now();
     if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
         return;
@@ -98,8 +102,9 @@ pub fn prune(shelf: &mut impl Shelf) {
         }
     }
     if doomed.iter().any(|(_, kind, _)| *kind == EntryKind::Library) {
-        let mapped = mapped_libraries();
-        doomed.retain(|(_, kind, facts)| *kind != EntryKind::Library || !mapped.contains(&facts.inode));
+        let mapped = mapped_libraries(deadline.sooner(LOOKING));
+        let is_mapped = |facts: &Facts| mapped.as_ref().is_none_or(|mapped| mapped.contains(&facts.inode));
+        doomed.retain(|(_, kind, facts)| *kind != EntryKind::Library || !is_mapped(facts));
     }
     for (name, _, seen) in doomed {
         // Another process may have touched or replaced the file since.
@@ -150,25 +155,66 @@ fn age(then: SystemTime, now: SystemTime) -> Duration {
 }
 
 /// The inodes of all tracker libraries that readable processes have mapped. On overlayfs, maps and stat report
-/// different devices, so only inodes are compared; at worst one file too many is kept.
-fn mapped_libraries() -> Vec<u64> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let maps = processes.filter_map(|entry| fs::read(entry.path().join("maps")).ok());
+/// different devices, so only inodes are compared; at worst one file too many is kept. `None`: the time was over before
+/// all processes were looked at.
+fn mapped_libraries(deadline: Deadline) -> Option<Vec<u64>> {
     let mut found = Vec::new();
-    for maps in maps {
-        for line in maps.split(|b| *b == b'\n') {
-            let line = String::from_utf8_lossy(line);
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if !process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        // A process may have a million mappings, so they aren't kept.
+        let Ok(maps) = File::open(process.path().join("maps")) else { continue };
+        for line in BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok) {
+            if deadline.has_passed() {
+                return None;
+            }
+            let line = String::from_utf8_lossy(&line);
             if line.contains("/libplimsoll-") {
                 found.extend(line.split_whitespace().nth(4).and_then(|inode| inode.parse::<u64>().ok()));
             }
         }
     }
-    found
+    Some(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cache with one old library, that no process has mapped.
+    struct Old(bool);
+
+    impl Shelf for Old {
+        fn names(&mut self) -> io::Result<Vec<String>> {
+            Ok(vec!["libplimsoll-0123456789abcdef.so".to_owned()])
+        }
+        fn facts(&mut self, name: &str) -> io::Result<Facts> {
+            if name == STAMP {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Ok(Facts { mode: 0o100_644, modified: 1, accessed: 1, inode: u64::MAX, ..Facts::default() })
+        }
+        fn stamp(&mut self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn remove(&mut self, _: &str) -> io::Result<()> {
+            self.0 = true;
+            Ok(())
+        }
+    }
+
+    /// Whoever has a library mapped may pass it on, so it stays unless all processes were looked at.
+    #[test]
+    fn a_library_stays_if_the_time_is_over() {
+        let was_removed = |deadline| {
+            let mut shelf = Old(false);
+            prune(&mut shelf, deadline);
+            shelf.0
+        };
+        assert!(!was_removed(Deadline::after(Duration::ZERO)));
+        assert!(was_removed(Deadline::after(Duration::from_secs(600))));
+    }
 
     #[test]
     fn only_what_we_made_has_a_kind() {

@@ -180,7 +180,7 @@ fn preload(deadline: Deadline) -> Check {
 
 /// Runs true(1) with the tracker and looks for its segment.
 fn try_preload(deadline: Deadline) -> Result<PathBuf, String> {
-    let library = tracker::unpack().map_err(|Failure(reason)| reason)?.library;
+    let library = tracker::unpack(deadline).map_err(|Failure(reason)| reason)?.library;
     let dir = tracker::default_directory().join(format!("doctor-{}", std::process::id()));
     tracker::private_directory(&dir).map_err(|e| format!("{} {e}", dir.display()))?;
     let child = Command::new("true")

@@ -87,7 +87,7 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     let environment = if shut_out {
         std::env::vars_os().collect()
     } else {
-        environment(launch, &tracker::unpack()?, &path, deadline)?
+        environment(launch, &tracker::unpack(deadline)?, &path, deadline)?
     };
     let image = Image::new(&path, command, &environment, deadline)
         .map_err(|_| "an argument contains a NUL byte".to_string())?;
@@ -114,7 +114,7 @@ pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString,
     if obstacle(&launch, &path, &shown, deadline) {
         return Ok(None);
     }
-    environment(&launch, &tracker::unpack()?, &path, deadline).map(Some)
+    environment(&launch, &tracker::unpack(deadline)?, &path, deadline).map(Some)
 }
 
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {

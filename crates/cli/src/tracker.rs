@@ -48,7 +48,7 @@ pub fn library_bytes() -> Result<&'static [u8], String> {
     unpacked.as_deref().ok_or("the file of this plimsoll is damaged: install it again".into())
 }
 
-pub fn unpack() -> Result<Unpacked, Failure> {
+pub fn unpack(deadline: Deadline) -> Result<Unpacked, Failure> {
     let mut refused = Vec::new();
     for directory in own_files::caches() {
         // LD_PRELOAD separates its entries by colons and spaces and has no escape.
@@ -59,7 +59,7 @@ pub fn unpack() -> Result<Unpacked, Failure> {
         };
         match opened.and_then(unpack_into) {
             Ok(unpacked) => {
-                cache::prune(&mut &unpacked.cache.folder);
+                cache::prune(&mut &unpacked.cache.folder, deadline);
                 return Ok(unpacked);
             }
             Err(reason) => refused.push(words::printable(&format!("{}: {reason}", directory.display()))),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use plimsoll_process::foreign::as_target::{AsTarget, Facts};
-use plimsoll_process::foreign::own_files;
+use plimsoll_process::foreign::{Deadline, own_files};
 use plimsoll_process::proc::Target;
 use rustix::fs::StatVfsMountFlags;
 
@@ -76,8 +76,8 @@ impl LibraryDirectory<'_> {
     }
 
     /// Deletes files that were not used for 30 days.
-    pub fn prune(&mut self) {
-        cache::prune(self.child);
+    pub fn prune(&mut self, deadline: Deadline) {
+        cache::prune(self.child, deadline);
     }
 
     fn holds(&mut self, name: &str, bytes: &[u8]) -> bool {

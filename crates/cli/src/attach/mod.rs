@@ -284,7 +284,7 @@ fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>, args: &Arg
             let library = opened.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::library_bytes()?)?;
             let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
             let written = (library, opened.write(&name, &blob)?);
-            opened.prune();
+            opened.prune(process.target.deadline());
             Ok(written)
         });
         let reason = match written {

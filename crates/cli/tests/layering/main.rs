@@ -678,7 +678,7 @@ fn the_security_page_names_tests_that_exist() {
         }
     }
     let is_there = |name: &str| {
-        let (function, row) = (format!("#[test]\nfn {name}() {{"), format!("\n    {name} => situation("));
+        let (function, row) = (format!("#[test]\nfn {name}() {{"), format!("\n    {name} over "));
         // A test in a module of a source file is indented.
         let indented = format!("#[test]\n    fn {name}() {{");
         files.iter().any(|text| [&function, &indented, &row].iter().any(|form| text.contains(form.as_str())))

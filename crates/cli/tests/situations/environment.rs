@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 situations! {
-    file_size_limit_later => situation("file_size_limit").moments(2);
-    descriptors_exhausted => situation("descriptors_exhausted");
-    descriptors_closed => situation("descriptors_closed").moments(2);
-    new_root => {
+    file_size_limit_later over both_musl_in_full => situation("file_size_limit").moments(2);
+    descriptors_exhausted over both_musl_in_full => situation("descriptors_exhausted");
+    descriptors_closed over both_musl_in_full => situation("descriptors_closed").moments(2);
+    new_root over both_musl_in_full => {
         let root = scratch("empty-root");
         situation("new_root").args(&[root.to_str().expect("path")])
     };

@@ -5,27 +5,32 @@ use crate::harness::{Situation, situation};
 use crate::situations;
 
 situations! {
-    load_unload => {
+    // musl's dlclose unloads nothing.
+    load_unload over glibc => {
         compiled(&Program::library("libplugin"));
         situation("load_unload").args(&[library_dir().to_str().expect("path")])
     };
-    constructors => situation("constructors").moments(2);
-    tls_constructor => situation("tls_constructor");
-    early_blocks => situation("early_blocks").links(&["libearly"]).moments(2);
-    early_blocks_preloaded => {
+    constructors over both_musl_in_full => situation("constructors").moments(2);
+    // C++: musl-gcc compiles C only.
+    tls_constructor over glibc => situation("tls_constructor");
+    early_blocks over both => situation("early_blocks").links(&["libearly"]).moments(2);
+    // A preloaded library of its own is compiled for glibc.
+    early_blocks_preloaded over glibc => {
         compiled(&Program::library("libearly"));
         let library = library_dir().join("libearly.so");
         situation("early_blocks").named("early_blocks_preloaded").links(&["libearly"])
             .env("LD_PRELOAD", library.to_str().expect("path")).moments(2)
     };
-    dlsym_callers => situation("dlsym_callers").moments(3);
-    dlsym_next => situation("dlsym_next").links(&["libnext"]).moments(4);
-    wrapper_preloaded => wrapped("mix", 6);
-    wrapper_preloaded_new_delete => wrapped("new_delete", 4);
-    weak_functions => situation("weak_functions");
-    missing_names => situation("missing_names");
-    odd_callers => situation("odd_callers").moments(2);
-    pointer_table => situation("pointer_table").moments(3);
+    // musl has no dlvsym.
+    dlsym_callers over glibc => situation("dlsym_callers").moments(3);
+    dlsym_next over both_musl_in_full => situation("dlsym_next").links(&["libnext"]).moments(4);
+    // A preloaded library of its own is compiled for glibc.
+    wrapper_preloaded over glibc => wrapped("mix", 6);
+    wrapper_preloaded_new_delete over glibc => wrapped("new_delete", 4);
+    weak_functions over both => situation("weak_functions");
+    missing_names over both => situation("missing_names");
+    odd_callers over both => situation("odd_callers").moments(2);
+    pointer_table over both_musl_in_full => situation("pointer_table").moments(3);
 }
 
 /// With another interposer below the tracker.

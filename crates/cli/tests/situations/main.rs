@@ -18,10 +18,32 @@ mod refused;
 mod signals;
 mod threads;
 
-/// A table of situations: each row is a test of its own.
+/// A table of situations. A row `NAME over LIBC => SITUATION;` is a test over each C library that LIBC names: `glibc`,
+/// `both`, or `both_musl_in_full`, whose test over musl runs with `make test-full` only. A row over glibc alone says
+/// why. The tests over musl have the same names, in the module `over_musl`.
 #[macro_export]
 macro_rules! situations {
-    ($($(#[$m:meta])* $test:ident => $row:expr;)*) => { $($(#[$m])* #[test] fn $test() { $row.run() })* };
+    ($($(#[$m:meta])* $test:ident over $libc:ident => $row:expr;)*) => {
+        $($(#[$m])* #[test] fn $test() { $row.run() })*
+
+        mod over_musl {
+            #[allow(unused_imports)]
+            use super::*;
+            $($crate::over_musl! { $libc $(#[$m])* fn $test() { $row.over_musl().run() } })*
+        }
+    };
+}
+
+/// The test of a row over musl, if it has one.
+#[macro_export]
+macro_rules! over_musl {
+    (glibc $($test:tt)*) => {};
+    (both $($test:tt)*) => { #[test] $($test)* };
+    (both_musl_in_full $($test:tt)*) => {
+        #[test]
+        #[ignore = "full: over glibc in `make test`"]
+        $($test)*
+    };
 }
 
 /// The oracle itself: every fixture must keep consistent books without the tracker, and a comparing driver must find a

@@ -1,9 +1,8 @@
-//! The same programs over musl, by Debian's musl-gcc. Left out: what musl lacks (pvalloc, dlvsym, execveat, contexts,
-//! dlclose, errors of mprotect), and programs that include the kernel's headers, which this compiler doesn't find.
+//! What holds over musl only. The situations over both C libraries are in the tables of the other files; Debian's
+//! musl-gcc compiles them.
 
 use crate::build::compiled;
 use crate::harness::{End, Figures, Observed, PLIMSOLL, Situation, fresh_dir, scratch, situation, tidy};
-use crate::situations;
 use std::process::Command;
 
 /// A row over musl.
@@ -70,116 +69,4 @@ fn stacks_of_threads_lie_where_musl_says() {
         // The thread's descriptor, its TLS and its specific data lie above.
         assert!((0..8192).contains(&(figure("stack_high") - high)), "{thread}: {high}");
     }
-}
-
-situations! {
-    mix => row("mix").moments(6);
-    realloc_zero => row("realloc_zero").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    realloc_null => row("realloc_null").moments(2);
-    realloc_fail => row("realloc_fail").moments(2);
-    realloc_moves => row("realloc_moves").moments(22);
-    aligned => row("aligned").moments(2);
-    reallocarray => row("reallocarray").moments(3);
-    libc_callers => row("libc_callers").moments(4);
-    malloc_zero => row("malloc_zero").moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    malloc_enomem => row("malloc_enomem").moments(4);
-    errno_kept => row("errno_kept").moments(2);
-    usable_size => row("usable_size").moments(2);
-    large_blocks => row("large_blocks").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    longjmp_handler => row("longjmp_handler").moments(2);
-    #[cfg(target_arch = "x86_64")]
-    #[ignore = "full: over glibc in `make test`"]
-    misaligned => row("misaligned").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    key_destructors => row("key_destructors");
-    #[ignore = "full: over glibc in `make test`"]
-    orphans => row("orphans").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    producer_consumer => row("producer_consumer");
-    thread_ends => row("thread_ends");
-    threads_sequential => row("threads_sequential").moments(5);
-    #[ignore = "full: over glibc in `make test`"]
-    threads_at_once => row("threads_at_once").moments(2);
-    small_stacks => row("small_stacks");
-    // Threads on PTHREAD_STACK_MIN.
-    small_contexts => row("small_contexts");
-    #[ignore = "full: over glibc in `make test`"]
-    detached => row("detached");
-    #[ignore = "full: over glibc in `make test`"]
-    c11_thread => row("c11_thread");
-    fork => row("fork").moments(7);
-    #[ignore = "full: over glibc in `make test`"]
-    fork_both_go_on => row("fork_both_go_on").moments(7);
-    #[ignore = "full: over glibc in `make test`"]
-    fork_storm => row("fork_storm").moments(12);
-    #[ignore = "full: over glibc in `make test`"]
-    fork_threads => row("fork_threads");
-    #[ignore = "full: over glibc in `make test`"]
-    fork_snapshot => row("fork_snapshot").moments(6);
-    #[ignore = "full: over glibc in `make test`"]
-    fork_storm_of_threads => row("fork_busy_threads").moments(51);
-    fork_nested => row("fork_nested").moments(8);
-    #[ignore = "full: over glibc in `make test`"]
-    fork_in_handler => row("fork_in_handler").links(&["libbump"]).moments(21);
-    fork_execs => row("fork_execs");
-    vfork_exec => row("vfork_exec").follow().moments(12);
-    #[ignore = "full: over glibc in `make test`"]
-    spawn => row("spawn").follow().moments(9);
-    #[ignore = "full: over glibc in `make test`"]
-    ends_by_return => row("endings").exits(47);
-    #[ignore = "full: over glibc in `make test`"]
-    ends_by_abort => row("endings").named("ends_by_abort_over_musl").args(&["abort"]).dies(libc::SIGABRT);
-    ends_by_kill => row("endings").named("ends_by_kill_over_musl").args(&["kill"]).dies(libc::SIGKILL);
-    #[ignore = "full: over glibc in `make test`"]
-    ends_in_thread => row("endings").named("ends_in_thread_over_musl").args(&["thread_exit"]).exits(29);
-    #[ignore = "full: over glibc in `make test`"]
-    daemonize => row("daemonize");
-    #[ignore = "full: over glibc in `make test`"]
-    raw_clone => row("raw_clone").moments(2);
-    exec_self => row("exec_self").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    exec_self_followed => row("exec_self").named("exec_self_followed_over_musl").follow().moments(4);
-    map_basic => row("map_basic").moments(3);
-    #[ignore = "full: over glibc in `make test`"]
-    map_commit => row("map_commit").moments(10);
-    map_remap => row("map_remap").moments(8);
-    #[ignore = "full: over glibc in `make test`"]
-    map_partial => row("map_partial").moments(7);
-    #[ignore = "full: over glibc in `make test`"]
-    map_protect => row("map_protect").moments(6);
-    #[ignore = "full: over glibc in `make test`"]
-    map_advice => row("map_advice");
-    #[ignore = "full: over glibc in `make test`"]
-    map_shm => row("map_shm").moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    map_threads => row("map_threads");
-    #[ignore = "full: over glibc in `make test`"]
-    fork_maps => row("fork_maps").moments(3);
-    #[ignore = "full: over glibc in `make test`"]
-    map_many => row("map_many").moments(3);
-    map_raw => row("map_raw").moments(5);
-    signal_allocates => row("signal_allocates").links(&["libbump"]).moments(4);
-    #[ignore = "full: over glibc in `make test`"]
-    signal_jumps_out => row("signal_jumps_out").links(&["libbump"]).moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    signal_maps => row("signal_maps").args(&["allocate"]).moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    signal_jumps_out_of_maps => row("signal_maps").named("signal_jumps_out_of_maps_over_musl").args(&["jump"]);
-    #[ignore = "full: over glibc in `make test`"]
-    file_size_limit => row("file_size_limit").moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    descriptors_exhausted => row("descriptors_exhausted");
-    #[ignore = "full: over glibc in `make test`"]
-    descriptors_closed => row("descriptors_closed").moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    constructors => row("constructors").moments(2);
-    early_blocks => row("early_blocks").links(&["libearly"]).moments(2);
-    weak_functions => row("weak_functions");
-    missing_names => row("missing_names");
-    odd_callers => row("odd_callers").moments(2);
-    #[ignore = "full: over glibc in `make test`"]
-    pointer_table => row("pointer_table").moments(3);
 }

@@ -6,36 +6,39 @@ use crate::situations;
 use std::path::Path;
 
 situations! {
-    fork => situation("fork").moments(7);
-    fork_both_go_on => situation("fork_both_go_on").moments(7);
-    fork_storm => situation("fork_storm").moments(12);
-    fork_threads => situation("fork_threads");
-    fork_snapshot => situation("fork_snapshot").moments(6);
-    fork_storm_of_threads => situation("fork_busy_threads").moments(51);
-    fork_nested => situation("fork_nested").moments(8);
-    fork_in_handler => situation("fork_in_handler").links(&["libbump"]).moments(21);
-    fork_execs => situation("fork_execs");
-    fork_rights => situation("fork_rights").args(&[scratch("empty-root").to_str().expect("path")]).moments(11);
-    vfork_exec => situation("vfork_exec").follow().moments(12);
-    spawn => situation("spawn").follow().moments(9);
-    ends_by_return => situation("endings").exits(47);
-    ends_by_exit_call => situation("endings").named("ends_by_exit_call").args(&["_exit"]).exits(37);
-    ends_by_exit_group => situation("endings").named("ends_by_exit_group").args(&["exit_group"]).exits(41);
-    ends_by_quick_exit => situation("endings").named("ends_by_quick_exit").args(&["quick_exit"]).exits(43);
-    ends_by_abort => situation("endings").named("ends_by_abort").args(&["abort"]).dies(libc::SIGABRT);
-    ends_by_raise => situation("endings").named("ends_by_raise").args(&["segv"]).dies(libc::SIGSEGV);
-    ends_by_fault => situation("endings").named("ends_by_fault").args(&["fault"]).dies(libc::SIGSEGV);
-    ends_by_kill => situation("endings").named("ends_by_kill").args(&["kill"]).dies(libc::SIGKILL);
-    ends_by_term => situation("endings").named("ends_by_term").args(&["term"]).dies(libc::SIGTERM);
-    ends_in_thread => situation("endings").named("ends_in_thread").args(&["thread_exit"]).exits(29);
-    ends_in_thread_at_once => situation("endings").named("ends_in_thread_at_once").args(&["thread_exit_group"]).exits(31);
-    daemonize => situation("daemonize");
-    raw_clone => situation("raw_clone").moments(2);
-    seccomp_strict => situation("seccomp_strict");
-    exec_self => situation("exec_self").moments(4);
-    exec_self_followed => situation("exec_self").named("exec_self_followed").follow().moments(4);
-    exec_ways => situation("exec_ways").moments(11);
-    exec_too_large => situation("exec_ways").named("exec_too_large").args(&["large"]);
+    fork over both => situation("fork").moments(7);
+    fork_both_go_on over both_musl_in_full => situation("fork_both_go_on").moments(7);
+    fork_storm over both_musl_in_full => situation("fork_storm").moments(12);
+    fork_threads over both_musl_in_full => situation("fork_threads");
+    fork_snapshot over both_musl_in_full => situation("fork_snapshot").moments(6);
+    fork_storm_of_threads over both_musl_in_full => situation("fork_busy_threads").moments(51);
+    fork_nested over both => situation("fork_nested").moments(8);
+    fork_in_handler over both_musl_in_full => situation("fork_in_handler").links(&["libbump"]).moments(21);
+    fork_execs over both => situation("fork_execs");
+    // musl-gcc doesn't find the kernel's headers.
+    fork_rights over glibc => situation("fork_rights").args(&[scratch("empty-root").to_str().expect("path")]).moments(11);
+    vfork_exec over both => situation("vfork_exec").follow().moments(12);
+    spawn over both_musl_in_full => situation("spawn").follow().moments(9);
+    ends_by_return over both_musl_in_full => situation("endings").exits(47);
+    ends_by_exit_call over both_musl_in_full => situation("endings").named("ends_by_exit_call").args(&["_exit"]).exits(37);
+    ends_by_exit_group over both_musl_in_full => situation("endings").named("ends_by_exit_group").args(&["exit_group"]).exits(41);
+    ends_by_quick_exit over both_musl_in_full => situation("endings").named("ends_by_quick_exit").args(&["quick_exit"]).exits(43);
+    ends_by_abort over both_musl_in_full => situation("endings").named("ends_by_abort").args(&["abort"]).dies(libc::SIGABRT);
+    ends_by_raise over both_musl_in_full => situation("endings").named("ends_by_raise").args(&["segv"]).dies(libc::SIGSEGV);
+    ends_by_fault over both_musl_in_full => situation("endings").named("ends_by_fault").args(&["fault"]).dies(libc::SIGSEGV);
+    ends_by_kill over both => situation("endings").named("ends_by_kill").args(&["kill"]).dies(libc::SIGKILL);
+    ends_by_term over both_musl_in_full => situation("endings").named("ends_by_term").args(&["term"]).dies(libc::SIGTERM);
+    ends_in_thread over both_musl_in_full => situation("endings").named("ends_in_thread").args(&["thread_exit"]).exits(29);
+    ends_in_thread_at_once over both_musl_in_full => situation("endings").named("ends_in_thread_at_once").args(&["thread_exit_group"]).exits(31);
+    daemonize over both_musl_in_full => situation("daemonize");
+    raw_clone over both_musl_in_full => situation("raw_clone").moments(2);
+    // musl-gcc doesn't find the kernel's headers.
+    seccomp_strict over glibc => situation("seccomp_strict");
+    exec_self over both => situation("exec_self").moments(4);
+    exec_self_followed over both_musl_in_full => situation("exec_self").named("exec_self_followed").follow().moments(4);
+    // musl has no execveat, which this program calls.
+    exec_ways over glibc => situation("exec_ways").moments(11);
+    exec_too_large over glibc => situation("exec_ways").named("exec_too_large").args(&["large"]);
 }
 
 /// With the stacks of each block, so that every table grows behind the filter.

@@ -7,19 +7,21 @@ use crate::situations;
 const AS_IMAGE: &[&str] = &["-rdynamic", "-Wl,--defsym=__svm_version_info=main", "-fno-asynchronous-unwind-tables"];
 
 situations! {
-    key_destructors => situation("key_destructors");
-    orphans => situation("orphans").moments(4);
-    producer_consumer => situation("producer_consumer");
-    thread_ends => situation("thread_ends");
-    threads_sequential => situation("threads_sequential").moments(5);
-    threads_at_once => situation("threads_at_once").moments(2);
-    small_stacks => situation("small_stacks");
-    small_contexts => situation("small_contexts");
-    switched_stacks => situation("switched_stacks");
-    detached => situation("detached");
-    c11_thread => situation("c11_thread");
-    // The tracker takes these programs for native images without NMT: after 256 blocks they leave the slow path.
-    image_without_headers => situation("producer_consumer").named("image_without_headers").flags(AS_IMAGE);
-    image_of_mixed_calls => situation("mix").named("image_of_mixed_calls").flags(AS_IMAGE).moments(4);
-    image_block_of_another => situation("image_block_of_another").flags(&["-rdynamic"]);
+    key_destructors over both_musl_in_full => situation("key_destructors");
+    orphans over both_musl_in_full => situation("orphans").moments(4);
+    producer_consumer over both_musl_in_full => situation("producer_consumer");
+    thread_ends over both => situation("thread_ends");
+    threads_sequential over both => situation("threads_sequential").moments(5);
+    threads_at_once over both_musl_in_full => situation("threads_at_once").moments(2);
+    small_stacks over both => situation("small_stacks");
+    small_contexts over both => situation("small_contexts");
+    // musl has no swapcontext.
+    switched_stacks over glibc => situation("switched_stacks");
+    detached over both_musl_in_full => situation("detached");
+    c11_thread over both_musl_in_full => situation("c11_thread");
+    // The tracker takes these programs for native images without NMT: after 256 blocks they leave the slow path. Native
+    // images are linked with glibc.
+    image_without_headers over glibc => situation("producer_consumer").named("image_without_headers").flags(AS_IMAGE);
+    image_of_mixed_calls over glibc => situation("mix").named("image_of_mixed_calls").flags(AS_IMAGE).moments(4);
+    image_block_of_another over glibc => situation("image_block_of_another").flags(&["-rdynamic"]);
 }

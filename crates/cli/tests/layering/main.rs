@@ -147,20 +147,11 @@ fn sources(name: &str) -> BTreeMap<String, String> {
 struct Order {
     name: &'static str,
     stages: &'static [&'static [&'static str]],
-    /// Upward imports that still exist, file by file. This list only shrinks.
-    upward: &'static [(&'static str, &'static str)],
-    /// Files of one stage that still import one another in a circle. These lists only shrink.
-    knots: &'static [&'static [&'static str]],
 }
 
 const ORDERS: &[Order] = &[
-    Order {
-        name: "segment",
-        stages: &[&["agent", "counters", "record", "rules", "vmap"], &["layout"], &["sites"]],
-        upward: &[],
-        knots: &[],
-    },
-    Order { name: "preload", stages: &[&["memory"]], upward: &[], knots: &[] },
+    Order { name: "segment", stages: &[&["agent", "counters", "record", "rules", "vmap"], &["layout"], &["sites"]] },
+    Order { name: "preload", stages: &[&["memory"]] },
     JFR,
     TRACKER,
     FACTS,
@@ -187,41 +178,26 @@ const TRACKER: Order = Order {
         &["boot"],
         &["agent"],
     ],
-    upward: &[],
-    knots: &[],
 };
 
-const JFR: Order = Order { name: "jfr", stages: &[&["format"], &["reader", "writer"]], upward: &[], knots: &[] };
+const JFR: Order = Order { name: "jfr", stages: &[&["format"], &["reader", "writer"]] };
 
-const FACTS: Order = Order {
-    name: "facts",
-    stages: &[&["ending", "lines", "shell", "units"], &["gap"], &["snapshot"]],
-    upward: &[],
-    knots: &[],
-};
+const FACTS: Order =
+    Order { name: "facts", stages: &[&["ending", "lines", "shell", "units"], &["gap"], &["snapshot"]] };
 
-const PROCESS: Order = Order {
-    name: "process",
-    stages: &[&["foreign"], &["proc"], &["cgroup", "kernel_log", "processes"], &["parsers"]],
-    upward: &[],
-    knots: &[],
-};
+const PROCESS: Order =
+    Order { name: "process", stages: &[&["foreign"], &["proc"], &["cgroup", "kernel_log", "processes"], &["parsers"]] };
 
-const PROFILES: Order =
-    Order { name: "profiles", stages: &[&["jfr", "profile"], &["allocation"]], upward: &[], knots: &[] };
+const PROFILES: Order = Order { name: "profiles", stages: &[&["jfr", "profile"], &["allocation"]] };
 
 const TRACKED: Order = Order {
     name: "tracked",
     stages: &[&["rules", "segment"], &["books"], &["diff", "symbols"], &["sites"], &["parsers"]],
-    upward: &[],
-    knots: &[],
 };
 
 const OBSERVER: Order = Order {
     name: "observer",
     stages: &[&["source"], &["ledger"], &["verdict"], &["collect", "recording"], &["parsers"]],
-    upward: &[],
-    knots: &[],
 };
 
 const TRIAL: Order = Order {
@@ -232,8 +208,6 @@ const TRIAL: Order = Order {
         &["comparison", "live"],
         &["budget"],
     ],
-    upward: &[],
-    knots: &[],
 };
 
 const REPORT: Order = Order {
@@ -271,8 +245,6 @@ const REPORT: Order = Order {
         &["ticket"],
         &["comparison_pages", "live_pages", "trial_pages"],
     ],
-    upward: &[],
-    knots: &[],
 };
 
 const CLI: Order = Order {
@@ -291,8 +263,6 @@ const CLI: Order = Order {
         &["record", "trial"],
         &["compare", "run", "serve", "watch"],
     ],
-    upward: &[],
-    knots: &[],
 };
 
 /// The text of all files below crates/NAME/src, by their path from there.
@@ -315,29 +285,20 @@ fn texts(name: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn modules_import_earlier_stages_only() {
-    for Order { name, stages, upward, knots } in ORDERS {
+    for Order { name, stages } in ORDERS {
         let files = texts(name);
         let split = files.keys().find(|file| files.keys().any(|f| f.starts_with(&file.replace(".rs", "/"))));
         assert_eq!(split, None, "crates/{name}: a module with files of its own is FOLDER/mod.rs, as all others are");
         let found = modules::Crate::new(&files);
         let staged: BTreeSet<&str> = stages.iter().flat_map(|stage| stage.iter().copied()).collect();
         assert_eq!(found.top(), staged, "crates/{name}: a module has no stage in this test, or a stage has no module");
-        let known: BTreeSet<(String, String)> = upward.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
-        let there = found.upward(stages);
-        let new: Vec<_> = there.difference(&known).collect();
-        assert!(new.is_empty(), "crates/{name}: a file imports a module of a later stage, or of its own: {new:#?}");
-        let gone: Vec<_> = known.difference(&there).collect();
-        assert!(gone.is_empty(), "crates/{name}: these imports are gone; take them out of the list: {gone:#?}");
-        // Circles that consist of upward imports are listed there.
-        let inner = found.knots(&known);
-        let known: BTreeSet<BTreeSet<&str>> = knots.iter().map(|knot| knot.iter().copied().collect()).collect();
-        let new: Vec<_> = inner.difference(&known).collect();
-        let gone: Vec<_> = known.difference(&inner).collect();
+        let upward = found.upward(stages);
         assert!(
-            new.is_empty(),
-            "crates/{name}: files import one another in a circle: {new:#?}; in the list: {gone:#?}"
+            upward.is_empty(),
+            "crates/{name}: a file imports another module of its stage, or one of a later stage: {upward:#?}"
         );
-        assert!(gone.is_empty(), "crates/{name}: these circles are gone; take them out of the list: {gone:#?}");
+        let circles = found.circles();
+        assert!(circles.is_empty(), "crates/{name}: files import one another in a circle: {circles:#?}");
     }
 }
 

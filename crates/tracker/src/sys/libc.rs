@@ -40,7 +40,6 @@ pub enum Other {
     ClockGettime,
     AttrGetstack,
     AttrGetguardsize,
-    AttrGetstacksize,
     AttrOfThread,
     OwnThread,
     FindObject,
@@ -55,7 +54,6 @@ const OTHERS: &[&CStr] = &[
     c"clock_gettime",
     c"pthread_attr_getstack",
     c"pthread_attr_getguardsize",
-    c"pthread_attr_getstacksize",
     c"pthread_getattr_np",
     c"pthread_self",
     c"_dl_find_object",
@@ -448,13 +446,8 @@ pub unsafe fn attr_stack(attr: *const c_void) -> Option<(Option<usize>, usize, u
     let (mut low, mut bytes, mut g) = (0usize, 0usize, 0usize);
     // SAFETY: the caller's attr; the out pointers are locals.
     unsafe {
-        if call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes) != 0 {
-            // musl's fails without pthread_attr_setstack.
-            let size = other(Other::AttrGetstacksize);
-            if size != 0 {
-                call!(size, (*const c_void, *mut usize) -> c_int, attr, &mut bytes);
-            }
-        }
+        // musl's fails without pthread_attr_setstack. `stack_of_musl` has the bytes, once the thread runs.
+        call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes);
         if guard != 0 {
             call!(guard, (*const c_void, *mut usize) -> c_int, attr, &mut g);
         }

@@ -6,87 +6,30 @@
 mod child;
 #[path = "harness/executable.rs"]
 mod executable;
+#[path = "harness/tmux.rs"]
+mod tmux;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use child::Running;
+use tmux::Terminal;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// The screen shows a fact within milliseconds; on a busy machine within this time.
-const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A tmux server of its own, in a folder of its own.
-struct Terminal(PathBuf);
-
-impl Terminal {
-    fn new(name: &str) -> Terminal {
-        let folder = std::env::temp_dir().join(format!("plimsoll-terminal-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).expect("a folder");
-        Terminal(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        command.env_remove("TMUX").env("TMUX_TMPDIR", &self.0).args(["-f", "/dev/null"]).args(arguments);
-        let output = command.stdin(Stdio::null()).output().expect("tmux: see .ci/setup");
-        assert!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// Runs a bash script in 80 columns; `$plimsoll` is the program. At the end the screen shows `left-STATUS`.
-    fn start(&self, rows: u16, script: &str) {
-        let folder = self.0.display();
-        let file = self.path("script");
-        let environment =
-            format!("export PLIMSOLL_DIR='{folder}/segments' XDG_CACHE_HOME='{folder}/cache'; unset PAGER LESS");
-        fs::write(
-            &file,
-            format!("cd '{folder}'; plimsoll='{PLIMSOLL}'; {environment}\n{script}\necho left-$?\nsleep 1000\n"),
-        )
-        .expect("the script");
-        let command = format!("bash '{}'", file.display());
-        self.tmux(&["new-session", "-d", "-s", "it", "-x", "80", "-y", &rows.to_string(), &command]);
-    }
-
-    fn press(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys", "-t", "it"], keys].concat());
-    }
-
-    /// The screen, once `is_right`.
-    fn shows_what(&self, what: &str, is_right: impl Fn(&str) -> bool) -> String {
-        let began = Instant::now();
-        loop {
-            let screen = self.tmux(&["capture-pane", "-p", "-t", "it"]);
-            if is_right(&screen) {
-                return screen;
-            }
-            assert!(began.elapsed() < PATIENCE, "{what}: not on the screen:\n{screen}");
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn shows(&self, fact: &str) -> String {
-        self.shows_what(fact, |screen| screen.contains(fact))
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let mut command = Command::new("tmux");
-        command.env_remove("TMUX").env("TMUX_TMPDIR", &self.0).arg("kill-server");
-        let _ = command.stderr(Stdio::null()).status();
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Runs a bash script in 80 columns; `$plimsoll` is the program. At the end the screen shows `left-STATUS`.
+fn start(terminal: &Terminal, rows: u16, script: &str) {
+    let (folder, file) = (terminal.folder().display(), terminal.folder().join("script"));
+    let environment =
+        format!("export PLIMSOLL_DIR='{folder}/segments' XDG_CACHE_HOME='{folder}/cache'; unset PAGER LESS");
+    fs::write(
+        &file,
+        format!("cd '{folder}'; plimsoll='{PLIMSOLL}'; {environment}\n{script}\necho left-$?\nsleep 1000\n"),
+    )
+    .expect("the script");
+    terminal.run((80, rows), &format!("bash '{}'", file.display()));
 }
 
 fn is_root() -> bool {
@@ -96,16 +39,16 @@ fn is_root() -> bool {
 #[test]
 fn one_of_several_processes_is_chosen() {
     let terminal = Terminal::new("choice");
-    let program = terminal.path(&format!("c{}", std::process::id()));
+    let program = terminal.folder().join(format!("c{}", std::process::id()));
     executable::copy("/bin/sleep", &program);
-    let start = || Running(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
-    let both = [start(), start()];
-    terminal.start(60, &format!("$plimsoll explain '{}'", program.display()));
-    let screen = terminal.shows("PID of one of them, Enter for the first:");
+    let running = || Running(Command::new(&program).arg("1000").stdin(Stdio::null()).spawn().expect("it starts"));
+    let both = [running(), running()];
+    start(&terminal, 60, &format!("$plimsoll explain '{}'", program.display()));
+    let screen = terminal.shows(&["PID of one of them, Enter for the first:"]);
     let [_, second] = both.each_ref().map(|one| one.0.id().to_string());
     assert!(both.iter().all(|one| screen.contains(&one.0.id().to_string())), "{screen}");
     terminal.press(&[&second, "Enter"]);
-    let screen = terminal.shows("left-0");
+    let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains(&format!("pid {second} ")), "{screen}");
 }
 
@@ -115,12 +58,12 @@ fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
     let terminal = Terminal::new("progress");
     let saved = "$plimsoll run --report none -- true; $plimsoll report --format json segments >saved";
     let wait = "until [ -e go ]; do sleep 0.05; done; cat saved";
-    terminal.start(40, &format!("{saved}; clear; ({wait}) | $plimsoll report /dev/stdin"));
-    let screen = terminal.shows("reading '/dev/stdin' … ");
+    start(&terminal, 40, &format!("{saved}; clear; ({wait}) | $plimsoll report /dev/stdin"));
+    let screen = terminal.shows(&["reading '/dev/stdin' … "]);
     assert!(!screen.contains("… 0 s") && !screen.contains("category"), "{screen}");
-    terminal.shows("… 2 s");
-    fs::write(terminal.path("go"), "").expect("a file");
-    let screen = terminal.shows("left-0");
+    terminal.shows(&["… 2 s"]);
+    fs::write(terminal.folder().join("go"), "").expect("a file");
+    let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("category") && !screen.contains("reading"), "{screen}");
 }
 
@@ -128,24 +71,24 @@ fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
 fn a_file_gets_no_line_of_progress() {
     let terminal = Terminal::new("silent");
     let saved = "$plimsoll run --report none -- true; $plimsoll report --format json segments >saved";
-    terminal.start(40, &format!("{saved}; clear; (sleep 2.5; cat saved) | $plimsoll report /dev/stdin 2>errors"));
-    let screen = terminal.shows("left-0");
+    start(&terminal, 40, &format!("{saved}; clear; (sleep 2.5; cat saved) | $plimsoll report /dev/stdin 2>errors"));
+    let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("category") && !screen.contains("reading"), "{screen}");
-    assert_eq!(fs::read_to_string(terminal.path("errors")).expect("a file"), "");
+    assert_eq!(fs::read_to_string(terminal.folder().join("errors")).expect("a file"), "");
 }
 
 #[test]
 fn text_higher_than_the_screen_is_paged_and_other_text_is_not() {
     let terminal = Terminal::new("height");
-    terminal.start(10, "$plimsoll why arena-retention; echo between-$?; $plimsoll --no-pager why arena-retention");
-    let screen = terminal.shows("# arena-retention");
+    start(&terminal, 10, "$plimsoll why arena-retention; echo between-$?; $plimsoll --no-pager why arena-retention");
+    let screen = terminal.shows(&["# arena-retention"]);
     assert!(!screen.contains("between") && !screen.contains("left"), "{screen}");
     terminal.press(&["q"]);
-    let screen = terminal.shows("left-0");
+    let screen = terminal.shows(&["left-0"]);
     assert!(!screen.contains("# arena-retention"), "without a pager the screen shows the end:\n{screen}");
     let low = Terminal::new("low");
-    low.start(40, "$plimsoll why");
-    let screen = low.shows("left-0");
+    start(&low, 40, "$plimsoll why");
+    let screen = low.shows(&["left-0"]);
     assert!(screen.contains("arena-retention") && screen.contains("unclear"), "{screen}");
 }
 
@@ -153,8 +96,8 @@ fn text_higher_than_the_screen_is_paged_and_other_text_is_not() {
 #[test]
 fn an_interrupt_does_not_end_plimsoll_below_its_pager() {
     let terminal = Terminal::new("interrupt");
-    terminal.start(10, "$plimsoll why arena-retention");
-    terminal.shows("# arena-retention");
+    start(&terminal, 10, "$plimsoll why arena-retention");
+    terminal.shows(&["# arena-retention"]);
     terminal.press(&["C-c"]);
     // At an interrupt less drops earlier keys, so the test presses again until the last page shows.
     terminal.shows_what("the last page", |screen| {
@@ -162,7 +105,7 @@ fn an_interrupt_does_not_end_plimsoll_below_its_pager() {
         screen.contains("(END)")
     });
     terminal.press(&["q"]);
-    terminal.shows("left-0");
+    terminal.shows(&["left-0"]);
 }
 
 #[test]
@@ -174,40 +117,40 @@ fn the_pager_of_root_is_less_without_its_commands_whatever_the_environment_says(
     let terminal = Terminal::new("root");
     // less would run LESSOPEN's program at its start.
     let evil = "export PAGER='touch evil1; cat' LESSOPEN='|touch evil2' LESS='+!touch evil3' LESSSECURE=0";
-    terminal.start(10, &format!("{evil}; $plimsoll why arena-retention"));
-    terminal.shows("# arena-retention");
+    start(&terminal, 10, &format!("{evil}; $plimsoll why arena-retention"));
+    terminal.shows(&["# arena-retention"]);
     // A shell, an editor, another file, a pipe.
     for key in ["!", "v", "E", "|"] {
         terminal.press(&[key]);
-        terminal.shows("not available");
+        terminal.shows(&["not available"]);
         terminal.press(&["Enter"]);
         terminal.shows_what("the prompt", |screen| !screen.contains("not available"));
     }
     terminal.press(&["q"]);
-    terminal.shows("left-0");
+    terminal.shows(&["left-0"]);
     for n in 1..=3 {
-        assert!(!terminal.path(&format!("evil{n}")).exists(), "evil{n}");
+        assert!(!terminal.folder().join(format!("evil{n}")).exists(), "evil{n}");
     }
 }
 
 #[test]
 fn the_pager_of_an_ordinary_user_is_run() {
     let terminal = Terminal::new("user");
-    let copy = terminal.path("plimsoll");
+    let copy = terminal.folder().join("plimsoll");
     executable::copy(PLIMSOLL, &copy);
-    for path in [&terminal.0, &copy] {
+    for path in [terminal.folder(), &copy] {
         fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("our own");
     }
     let user = if is_root() { "setpriv --reuid=65534 --regid=65534 --clear-groups" } else { "" };
     let run = format!("{user} '{}' why arena-retention", copy.display());
     let number = "awk '{ n++ } END { print \"paged \" n \" lines\" }'";
-    terminal.start(10, &format!("export PAGER=\"{}\"; {run}", number.replace('"', "\\\"").replace('$', "\\$")));
-    let screen = terminal.shows("left-0");
+    start(&terminal, 10, &format!("export PAGER=\"{}\"; {run}", number.replace('"', "\\\"").replace('$', "\\$")));
+    let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("paged ") && !screen.contains("arena"), "{screen}");
     for (name, pager) in [("empty", ""), ("cat", "cat"), ("missing", "/nowhere/pager 2>/dev/null")] {
         let other = Terminal::new(name);
-        other.start(10, &format!("export PAGER='{pager}'; {run}"));
-        let screen = other.shows("left-0");
+        start(&other, 10, &format!("export PAGER='{pager}'; {run}"));
+        let screen = other.shows(&["left-0"]);
         assert!(!screen.contains("paged") && screen.lines().count() > 5, "{name}: {screen}");
     }
     assert!(Path::new(&copy).exists());

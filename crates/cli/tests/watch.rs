@@ -1,34 +1,18 @@
 //! `plimsoll watch` on a real terminal: tmux draws it, and the tests read the screen as a person would.
 
-#[allow(dead_code)]
-#[path = "subjects/stage.rs"]
-mod stage;
+#[path = "harness/tmux.rs"]
+mod tmux;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+
+use tmux::Terminal;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// The screen shows a fact within milliseconds; on a busy machine within this time.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A tmux server of its own.
-struct Terminal {
-    scratch: stage::Scratch,
-}
 
 impl Terminal {
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        command.env_remove("TMUX").env("TMUX_TMPDIR", self.scratch.path()).args(["-f", "/dev/null"]).args(arguments);
-        let output = command.stdin(Stdio::null()).output().expect("tmux: see .ci/setup");
-        assert!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     /// Runs `plimsoll watch` in a terminal of that size. When it has ended, the terminal shows its status and whether
     /// the terminal's own modes are back.
     fn start(name: &str, size: (u16, u16), arguments: &str) -> Terminal {
@@ -36,49 +20,19 @@ impl Terminal {
     }
 
     /// `variables`: of the environment, `NAME=value`.
-    fn with(variables: &str, name: &str, (width, height): (u16, u16), arguments: &str) -> Terminal {
-        let terminal = Terminal { scratch: stage::Scratch::new(&format!("watch-{name}")) };
+    fn with(variables: &str, name: &str, size: (u16, u16), arguments: &str) -> Terminal {
+        let terminal = Terminal::new(&format!("watch-{name}"));
         let script = format!(
             "cd '{}'; {variables} '{PLIMSOLL}' watch {arguments}; echo left-$?; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo; sleep 1000",
-            terminal.scratch.path().display()
+            terminal.folder().display()
         );
-        let (width, height) = (width.to_string(), height.to_string());
-        terminal.tmux(&["new-session", "-d", "-s", "watch", "-x", &width, "-y", &height, &script]);
+        terminal.run(size, &script);
         terminal
-    }
-
-    fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-t", "watch"])
-    }
-
-    fn press(&self, key: &str) {
-        self.tmux(&["send-keys", "-t", "watch", key]);
-    }
-
-    /// The screen, once it shows all of these.
-    fn shows(&self, facts: &[&str]) -> String {
-        let began = Instant::now();
-        loop {
-            let screen = self.screen();
-            if facts.iter().all(|fact| screen.contains(fact)) {
-                return screen;
-            }
-            assert!(began.elapsed() < PATIENCE, "{facts:?} not on the screen:\n{screen}");
-            sleep(Duration::from_millis(50));
-        }
     }
 
     fn has_left(&self, status: u8) {
         let screen = self.shows(&[&format!("left-{status}"), "icanon", "echo"]);
         assert!(!screen.contains("q quit"), "the screen before watch is back:\n{screen}");
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let mut command = Command::new("tmux");
-        command.env_remove("TMUX").env("TMUX_TMPDIR", self.scratch.path()).arg("kill-server");
-        let _ = command.stderr(Stdio::null()).status();
     }
 }
 
@@ -116,26 +70,26 @@ fn a_leak_is_seen_marked_recorded_and_its_end_stays() {
     let terminal = Terminal::start("leak", (80, 24), &format!("{pid} --limit 2g"));
     let screen = terminal.shows(&["sum = RSS", "glibc, live", "limit 2.00 GiB", "growth known in", "q quit"]);
     assert_eq!(screen.lines().count(), 24, "{screen}");
-    terminal.press("b");
+    terminal.press(&["b"]);
     terminal.shows(&["baseline: everything is compared"]);
-    terminal.press("r");
+    terminal.press(&["r"]);
     terminal.shows(&[&format!("recording to plimsoll-{pid}-TIME.jfr")]);
-    terminal.press("s");
+    terminal.press(&["s"]);
     terminal.shows(&["line (by change)", "r stop recording"]);
-    terminal.press("p");
+    terminal.press(&["p"]);
     terminal.shows(&["PAUSED"]);
-    terminal.press("p");
-    terminal.press("Tab");
+    terminal.press(&["p"]);
+    terminal.press(&["Tab"]);
     terminal.shows(&["sites: the process is not tracked", "plimsoll attach"]);
     leak.kill();
     terminal.shows(&[&format!("process {pid}: ended"), "sum"]);
-    terminal.press("q");
+    terminal.press(&["q"]);
     terminal.has_left(0);
-    let files = std::fs::read_dir(terminal.scratch.path()).expect("the folder");
+    let files = std::fs::read_dir(terminal.folder()).expect("the folder");
     let names: Vec<String> = files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     let recordings: Vec<&String> = names.iter().filter(|name| name.ends_with(".jfr")).collect();
     assert_eq!(recordings.len(), 1, "{names:?}");
-    let recording = terminal.scratch.path().join(recordings[0]);
+    let recording = terminal.folder().join(recordings[0]);
     let report = Command::new(PLIMSOLL).arg("report").arg(recording).output().expect("plimsoll");
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
 }
@@ -172,7 +126,7 @@ fn the_screen_has_the_colours_of_the_palette_or_none() {
         let arguments = format!("{pid} --limit 2g --color {option}");
         let terminal = Terminal::with(variables, "colours", (120, 40), &arguments);
         terminal.shows(&["sum = RSS", "glibc, live", "limit 2.00 GiB", "q quit"]);
-        let (found, has_background) = colours(&terminal.tmux(&["capture-pane", "-p", "-e", "-t", "watch"]));
+        let (found, has_background) = colours(&terminal.tmux(&["capture-pane", "-p", "-e", "-t", "it"]));
         assert!(found.is_subset(&BTreeSet::from([32, 130, 133, 30, 244, 160, 136, 28])), "{found:?}");
         assert!(!has_background);
         // The bars of at least two groups, and how full the limit is.
@@ -231,15 +185,15 @@ fn every_size_and_every_exit_leaves_the_terminal_as_it_was() {
         let terminal = Terminal::start("sizes", size, &pid.to_string());
         let screen = terminal.shows(&["sum = RSS", "q quit"]);
         assert_eq!(screen.lines().count(), usize::from(size.1), "{screen}");
-        terminal.tmux(&["resize-window", "-t", "watch", "-x", "60", "-y", "12"]);
+        terminal.tmux(&["resize-window", "-t", "it", "-x", "60", "-y", "12"]);
         terminal.shows(&["sum = RSS", "s sort"]);
-        terminal.press("q");
+        terminal.press(&["q"]);
         terminal.has_left(0);
     }
     for signal in ["TERM", "HUP", "INT", "QUIT"] {
         let terminal = Terminal::start("signals", (80, 24), &pid.to_string());
         terminal.shows(&["sum = RSS"]);
-        let shell = terminal.tmux(&["list-panes", "-t", "watch", "-F", "#{pane_pid}"]);
+        let shell = terminal.tmux(&["list-panes", "-t", "it", "-F", "#{pane_pid}"]);
         let children = Command::new("pgrep").args(["-P", shell.trim()]).output().expect("pgrep");
         let child = String::from_utf8_lossy(&children.stdout).trim().to_owned();
         assert!(Command::new("kill").args([&format!("-{signal}"), &child]).status().expect("kill").success());
@@ -257,10 +211,10 @@ fn the_list_leads_to_a_process_and_shows_hostile_names_as_text() {
     terminal.shows(&["PID  process", "Enter look into"]);
     let own = Terminal::start("hostile", (120, 40), &pid.to_string());
     own.shows(&["sum = RSS", "\\u{1b}]0;owned\\u{7}"]);
-    terminal.press("Enter");
+    terminal.press(&["Enter"]);
     terminal.shows(&["sum", "Esc list"]);
-    terminal.press("Escape");
+    terminal.press(&["Escape"]);
     terminal.shows(&["Enter look into"]);
-    terminal.press("q");
+    terminal.press(&["q"]);
     terminal.has_left(0);
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, stat};
 
 /// CPU time after which a thread has left its hook, including page faults that clear huge pages.
 const ENOUGH: Duration = Duration::from_millis(1);
@@ -49,19 +49,16 @@ fn threads(target: &Target) -> Vec<u32> {
 /// CPU time, ns: the first number of schedstat, or the ticks of stat if the kernel has no schedstat. `None`: the thread
 /// has ended.
 fn cpu_ns(target: &Target, tid: u32) -> Option<u64> {
-    let text =
-        |name: &str| Some(String::from_utf8_lossy(&target.read(&format!("task/{tid}/{name}")).ok()?).into_owned());
-    let scheduled = text("schedstat").and_then(|t| t.split(' ').next()?.parse().ok());
-    scheduled.or_else(|| {
-        let stat = text("stat")?;
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        Some((fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?) * 10_000_000)
+    let read = |name: &str| target.read(&format!("task/{tid}/{name}")).ok();
+    let scheduled = || String::from_utf8_lossy(&read("schedstat")?).split(' ').next()?.parse().ok();
+    scheduled().or_else(|| {
+        let stat = read("stat")?;
+        Some((stat::number(&stat, 14)? + stat::number(&stat, 15)?) * 10_000_000)
     })
 }
 
 /// Whether the thread is in any state other than interruptible sleep, idle or dead.
 fn may_run(target: &Target, tid: u32) -> bool {
     let Ok(stat) = target.read(&format!("task/{tid}/stat")) else { return false };
-    let state = stat.iter().rposition(|b| *b == b')').and_then(|i| stat.get(i + 2));
-    !matches!(state, Some(b'S' | b'Z' | b'X' | b'I'))
+    !matches!(stat::field(&stat, 3), Some(b"S" | b"Z" | b"X" | b"I"))
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::stat;
 use plimsoll_process::processes::{self, Identity, KnownKinds, Listed};
 use plimsoll_report::ledger_json;
 use plimsoll_report::ledger_text::java_first;
@@ -363,9 +364,9 @@ fn waited() -> Duration {
     Duration::from_nanos(text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
-/// The start of a process, in clock ticks since the machine's start: field 22 of its stat.
+/// The start of a process, in clock ticks since the machine's start.
 pub fn start_of(pid: u32) -> Option<u64> {
-    stat_fields(pid).nth(19)?.parse().ok()
+    stat::number(&stat_of(pid), 22)
 }
 
 /// RSS of a process, from its statm.
@@ -377,16 +378,14 @@ pub fn resident(pid: u32) -> Bytes {
 
 /// Processor time of a process: utime and stime are fields 14 and 15.
 pub fn processor_time(pid: u32) -> Duration {
-    let ticks: u64 = stat_fields(pid).skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let stat = stat_of(pid);
+    let ticks: u64 = [14, 15].into_iter().filter_map(|field| stat::number(&stat, field)).sum();
     Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// The fields of /proc/PID/stat after the name, from field 3 on (proc_pid_stat(5)).
-fn stat_fields(pid: u32) -> impl Iterator<Item = String> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let after_name = text.rsplit_once(") ").map_or("", |(_, rest)| rest).to_owned();
-    after_name.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter()
+/// Empty if the process doesn't exist.
+fn stat_of(pid: u32) -> Vec<u8> {
+    std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
 #[cfg(test)]

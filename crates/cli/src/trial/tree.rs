@@ -122,11 +122,9 @@ pub fn cpu_seconds(keeper: u32) -> Option<f64> {
     let deadline = Deadline::after(PATIENCE);
     let times = |pid: u32| -> Option<[u64; 4]> {
         let stat = Target::open(pid, deadline).ok()?.read("stat").ok()?;
-        let text = String::from_utf8_lossy(&stat).into_owned();
-        // The name is in parentheses and may contain anything. The field after it is number 3; utime is 14.
-        let (_, after) = text.rsplit_once(')')?;
-        let mut fields = after.split_ascii_whitespace().skip(11).map(|field| field.parse().ok());
-        Some([fields.next()??, fields.next()??, fields.next()??, fields.next()??])
+        let [user, system, of_children, system_of_children] =
+            [14, 15, 16, 17].map(|field| proc::stat::number(&stat, field));
+        Some([user?, system?, of_children?, system_of_children?])
     };
     let reaped: u64 = times(keeper)?[2..].iter().sum();
     let ticks: u64 = below(keeper).into_iter().filter_map(times).flatten().sum::<u64>() + reaped;

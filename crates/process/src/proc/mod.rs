@@ -13,6 +13,7 @@ pub(crate) mod sockets;
 mod stacks;
 pub(crate) mod start;
 mod started_as;
+pub mod stat;
 pub(crate) mod status;
 mod unpacked;
 

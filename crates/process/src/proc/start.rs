@@ -4,7 +4,7 @@
 //! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends
 //! in the empty words that are left of the arguments; its first word isn't a path of the process's file.
 
-use super::Target;
+use super::{Target, stat};
 use plimsoll_facts::snapshot::{Process, Start};
 
 /// execvp(3) searches these if there is no PATH.
@@ -110,10 +110,9 @@ pub fn parse_unit(cgroup: &[u8]) -> Option<Start> {
     })
 }
 
-/// The parent's PID: the fourth field of stat, the second behind the last `)`.
+/// The parent's PID.
 pub fn parse_parent(stat: &[u8]) -> Option<u32> {
-    let text = String::from_utf8_lossy(stat);
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    stat::number(stat, 4)?.try_into().ok()
 }
 
 #[cfg(test)]

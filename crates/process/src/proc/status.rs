@@ -2,6 +2,7 @@
 //! proc(5).
 
 use super::smaps::{decimal, kilobytes};
+use super::stat;
 use plimsoll_facts::snapshot::{Limits, ProcessState, Rss};
 use plimsoll_facts::units::{Avma, Bytes};
 
@@ -72,24 +73,15 @@ pub fn cpu_count(list: &str) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// Whether PF_EXITING is set in the flags, the ninth field of stat (include/linux/sched.h). Then the process is being
-/// torn down, and its cgroup of version 1 reads as the root.
+/// Whether PF_EXITING is set in the flags, field 9 of stat (include/linux/sched.h). Then the process is being torn down,
+/// and its cgroup of version 1 reads as the root.
 pub fn parse_exiting(stat: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(stat);
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    fields
-        .split_ascii_whitespace()
-        .nth(6)
-        .and_then(|flags| flags.parse::<u64>().ok())
-        .is_some_and(|flags| flags & 4 != 0)
+    stat::number(stat, 9).is_some_and(|flags| flags & 4 != 0)
 }
 
-/// Start time in clock ticks since boot: field 22 of stat. Fields are counted from the last `)`, because the name may
-/// contain any byte.
+/// Start time in clock ticks since boot.
 pub fn parse_start_ticks(stat: &[u8]) -> Option<u64> {
-    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    // After the name follow fields 3, 4, …
-    decimal(stat[behind..].split(|byte| *byte == b' ').filter(|word| !word.is_empty()).nth(22 - 3)?)
+    stat::number(stat, 22)
 }
 
 /// Parses `Max stack size             8388608              unlimited            bytes`.

@@ -25,7 +25,7 @@ use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Folder, Requirements};
 use plimsoll_process::kernel_log;
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, stat};
 
 /// State of a segment's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -293,23 +293,19 @@ fn recorded_end(head: &Head) -> Option<Life> {
 /// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on all current Linux systems), rounded down.
 const TICK_NS: u64 = 10_000_000;
 
-/// The fields of /proc/PID/stat, from the third one (the state) on.
-fn stat_fields(pid: u32) -> Option<Vec<String>> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command in parentheses may contain anything, also parentheses, so count from the last one.
-    let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
-    Some(std::str::from_utf8(rest).ok()?.split(' ').map(String::from).collect())
+fn stat_of(pid: u32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/stat")).ok()
 }
 
 /// Start time of a process, CLOCK_BOOTTIME ns; `None` if it doesn't exist or is a zombie.
 pub fn start_time_ns(pid: u32) -> Option<u64> {
-    let fields = stat_fields(pid)?;
+    let stat = stat_of(pid)?;
     // A first thread that left by pthread_exit shows as a zombie while the others run on.
-    let others = fields.get(17).and_then(|n| n.parse::<u64>().ok()).is_some_and(|threads| threads > 1);
-    if matches!(fields.first().map(String::as_str), Some("Z" | "X")) && !others {
+    let others = stat::number(&stat, 20).is_some_and(|threads| threads > 1);
+    if matches!(stat::field(&stat, 3), Some(b"Z" | b"X")) && !others {
         return None;
     }
-    fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
+    stat::number(&stat, 22)?.checked_mul(TICK_NS)
 }
 
 /// The process of a thread: /proc/TID exists for every thread, although listings don't show it. A process is its own
@@ -336,7 +332,7 @@ fn status(pid: u32) -> Option<String> {
 /// False is inconclusive: without address randomisation, or without the right to see the field, the maps must be read.
 fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     let randomised = fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|value| !value.starts_with(b"0"));
-    let start = stat_fields(pid).and_then(|fields| fields.get(25)?.parse::<u64>().ok());
+    let start = stat_of(pid).and_then(|stat| stat::number(&stat, 28));
     match (start, read::main_stack(path, deadline)) {
         (Some(start), Some((low, high))) => randomised && low <= start && start < high,
         _ => false,

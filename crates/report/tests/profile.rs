@@ -575,6 +575,7 @@ fn every_format_of_one_profile() {
         ("profile-by-category.txt", lines(GroupBy::Category)),
         ("profile-by-package.txt", lines(GroupBy::Package)),
         ("profile-diff.txt", text_of(|out| diff::write(out, &changes, false))),
+        ("profile.folded", text_of(|out| folded::write(out, &view(&before)))),
         ("shop.svg", text_of(|out| svg::write(out, &view(&before)))),
         ("shop.html", text_of(|out| html::write(out, &view(&before)))),
         ("diff.svg", text_of(|out| svg::diff(out, &changes))),

@@ -28,7 +28,7 @@ mod stage;
 mod streams;
 mod threads;
 
-/// docs/incidents.md counts the cases: each test here is a row, and each row is a test that exists. Each says which
+/// docs/incidents.md has the cases: each test here is a row, and each row is a test that exists. Each says which
 /// remedies it types, or, after a dash, why none.
 #[test]
 fn the_page_of_incidents_has_each_case() {
@@ -57,5 +57,4 @@ fn the_page_of_incidents_has_each_case() {
         let is_said = cells.len() == 4 && !["", "–"].contains(&cells[2]);
         assert!(is_said, "docs/incidents.md: no remedy and no reason: {line}");
     }
-    assert!(page.contains(&format!("The {} cases run", rows.len())), "docs/incidents.md: {} cases", rows.len());
 }

@@ -294,7 +294,7 @@ fn go() -> Vec<u8> {
 }
 
 #[test]
-fn seeds_of_heaps_are_opened_by_their_walks() {
+fn seeds_of_heaps_are_split_by_their_walks() {
     put("malloc_memory", "tcmalloc", &tcmalloc());
     put("malloc_memory", "go", &go());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory/go");
@@ -308,8 +308,8 @@ fn seeds_of_heaps_are_opened_by_their_walks() {
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory").join(name);
         let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
-        let opened = plimsoll_fuzz::targets::malloc_memory::opened(&image).expect(name);
-        assert_eq!(opened.kind, kind);
+        let heap = plimsoll_fuzz::targets::malloc_memory::malloc_heap(&image).expect(name);
+        assert_eq!(heap.kind, kind);
     }
     put("malloc_memory", "v8", &v8());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory/v8");

@@ -25,7 +25,7 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
         let (line, owner) = match &piece.owner {
             Owner::Line(line, detail) => (line.id(), printable(detail)),
             Owner::Arena(index) => ("glibc", arena_name(explanation, *index)),
-            Owner::Opened(kind) => (LineId::OtherAllocator.id(), kind.to_string()),
+            Owner::OtherHeap(kind) => (LineId::OtherAllocator.id(), kind.to_string()),
         };
         let dirty = vma.private_dirty + vma.shared_dirty;
         // Swapped pages are counted for the mapping as a whole and shown in its first row.

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot};
+use plimsoll_facts::snapshot::{AllocatorKind, CgroupVersion, HeapPart, NmtMode, OtherHeap, ProcessState, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Group, Ledger, Line, LineId, Owner, child_of_heap};
 use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
@@ -376,7 +376,7 @@ impl<W: Write> Page<'_, W> {
                 if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
                     notes.push("including the VM's own (NMT is off)".to_owned());
                 }
-                notes.extend(self.array_buffers().filter(|_| self.snapshot.opened.is_none()));
+                notes.extend(self.array_buffers().filter(|_| self.snapshot.malloc_heap.is_none()));
             }
             LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
                 if line.reserved > line.resident {
@@ -406,13 +406,13 @@ impl<W: Write> Page<'_, W> {
                 }
             }
             LineId::OtherAllocator => {
-                let opened = || self.snapshot.opened_heaps();
-                let is_part = |child: &&Line| opened().all(|heap| !is_part_of(heap, &child.name));
+                let heaps = || self.snapshot.other_heaps();
+                let is_part = |child: &&Line| heaps().all(|heap| !is_part_of(heap, &child.name));
                 let others = line.children.iter().filter(is_part).take(2).map(|child| {
-                    let is_beside = opened().any(|heap| heap.kind.to_string() == child.name);
+                    let is_beside = heaps().any(|heap| heap.kind.to_string() == child.name);
                     if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
                 });
-                let kinds = opened().map(opened_heap).chain(others).collect::<Vec<String>>().join(", ");
+                let kinds = heaps().map(other_heap).chain(others).collect::<Vec<String>>().join(", ");
                 // The label names the only allocator already.
                 let label = line.label();
                 let kinds = kinds.strip_prefix(&format!("{label}: ")).unwrap_or(&kinds);
@@ -423,7 +423,7 @@ impl<W: Write> Page<'_, W> {
                 if let Some(python) = &self.snapshot.pymalloc {
                     notes.push(format!("{} live", python.live));
                 }
-                notes.extend(self.array_buffers().filter(|_| self.snapshot.opened.is_some()));
+                notes.extend(self.array_buffers().filter(|_| self.snapshot.malloc_heap.is_some()));
                 let given_back = self.given_back(line.id);
                 if given_back.percent_of(line.resident) >= 1.0 {
                     notes.push(format!("{given_back} given back: the kernel takes it when it needs it"));
@@ -773,7 +773,7 @@ fn spread(facts: &str, width: usize) -> String {
 
 /// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`,
 /// `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
-fn opened_heap(heap: &OpenedHeap) -> String {
+fn other_heap(heap: &OtherHeap) -> String {
     let (kind, live) = (heap.kind, heap.live());
     if kind == AllocatorKind::V8 {
         let [young, old] = [HeapPart::FreeYoung, HeapPart::FreeOld];
@@ -787,6 +787,6 @@ fn opened_heap(heap: &OpenedHeap) -> String {
     format!("{kind}: {live} live, {free} in free pages")
 }
 
-fn is_part_of(heap: &OpenedHeap, child: &str) -> bool {
+fn is_part_of(heap: &OtherHeap, child: &str) -> bool {
     HeapPart::ALL.into_iter().any(|part| child == child_of_heap(heap.kind, part))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HeapPart, HotSpot, JavaHeap, JavaThread,
-    NmtCategory, OpenedHeap, Reading, Snapshot, Thread, VmRegion, VmTag, Vma,
+    NmtCategory, OtherHeap, Reading, Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::ledger::Ledger;
@@ -196,12 +196,12 @@ fn several_headlines_have_ids() {
 fn the_line_of_another_allocator_is_called_by_it() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(110));
-    let mut heap = OpenedHeap::new(AllocatorKind::Jemalloc);
+    let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
     heap.ranges.push(range);
     heap.add(HeapPart::Live, mib(10), mib(10));
     heap.add(HeapPart::Dirty, mib(100), mib(100));
     let vma = Vma { range, readable: true, writable: true, rss: mib(110), pss: mib(110), ..Vma::default() };
-    let snapshot = Snapshot { vmas: vec![vma], opened: Some(heap), ..Snapshot::default() };
+    let snapshot = Snapshot { vmas: vec![vma], malloc_heap: Some(heap), ..Snapshot::default() };
     let ledger = Ledger::of(&snapshot);
     let explanation = Explanation { snapshot, ledger, verdicts: Vec::new() };
     let text = text_of(&explanation, 120);

@@ -1,6 +1,6 @@
 //! The walks of allocators and thread stacks over memory whose owner may have chosen every word.
 
-use plimsoll_facts::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
+use plimsoll_facts::snapshot::{OtherHeap, Snapshot, Thread, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
@@ -23,7 +23,7 @@ fn data_of(image: &Image, name: &str) -> Vec<Data> {
 }
 
 /// The heap of an allocator that replaces glibc's.
-pub fn opened(image: &Image) -> Option<OpenedHeap> {
+pub fn malloc_heap(image: &Image) -> Option<OtherHeap> {
     let anonymous = Anonymous::of(&image.vmas);
     let jemalloc = jemalloc::walk(image, &data_of(image, "libjemalloc.so.2"), &anonymous).ok();
     let tcmalloc = || tcmalloc::walk(image, &data_of(image, "libtcmalloc.so.4"), &anonymous).ok().map(|(heap, _)| heap);
@@ -37,7 +37,7 @@ pub fn opened(image: &Image) -> Option<OpenedHeap> {
 }
 
 /// The heap of Go's runtime in the program.
-pub fn go(image: &Image) -> Option<OpenedHeap> {
+pub fn go(image: &Image) -> Option<OtherHeap> {
     let mappings = golang::GoMappings {
         anonymous: Anonymous::of(&image.vmas),
         writable: Anonymous::of_writable(&image.vmas),
@@ -52,10 +52,10 @@ pub fn run(bytes: &[u8]) {
         .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6") && vma.range.length() <= LARGEST_DATA)
         .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
         .collect();
-    let opened = opened(&image);
+    let malloc_heap = malloc_heap(&image);
     let v8 = v8::walk(&image, &image.vmas).ok();
     let go = go(&image);
-    for heap in opened.iter().chain(&v8).chain(&go) {
+    for heap in malloc_heap.iter().chain(&v8).chain(&go) {
         let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
         assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");
         assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
@@ -85,7 +85,7 @@ pub fn run(bytes: &[u8]) {
             idle_stacks,
             threads,
             glibc,
-            opened: opened.clone(),
+            malloc_heap: malloc_heap.clone(),
             go: go.clone(),
             ..Snapshot::default()
         };

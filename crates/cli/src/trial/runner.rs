@@ -219,8 +219,8 @@ impl Runner<'_> {
         let Ok(snapshot) = take_snapshot(pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return };
         let ledger = Ledger::of(&snapshot);
         let kept_free = [HeapPart::Cached, HeapPart::Dirty, HeapPart::Muzzy];
-        let opened = snapshot.opened.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));
-        let others: u64 = opened.flatten().map(|part| part.resident.0).sum();
+        let kept = snapshot.malloc_heap.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));
+        let others: u64 = kept.flatten().map(|part| part.resident.0).sum();
         let retained = ledger.resident(LineId::GlibcRetained).0 + others;
         running.figures.insert(Metric::Retained, retained as f64);
         (self.look)(&snapshot, &ledger);

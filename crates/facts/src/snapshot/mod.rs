@@ -19,7 +19,7 @@ mod glibc;
 mod hotspot;
 mod native_image;
 mod native_objects;
-mod opened;
+mod other_heap;
 mod process;
 mod pymalloc;
 mod residency;
@@ -36,7 +36,7 @@ pub use hotspot::{
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};
-pub use opened::{ArrayBuffers, GoPace, HeapPart, OpenedHeap, PartBytes};
+pub use other_heap::{ArrayBuffers, GoPace, HeapPart, OtherHeap, PartBytes};
 pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Root, Rss, Thp, Thread, Vma,
     VmaFlags,
@@ -68,7 +68,7 @@ pub struct Snapshot {
     pub hotspot: Option<HotSpot>,
     pub glibc: Option<Glibc>,
     /// The heap of the allocator that serves malloc instead of glibc.
-    pub opened: Option<OpenedHeap>,
+    pub malloc_heap: Option<OtherHeap>,
     pub native_image: Option<NativeImage>,
     /// What a JVM's native libraries hold, by their blocks' first words.
     pub native_objects: NativeObjects,
@@ -82,9 +82,9 @@ pub struct Snapshot {
     /// The tracker's own mappings according to the segment. The target controls it, so the ledger checks them.
     pub own_mappings: Vec<OwnMapping>,
     /// V8's heap, of all isolates together.
-    pub v8: Option<OpenedHeap>,
+    pub v8: Option<OtherHeap>,
     /// Go's heap, with the records and stacks of its runtime.
-    pub go: Option<OpenedHeap>,
+    pub go: Option<OtherHeap>,
     /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
     /// Where it accepts connections. None: not read, or it could not be.
@@ -124,8 +124,8 @@ pub type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
     /// Heaps that a walk has split: of the allocator that serves malloc, V8's, and Go's.
-    pub fn opened_heaps(&self) -> impl Iterator<Item = &OpenedHeap> {
-        self.opened.iter().chain(&self.v8).chain(&self.go)
+    pub fn other_heaps(&self) -> impl Iterator<Item = &OtherHeap> {
+        self.malloc_heap.iter().chain(&self.v8).chain(&self.go)
     }
 
     /// V8's array buffers, if they were found. malloc holds them.

@@ -63,7 +63,7 @@ impl Drift {
         for arena in snapshot.glibc.iter_mut().flat_map(|glibc| &mut glibc.arenas) {
             arena.moved = moved(Figure::Arena(arena.address));
         }
-        for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
+        for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
             for (part, bytes) in &mut heap.parts {
                 bytes.moved = moved(Figure::Part(heap.kind, *part));
             }
@@ -79,7 +79,7 @@ fn figures(snapshot: &Snapshot, mut each: impl FnMut(Figure, Bytes, Bytes)) {
     for arena in snapshot.glibc.iter().flat_map(|glibc| &glibc.arenas) {
         each(Figure::Arena(arena.address), arena.live_resident, arena.moved);
     }
-    for heap in snapshot.opened_heaps() {
+    for heap in snapshot.other_heaps() {
         for (part, bytes) in &heap.parts {
             each(Figure::Part(heap.kind, *part), bytes.resident, bytes.moved);
         }

@@ -11,7 +11,7 @@ use crate::source::glibc;
 use crate::source::hotspot;
 use crate::source::native_image;
 use crate::source::native_objects;
-use crate::source::opened;
+use crate::source::other_heaps;
 use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{AllocatorKind, Glibc, OwnMapping, Process, Reading, Snapshot, VmTag, Vma};
@@ -205,19 +205,19 @@ impl Reader<'_> {
         }
         snapshot.glibc = glibc.map(|glibc| with_arena_cap(glibc, snapshot));
         gaps.extend(glibc_gaps);
-        let (opened, closed) = timed(since, Source::Allocator, &mut readings, || {
+        let (heap, closed) = timed(since, Source::Allocator, &mut readings, || {
             let program = snapshot.process.executable.as_deref();
-            opened::read(target, &snapshot.allocators, program, &snapshot.vmas)
+            other_heaps::read(target, &snapshot.allocators, program, &snapshot.vmas)
         });
-        if opened.is_none() {
+        if heap.is_none() {
             readings.retain(|reading| reading.source != Source::Allocator);
         }
-        snapshot.opened = opened;
+        snapshot.malloc_heap = heap;
         gaps.extend(closed);
-        let (v8, closed) = opened::read_v8(target, &snapshot.allocators, &snapshot.vmas);
+        let (v8, closed) = other_heaps::read_v8(target, &snapshot.allocators, &snapshot.vmas);
         snapshot.v8 = v8;
         gaps.extend(closed);
-        let (go, closed) = opened::read_go(target, &snapshot.allocators, &snapshot.vmas);
+        let (go, closed) = other_heaps::read_go(target, &snapshot.allocators, &snapshot.vmas);
         snapshot.go = go;
         gaps.extend(closed);
         gaps.extend(walks.compare(target, snapshot));

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 
 use crate::source::glibc;
 use crate::source::hotspot;
-use crate::source::opened;
+use crate::source::other_heaps;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, OpenedHeap, Snapshot, Vma};
+use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, OtherHeap, Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
@@ -27,8 +27,8 @@ const WALKED_TWICE: Bytes = Bytes::mib(8 << 10);
 #[derive(Default)]
 pub(super) struct Walks {
     glibc: Option<Glibc>,
-    opened: Option<OpenedHeap>,
-    go: Option<OpenedHeap>,
+    malloc_heap: Option<OtherHeap>,
+    go: Option<OtherHeap>,
 }
 
 impl Walks {
@@ -43,8 +43,8 @@ impl Walks {
         let (allocators, program) = (&snapshot.allocators, snapshot.process.executable.as_deref());
         Walks {
             glibc: glibc::read(target, &vmas, wanted).0,
-            opened: opened::read(target, allocators, program, &vmas).0,
-            go: opened::read_go(target, allocators, &vmas).0,
+            malloc_heap: other_heaps::read(target, allocators, program, &vmas).0,
+            go: other_heaps::read_go(target, allocators, &vmas).0,
         }
     }
 
@@ -61,19 +61,19 @@ impl Walks {
 
     /// The same for the other walks.
     pub(crate) fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
-        if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.opened_heaps().next().is_some()) {
+        if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.other_heaps().next().is_some()) {
             let why = format!("memory of more than {WALKED_TWICE} is walked only once");
             let effect =
                 "how much went from live to free meanwhile, or back, is not known, and not in the lines' error";
             return Some(Gap::new(Source::Glibc, why, effect));
         }
-        let heaps = [(&mut snapshot.opened, &self.opened), (&mut snapshot.go, &self.go)];
+        let heaps = [(&mut snapshot.malloc_heap, &self.malloc_heap), (&mut snapshot.go, &self.go)];
         for (heap, before) in heaps.into_iter().filter_map(|(heap, before)| heap.as_mut().zip(before.as_ref())) {
             parts(heap, before);
         }
         // V8's pages are recognised among resident mappings only, so both of its walks come after smaps.
         if let Some(heap) = &mut snapshot.v8
-            && let Some(after) = opened::read_v8(target, &snapshot.allocators, &snapshot.vmas).0
+            && let Some(after) = other_heaps::read_v8(target, &snapshot.allocators, &snapshot.vmas).0
         {
             parts(heap, &after);
         }
@@ -128,7 +128,7 @@ fn large_blocks(glibc: &mut Glibc, before: &Glibc, vmas: &[Vma]) {
     glibc.mmapped.sort_unstable_by_key(|chunk| chunk.range);
 }
 
-fn parts(heap: &mut OpenedHeap, other: &OpenedHeap) {
+fn parts(heap: &mut OtherHeap, other: &OtherHeap) {
     for (part, bytes) in heap.parts.iter_mut().filter(|_| heap.kind == other.kind) {
         bytes.moved = other.resident(*part).abs_diff(bytes.resident);
     }

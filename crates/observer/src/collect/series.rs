@@ -103,7 +103,7 @@ impl Series {
         if snapshot.residency.is_none() {
             residency(target, snapshot, &mut gaps);
         }
-        for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
+        for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
             heap.is_fresh = false;
         }
         if let Some(drift) = &self.drift {

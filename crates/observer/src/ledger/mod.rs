@@ -7,7 +7,7 @@
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
 //!    `distinct`: of these bytes, those that the process maps more than once, and those shared with other processes.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
-//! 4. `opened`: pieces of another allocator's heap → its live blocks and free pages, likewise.
+//! 4. `other_heaps`: pieces of another allocator's heap → its live blocks and free pages, likewise.
 //! 5. `before_attach`: glibc's live blocks → from before an attach, and since.
 //! 6. `vm_blocks`: blocks that the VM malloc'ed move from the allocator's line to the VM's lines.
 //! 7. Lines, biggest first. The rest is the remainder, which is always printed.
@@ -19,7 +19,7 @@ mod before_attach;
 mod cgroup;
 mod distinct;
 mod label;
-mod opened;
+mod other_heaps;
 mod ownership;
 mod pools;
 mod tracker_mappings;
@@ -31,7 +31,7 @@ pub use arenas::child_of as child_of_arenas;
 pub use cgroup::CgroupSum;
 pub use distinct::mapped_again;
 pub use label::label_of;
-pub use opened::child as child_of_heap;
+pub use other_heaps::child as child_of_heap;
 pub use ownership::GO_HEAP;
 pub(crate) use ownership::{PYTHON_POOLS, vma_at};
 pub use plimsoll_facts::lines::{Group, LineId};
@@ -42,7 +42,7 @@ pub use tracker_mappings::of as own_mappings;
 pub(crate) use vm_blocks::is_as_large;
 
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap, Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
 
 /// How a figure was obtained, from best to worst.
@@ -72,8 +72,8 @@ pub enum Owner {
     Line(LineId, String),
     /// A heap of the arena with this index. Its bytes go to three lines.
     Arena(usize),
-    /// The heap of an allocator that Plimsoll can read, by kind. Its bytes go to the children of one line.
-    Opened(AllocatorKind),
+    /// A heap that is not glibc's and that a walk has divided, by kind. Its bytes go to the children of one line.
+    OtherHeap(AllocatorKind),
 }
 
 impl Owner {
@@ -162,7 +162,7 @@ impl Ledger {
                 }
             }
             arenas::split(snapshot, &pieces, &errors, &mut books);
-            opened::split(snapshot, &pieces, &errors, &mut books);
+            other_heaps::split(snapshot, &pieces, &errors, &mut books);
             before_attach::split(snapshot, &mut books);
             vm_blocks::move_to_vm(snapshot, &mut books);
         }
@@ -201,7 +201,7 @@ impl Ledger {
                 LineId::OtherAnonymous | LineId::GlibcUnknown => parts.push((line.name.clone(), line.resident)),
                 LineId::OtherAllocator => {
                     let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
-                    let opaque = children.iter().filter(|child| !is_opened(snapshot, &child.name));
+                    let opaque = children.iter().filter(|child| !is_classified(snapshot, &child.name));
                     parts.extend(opaque.map(|child| (child.name.clone(), child.resident)));
                 }
                 _ => {}
@@ -233,12 +233,12 @@ pub(crate) fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator
 }
 
 /// Whether a reader can classify the memory behind this child (an allocator's heap).
-pub(crate) fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
-    let is_part = |heap: &OpenedHeap| {
+pub(crate) fn is_classified(snapshot: &Snapshot, child: &str) -> bool {
+    let is_part = |heap: &OtherHeap| {
         let mut classified = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
-        classified.any(|part| child == opened::child(heap.kind, part))
+        classified.any(|part| child == other_heaps::child(heap.kind, part))
     };
-    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened_heaps().any(is_part)
+    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.other_heaps().any(is_part)
 }
 
 /// Without smaps: the kernel's totals by kind, without owners.

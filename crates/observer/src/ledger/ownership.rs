@@ -7,7 +7,7 @@ use super::pools::{ThreadPools, thread_names};
 use super::{Grade, Owner, tracker_mappings};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
-use plimsoll_facts::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, VmTag, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, ArenaKind, Backing, OtherHeap, Snapshot, VmTag, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl Claims {
         }
     }
 
-    fn opened(&mut self, heap: &OpenedHeap) {
-        let owner = Owner::Opened(heap.kind);
+    fn other_heap(&mut self, heap: &OtherHeap) {
+        let owner = Owner::OtherHeap(heap.kind);
         for range in &heap.ranges {
             self.add(Claim { range: *range, owner: owner.clone(), grade: Grade::Exact, source: Source::Allocator });
         }
@@ -82,7 +82,7 @@ pub(crate) const PYTHON_POOLS: &str = "CPython's pools of small objects";
 pub(crate) fn of(snapshot: &Snapshot) -> Claims {
     let mut claims = Claims::default();
     glibc(snapshot, &mut claims);
-    opened(snapshot, &mut claims);
+    malloc_heap(snapshot, &mut claims);
     native_image(snapshot, &mut claims);
     unpacked(snapshot, &mut claims);
     go_heap(snapshot, &mut claims);
@@ -123,9 +123,9 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-fn opened(snapshot: &Snapshot, claims: &mut Claims) {
-    if let Some(heap) = &snapshot.opened {
-        claims.opened(heap);
+fn malloc_heap(snapshot: &Snapshot, claims: &mut Claims) {
+    if let Some(heap) = &snapshot.malloc_heap {
+        claims.other_heap(heap);
     }
 }
 
@@ -268,7 +268,7 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     }
     // Go's own records are the best source. In a series, memory that came after the walk is recognised by its shape.
     if let Some(heap) = &snapshot.go {
-        claims.opened(heap);
+        claims.other_heap(heap);
     }
     // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
     let mut claim = |range: AddressRange, grade: Grade| {
@@ -298,7 +298,7 @@ fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
         claims.add(Claim { range: *pools, owner, grade: Grade::Exact, source: Source::Allocator });
     }
     if let Some(heap) = &snapshot.v8 {
-        claims.opened(heap);
+        claims.other_heap(heap);
     }
 }
 
@@ -379,9 +379,9 @@ pub(crate) fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
 pub(crate) fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
     // If the allocator's heap was just walked, memory beside that heap isn't the allocator's.
-    let opened = snapshot.opened.as_ref().filter(|heap| heap.is_fresh);
-    let is_open = |kind: &AllocatorKind| opened.is_some_and(|heap| heap.kind == *kind);
-    other_allocator(snapshot).filter(|kind| !is_open(kind)).or_else(runtime)
+    let heap = snapshot.malloc_heap.as_ref().filter(|heap| heap.is_fresh);
+    let is_walked = |kind: &AllocatorKind| heap.is_some_and(|heap| heap.kind == *kind);
+    other_allocator(snapshot).filter(|kind| !is_walked(kind)).or_else(runtime)
 }
 
 pub(crate) fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {

@@ -268,10 +268,10 @@ fn blocks_of_one_mapping_share_its_difference() {
     let line = |snapshot: &Snapshot, line| Ledger::of(snapshot).line(line).map(|line| (line.resident, line.error));
     assert_eq!(line(&snapshot, LineId::GlibcLive), Some((pages(1000), pages(10))));
     // The ranges of another allocator's heap likewise.
-    let mut heap = OpenedHeap::new(AllocatorKind::Jemalloc);
+    let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
     heap.ranges = blocks;
     heap.add(HeapPart::Live, pages(1000), pages(1000));
-    (snapshot.glibc, snapshot.opened) = (None, Some(heap));
+    (snapshot.glibc, snapshot.malloc_heap) = (None, Some(heap));
     assert_eq!(line(&snapshot, LineId::OtherAllocator), Some((pages(1000), pages(10))));
 }
 

@@ -14,7 +14,7 @@
 //! is older: new buffers lie in memory that came after the walk and is still unclassified.
 
 use super::attribute::apportion;
-use super::opened::child;
+use super::other_heaps::child;
 use super::ownership::LARGE_BLOCKS;
 use super::{Grade, LineSums};
 use plimsoll_facts::gap::Source;
@@ -63,13 +63,13 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     else {
         return;
     };
-    // In an opened heap, only the live part can hold these blocks.
-    let opened = snapshot.opened.as_ref().filter(|_| from == LineId::OtherAllocator);
-    let only = opened.map(|heap| child(heap.kind, HeapPart::Live));
+    // In another allocator's heap, only the live part can hold these blocks.
+    let heap = snapshot.malloc_heap.as_ref().filter(|_| from == LineId::OtherAllocator);
+    let only = heap.map(|heap| child(heap.kind, HeapPart::Live));
     let is_holder = |detail: &str| only.as_deref().is_none_or(|only| detail == only);
     let resident: Bytes = books.of(from).filter(|(detail, _)| is_holder(detail)).map(|(_, entry)| entry.resident).sum();
     let live = match (&snapshot.glibc, from) {
-        _ if opened.is_some() => opened.map(|heap| heap.part(HeapPart::Live).length).unwrap_or_default(),
+        _ if heap.is_some() => heap.map(|heap| heap.part(HeapPart::Live).length).unwrap_or_default(),
         (Some(glibc), LineId::GlibcLive) => {
             glibc.arenas.iter().map(|arena| arena.live).sum::<Bytes>()
                 + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>()

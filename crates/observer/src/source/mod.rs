@@ -11,7 +11,7 @@ pub(crate) mod mallocng;
 pub(crate) mod mimalloc;
 pub mod native_image;
 pub(crate) mod native_objects;
-pub(crate) mod opened;
+pub(crate) mod other_heaps;
 pub(crate) mod pymalloc;
 pub(crate) mod tcmalloc;
 pub(crate) mod v8;

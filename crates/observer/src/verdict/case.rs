@@ -98,7 +98,9 @@ impl<'c> Case<'c> {
 
     /// Resident bytes of live malloc blocks outside the VM's books, and the line that contains them.
     pub(crate) fn live_blocks(self) -> (LineId, Bytes) {
-        let Some(heap) = &self.snapshot.opened else { return (LineId::GlibcLive, self.resident(LineId::GlibcLive)) };
+        let Some(heap) = &self.snapshot.malloc_heap else {
+            return (LineId::GlibcLive, self.resident(LineId::GlibcLive));
+        };
         let name = child_of_heap(heap.kind, HeapPart::Live);
         let parts = self.ledger.line(LineId::OtherAllocator).into_iter().flat_map(|line| &line.children);
         (LineId::OtherAllocator, parts.filter(|part| part.name == name).map(|part| part.resident).sum())
@@ -135,9 +137,9 @@ impl<'c> Case<'c> {
 
     /// Whether its malloc is musl's: then the tracker can only be loaded at the start.
     pub(crate) fn is_musl(self) -> bool {
-        let opened = self.snapshot.opened.iter().map(|heap| heap.kind);
+        let walked = self.snapshot.malloc_heap.iter().map(|heap| heap.kind);
         let known = self.snapshot.allocators.iter().map(|known| known.kind);
-        opened.chain(known).any(|kind| kind == AllocatorKind::Musl)
+        walked.chain(known).any(|kind| kind == AllocatorKind::Musl)
     }
 
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.

@@ -9,7 +9,7 @@
 use super::case::Case;
 use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
-use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{GoPace, HeapPart, OtherHeap};
 
 const PERCENT: f64 = 10.0;
 
@@ -67,7 +67,7 @@ fn when_it_collects(pace: GoPace) -> Option<String> {
     Some(format!("{marked}; {next}{limit}"))
 }
 
-fn remedies(case: Case<'_>, heap: &OpenedHeap, pace: GoPace) -> Vec<Remedy> {
+fn remedies(case: Case<'_>, heap: &OtherHeap, pace: GoPace) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.resident(HeapPart::Dirty);
     if pages >= FLOOR {
@@ -106,7 +106,7 @@ mod tests {
         let parts = [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, free)];
         let all = parts.iter().map(|(_, bytes)| *bytes).sum();
         let range = AddressRange::sized(Avma(0xc0_0000_0000), all);
-        let mut heap = OpenedHeap::new(AllocatorKind::Go);
+        let mut heap = OtherHeap::new(AllocatorKind::Go);
         heap.ranges.push(range);
         heap.pace = Some(pace);
         for (part, bytes) in parts {

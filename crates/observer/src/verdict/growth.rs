@@ -10,7 +10,7 @@ use super::classes::by_loader;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening};
 use crate::ledger::{Baseline, Group, Line, LineId};
-use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
 use plimsoll_facts::units::{Bytes, counted};
 
 /// A change below both limits is noise.
@@ -130,7 +130,7 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
 }
 
 /// A language's heap, if it is most of its line: the tracker's books don't know its objects.
-fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OpenedHeap>) -> Option<&'c OpenedHeap> {
+fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OtherHeap>) -> Option<&'c OtherHeap> {
     let heap = heap?;
     let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
     (resident.percent_of(case.resident(LineId::OtherAllocator)) > 50.0).then_some(heap)

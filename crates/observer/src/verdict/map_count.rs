@@ -25,7 +25,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Owner::Line(LineId::OtherAllocator, part) => part.clone(),
             Owner::Line(line, _) => line.name().to_owned(),
             Owner::Arena(_) => "glibc arenas".to_owned(),
-            Owner::Opened(kind) => kind.to_string(),
+            Owner::OtherHeap(kind) => kind.to_string(),
         };
         *by_owner.entry(name).or_default() += 1;
     }

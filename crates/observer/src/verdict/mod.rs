@@ -22,8 +22,8 @@ mod listening;
 mod map_count;
 mod mapped_files;
 mod native_leak;
-mod opened_remedies;
-mod opened_retention;
+mod other_heap_remedies;
+mod other_heap_retention;
 mod redis;
 mod remedies;
 mod remedy;
@@ -74,7 +74,7 @@ macro_rules! verdicts {
 // Each row has a verdict, its id, the line whose bytes it is about (or `whole`), and the rules that may return it.
 verdicts! {
     ArenaRetention "arena-retention" of GlibcRetained: arena_retention::rule;
-    AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, opened_retention::rule, go_retention::rule;
+    AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, other_heap_retention::rule, go_retention::rule;
     ThreadStacks "thread-stacks" of ThreadStacks: thread_stacks::rule;
     DirectBufferGrowth "direct-buffer-growth" of DirectBuffers: direct_buffers::rule;
     ClassGrowth "class-growth" of Class: classes::rule;

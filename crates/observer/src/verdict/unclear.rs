@@ -7,7 +7,7 @@
 use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
-use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_opened};
+use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_classified};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 use plimsoll_facts::units::{Bytes, counted};
@@ -116,7 +116,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         }
         LineId::OtherAllocator => {
             let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
-            let opaque = children.iter().filter(|child| !is_opened(case.snapshot, &child.name));
+            let opaque = children.iter().filter(|child| !is_classified(case.snapshot, &child.name));
             let part = |child: &Line| Unjudged {
                 what: child.name.clone(),
                 why: "how much of it is live can't be read from outside",
@@ -146,7 +146,7 @@ fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     if !case.matters(bytes, PERCENT, floor) {
         return Vec::new();
     }
-    let kind = case.snapshot.opened.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
+    let kind = case.snapshot.malloc_heap.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
     const WHY: &str = "one reading can't tell data in use from a leak";
     let settle = [case.name_what_grows()].into_iter().chain(case.is_tracked().then(|| case.name_the_callers()));
     vec![

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::pages::{Chunk, MOST_VAIN, PAGE_OF_GO, Pages};
-use super::walk::{GoMappings, Unopened, walk};
+use super::walk::{GoMappings, WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::{Image, assert_bounded};
-use plimsoll_facts::snapshot::{GoPace, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{GoPace, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
@@ -60,7 +60,7 @@ impl Made {
         self.image.put(DATA + 8 * number as u64, word);
     }
 
-    fn walked(&self) -> Result<OpenedHeap, Unopened> {
+    fn walked(&self) -> Result<OtherHeap, WalkError> {
         let mut bytes = vec![0; self.length];
         assert!(plimsoll_process::proc::memory::Memory::read(&self.image, Avma(DATA), &mut bytes));
         let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
@@ -336,20 +336,20 @@ fn a_heap_with_other_sums_stays_closed() {
     for total in 0..3 {
         let mut other = clean();
         other.word(other.totals + total, 12 << 20);
-        assert_eq!(other.walked(), Err(Unopened::OtherSums), "total {total}");
+        assert_eq!(other.walked(), Err(WalkError::OtherSums), "total {total}");
     }
     let mut other = clean();
     other.word(other.first_summary + 2, 1 << 15);
-    assert_eq!(other.walked(), Err(Unopened::NoPages));
+    assert_eq!(other.walked(), Err(WalkError::NoPages));
     let mut other = clean();
     other.word(other.list, 0);
-    assert_eq!(other.walked(), Err(Unopened::NoSpans));
+    assert_eq!(other.walked(), Err(WalkError::NoSpans));
     // One of four spans of objects is lost.
     let mut other = clean();
     for record in other.span_records.clone().into_iter().step_by(4) {
         other.image.put(record + 32, 0);
     }
-    assert_eq!(other.walked(), Err(Unopened::OtherSums));
+    assert_eq!(other.walked(), Err(WalkError::OtherSums));
 }
 
 #[test]

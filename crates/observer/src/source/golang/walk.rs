@@ -5,26 +5,26 @@ use super::pages::{self, Free, Pages};
 use super::records;
 use super::spans::{self, Spans, State};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates};
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoPages,
     NoSpans,
     OtherSums,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoPages => "no page allocator of Go 1.21 or later was found in its data",
-            Unopened::NoSpans => "no list of spans was found in its data",
-            Unopened::OtherSums => "the sums over its spans and free pages differ from its own counters",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoPages => "no page allocator of Go 1.21 or later was found in its data",
+            WalkError::NoSpans => "no list of spans was found in its data",
+            WalkError::OtherSums => "the sums over its spans and free pages differ from its own counters",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }
@@ -39,14 +39,14 @@ pub struct GoMappings {
     pub named: Vec<AddressRange>,
 }
 
-pub fn walk<M: Memory>(memory: &M, data: &[Data], mappings: &GoMappings) -> Result<OpenedHeap, Unopened> {
-    let mut result = Err(Unopened::NoPages);
+pub fn walk<M: Memory>(memory: &M, data: &[Data], mappings: &GoMappings) -> Result<OtherHeap, WalkError> {
+    let mut result = Err(WalkError::NoPages);
     for part in data {
         for first in pages::candidates(part) {
             let Some(pages) = pages::read(memory, part, first, &mappings.anonymous) else { continue };
             result = match spans::find(memory, part, &pages, &mappings.anonymous) {
-                Some(spans) => opened(memory, data, mappings, pages, &spans),
-                None => Err(Unopened::NoSpans),
+                Some(spans) => heap_of(memory, data, mappings, pages, &spans),
+                None => Err(WalkError::NoSpans),
             };
             if result.is_ok() {
                 return result;
@@ -56,14 +56,14 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], mappings: &GoMappings) -> Resu
     result
 }
 
-fn opened<M: Memory>(
+fn heap_of<M: Memory>(
     memory: &M,
     data: &[Data],
     mappings: &GoMappings,
     mut pages: Pages,
     spans: &Spans,
-) -> Result<OpenedHeap, Unopened> {
-    let mut heap = OpenedHeap::new(AllocatorKind::Go);
+) -> Result<OtherHeap, WalkError> {
+    let mut heap = OtherHeap::new(AllocatorKind::Go);
     let mut states = PageStates::new(memory);
     let mut totals = Totals::default();
     for span in &spans.all {
@@ -102,7 +102,7 @@ fn opened<M: Memory>(
             }
         }
     }
-    heap.pace = Some(pacer::states(memory, data, totals).ok_or(Unopened::OtherSums)?);
+    heap.pace = Some(pacer::states(memory, data, totals).ok_or(WalkError::OtherSums)?);
     heap.ranges.clone_from(&pages.in_use);
     let found = records::find(memory, data, &pages, spans, &mappings.anonymous);
     for range in accessible(found, mappings, &pages.in_use) {
@@ -111,7 +111,7 @@ fn opened<M: Memory>(
     }
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
-    if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+    if states.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
 }
 
 /// The writable parts of these ranges and of the named mappings, without the heap. The heap's ranges are sorted and

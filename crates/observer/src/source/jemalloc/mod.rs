@@ -25,7 +25,7 @@ mod extent;
 mod tree;
 mod walk;
 
-pub use walk::{Unopened, walk};
+pub use walk::{WalkError, walk};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::walk::{Unopened, walk};
+use super::walk::{WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::{Image, assert_bounded};
@@ -199,7 +199,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     Made { image, data, anonymous, sums }
 }
 
-fn walked(made: &Made) -> Result<plimsoll_facts::snapshot::OpenedHeap, Unopened> {
+fn walked(made: &Made) -> Result<plimsoll_facts::snapshot::OtherHeap, WalkError> {
     let data = [Data { base: Avma(DATA), bytes: made.data.clone() }];
     walk(&made.image, &data, &Anonymous(made.anonymous.clone()))
 }
@@ -229,9 +229,9 @@ fn other_memory_is_not_taken_for_a_heap() {
         let mut rootless = made();
         let root = rootless.data.len() - LEAF as usize - 4096;
         rootless.data[root..].fill(0);
-        assert_eq!(walked(&rootless), Err(Unopened::NoTree), "{version:?}");
+        assert_eq!(walked(&rootless), Err(WalkError::NoTree), "{version:?}");
         rootless.data.fill(0);
-        assert_eq!(walked(&rootless), Err(Unopened::NoTree), "{version:?}");
+        assert_eq!(walked(&rootless), Err(WalkError::NoTree), "{version:?}");
         // Each word of the root in the other's place.
         let mut swapped = made();
         let (first, second) = if version.wide { (30, 31) } else { (BOUNDARY / GIB - 1, BOUNDARY / GIB) };
@@ -239,7 +239,7 @@ fn other_memory_is_not_taken_for_a_heap() {
         let word: [u8; 8] = swapped.data[at(first)..][..8].try_into().unwrap();
         swapped.data.copy_within(at(second)..at(second) + 8, at(first));
         swapped.data[at(second)..][..8].copy_from_slice(&word);
-        assert_eq!(walked(&swapped), Err(Unopened::NoTree), "{version:?}");
+        assert_eq!(walked(&swapped), Err(WalkError::NoTree), "{version:?}");
     }
 }
 
@@ -250,7 +250,7 @@ fn a_leaf_below_the_wrong_word_of_a_node_is_no_tree() {
     let node = RECORDS + 2 * LEAF + 0x1c0 + NODE;
     made.image.put(node, 0);
     made.image.put(node + 8, RECORDS + LEAF + 0xc0);
-    assert_eq!(walked(&made), Err(Unopened::NoTree));
+    assert_eq!(walked(&made), Err(WalkError::NoTree));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_heap_with_an_unknown_layout_is_not_read() {
     // The size class is where no known version has it, and the state before it is wider.
     let version = Version { class: 33, state: 17, quantum: 16, wide: false };
     let made = made(&mut random, version, 300);
-    assert_eq!(walked(&made), Err(Unopened::UnknownRecords));
+    assert_eq!(walked(&made), Err(WalkError::UnknownRecords));
 }
 
 #[test]

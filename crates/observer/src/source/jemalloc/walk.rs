@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::extent::{ExtentLayout, ExtentRecord, ExtentState};
 use super::tree::{self, LeafEntry, RECORD_HEAD, Shape, Tree};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
@@ -25,27 +25,27 @@ const CONTRADICTIONS: u64 = 5;
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoTree,
     UnknownRecords,
     Contradictions,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoTree => "no radix tree of extents was found in its data",
-            Unopened::UnknownRecords => "the records of its extents have an unknown layout",
-            Unopened::Contradictions => "the records of its extents contradict each other",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoTree => "no radix tree of extents was found in its data",
+            WalkError::UnknownRecords => "the records of its extents have an unknown layout",
+            WalkError::Contradictions => "the records of its extents contradict each other",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }
 
-pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OpenedHeap, Unopened> {
+pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OtherHeap, WalkError> {
     let mut pages = PageStates::new(memory);
-    let Tree { shape, leaves } = tree::find(memory, &mut pages, data, anonymous).ok_or(Unopened::NoTree)?;
+    let Tree { shape, leaves } = tree::find(memory, &mut pages, data, anonymous).ok_or(WalkError::NoTree)?;
     let mut sample = Vec::new();
     let mut budget = LEAF_PAGES;
     for (number, leaf) in &leaves {
@@ -61,10 +61,10 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
         }
     }
     sample.retain(|record| anonymous.holds(record.start, record.length));
-    let layout = ExtentLayout::of(&sample).ok_or(Unopened::UnknownRecords)?;
+    let layout = ExtentLayout::of(&sample).ok_or(WalkError::UnknownRecords)?;
     drop(sample);
 
-    let mut sums = HeapSums { heap: OpenedHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
+    let mut sums = HeapSums { heap: OtherHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
     let mut blocks = RecordBlocks::default();
     let mut budget = LEAF_PAGES;
     for (number, leaf) in leaves {
@@ -74,7 +74,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
         }
     }
     if sums.contradictions * 100 > sums.read * CONTRADICTIONS {
-        return Err(Unopened::Contradictions);
+        return Err(WalkError::Contradictions);
     }
     let mut heap = sums.heap;
     for block in blocks.found(memory, &mut pages, anonymous, &heap.ranges) {
@@ -83,7 +83,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     }
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
-    if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+    if pages.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
 }
 
 /// The records of the extents that begin in a leaf's range, by address. Extents whose end another leaf enters belong to
@@ -95,7 +95,7 @@ fn records<M: Memory>(
     (number, leaf): (u64, u64),
     budget: &mut usize,
     blocks: &mut RecordBlocks,
-) -> Result<Vec<ExtentRecord>, Unopened> {
+) -> Result<Vec<ExtentRecord>, WalkError> {
     let mut entries: Vec<LeafEntry> = Vec::new();
     let whole = tree::for_each(memory, pages, shape, leaf, number << shape.covers(), budget, |entry| {
         // The first page of an extent comes first.
@@ -105,7 +105,7 @@ fn records<M: Memory>(
         true
     });
     if !whole {
-        return Err(Unopened::Unreadable);
+        return Err(WalkError::Unreadable);
     }
     // Records lie side by side in blocks: one read per page.
     entries.sort_unstable_by_key(|entry| entry.record);
@@ -135,7 +135,7 @@ fn records<M: Memory>(
 }
 
 struct HeapSums {
-    heap: OpenedHeap,
+    heap: OtherHeap,
     read: u64,
     contradictions: u64,
 }

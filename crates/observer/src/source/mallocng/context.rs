@@ -8,18 +8,18 @@ use plimsoll_process::proc::memory::{Memory, PAGE, Untouched};
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoContext,
     Broken,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoContext => "no records with its secret were found (musl before 1.2.1 has another malloc)",
-            Unopened::Broken => "the list of its records is broken",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoContext => "no records with its secret were found (musl before 1.2.1 has another malloc)",
+            WalkError::Broken => "the list of its records is broken",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::context::{Context, Unopened};
+use super::context::{Context, WalkError};
 use crate::source::heap_data::{Anonymous, records, words};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::proc::memory::{Memory, PAGE};
@@ -85,7 +85,7 @@ pub(super) struct Metas {
     pub(super) areas: BTreeSet<u64>,
 }
 
-pub(super) fn read<M: Memory>(memory: &M, context: &Context, anonymous: &Anonymous) -> Result<Metas, Unopened> {
+pub(super) fn read<M: Memory>(memory: &M, context: &Context, anonymous: &Anonymous) -> Result<Metas, WalkError> {
     let mut areas = BTreeSet::new();
     let mut claimed = Vec::new();
     let mut at = context.first_area;
@@ -93,12 +93,12 @@ pub(super) fn read<M: Memory>(memory: &M, context: &Context, anonymous: &Anonymo
         let mut area = [0; PAGE as usize];
         let is_new = areas.len() < MOST_AREAS && areas.insert(at);
         if !is_new || !at.is_multiple_of(PAGE) || !anonymous.holds(at, PAGE) || !memory.read(Avma(at), &mut area) {
-            return Err(Unopened::Broken);
+            return Err(WalkError::Broken);
         }
         let mut head = words(&area[..HEAD]);
         let (secret, next) = (head.next(), head.next());
         if secret != Some(context.secret) {
-            return Err(Unopened::Broken);
+            return Err(WalkError::Broken);
         }
         for (number, meta) in area[HEAD..].chunks_exact(META).enumerate() {
             let group = Group::of(meta).filter(|group| anonymous.holds(group.start, group.length().max(group.mapped)));

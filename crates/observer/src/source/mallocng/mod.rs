@@ -22,7 +22,7 @@ mod context;
 mod metas;
 mod walk;
 
-pub use context::Unopened;
+pub use context::WalkError;
 pub use walk::walk;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Heaps built word by word in mallocng's layout, and the sums that the walk must find.
 
-use super::context::Unopened;
+use super::context::WalkError;
 use super::walk::walk;
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::Image;
-use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
@@ -116,7 +116,7 @@ impl Made {
     }
 }
 
-fn walked(made: &Made) -> Result<OpenedHeap, Unopened> {
+fn walked(made: &Made) -> Result<OtherHeap, WalkError> {
     let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
     let anonymous = Anonymous(vec![range(AREAS, AREAS + 64 * PAGE), range(HEAP, made.end + PAGE)]);
     walk(&made.image, &[Data { base: Avma(DATA), bytes: made.data.clone() }], &anonymous)
@@ -181,13 +181,13 @@ fn a_mapping_that_has_records_or_begins_in_another_one_is_stale() {
 fn a_heap_without_its_secret_is_refused_with_the_reason() {
     let mut other = made(&mut Random(4), 300, 7);
     other.image.put(AREAS + PAGE, 1);
-    assert_eq!(walked(&other), Err(Unopened::Broken));
+    assert_eq!(walked(&other), Err(WalkError::Broken));
     other.image.put(AREAS, 1);
-    assert_eq!(walked(&other), Err(Unopened::NoContext));
+    assert_eq!(walked(&other), Err(WalkError::NoContext));
     // A circle.
     let mut other = made(&mut Random(5), 300, 7);
     other.image.put(AREAS + PAGE + 8, AREAS);
-    assert_eq!(walked(&other), Err(Unopened::Broken));
+    assert_eq!(walked(&other), Err(WalkError::Broken));
 }
 
 #[test]

@@ -1,22 +1,22 @@
 //! Sums over all groups, slot by slot. A slot that holds a smaller group is counted by that group's slots.
 
-use super::context::{self, Unopened};
+use super::context::{self, WalkError};
 use super::metas::{self, Group, Metas};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates};
 
-pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OpenedHeap, Unopened> {
-    let context = context::find(memory, data, anonymous).ok_or(Unopened::NoContext)?;
+pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OtherHeap, WalkError> {
+    let context = context::find(memory, data, anonymous).ok_or(WalkError::NoContext)?;
     let metas = metas::read(memory, &context, anonymous)?;
     let mut pages = PageStates::new(memory);
-    let heap = opened(&metas, &mut pages);
-    if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+    let heap = heap_of(&metas, &mut pages);
+    if pages.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
 }
 
-fn opened<M: Memory>(metas: &Metas, pages: &mut PageStates<'_, M>) -> OpenedHeap {
-    let mut heap = OpenedHeap::new(AllocatorKind::Musl);
+fn heap_of<M: Memory>(metas: &Metas, pages: &mut PageStates<'_, M>) -> OtherHeap {
+    let mut heap = OtherHeap::new(AllocatorKind::Musl);
     let mut ranges: Vec<AddressRange> = Vec::new();
     for area in &metas.areas {
         let range = AddressRange::sized(Avma(*area), Bytes(PAGE));

@@ -25,7 +25,7 @@ mod segment;
 mod shape;
 mod walk;
 
-pub use walk::{Unopened, walk};
+pub use walk::{WalkError, walk};
 
 #[cfg(test)]
 mod tests;

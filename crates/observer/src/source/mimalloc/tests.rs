@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::shape::{FREE, RECORDS, Record, SLICE};
-use super::walk::{Unopened, Unread, walk};
+use super::walk::{Unread, WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::{Image, assert_bounded};
-use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
@@ -252,7 +252,7 @@ impl Made {
         self
     }
 
-    fn walked(&self) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+    fn walked(&self) -> Result<(OtherHeap, Option<Unread>), WalkError> {
         let end = self.base() + 16 * self.unit();
         let anonymous = Anonymous(vec![AddressRange::new(Avma(ARENA - PAGE), Avma(end))]);
         let data = || vec![Data { base: Avma(DATA), bytes: self.data.clone() }];
@@ -299,7 +299,7 @@ fn a_secret_that_the_data_does_not_have_proves_nothing() {
     let mut made = made.done();
     assert!(made.walked().is_ok());
     made.put_data(100, 7);
-    assert_eq!(made.walked(), Err(Unopened::NoSecret));
+    assert_eq!(made.walked(), Err(WalkError::NoSecret));
 }
 
 #[test]
@@ -312,10 +312,10 @@ fn segments_with_other_sums_stay_closed() {
         let at = base + build.records - 56 - build.links;
         let used = u64::from_le_bytes(*made.image.pages[&(at / PAGE)][(at % PAGE) as usize..].first_chunk().unwrap());
         made.image.put(at, used + 1);
-        assert_eq!(made.walked(), Err(Unopened::OtherSums));
+        assert_eq!(made.walked(), Err(WalkError::OtherSums));
     }
     let nothing = Made::new(builds()[1], &mut random).done();
-    assert_eq!(nothing.walked(), Err(Unopened::NoSegments));
+    assert_eq!(nothing.walked(), Err(WalkError::NoSegments));
 }
 
 #[test]

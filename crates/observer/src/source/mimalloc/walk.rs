@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::segment::Segment;
 use super::shape::{HEADER, SLICE, Shape};
 use crate::source::heap_data::{Anonymous, Data, joined, words};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates};
 
@@ -26,20 +26,20 @@ const MOST_ARENA_BLOCKS: u64 = 1 << 20;
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoSegments,
     NoSecret,
     OtherSums,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoSegments => "no segment of mimalloc 2 was found (versions 1 and 3 have another layout)",
-            Unopened::NoSecret => "the secret of its segments is not in its data",
-            Unopened::OtherSums => "the sums over its slices differ from the counters in its segments",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoSegments => "no segment of mimalloc 2 was found (versions 1 and 3 have another layout)",
+            WalkError::NoSecret => "the secret of its segments is not in its data",
+            WalkError::OtherSums => "the sums over its slices differ from the counters in its segments",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }
@@ -58,18 +58,18 @@ pub fn walk<M: Memory>(
     data: impl FnOnce() -> Vec<Data>,
     anonymous: &Anonymous,
     touched: &Anonymous,
-) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+) -> Result<(OtherHeap, Option<Unread>), WalkError> {
     let mut pages = PageStates::new(memory);
     let headers = headers(&mut pages, touched);
     let shapes = shapes(&mut pages, &headers);
     if shapes.is_empty() {
-        return Err(Unopened::NoSegments);
+        return Err(WalkError::NoSegments);
     }
     let data = data();
-    let mut result = Err(Unopened::NoSecret);
+    let mut result = Err(WalkError::NoSecret);
     for (shape, secret) in shapes {
         if data.iter().any(|data| words(&data.bytes).any(|word| word == secret)) {
-            result = opened(memory, &data, anonymous, &headers, &shape, secret);
+            result = heap_of(memory, &data, anonymous, &headers, &shape, secret);
             if result.is_ok() {
                 break;
             }
@@ -117,15 +117,15 @@ fn shapes<M: Memory>(pages: &mut PageStates<'_, M>, headers: &[(u64, Vec<u8>)]) 
     found.into_iter().map(|(found, _)| found).collect()
 }
 
-fn opened<M: Memory>(
+fn heap_of<M: Memory>(
     memory: &M,
     data: &[Data],
     anonymous: &Anonymous,
     headers: &[(u64, Vec<u8>)],
     shape: &Shape,
     secret: u64,
-) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
-    let mut heap = OpenedHeap::new(AllocatorKind::Mimalloc);
+) -> Result<(OtherHeap, Option<Unread>), WalkError> {
+    let mut heap = OtherHeap::new(AllocatorKind::Mimalloc);
     let mut pages = PageStates::new(memory);
     let mut budget = MOST_LINKS;
     let (mut end, mut segments, mut torn) = (0, 0, 0);
@@ -159,7 +159,7 @@ fn opened<M: Memory>(
         }
     }
     if segments == torn || torn * TORN_AT_MOST > segments {
-        return Err(Unopened::OtherSums);
+        return Err(WalkError::OtherSums);
     }
     find_lengths(data, anonymous, shape.slices * SLICE, &mut arenas);
     free.extend(arenas.iter().filter_map(|(start, length)| Some(AddressRange::sized(Avma(*start), (*length)?))));
@@ -173,7 +173,7 @@ fn opened<M: Memory>(
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
     let unread = arenas.values().any(Option::is_none).then_some(NO_ARENAS);
-    if pages.readable { Ok((heap, unread)) } else { Err(Unopened::Unreadable) }
+    if pages.readable { Ok((heap, unread)) } else { Err(WalkError::Unreadable) }
 }
 
 fn add<M: Memory>(
@@ -181,10 +181,10 @@ fn add<M: Memory>(
     pages: &mut PageStates<'_, M>,
     segment: &Segment,
     budget: &mut u64,
-    heap: &mut OpenedHeap,
+    heap: &mut OtherHeap,
 ) {
     let mut rest = (segment.range().length(), pages.resident(segment.range()));
-    let mut add = |heap: &mut OpenedHeap, part, length: Bytes, resident: Bytes| {
+    let mut add = |heap: &mut OtherHeap, part, length: Bytes, resident: Bytes| {
         rest = (rest.0 - length, rest.1 - resident);
         heap.add(part, length, resident);
     };
@@ -210,7 +210,7 @@ fn add<M: Memory>(
     heap.add(HeapPart::Records, rest.0, rest.1);
 }
 
-fn add_free<M: Memory>(pages: &mut PageStates<'_, M>, range: AddressRange, heap: &mut OpenedHeap) {
+fn add_free<M: Memory>(pages: &mut PageStates<'_, M>, range: AddressRange, heap: &mut OtherHeap) {
     let resident = pages.resident(range);
     heap.add(HeapPart::Dirty, resident, resident);
     heap.add(HeapPart::Released, range.length() - resident, Bytes(0));

@@ -13,7 +13,7 @@ mod rocksdb;
 use names::symbols_at;
 pub use rocksdb::block_cache;
 
-use crate::source::opened::timely;
+use crate::source::other_heaps::timely;
 use plimsoll_facts::snapshot::{Backing, BlockCache, NativeObjects, ObjectBlocks, ObjectClass, Vma};
 use plimsoll_facts::units::{AddressRange, Avma};
 use plimsoll_process::foreign::FileKind;

@@ -24,7 +24,7 @@ mod pagemap;
 mod sizes;
 mod walk;
 
-pub use walk::{Unopened, walk};
+pub use walk::{WalkError, walk};
 
 #[cfg(test)]
 mod tests;

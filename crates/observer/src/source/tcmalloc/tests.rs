@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::caches::{Central, MOST_LISTS, MOST_PAIRS, of_transfers};
 use super::pagemap::{Span, SpanState};
 use super::sizes::{BlockSizes, COMPARED, MOST_TABLES, find};
-use super::walk::{Unopened, Unread, walk};
+use super::walk::{Unread, WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::{Image, assert_bounded};
-use plimsoll_facts::snapshot::{HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
@@ -176,7 +176,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
     Made { image, data, root, counters, sizes, central, heads, end: at, sums }
 }
 
-fn walked(made: &Made) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+fn walked(made: &Made) -> Result<(OtherHeap, Option<Unread>), WalkError> {
     let data = [Data { base: Avma(DATA), bytes: made.data.clone() }];
     let range = AddressRange::new(Avma(RECORDS), Avma(made.end));
     walk(&made.image, &data, &Anonymous(vec![range]))
@@ -211,18 +211,18 @@ fn a_heap_whose_sums_disagree_is_not_read() {
     let stated = u64::from_le_bytes(*other.data[other.counters..].first_chunk().unwrap());
     let at = other.counters;
     put(&mut other.data, at, stated / 2 / 8192 * 8192);
-    assert_eq!(walked(&other), Err(Unopened::OtherSums));
+    assert_eq!(walked(&other), Err(WalkError::OtherSums));
     let mut other = clean();
     let root = other.root;
     other.data[root..at].fill(0);
-    assert_eq!(walked(&other), Err(Unopened::NoTable));
+    assert_eq!(walked(&other), Err(WalkError::NoTable));
     // A span table without a matching size.
     let mut other = clean();
     let sizes = other.sizes + 4 * CLASSES;
     for class in 1..SIZES.len() {
         put_half(&mut other.data, sizes + 4 * class, 24 * class as u32 + random.below(8) as u32);
     }
-    assert_eq!(walked(&other), Err(Unopened::NoSizes));
+    assert_eq!(walked(&other), Err(WalkError::NoSizes));
 }
 
 /// Spans of one class, each with so many blocks that its size is known.

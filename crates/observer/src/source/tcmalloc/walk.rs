@@ -7,7 +7,7 @@ use super::caches::{self, Central};
 use super::pagemap::{self, Pagemap, SPAN, Span, SpanState, Totals};
 use super::sizes::{self, BlockSizes};
 use crate::source::heap_data::{Anonymous, Data, joined};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates};
 
@@ -18,20 +18,20 @@ const CHUNK: u64 = 8 << 20;
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoTable,
     OtherSums,
     NoSizes,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoTable => "no table from pages to spans was found in its data",
-            Unopened::OtherSums => "the sums over its spans differ from its own counters",
-            Unopened::NoSizes => "no table of block sizes that its spans agree with was found in its data",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoTable => "no table from pages to spans was found in its data",
+            WalkError::OtherSums => "the sums over its spans differ from its own counters",
+            WalkError::NoSizes => "no table of block sizes that its spans agree with was found in its data",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }
@@ -52,16 +52,16 @@ pub fn walk<M: Memory>(
     memory: &M,
     data: &[Data],
     anonymous: &Anonymous,
-) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+) -> Result<(OtherHeap, Option<Unread>), WalkError> {
     let mut pages = PageStates::new(memory);
-    let mut result = Err(Unopened::NoTable);
+    let mut result = Err(WalkError::NoTable);
     let mut budget = LEAF_PAGES;
     let mut states = PageStates::new(memory);
     pagemap::search(memory, &mut pages, data, anonymous, |pagemap| {
         result = match pagemap.spans(memory, &mut states, anonymous, &mut budget) {
-            Some(spans) if pagemap.states(totals(&spans)) => opened(memory, data, anonymous, &pagemap, &spans),
-            Some(_) => Err(Unopened::OtherSums),
-            None => Err(Unopened::Unreadable),
+            Some(spans) if pagemap.states(totals(&spans)) => heap_of(memory, data, anonymous, &pagemap, &spans),
+            Some(_) => Err(WalkError::OtherSums),
+            None => Err(WalkError::Unreadable),
         };
         result.is_ok()
     });
@@ -89,15 +89,15 @@ struct Class {
     central: Central,
 }
 
-fn opened<M: Memory>(
+fn heap_of<M: Memory>(
     memory: &M,
     data: &[Data],
     anonymous: &Anonymous,
     pagemap: &Pagemap,
     spans: &[Span],
-) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
-    let sizes = sizes::find(data, spans).ok_or(Unopened::NoSizes)?;
-    let mut heap = OpenedHeap::new(AllocatorKind::Tcmalloc);
+) -> Result<(OtherHeap, Option<Unread>), WalkError> {
+    let sizes = sizes::find(data, spans).ok_or(WalkError::NoSizes)?;
+    let mut heap = OtherHeap::new(AllocatorKind::Tcmalloc);
     let mut pages = PageStates::new(memory);
     let mut classes = vec![Class::default(); sizes.bytes.len()];
     for span in spans {
@@ -129,7 +129,7 @@ fn opened<M: Memory>(
     }
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
-    if pages.readable { Ok((heap, unread)) } else { Err(Unopened::Unreadable) }
+    if pages.readable { Ok((heap, unread)) } else { Err(WalkError::Unreadable) }
 }
 
 /// Spans of small blocks: live, cached, and free ones.
@@ -139,7 +139,7 @@ fn add_small<M: Memory>(
     anonymous: &Anonymous,
     sizes: &BlockSizes,
     classes: &[Class],
-    heap: &mut OpenedHeap,
+    heap: &mut OtherHeap,
 ) -> Option<Unread> {
     let central: Vec<Central> = classes.iter().map(|class| class.central).collect();
     let threads = caches::of_threads(memory, data, anonymous, sizes);

@@ -26,7 +26,7 @@ mod buffers;
 mod layout;
 mod walk;
 
-pub use walk::{Unopened, walk};
+pub use walk::{WalkError, walk};
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::layout::ALIGNMENT;
-use super::{Unopened, walk};
+use super::{WalkError, walk};
 use crate::random::Random;
 use crate::source::made_image::Image;
-use plimsoll_facts::snapshot::{ArrayBuffers, Backing, HeapPart, OpenedHeap, PartBytes, Vma};
+use plimsoll_facts::snapshot::{ArrayBuffers, Backing, HeapPart, OtherHeap, PartBytes, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE};
 
@@ -280,7 +280,7 @@ fn one_space(
     }
 }
 
-fn parts(heap: &OpenedHeap) -> BTreeMap<HeapPart, PartBytes> {
+fn parts(heap: &OtherHeap) -> BTreeMap<HeapPart, PartBytes> {
     heap.parts.clone().into_iter().filter(|(_, bytes)| bytes.length + bytes.resident > Bytes(0)).collect()
 }
 
@@ -360,11 +360,11 @@ fn a_heap_whose_spaces_state_other_sums_stays_closed() {
         for committed in made.committed.clone() {
             made.image.put(committed, 64 << 20);
         }
-        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), Unopened::OtherSums);
+        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), WalkError::OtherSums);
         for page in made.image.pages.values_mut() {
             page.fill(0);
         }
-        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), Unopened::NoPages);
+        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), WalkError::NoPages);
     }
 }
 

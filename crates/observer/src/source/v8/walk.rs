@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::buffers;
 use super::layout::{self, ALIGNMENT, Candidate, Chunks, Layout, Spaces, Words, read_words};
 use crate::source::heap_data::{Anonymous, joined, words};
-use plimsoll_facts::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, Backing, HeapPart, OtherHeap, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, Untouched};
 
@@ -25,18 +25,18 @@ const MOVED: u64 = 32;
 
 /// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum WalkError {
     NoPages,
     OtherSums,
     Unreadable,
 }
 
-impl Unopened {
+impl WalkError {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoPages => "no pages whose records share one layout were found",
-            Unopened::OtherSums => "the sizes of its pages don't add up to what its spaces state",
-            Unopened::Unreadable => "its records can't be read",
+            WalkError::NoPages => "no pages whose records share one layout were found",
+            WalkError::OtherSums => "the sizes of its pages don't add up to what its spaces state",
+            WalkError::Unreadable => "its records can't be read",
         }
     }
 }
@@ -66,7 +66,7 @@ enum PageKind {
     Released,
 }
 
-pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OpenedHeap, Unopened> {
+pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OtherHeap, WalkError> {
     let untouched = Untouched::new(memory);
     let chunks = || Chunks::new(memory, could_hold(vmas), MOST_HEADERS);
     let behind = |(at, chunk): (u64, Words)| {
@@ -76,17 +76,17 @@ pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OpenedHeap, Unopened>
     let inside = |(at, record): (u64, Words)| Some(Candidate { at, chunk: [record[0], record[1]], record });
     let found = layout::find(memory, false, chunks().filter_map(inside))
         .or_else(|| layout::find(memory, true, chunks().filter_map(behind)));
-    let layout = found.ok_or(Unopened::NoPages)?;
+    let layout = found.ok_or(WalkError::NoPages)?;
     let candidate = |chunk| if layout.behind { behind(chunk) } else { inside(chunk) };
     let pages = pages(&layout, chunks(), vmas, candidate);
     let mut spaces = Spaces { memory: &untouched, known: HashMap::new() };
     if !is_proven(&pages, &mut spaces) {
-        return Err(Unopened::OtherSums);
+        return Err(WalkError::OtherSums);
     }
     let heaps = heaps(&pages);
     let tops = Tops::of(&pages, &heaps, &untouched);
-    let heap = opened(memory, &pages, &tops)?;
-    Ok(OpenedHeap { buffers: buffers::of(memory, heaps), ..heap })
+    let heap = heap_of(memory, &pages, &tops)?;
+    Ok(OtherHeap { buffers: buffers::of(memory, heaps), ..heap })
 }
 
 fn could_hold(vmas: &[Vma]) -> Vec<AddressRange> {
@@ -257,8 +257,8 @@ fn read<M: Memory>(memory: &Untouched<'_, M>, at: u64, length: u64) -> Option<Ve
     memory.read(Avma(at), &mut bytes).then(|| words(&bytes).collect())
 }
 
-fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHeap, Unopened> {
-    let mut heap = OpenedHeap::new(AllocatorKind::V8);
+fn heap_of<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OtherHeap, WalkError> {
+    let mut heap = OtherHeap::new(AllocatorKind::V8);
     let mut states = PageStates::new(memory);
     for page in pages {
         let (length, resident) = (page.range.length(), states.resident(page.range));
@@ -287,7 +287,7 @@ fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHe
         heap.add(rest, area - live, resident - header - live_resident);
     }
     heap.ranges = joined(pages.iter().map(|page| page.range));
-    if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+    if states.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
 }
 
 const _: () = assert!(ALIGNMENT.is_multiple_of(PAGE));

@@ -5,7 +5,7 @@ use super::*;
 use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
-    EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap,
+    EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OtherHeap,
     Pressure, Process, Root, Snapshot, Start, Thread, Throttle, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
@@ -476,7 +476,7 @@ fn many_live_blocks_are_unclear_until_a_second_reading() {
     // V8 has the owners of its buffers.
     let mut node = large;
     let buffers = Some(ArrayBuffers { count: 90, bytes: mib(90) });
-    node.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
+    node.v8 = Some(OtherHeap { buffers, ..OtherHeap::new(AllocatorKind::V8) });
     assert_eq!(ids(&node), ["healthy"]);
 }
 
@@ -523,7 +523,7 @@ fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(Lin
 fn growth_of_the_v8_heap_leads_to_a_heap_snapshot() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(200));
-    let mut heap = OpenedHeap::new(AllocatorKind::V8);
+    let mut heap = OtherHeap::new(AllocatorKind::V8);
     heap.ranges.push(range);
     heap.add(HeapPart::Old, mib(180), mib(180));
     heap.add(HeapPart::FreeOld, mib(20), mib(20));
@@ -554,7 +554,7 @@ fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
     let remedy = |bytes: Bytes| {
         let mut snapshot = with_arenas(&[mib(0)], mib(200));
         let buffers = Some(ArrayBuffers { count: 150, bytes });
-        snapshot.v8 = Some(OpenedHeap { buffers, ..OpenedHeap::new(AllocatorKind::V8) });
+        snapshot.v8 = Some(OtherHeap { buffers, ..OtherHeap::new(AllocatorKind::V8) });
         snapshot.process.executable = Some("/usr/bin/node".into());
         let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::GlibcLive, mib(100))]);
         let verdict = verdict_of(&snapshot, VerdictId::Growth);
@@ -571,7 +571,7 @@ fn growth_of_array_buffers_leads_to_a_heap_snapshot() {
 fn growth_of_the_go_heap_leads_to_its_own_profile() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(200));
-    let mut heap = OpenedHeap::new(AllocatorKind::Go);
+    let mut heap = OtherHeap::new(AllocatorKind::Go);
     heap.ranges.push(range);
     heap.add(HeapPart::Live, mib(200), mib(200));
     let vma = Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
@@ -1346,7 +1346,7 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
         let range = heap.range;
         let thread = Thread { tid: 1, namespaced_tid: 1, stack: Some(stack.range), ..Thread::default() };
         snapshot.threads.push(thread);
-        let mut go = OpenedHeap { ranges: vec![range], ..OpenedHeap::new(AllocatorKind::Go) };
+        let mut go = OtherHeap { ranges: vec![range], ..OtherHeap::new(AllocatorKind::Go) };
         go.add(HeapPart::Live, range.length() - mib(5), range.length() - mib(5));
         go.add(HeapPart::Stacks, mib(5), mib(5));
         snapshot.go = Some(go);

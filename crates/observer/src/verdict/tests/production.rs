@@ -175,7 +175,7 @@ fn nobody_attaches_to_a_vm_over_musl() {
     assert!(!remedies[0].how.contains("linked dynamically"), "{remedies:?}");
     assert!(remedies.iter().all(|remedy| !remedy.how.contains("plimsoll attach")), "{remedies:?}");
     snapshot.allocators.clear();
-    snapshot.opened = Some(OpenedHeap::new(AllocatorKind::Musl));
+    snapshot.malloc_heap = Some(OtherHeap::new(AllocatorKind::Musl));
     let ledger = Ledger::of(&snapshot);
     let remedies = Case { snapshot: &snapshot, ledger: &ledger }.settle_blocks();
     assert!(remedies[0].how.contains("linked dynamically"), "{remedies:?}");

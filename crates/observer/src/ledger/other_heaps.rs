@@ -8,17 +8,17 @@ use super::ownership::GO_HEAP;
 use super::{Grade, LineSums, Owner, Piece};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
-    for heap in snapshot.opened_heaps() {
+    for heap in snapshot.other_heaps() {
         split_one(snapshot, heap, pieces, errors, books);
     }
 }
 
-fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
-    let own = || pieces.iter().zip(errors).filter(|(piece, _)| piece.owner == Owner::Opened(heap.kind));
+fn split_one(snapshot: &Snapshot, heap: &OtherHeap, pieces: &[Piece], errors: &[Bytes], books: &mut LineSums) {
+    let own = || pieces.iter().zip(errors).filter(|(piece, _)| piece.owner == Owner::OtherHeap(heap.kind));
     let resident: Bytes = own().map(|(piece, _)| piece.resident).sum();
     let mut error: Bytes = own().map(|(_, error)| *error).sum();
     let of_others: Bytes =

@@ -3,17 +3,17 @@
 
 use super::arena_retention::burst;
 use super::case::Case;
-use super::opened_remedies::{is_kept_for_ever, remedies};
+use super::other_heap_remedies::{is_kept_for_ever, remedies};
 use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION};
 use super::{Severity, Verdict, VerdictId};
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 
 const PERCENT: f64 = 10.0;
 /// Name of jemalloc's threads, as the kernel cuts it (src/background_thread.c).
 const BACKGROUND_THREAD: &str = "jemalloc_bg_thd";
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
-    let heap = case.snapshot.opened.as_ref()?;
+    let heap = case.snapshot.malloc_heap.as_ref()?;
     let (pages, beside) = (heap.purgeable(), heap.resident(HeapPart::Beside));
     let cached = heap.resident(HeapPart::Cached);
     let kept = pages + beside + cached;
@@ -60,7 +60,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-fn when_pages_go_back(heap: &OpenedHeap, returns: bool, is_kept: bool) -> Option<&'static str> {
+fn when_pages_go_back(heap: &OtherHeap, returns: bool, is_kept: bool) -> Option<&'static str> {
     match heap.kind {
         AllocatorKind::Jemalloc if returns => Some(
             "its background thread runs: free pages go back when they have been free for dirty_decay_ms (10 s by default)",
@@ -99,7 +99,7 @@ mod tests {
     fn heap_of<const N: usize>(kind: AllocatorKind, parts: [(HeapPart, Bytes); N]) -> Snapshot {
         let all = parts.iter().map(|(_, bytes)| *bytes).sum();
         let range = AddressRange::sized(Avma(1 << 30), all);
-        let mut heap = OpenedHeap::new(kind);
+        let mut heap = OtherHeap::new(kind);
         heap.ranges.push(range);
         for (part, bytes) in parts {
             heap.add(part, bytes, bytes);
@@ -108,7 +108,7 @@ mod tests {
         Snapshot {
             vmas: vec![Vma { range, readable: true, writable: true, rss: all, ..Vma::default() }],
             allocators: vec![LoadedAllocator { kind, path, serves_malloc: true }],
-            opened: Some(heap),
+            malloc_heap: Some(heap),
             ..Snapshot::default()
         }
     }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use crate::snapshot::AllocatorKind;
 use crate::units::{AddressRange, Bytes};
 
+/// A heap of jemalloc, tcmalloc, mimalloc, musl's malloc, Go or V8, as its walk has divided it.
+///
 /// Σ length of `parts` = Σ length of `ranges`; the same holds for resident bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenedHeap {
+pub struct OtherHeap {
     pub kind: AllocatorKind,
     /// False in a series of readings if the walk is older than the mappings.
     pub is_fresh: bool,
@@ -139,9 +141,9 @@ impl HeapPart {
     }
 }
 
-impl OpenedHeap {
-    pub fn new(kind: AllocatorKind) -> OpenedHeap {
-        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None, buffers: None }
+impl OtherHeap {
+    pub fn new(kind: AllocatorKind) -> OtherHeap {
+        OtherHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None, buffers: None }
     }
 
     pub fn part(&self, part: HeapPart) -> PartBytes {

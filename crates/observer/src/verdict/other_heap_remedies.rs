@@ -5,12 +5,12 @@ use super::redis::Redis;
 use super::remedy::{FLOOR, call, remedy};
 use super::{Effort, Remedy};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::Bytes;
 
 /// `returns`: the allocator's own thread releases free pages. A function is called only in libraries: a program that the
 /// allocator is linked into may have renamed it, or lost its name.
-pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
+pub(crate) fn remedies(case: Case<'_>, heap: &OtherHeap, returns: bool) -> Vec<Remedy> {
     let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
     let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
     let redis = Redis::of(case);
@@ -37,7 +37,7 @@ fn setting<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> {
+fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
@@ -66,7 +66,7 @@ fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> 
 
 /// Offers no call by gdb: mi_collect purges for the calling thread only, and a thread that gdb stopped inside malloc
 /// would find its heap changed.
-fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
+fn mimalloc(case: Case<'_>, heap: &OtherHeap) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages < FLOOR {
@@ -93,7 +93,7 @@ fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
     remedies
 }
 
-fn jemalloc(case: Case<'_>, heap: &OpenedHeap, redis: Option<&Redis>, returns: bool, is_library: bool) -> Vec<Remedy> {
+fn jemalloc(case: Case<'_>, heap: &OtherHeap, redis: Option<&Redis>, returns: bool, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {

@@ -5,7 +5,7 @@
 use super::heap_data::{Anonymous, data_of};
 use super::{golang, jemalloc, mallocng, mimalloc, tcmalloc, v8};
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, OtherHeap, Sourced, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::{Live, Memory};
@@ -21,7 +21,7 @@ pub(crate) fn read(
     allocators: &[LoadedAllocator],
     program: Option<&str>,
     vmas: &[Vma],
-) -> Sourced<OpenedHeap> {
+) -> Sourced<OtherHeap> {
     let has_walk = |kind: AllocatorKind| kind != AllocatorKind::Glibc && !kind.is_runtime();
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
     let Some(found) = allocators.iter().find(serves) else {
@@ -73,7 +73,7 @@ pub(crate) fn read(
 }
 
 /// Go's heap, which lies beside malloc's.
-pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OtherHeap> {
     let Some(found) = allocators.iter().find(|known| known.kind == AllocatorKind::Go) else {
         return (None, Vec::new());
     };
@@ -89,10 +89,10 @@ pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     let walk = || golang::walk(&memory, &data_of(&memory, &found.path, vmas), &mappings);
     match (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk())) {
         Ok(heap) => (Some(heap), Vec::new()),
-        Err(unopened) => {
+        Err(error) => {
             let reason = match memory.deadline.has_passed() {
                 true => "the command's time was over before the walk was",
-                false => unopened.reason(),
+                false => error.reason(),
             };
             let effect = "live, free and stack memory of Go are not separated (line other-allocator)";
             (None, vec![Gap::new(Source::Allocator, format!("Go's heap can't be walked: {reason}"), effect)])
@@ -101,7 +101,7 @@ pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
 }
 
 /// V8's heap, which lies beside malloc's.
-pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OtherHeap> {
     if allocators.iter().all(|known| known.kind != AllocatorKind::V8) {
         return (None, Vec::new());
     }
@@ -116,10 +116,10 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
             let gaps = heap.buffers.is_none().then(gap).into_iter().collect();
             (Some(heap), gaps)
         }
-        Err(unopened) => {
+        Err(error) => {
             let reason = match memory.deadline.has_passed() {
                 true => "the command's time was over before the walk was",
-                false => unopened.reason(),
+                false => error.reason(),
             };
             let effect = "objects and free space of V8 are not separated (line other-allocator)";
             (None, vec![Gap::new(Source::Allocator, format!("V8's heap can't be walked: {reason}"), effect)])
@@ -129,7 +129,7 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
 
 /// The heap of an allocator that is linked into the program without its symbols: musl's in a static program, or
 /// mimalloc's.
-fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OpenedHeap> {
+fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OtherHeap> {
     let (anonymous, touched) = (Anonymous::of(vmas), Anonymous::touched(vmas));
     if let Ok(heap) = repeated(|| mallocng::walk(memory, &data_of(memory, program, vmas), &anonymous)) {
         return Some(heap);
@@ -137,7 +137,7 @@ fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OpenedHeap> {
     let walk = || mimalloc::walk(memory, || data_of(memory, program, vmas), &anonymous, &touched);
     let first = walk();
     // Most programs have no such heap, so one attempt is enough.
-    let walked = if first == Err(mimalloc::Unopened::NoSegments) { first } else { first.or_else(|_| repeated(walk)) };
+    let walked = if first == Err(mimalloc::WalkError::NoSegments) { first } else { first.or_else(|_| repeated(walk)) };
     walked.ok().map(|(heap, _)| heap)
 }
 

@@ -27,7 +27,7 @@ struct RecordingDocument<'h> {
     events: u64,
     /// Largest age that an answer of the VM or the allocators had at a reading.
     provenance_age_ms: u64,
-    series: Vec<Series<'h>>,
+    series: Vec<SeriesJson<'h>>,
     verdicts: Vec<Verdict<'h>>,
     gaps: Vec<Gap<'h>>,
     more_gaps: u64,
@@ -52,7 +52,7 @@ struct Chunk {
 }
 
 #[derive(Serialize)]
-struct Series<'h> {
+struct SeriesJson<'h> {
     section: &'static str,
     measure: &'static str,
     name: String,
@@ -61,7 +61,7 @@ struct Series<'h> {
     figures: Numbers,
     /// Of a line: its largest error.
     error_bytes: Option<u64>,
-    points: Vec<Point>,
+    points: Vec<PointJson>,
     #[serde(skip)]
     _history: std::marker::PhantomData<&'h ()>,
 }
@@ -82,7 +82,7 @@ struct Numbers {
 
 /// Milliseconds since 1970 and value. Where one point stands for many readings: their mean and their bounds.
 #[derive(Serialize)]
-struct Point {
+struct PointJson {
     time_ms: i64,
     value: f64,
     min: u64,
@@ -148,13 +148,13 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
         for row in section.rows {
             let name = if section.id == "process" { "" } else { row.name.as_str() };
             let curve = history.of(row.measure).find(|(of, _)| *of == name).map(|(_, series)| series.points());
-            let point = |point: &plimsoll_observer::recording::Point| Point {
+            let point = |point: &plimsoll_observer::recording::Point| PointJson {
                 time_ms: point.begin_ns.div_euclid(1_000_000),
                 value: point.mean(),
                 min: point.min,
                 max: point.max,
             };
-            series.push(Series {
+            series.push(SeriesJson {
                 section: section.id,
                 measure: row.measure.id(),
                 unit: if row.measure == Measure::LiveCount { "blocks" } else { "bytes" },

@@ -130,11 +130,11 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
     let last_resort = LastResort::watch();
     let recorders = pids.iter().map(|pid| recorder(pattern, *pid, false, pace)).collect::<Result<Vec<_>, _>>()?;
-    let mut series =
-        Series { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
-    series.run()?;
+    let mut session =
+        Session { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
+    session.run()?;
     // Each failure has been printed when it happened; here it decides the exit status.
-    match series.failures.first() {
+    match session.failures.first() {
         Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
         None => Ok(ExitCode::SUCCESS),
     }
@@ -185,17 +185,18 @@ impl RecordingPlan {
             }
         };
         let (pace, shown) = (self.pace, Progress::new());
-        let mut series =
-            Series { recorders, signals, last_resort, child: Some(child), pace, shown, failures: Vec::new() };
-        let end = series.run()?;
-        if let Some(child) = &series.child {
+        let mut session =
+            Session { recorders, signals, last_resort, child: Some(child), pace, shown, failures: Vec::new() };
+        let end = session.run()?;
+        if let Some(child) = &session.child {
             child.restore();
         }
         end.ok_or_else(|| Failure("the end of the program was not seen".into()))
     }
 }
 
-struct Series {
+/// One call of `record`: what it records, and what ends it.
+struct Session {
     recorders: Vec<Recorder>,
     signals: Signals,
     last_resort: LastResort,
@@ -215,7 +216,7 @@ enum Woken {
     ChildEnded(ChildEnd),
 }
 
-impl Series {
+impl Session {
     fn run(&mut self) -> Result<Option<ChildEnd>, Failure> {
         let began = Instant::now();
         let mut next = began;
@@ -259,7 +260,7 @@ impl Series {
         Ok(None)
     }
 
-    /// Removes a recorder from the series when its target has ended or its file cannot be written.
+    /// Removes a recorder from the session when its target has ended or its file cannot be written.
     fn each(&mut self, mut act: impl FnMut(&mut Recorder) -> Result<RecorderLife, Failure>) {
         let mut left = Vec::new();
         for mut recorder in std::mem::take(&mut self.recorders) {

@@ -17,7 +17,7 @@ use plimsoll_facts::ending;
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::collect::{MappingDetail, Regions, Series, take_snapshot};
+use plimsoll_observer::collect::{MappingDetail, Regions, SeriesState, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::source::hotspot;
 use plimsoll_observer::verdict::{Verdict, judge};
@@ -88,7 +88,7 @@ pub struct Sampler {
     /// Becomes readable when the process ends. None on kernels before 5.3.
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
-    series: Series,
+    series: SeriesState,
     /// When the owners were last queried, what was resident then, and when they may be queried again if memory has
     /// grown.
     queried_at: Instant,
@@ -185,7 +185,7 @@ impl Sampler {
             interval,
             pidfd: raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()),
             snapshot: None,
-            series: Series::default(),
+            series: SeriesState::default(),
             queried_at: now,
             queried_rss: Bytes(0),
             growing_at: now,
@@ -253,7 +253,7 @@ impl Sampler {
         if executable != self.executable {
             // After an exec the process has other memory, other owners, and another segment.
             self.segment = None;
-            self.series = Series::default();
+            self.series = SeriesState::default();
             self.owners_at = began;
             self.may_query = true;
             if self.samples > 0 {

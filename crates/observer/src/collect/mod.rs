@@ -19,4 +19,4 @@ mod second;
 mod series;
 
 pub use first::{Refusal, Regions, take_snapshot};
-pub use series::{MappingDetail, Series};
+pub use series::{MappingDetail, SeriesState};

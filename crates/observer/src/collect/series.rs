@@ -36,7 +36,7 @@ const SEARCH: u32 = 250;
 
 /// State that a series keeps from one snapshot to the next.
 #[derive(Default)]
-pub struct Series {
+pub struct SeriesState {
     mapped: KnownMappings,
     /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
@@ -45,7 +45,7 @@ pub struct Series {
     drift: Option<Drift>,
 }
 
-impl Series {
+impl SeriesState {
     /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the query
     /// before.
     pub fn begin(&mut self, earlier: Option<&Snapshot>, now: &Snapshot) {

@@ -177,7 +177,7 @@ pub struct Mappings {
 
 /// Mappings with the Rss that smaps would report, from one scan of the page tables, and which pages these are. If a
 /// mapping is unchanged, its other fields are those of the last smaps.
-pub struct Pages {
+pub struct ScannedPages {
     pub vmas: Vec<Vma>,
     pub residency: Residency,
     pub took: Duration,
@@ -193,7 +193,7 @@ pub struct KnownMappings {
 
 /// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
 /// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
-pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<Pages> {
+pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<ScannedPages> {
     let began = Instant::now();
     let pagemap = target.file("pagemap").ok()?;
     let accounts = accounts(&target.read("status").ok()?);
@@ -201,7 +201,7 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) ->
     known.accounts = Vec::new();
     if stays && let Some((vmas, residency)) = scanned(&pagemap, before.to_vec()) {
         known.accounts = accounts;
-        return Some(Pages { vmas, residency, took: began.elapsed() });
+        return Some(ScannedPages { vmas, residency, took: began.elapsed() });
     }
     let text = target.read("maps").ok()?;
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
@@ -214,7 +214,7 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) ->
     // continuously.
     let (vmas, residency) = scanned(&pagemap, now.clone()).or_else(|| scanned_in(&pagemap, now))?;
     known.accounts = accounts;
-    Some(Pages { vmas, residency, took: began.elapsed() })
+    Some(ScannedPages { vmas, residency, took: began.elapsed() })
 }
 
 /// None if pages outside these mappings are resident.

@@ -79,9 +79,9 @@ pub fn rows(session: &Session, table: &mut Table) -> Result<()> {
 }
 
 /// Ends with the row.
-struct Target(Child);
+struct Running(Child);
 
-impl Drop for Target {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -91,7 +91,7 @@ impl Drop for Target {
 /// The median of five runs of `command` on that program, in milliseconds; `PID` in it is the program's.
 fn reports(program: &[String], command: &[String]) -> Result<f64> {
     let mut start = Command::new(&program[0]);
-    let mut target = Target(start.args(&program[1..]).stdout(Stdio::piped()).spawn()?);
+    let mut target = Running(start.args(&program[1..]).stdout(Stdio::piped()).spawn()?);
     let mut lines = BufReader::new(target.0.stdout.take().ok_or("a pipe")?).lines();
     if lines.next().transpose()?.as_deref() != Some("all wait") {
         return Err(format!("{program:?} ended early").into());

@@ -139,11 +139,15 @@ fn the_screen_has_the_colours_of_the_palette_or_none() {
 fn without_a_terminal_there_is_one_line_a_reading() {
     let leak = Leak::start("lines");
     let pid = leak.pid().to_string();
-    let output = Command::new(PLIMSOLL).args(["watch", &pid, "--interval", "200ms", "--duration", "1s"]).output();
-    let output = output.expect("plimsoll");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    assert!(text.lines().count() >= 2, "{text}");
+    let watched = |duration| {
+        let arguments = ["watch", &pid, "--interval", "200ms", "--duration", duration];
+        let output = Command::new(PLIMSOLL).args(arguments).output().expect("plimsoll");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // On a busy machine, the second reading may come after more than a second.
+    let mut texts = ["1s", "60s"].into_iter().map(watched);
+    let text = texts.find(|text| text.lines().count() >= 2).expect("two readings");
     assert!(text.lines().all(|line| line.contains("  RSS ")), "{text}");
     assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text}");
 }

@@ -20,7 +20,9 @@ pub fn run(bytes: &[u8]) {
         rule(pc);
     }
     let memory = Image { base: STACK, bytes: stack };
-    let walker = Walker { stack: STACK..STACK + stack.len() as u64, through_jit: true };
+    // A quarter of the code keeps frame pointers, as libjvm does.
+    let records = BASE + 0x800..BASE + 0xc00;
+    let walker = Walker { stack: STACK..STACK + stack.len() as u64, through_jit: true, records };
     let (mut frames, mut reads) = ([0; 64], [Read::default(); 128]);
     let in_module = |pc: u64| (BASE..BASE + (1 << 20)).contains(&pc).then(|| rule(pc));
     let entry = Entry { ra: BASE + 0x40, sp: STACK, fp: STACK + 64 };

@@ -5,6 +5,7 @@
 //! entry, joined with a neighbour that is alike, and posts the change: O(log n) to find, one leaf to rewrite. The posts
 //! always match the map, also without space: a lost step changes neither.
 
+mod order;
 mod region;
 mod single_entry;
 #[cfg(test)]

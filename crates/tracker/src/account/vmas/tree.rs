@@ -1,5 +1,6 @@
 //! The B+tree under the map: blocks, shares, splits and joins. Format and the order of stores: `segment::vmap`.
 
+use super::order::{places, with_one_less, with_one_more};
 use super::region::{Block, Region, entry_word};
 use plimsoll_segment::vmap::{
     ADDRESS_END, Attributes, BLOCK, EMPTY_ORDER, LEAF_ENTRIES, LEAF_TAG, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NO_SLOT,
@@ -117,40 +118,6 @@ fn slot(start: u64, block: u64) -> u64 {
 }
 
 const SLOT_BLOCK: u64 = (1 << SLOT_BLOCK_BITS) - 1;
-
-/// The lowest bit of place `at` of an order. 0 for place 15, which there isn't.
-#[inline(always)]
-fn place(at: usize) -> u64 {
-    16 << ((4 * at) & 63)
-}
-
-/// The number of the first free entry, and the order in which it has the place `at`.
-///
-/// The places from `at` to the free one's rotate by one. As a number: what lies there is multiplied by 16, and the free
-/// one's number leaves the place above and comes to the lowest.
-#[inline(always)]
-fn with_one_more(order: u64, at: usize, count: usize) -> (u64, u64) {
-    let free = order >> (4 * count) >> 4 & 15;
-    let rotating = (place(count) << 4).wrapping_sub(place(at));
-    let moved = (order & rotating).wrapping_mul(15).wrapping_sub(free.wrapping_mul(rotating));
-    (free, order.wrapping_add(moved).wrapping_add(1))
-}
-
-/// The number of the entry at `at`, and the order in which it is the first free one.
-#[inline(always)]
-fn with_one_less(order: u64, at: usize, count: usize) -> (u64, u64) {
-    let freed = order >> ((4 * at) & 63) >> 4 & 15;
-    let rotating = place(count).wrapping_sub(place(at));
-    let all = order & rotating;
-    let moved = (all >> 4).wrapping_add(freed.wrapping_mul(rotating >> 4)).wrapping_sub(all);
-    (freed, order.wrapping_add(moved).wrapping_sub(1))
-}
-
-/// The lowest `n` places of an order, its count shifted out.
-#[inline(always)]
-fn places(n: usize) -> u64 {
-    (1 << (4 * n)) - 1
-}
 
 impl<G: FnMut(usize) -> bool> Tree<G> {
     /// # Safety
@@ -399,11 +366,6 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// A free entry becomes `vma`, in the order's place `at`. The leaf isn't full.
-    ///
-    /// ```text
-    /// order   behind │ free │ moved     │ kept │ count          places from the right, the first free one behind the last entry
-    ///       → behind │ moved    │ free  │ kept │ count + 1
-    /// ```
     #[inline(always)]
     pub(super) fn insert(&mut self, leaf: &Leaf, at: usize, vma: &Vma) {
         let (number, order) = with_one_more(leaf.order, at, leaf.count);
@@ -767,36 +729,3 @@ pub(super) fn happened(_event: Event) {
 }
 
 const EMPTY: Vma = Vma::new(0, 0, Attributes::HOLE);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::vec::Vec;
-
-    /// Every place in leaves of every count, against a list.
-    #[test]
-    fn an_order_rotates_as_a_list_does() {
-        // Numbers in no order, so that a place that is mixed up shows.
-        let numbers = [7, 12, 1, 15, 4, 9, 2, 14, 5, 11, 3, 8, 13, 6, 10];
-        let word = |list: &[u64], count: usize| {
-            list.iter().enumerate().fold(count as u64, |word, (at, number)| word | number << (4 * at + 4))
-        };
-        for count in 0..=LEAF_ENTRIES {
-            for at in 0..=count {
-                let order = word(&numbers, count);
-                if count < LEAF_ENTRIES {
-                    let mut list = Vec::from(numbers);
-                    let free = list.remove(count);
-                    list.insert(at, free);
-                    assert_eq!(with_one_more(order, at, count), (free, word(&list, count + 1)), "{at} of {count}");
-                }
-                if at < count {
-                    let mut list = Vec::from(numbers);
-                    let freed = list.remove(at);
-                    list.insert(count - 1, freed);
-                    assert_eq!(with_one_less(order, at, count), (freed, word(&list, count - 1)), "{at} of {count}");
-                }
-            }
-        }
-    }
-}

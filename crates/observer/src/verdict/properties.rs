@@ -199,7 +199,13 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
 fn owner(case: Case<'_>, id: VerdictId) -> Bytes {
     match (id.line(), id) {
         (Some(line), _) => case.resident(line),
-        (None, VerdictId::LimitNear) => case.limit().expect("a limit").1,
+        (None, VerdictId::LimitNear) => {
+            let cgroup = case.snapshot.cgroup.iter();
+            let levels = cgroup.clone().flat_map(Cgroup::levels).map(Cgroup::working_set);
+            let throttles = cgroup.flat_map(|cgroup| &cgroup.throttles).map(Throttle::working_set);
+            let of_limit = case.limit().map(|(_, counted)| counted);
+            of_limit.into_iter().chain(levels).chain(throttles).max().expect("a limit")
+        }
         (None, VerdictId::Unclear) => case.rss() + case.snapshot.process.swap,
         _ => case.rss(),
     }

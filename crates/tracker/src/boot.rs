@@ -160,6 +160,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         segment_file::withdraw(segment, &directory);
         return None;
     }
+    mapping::readable::init();
     // SAFETY: no segment is published, so nobody reads it yet, even if a failed attach wrote it before. The agent lets
     // in one attach at a time.
     unsafe { segment_file::keep_directory(directory) };

@@ -8,7 +8,7 @@ use plimsoll_segment::CALLER_SITE;
 pub mod books;
 mod combining_lock;
 pub mod existing;
-mod readable;
+pub mod readable;
 mod sync;
 
 /// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap

@@ -12,8 +12,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CALLER_EARLY, Counter};
 
-/// From now on the map is consulted.
-pub(super) fn init() {
+/// From now on the readers of the VM's memory consult the map.
+pub fn init() {
     memory::consult(entry);
 }
 

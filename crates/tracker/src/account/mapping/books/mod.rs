@@ -164,7 +164,6 @@ pub fn init(segment: Segment) -> bool {
     if let Some(held) = take(segment, NO_FRAME) {
         held.release();
     }
-    super::readable::init();
     made
 }
 

@@ -114,6 +114,10 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
 pub(crate) fn errors(pieces: &[Piece]) -> Vec<Bytes> {
     let mut errors = Vec::with_capacity(pieces.len());
     for of_vma in pieces.chunk_by(|one, next| one.vma == next.vma) {
+        if let [only] = of_vma {
+            errors.push(only.error.min(only.together));
+            continue;
+        }
         // In a hostile process, one mapping may have tens of thousands of owners.
         let mut sums: HashMap<&Owner, Bytes> = HashMap::new();
         for piece in of_vma {

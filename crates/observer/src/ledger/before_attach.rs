@@ -24,12 +24,8 @@ pub(crate) fn split(snapshot: &Snapshot, books: &mut LineSums) {
     let moved = before.live.scaled(resident.0.min(live.0), live.0).min(resident);
     let error = (before.error + (live - resident)).min(moved.max(resident - moved));
     take(books, LineId::GlibcLive, |_| true, moved, Source::Segment);
-    let parts: Vec<String> = books.of(LineId::GlibcLive).map(|(detail, _)| detail.to_owned()).collect();
-    for part in parts {
-        if let Some(entry) = books.entries.remove(&(LineId::GlibcLive, part.clone())) {
-            books.entries.insert((LineId::GlibcLive, part + SINCE), entry);
-        }
-    }
+    let parts = books.entries.remove(&LineId::GlibcLive).unwrap_or_default();
+    books.entries.insert(LineId::GlibcLive, parts.into_iter().map(|(part, entry)| (part + SINCE, entry)).collect());
     let grade = if error > Bytes(0) { Grade::Estimated } else { Grade::Derived };
     books.entry(LineId::GlibcLive, BEFORE).add(moved, Bytes(0), Bytes(0), grade, error, Source::Segment);
 }

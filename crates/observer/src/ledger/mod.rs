@@ -46,9 +46,10 @@ use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap, Snapshot, Vma
 use plimsoll_facts::units::{AddressRange, Bytes};
 
 /// How a figure was obtained, from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
     /// Counted directly.
+    #[default]
     Exact,
     /// Computed from counted figures.
     Derived,
@@ -256,11 +257,11 @@ fn by_kind(snapshot: &Snapshot, books: &mut LineSums) {
 /// Sums by line and child, while the ledger is computed.
 #[derive(Default)]
 struct LineSums {
-    entries: BTreeMap<(LineId, String), LineSum>,
+    entries: BTreeMap<LineId, BTreeMap<String, LineSum>>,
     overclaimed: Bytes,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct LineSum {
     resident: Bytes,
     reserved: Bytes,
@@ -276,16 +277,12 @@ struct LineSum {
 
 impl LineSums {
     fn entry(&mut self, line: LineId, detail: &str) -> &mut LineSum {
-        self.entries.entry((line, detail.to_owned())).or_insert(LineSum {
-            resident: Bytes(0),
-            reserved: Bytes(0),
-            committed: Bytes(0),
-            grade: Grade::Exact,
-            error: Bytes(0),
-            sources: Vec::new(),
-            repeated: Bytes(0),
-            of_others: Bytes(0),
-        })
+        let children = self.entries.entry(line).or_default();
+        // A process has thousands of pieces with few names: a name is copied only when it is new.
+        if !children.contains_key(detail) {
+            children.insert(detail.to_owned(), LineSum::default());
+        }
+        children.get_mut(detail).expect("it was inserted")
     }
 
     fn resident(&self, line: LineId) -> Bytes {
@@ -293,12 +290,19 @@ impl LineSums {
     }
 
     fn of(&self, line: LineId) -> impl Iterator<Item = (&str, &LineSum)> {
-        self.entries.iter().filter(move |((of, _), _)| *of == line).map(|((_, detail), entry)| (detail.as_str(), entry))
+        self.entries.get(&line).into_iter().flatten().map(|(detail, entry)| (detail.as_str(), entry))
+    }
+
+    /// Those whose name matches.
+    fn of_mut(&mut self, line: LineId, is_one: impl Fn(&str) -> bool) -> impl Iterator<Item = &mut LineSum> {
+        let children = self.entries.get_mut(&line).into_iter().flatten();
+        children.filter(move |(detail, _)| is_one(detail)).map(|(_, entry)| entry)
     }
 
     fn lines(self) -> Vec<Line> {
         let mut lines: BTreeMap<LineId, Line> = BTreeMap::new();
-        for ((id, detail), entry) in self.entries {
+        let entries = self.entries.into_iter().flat_map(|(id, children)| children.into_iter().map(move |of| (id, of)));
+        for (id, (detail, entry)) in entries {
             if entry.resident == Bytes(0) && entry.reserved == Bytes(0) {
                 continue;
             }

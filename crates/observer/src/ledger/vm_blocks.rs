@@ -112,8 +112,8 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     }
     take(books, from, is_holder, moved_in_all - from_large, Source::HotSpot);
     // What the VM allocated or freed meanwhile is also what the rest of the allocator's line may be wrong by.
-    let largest = books.entries.iter_mut().filter(|((of, detail), _)| *of == from && is_holder(detail));
-    if let Some((_, entry)) = largest.max_by_key(|(_, entry)| entry.resident) {
+    let largest = books.of_mut(from, is_holder).max_by_key(|entry| entry.resident);
+    if let Some(entry) = largest {
         entry.error += unsure;
     }
 }
@@ -153,8 +153,7 @@ fn transfer_of(category: &NmtCategory) -> Option<LineTransfer> {
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of
 /// them contain the blocks.
 pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
-    let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));
-    let mut entries: Vec<&mut super::LineSum> = held.map(|(_, entry)| entry).collect();
+    let mut entries: Vec<&mut super::LineSum> = books.of_mut(line, is_holder).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
     let sum: u64 = weights.iter().sum();
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {

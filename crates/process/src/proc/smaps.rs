@@ -12,6 +12,7 @@
 //! Keys differ between kernels: unknown ones are skipped, missing ones stay 0. In a path, the kernel escapes only a
 //! newline, as `\012`.
 
+use memchr::memchr;
 use plimsoll_facts::snapshot::{Backing, Rollup, Vma, VmaFlags};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
@@ -25,7 +26,16 @@ pub struct Smaps {
 /// `tmpfs` lists the devices of tmpfs mounts, from mountinfo. Their files are shared memory.
 pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
     let mut smaps = Smaps { vmas: Vec::with_capacity(text.len() / 700), bad_lines: 0 };
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let line;
+        (line, rest) = match memchr(b'\n', rest) {
+            Some(end) => (&rest[..end], &rest[end + 1..]),
+            None => (rest, &[][..]),
+        };
+        if line.is_empty() {
+            continue;
+        }
         // A header begins with a lower-case hex digit, a key with a capital.
         if line[0].is_ascii_digit() || line[0].is_ascii_lowercase() {
             match header(line, tmpfs) {
@@ -129,7 +139,8 @@ fn header(line: &[u8], tmpfs: &[(u32, u32)]) -> Option<Vma> {
         Some(path) => (path, true),
         None => (raw, false),
     };
-    let name = String::from_utf8_lossy(raw).replace("\\012", "\n");
+    let name = String::from_utf8_lossy(raw);
+    let name = if memchr(b'\\', raw).is_some() { name.replace("\\012", "\n") } else { name.into_owned() };
     let shared = permissions[3] == b's';
     let backing = match name.as_str() {
         // drivers/char/mem.c, mmap_zero: a private mapping is anonymous memory, a shared one tmpfs's.
@@ -248,6 +259,10 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
 
 /// Parses `      132 kB`.
 pub(super) fn kilobytes(value: &[u8]) -> Option<Bytes> {
+    // Most figures of most mappings are 0.
+    if value.strip_suffix(b" 0 kB").is_some_and(|before| before.iter().all(|byte| *byte == b' ')) {
+        return Some(Bytes(0));
+    }
     let digits = value.trim_ascii().strip_suffix(b"kB").unwrap_or(value);
     decimal(digits)?.checked_mul(1024).map(Bytes)
 }

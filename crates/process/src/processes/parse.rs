@@ -32,8 +32,9 @@ pub(crate) fn parse_kind(maps: &[u8]) -> ProcessKind {
 /// Whether a path is that of a segment in any directory: `PID-BOOTTIME_NS.seg` (docs/segment.md). The target controls
 /// it.
 pub fn is_segment(path: &str) -> bool {
-    let file = path.rsplit('/').next().unwrap_or_default();
-    let parts = file.strip_suffix(".seg").and_then(|stem| stem.split_once('-'));
+    // Almost every mapping is another one, so the end of the name comes first.
+    let Some(stem) = path.strip_suffix(".seg") else { return false };
+    let parts = stem.rsplit('/').next().and_then(|stem| stem.split_once('-'));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
 }

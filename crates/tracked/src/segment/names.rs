@@ -5,8 +5,10 @@ pub use plimsoll_process::processes::is_segment;
 
 /// Whether it is the library, or compiled rules in one of our directories.
 pub fn is_library_or_rules(path: &str) -> bool {
-    let file = file_name(path);
-    (path.contains("/plimsoll") && file.ends_with(".rules")) || is_library(file)
+    match path {
+        path if path.ends_with(".rules") => path.contains("/plimsoll"),
+        path => path.ends_with(".so") && is_library(file_name(path)),
+    }
 }
 
 /// Whether it is `libplimsoll.so`, with or without its SHA-256 as `run` and `attach` unpack it; not another build

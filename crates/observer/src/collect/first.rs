@@ -42,6 +42,17 @@ const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
 /// `deadline` is the command's limit for all sources together.
 pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
+    take(pid, regions, true, deadline).map(|(snapshot, _)| snapshot)
+}
+
+/// Does the same, and returns the path to a VM's count of direct buffers: finding it takes thousands of reads.
+/// `has_sum`: with the kernel's own sum of the mappings.
+pub(super) fn take(
+    pid: u32,
+    regions: Regions<'_>,
+    has_sum: bool,
+    deadline: Deadline,
+) -> Result<(Snapshot, Option<hotspot::Direct>), Refusal> {
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(ProcView::now().absent(pid)),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
@@ -50,7 +61,7 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
     }
     let vanished = || Refusal(format!("process {pid} ended while it was being read"));
-    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), direct: None };
+    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), direct: None, has_sum };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
     let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| Refusal(ProcView::now().absent(pid)))?;
     if let Some(reason) = proc::refusal(process.state, pid) {
@@ -84,7 +95,7 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
         snapshot.gaps.extend(once);
     }
     snapshot.readings = reader.readings;
-    Ok(snapshot)
+    Ok((snapshot, reader.direct))
 }
 
 /// Whether too much is unexplained.
@@ -100,6 +111,7 @@ struct Reader<'t> {
     readings: Vec<Reading>,
     /// The path to the count of direct buffers.
     direct: Option<hotspot::Direct>,
+    has_sum: bool,
 }
 
 impl Reader<'_> {
@@ -169,7 +181,8 @@ impl Reader<'_> {
         let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[] };
         let walks = second::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
-        let mappings = proc::read_mappings(target, &mut gaps);
+        let read = if self.has_sum { proc::read_mappings } else { proc::read_smaps };
+        let mappings = read(target, &mut gaps);
         readings.push(Reading { source: Source::Proc, began, took: mappings.took });
         snapshot.time = proc::seconds_since_epoch();
         snapshot.vmas = mappings.vmas;

@@ -22,20 +22,24 @@ use plimsoll_process::proc::{self, Target};
 const HEAP: u64 = 64 << 20;
 const IS_MMAPPED: u64 = 2;
 
-/// `threads` is the current number of threads.
+/// `threads` is the current number of threads; `before` are the earlier mappings, if they were read again.
 pub(super) fn update_owners(
     target: &Target,
     memory: &impl Memory,
     snapshot: &mut Snapshot,
-    before: &[Vma],
+    before: Option<&[Vma]>,
     threads: u64,
 ) {
-    let moved = before.len() != snapshot.vmas.len()
-        || before.iter().zip(&snapshot.vmas).any(|(old, new)| old.range != new.range || old.writable != new.writable);
+    let has_moved = |before: &&[Vma]| {
+        let mut pairs = before.iter().zip(&snapshot.vmas);
+        before.len() != snapshot.vmas.len()
+            || pairs.any(|(old, new)| old.range != new.range || old.writable != new.writable)
+    };
+    let moved = before.filter(has_moved);
     if threads != snapshot.threads.len() as u64 {
         new_threads(target, memory, snapshot);
     }
-    if moved {
+    if let Some(before) = moved {
         malloc(memory, snapshot, before);
     }
 }

@@ -14,11 +14,12 @@
 //! (`first`), and is in `other-anonymous` or `glibc-unknown`.
 
 use super::drift::Drift;
-use super::first::residency;
+use super::first::{Refusal, Regions, residency, take};
 use super::new_memory;
 use crate::source::hotspot::Direct;
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
+use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, KnownMappings, Target};
 use std::io;
@@ -46,6 +47,15 @@ pub struct SeriesState {
 }
 
 impl SeriesState {
+    /// Queries the owners. The next snapshots of the series are updates of this one, from `begin` on.
+    pub fn take(&mut self, pid: u32, deadline: Deadline) -> Result<Snapshot, Refusal> {
+        // The kernel's own sum would need another walk of all pages, and that under one hold of the target's mmap lock.
+        let (snapshot, direct) = take(pid, Regions::AsNeeded, false, deadline)?;
+        // The newer path may have classes that were loaded since.
+        self.direct = direct.filter(Direct::is_found).or(self.direct);
+        Ok(snapshot)
+    }
+
     /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the query
     /// before.
     pub fn begin(&mut self, earlier: Option<&Snapshot>, now: &Snapshot) {
@@ -82,22 +92,24 @@ impl SeriesState {
         let mut gaps = Vec::new();
         let began = since.elapsed();
         let could_scan = figures == MappingDetail::Pages && !snapshot.smaps_refused;
-        let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &snapshot.vmas)).flatten();
+        let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &mut snapshot.vmas)).flatten();
         let threads = process.thread_count;
         snapshot.process = process;
         snapshot.rss_by_kind = rss_by_kind;
         snapshot.time = proc::seconds_since_epoch();
-        // The kernel's own sum would need another walk of all pages, only to show how much changed meanwhile.
         snapshot.rollup = None;
         let (before, took) = match pages {
             Some(pages) => {
                 snapshot.residency = Some(pages.residency);
-                (std::mem::replace(&mut snapshot.vmas, pages.vmas), pages.took)
+                (pages.before, pages.took)
             }
-            None => self.whole(target, snapshot, &mut gaps)?,
+            None => {
+                let (before, took) = self.whole(target, snapshot, &mut gaps)?;
+                (Some(before), took)
+            }
         };
         if let Ok(memory) = Live::open(target) {
-            new_memory::update_owners(target, &memory, snapshot, &before, threads);
+            new_memory::update_owners(target, &memory, snapshot, before.as_deref(), threads);
             self.direct_buffers(target, snapshot, &memory);
         }
         if snapshot.residency.is_none() {

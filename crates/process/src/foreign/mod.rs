@@ -25,6 +25,7 @@ mod resolve;
 mod target;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use argument::read_argument;
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
@@ -34,3 +35,7 @@ pub use open::{Requirements, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};
 pub use target::{Absent, Target};
+pub use turn::begin_turn;
+pub(crate) use turn::give_way;
+#[cfg(test)]
+pub(crate) use turn::offers;

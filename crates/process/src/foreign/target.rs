@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use super::turn::give_way;
 use super::{Deadline, FileKind, Regular, Requirements, Root, Why, linked};
 use plimsoll_facts::snapshot::Vma;
 
@@ -131,7 +132,7 @@ impl Target {
 
     /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        whole(self.file(name)?, LONGEST)
+        whole(InTurns(self.file(name)?), LONGEST)
     }
 
     /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.
@@ -171,6 +172,16 @@ impl Target {
         }
         numbers.sort_unstable();
         Ok(numbers)
+    }
+}
+
+/// The kernel takes its locks anew for each read of a file in /proc, and returns at most a page of most files.
+struct InTurns(File);
+
+impl Read for InTurns {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        give_way();
+        self.0.read(into)
     }
 }
 

@@ -175,10 +175,11 @@ pub struct Mappings {
     pub took: Duration,
 }
 
-/// Mappings with the Rss that smaps would report, from one scan of the page tables, and which pages these are. If a
-/// mapping is unchanged, its other fields are those of the last smaps.
+/// One scan of the page tables, for mappings that are updated by it: the Rss that smaps would report, and which pages
+/// these are. If a mapping is unchanged, its other fields are those of the last smaps.
 pub struct ScannedPages {
-    pub vmas: Vec<Vma>,
+    /// The earlier mappings, if they were read again.
+    pub before: Option<Vec<Vma>>,
     pub residency: Residency,
     pub took: Duration,
 }
@@ -193,15 +194,15 @@ pub struct KnownMappings {
 
 /// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
 /// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
-pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<ScannedPages> {
+pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> Option<ScannedPages> {
     let began = Instant::now();
     let pagemap = target.file("pagemap").ok()?;
     let accounts = accounts(&target.read("status").ok()?);
     let stays = !accounts.is_empty() && known.accounts == accounts;
     known.accounts = Vec::new();
-    if stays && let Some((vmas, residency)) = scanned(&pagemap, before.to_vec()) {
+    if stays && let Some((residency, true)) = scanned(&pagemap, vmas) {
         known.accounts = accounts;
-        return Some(ScannedPages { vmas, residency, took: began.elapsed() });
+        return Some(ScannedPages { before: None, residency, took: began.elapsed() });
     }
     let text = target.read("maps").ok()?;
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
@@ -209,33 +210,36 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) ->
     if parsed.bad_lines > 0 {
         return None;
     }
-    let now = carried(parsed.vmas, before);
-    // Memory was mapped between the two readings; the next one will have it. If this happens twice, the process maps
-    // continuously.
-    let (vmas, residency) = scanned(&pagemap, now.clone()).or_else(|| scanned_in(&pagemap, now))?;
+    let mut now = carried(parsed.vmas, vmas);
+    let (mut residency, has_all) = scanned(&pagemap, &mut now)?;
+    if !has_all {
+        // Memory was mapped between the two readings; the next one will have it. If this happens twice, the process
+        // maps continuously.
+        residency = scanned(&pagemap, &mut now)?.0;
+    }
     known.accounts = accounts;
-    Some(ScannedPages { vmas, residency, took: began.elapsed() })
-}
-
-/// None if pages outside these mappings are resident.
-fn scanned(pagemap: &File, vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
-    let (vmas, residency) = scanned_in(pagemap, vmas)?;
-    let inside: Bytes = vmas.iter().map(|vma| residency.resident(vma.range)).sum();
-    (inside == residency.resident(WHOLE)).then_some((vmas, residency))
+    Some(ScannedPages { before: Some(std::mem::replace(vmas, now)), residency, took: began.elapsed() })
 }
 
 /// The user half of the address space: the vsyscall page isn't the process's.
 const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
 
-fn scanned_in(pagemap: &File, mut vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
-    let beyond = |vma: &Vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end;
-    let runs = if vmas.iter().any(beyond) { None } else { scan::resident(pagemap).ok() }?;
-    let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
-    for vma in &mut vmas {
-        // Pages of hugetlbfs don't count in Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
-        vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { residency.resident(vma.range) };
+/// Sets the Rss of each mapping. False: pages outside these mappings are resident.
+fn scanned(pagemap: &File, vmas: &mut [Vma]) -> Option<(Residency, bool)> {
+    if vmas.iter().any(|vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end) {
+        return None;
     }
-    Some((vmas, residency))
+    let runs = scan::resident(pagemap, vmas.iter().map(|vma| vma.range.end)).ok()?;
+    let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
+    let mut inside = Bytes(0);
+    for vma in vmas {
+        let resident = residency.resident(vma.range);
+        inside += resident;
+        // Pages of hugetlbfs don't count in Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
+        vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { resident };
+    }
+    let has_all = inside == residency.resident(WHOLE);
+    Some((residency, has_all))
 }
 
 fn accounts(status: &[u8]) -> Vec<u8> {
@@ -540,18 +544,22 @@ mod tests {
         let (mut known, mut scanned) = (KnownMappings::default(), None);
         for _ in 0..600 {
             std::thread::sleep(Duration::from_millis(50));
-            let Some(pages) = read_pages(&target, &mut known, &smaps) else { break };
+            let mut vmas = smaps.clone();
+            if read_pages(&target, &mut known, &mut vmas).is_none() {
+                break;
+            }
             let again = read_smaps(&target, &mut gaps).vmas;
             let is_asleep = target.read("wchan").is_ok_and(|at| at.windows(5).any(|word| word == b"sleep"));
             let is_still = smaps == again && is_asleep;
             smaps = again;
-            scanned = Some(pages.vmas);
+            scanned = Some(vmas);
             if is_still {
                 break;
             }
         }
         let Some(scanned) = scanned else {
-            let refused = scan::resident(target.file("pagemap").expect("own child")).expect_err("then it works");
+            let refused =
+                scan::resident(target.file("pagemap").expect("own child"), [].into_iter()).expect_err("then it works");
             // ENOTTY: a kernel before 6.7.
             assert_eq!(refused.raw_os_error(), Some(25), "{refused}");
             return;

@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
+use crate::foreign::give_way;
 use plimsoll_facts::units::{AddressRange, Avma};
 
 #[repr(C)]
@@ -46,9 +47,6 @@ const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<ScanArguments>(
 
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
-/// Maximum number of ranges per call.
-const MOST: usize = 16 << 10;
-
 struct Scan<'r> {
     arguments: ScanArguments,
     _regions: &'r mut [PageRegion],
@@ -80,56 +78,72 @@ unsafe impl Ioctl for Scan<'_> {
 /// hint.
 pub(super) const END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { (1 << 47) - 4096 };
 
-/// Ranges of resident pages; some may occur twice. An error if the kernel lacks the call.
-pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
-    scan(pagemap, AddressRange::new(Avma(0), Avma(END)), ZERO_PAGE)
+/// The kernel holds the target's mmap lock during a call, so that its threads can neither map nor unmap memory. So a
+/// call ends after this many pages, or mappings: each of the two takes the kernel about 0.1 ms.
+const PAGES_AT_ONCE: usize = 4096;
+const MAPPINGS_AT_ONCE: usize = 256;
+
+/// Ranges of resident pages; some may occur twice. An error if the kernel lacks the call. `ends` are the ends of the
+/// mappings as far as they are known, in address order: they only decide where a call ends.
+pub(super) fn resident(pagemap: impl AsFd, ends: impl Iterator<Item = Avma>) -> io::Result<Vec<AddressRange>> {
+    let ends = ends.skip(MAPPINGS_AT_ONCE - 1).step_by(MAPPINGS_AT_ONCE).filter(|end| end.0 < END);
+    scan(pagemap, Avma(0), ends.chain([Avma(END)]), ZERO_PAGE)
 }
 
 /// Does the same for a part of the address space.
 pub(super) fn resident_within(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
-    scan(pagemap, within, ZERO_PAGE)
+    scan(pagemap, within.start, [within.end].into_iter(), ZERO_PAGE)
 }
 
 /// Ranges where the shared zero page is mapped: memory that was read and never written.
 pub(crate) fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
-    scan(pagemap, within, 0)
+    scan(pagemap, within.start, [within.end].into_iter(), 0)
 }
 
 /// Ranges of pages that are present and the shared zero page. If `inverted` is `ZERO_PAGE`: ranges of pages that are
-/// present and not the shared zero page.
-fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<Vec<AddressRange>> {
-    let most = usize::try_from(within.length().0 / 4096 + 1).map_or(MOST, |pages| pages.min(MOST));
-    let mut regions = vec![PageRegion::default(); most];
+/// present and not the shared zero page. Each of `ends` ends a call at the latest, the last one the scan.
+fn scan(
+    pagemap: impl AsFd,
+    start: Avma,
+    ends: impl Iterator<Item = Avma>,
+    inverted: u64,
+) -> io::Result<Vec<AddressRange>> {
+    let mut regions = Vec::new();
     let mut found = Vec::new();
-    let mut at = within.start.0;
-    while at < within.end.0 {
-        let scan = Scan {
-            arguments: ScanArguments {
-                size: size_of::<ScanArguments>() as u64,
-                start: at,
-                end: within.end.0,
-                regions: regions.as_mut_ptr() as u64,
-                regions_length: most as u64,
-                inverted,
-                all_of: PRESENT | ZERO_PAGE,
-                returned: PRESENT,
-                ..ScanArguments::default()
-            },
-            _regions: &mut regions,
-        };
-        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `most` entries, the
-        // length in the arguments. The file is a pagemap: this crate's callers open `pagemap` in a process's directory
-        // in /proc.
-        let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&pagemap, scan) }?;
-        let filled = regions.get(..filled).unwrap_or_default();
-        found.extend(filled.iter().map(|region| AddressRange::new(Avma(region.start), Avma(region.end))));
-        // `walk_end` may lie before the last range that was filled in (seen on 6.18, if there are more ranges than its
-        // internal buffer of 512).
-        let end = walk_end.max(filled.last().map_or(0, |region| region.end));
-        if end <= at {
-            break;
+    let mut at = start.0;
+    for end in ends.map(|end| end.0) {
+        let most = usize::try_from(end.saturating_sub(at) / 4096 + 1).map_or(PAGES_AT_ONCE, |n| n.min(PAGES_AT_ONCE));
+        if regions.len() < most {
+            regions.resize(most, PageRegion::default());
         }
-        at = end;
+        while at < end {
+            give_way();
+            let scan = Scan {
+                arguments: ScanArguments {
+                    size: size_of::<ScanArguments>() as u64,
+                    start: at,
+                    end,
+                    regions: regions.as_mut_ptr() as u64,
+                    regions_length: regions.len() as u64,
+                    most_pages: PAGES_AT_ONCE as u64,
+                    inverted,
+                    all_of: PRESENT | ZERO_PAGE,
+                    returned: PRESENT,
+                    ..ScanArguments::default()
+                },
+                _regions: &mut regions,
+            };
+            // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for as many entries as
+            // the arguments say. The file is a pagemap: this crate's callers open `pagemap` in a process's directory in
+            // /proc.
+            let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&pagemap, scan) }?;
+            let filled = regions.get(..filled).unwrap_or_default();
+            found.extend(filled.iter().map(|region| AddressRange::new(Avma(region.start), Avma(region.end))));
+            // `walk_end` may lie before the last range that was filled in (seen on 6.18, if there are more ranges than
+            // its internal buffer of 512).
+            let last = walk_end.max(filled.last().map_or(0, |region| region.end));
+            at = if last > at { last } else { end };
+        }
     }
     Ok(found)
 }
@@ -137,13 +151,37 @@ fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::{Deadline, LOOK};
+    use crate::foreign::{Deadline, LOOK, offers};
     use crate::proc::{can_scan, read_residency, scan_residency};
     use plimsoll_facts::snapshot::Residency;
     use plimsoll_facts::units::Bytes;
 
     fn inside(runs: Vec<AddressRange>, within: AddressRange) -> Vec<AddressRange> {
         runs.into_iter().map(|run| run.intersection(within)).filter(|run| !run.is_empty()).collect()
+    }
+
+    /// While a call runs, no thread of the target can map memory.
+    #[test]
+    fn a_call_reads_few_pages_and_few_mappings() {
+        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("own pagemap");
+        if !can_scan(&pagemap) {
+            return;
+        }
+        let block = vec![1u8; (2 * PAGES_AT_ONCE + 100) * 4096];
+        let first = (block.as_ptr() as u64).next_multiple_of(4096);
+        let within = AddressRange::new(Avma(first), Avma(first + (2 * PAGES_AT_ONCE as u64) * 4096));
+        let bytes =
+            |runs: Vec<AddressRange>| Residency::new(vec![within], inside(runs, within), Bytes(0)).resident(within);
+        let calls = |ends: &[Avma]| {
+            let before = offers();
+            let all = resident(&pagemap, ends.iter().copied()).expect("as before");
+            assert_eq!(bytes(all), within.length(), "every page, however many calls there are");
+            offers() - before
+        };
+        let without = calls(&[]);
+        assert!(without >= 2, "{without}");
+        let ends: Vec<Avma> = (1..=3 * MAPPINGS_AT_ONCE as u64).map(|n| Avma(first + n * 4096)).collect();
+        assert!((without + 2..without + 5).contains(&calls(&ends)), "{without}");
     }
 
     #[test]
@@ -160,7 +198,9 @@ mod tests {
         for page in (0..2047).step_by(2) {
             block[skip + page * PAGE] = 1;
         }
-        let scan = || resident(&pagemap).map(|runs| Residency::new(vec![within], inside(runs, within), Bytes(0)));
+        let scan = || {
+            resident(&pagemap, [].into_iter()).map(|runs| Residency::new(vec![within], inside(runs, within), Bytes(0)))
+        };
         let in_the_page_map = || {
             let deadline = Deadline::after(LOOK);
             read_residency(&pagemap, &[within], Bytes(PAGE as u64), deadline).expect("own pagemap")

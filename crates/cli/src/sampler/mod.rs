@@ -17,12 +17,12 @@ use plimsoll_facts::ending;
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::collect::{MappingDetail, Regions, SeriesState, take_snapshot};
+use plimsoll_observer::collect::{MappingDetail, SeriesState};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::source::hotspot;
 use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_process::cgroup;
-use plimsoll_process::foreign::{Deadline, LOOK, NAMES};
+use plimsoll_process::foreign::{Deadline, LOOK, NAMES, begin_turn};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
@@ -41,8 +41,9 @@ mod names;
 const FULL: Duration = Duration::from_secs(20);
 /// A VM stops while it answers, so it is queried at most this often, however cheap the answer is.
 const QUERIED: Duration = Duration::from_secs(10);
-/// Instants in which a program that was just started may still load its tracker.
+/// Instants in which a program that was just started may still load its tracker, and the age up to which that is so.
 const BEGINNING: u64 = 5;
+const YOUNG: Duration = Duration::from_secs(10);
 /// A killed process stays visible for a while, so an instant before its end may already have counted its kill.
 const DYING: Duration = Duration::from_secs(2);
 /// Work that costs `c` of CPU time is repeated every `n × c`: mappings with their ledger may take 0.4 % of a core,
@@ -240,6 +241,7 @@ impl Sampler {
         let began = Instant::now();
         let deadline = Deadline::after(if last { NAMES } else { self.within });
         self.target.allow(deadline);
+        begin_turn();
         let full = last || began >= self.full_at;
         let Ok((process, rss)) = proc::read_process(&self.target) else {
             // SIGCHLD reports how our own child ended.
@@ -339,7 +341,7 @@ impl Sampler {
             return false;
         }
         let before = processor_time();
-        let taken = take_snapshot(self.pid, Regions::AsNeeded, self.target.deadline());
+        let taken = self.series.take(self.pid, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
         self.queried_rss = rss.total();
         self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);
@@ -383,17 +385,8 @@ impl Sampler {
 
     /// The tracker's books, if the target is tracked. An exec leaves one segment and may make another.
     fn books(&mut self, full: bool, last: bool) -> Option<(Books, Vec<Site>)> {
-        // A search costs as much as the rest of an instant. So search only in full instants, while the program is
-        // young, and if a segment is mapped.
-        let is_mapped = || {
-            let snapshot = self.snapshot.as_ref();
-            snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
-        };
         let deadline = self.target.deadline();
-        // A name below /proc vanishes with the process. The segment has such a name while it is being made.
-        let lasts = |path: &PathBuf| !path.starts_with("/proc");
-        let is_early = self.samples < BEGINNING;
-        if full || !self.segment.as_ref().is_some_and(lasts) && (is_early || self.segment.is_none() && is_mapped()) {
+        if self.may_have_segment(full, last) {
             self.segment = match segment::find_by_pid(self.pid, deadline) {
                 Some((path, _, Life::Live)) => Some(path),
                 _ => None,
@@ -402,6 +395,19 @@ impl Sampler {
         let read = target::of_segment(self.segment.as_deref()?, Life::Live, Some(self.pid), deadline).ok()?;
         let sites = if full { self.sites(&read, last) } else { Vec::new() };
         Some((read.books, sites))
+    }
+
+    /// Whether to search for the segment. A search reads all mappings and costs as much as the rest of an instant.
+    fn may_have_segment(&self, full: bool, last: bool) -> bool {
+        let is_young = self.samples < BEGINNING && self.began.is_none_or(|began| began.elapsed() < YOUNG);
+        let vmas = self.snapshot.as_ref().map(|snapshot| snapshot.vmas.as_slice());
+        match &self.segment {
+            // A name below /proc vanishes with the process. The segment has such a name while it is being made.
+            Some(path) => full || path.starts_with("/proc") && is_young,
+            // A tracker that is attached later maps its segment. Without mappings it can be found in its directory.
+            None if full && vmas.is_some_and(<[_]>::is_empty) => true,
+            None => last || is_young || vmas.is_none_or(|vmas| vmas.iter().any(|vma| vma.name.ends_with(".seg"))),
+        }
     }
 
     /// `must`: no later instant could have more sites or better names.

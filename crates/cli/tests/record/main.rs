@@ -14,6 +14,7 @@ mod random;
 #[path = "../../../jfr/tests/support/decoder.rs"]
 mod reader;
 mod readers;
+mod reads;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;

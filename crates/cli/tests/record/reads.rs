@@ -1,0 +1,50 @@
+//! What an instant reads of a process that doesn't change.
+
+use crate::stage::{jdk, log_line, must, repository};
+use crate::{Running, Workspace, events, wait_until};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Read calls of a process so far.
+fn reads_of(pid: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
+}
+
+/// Once the owners are known, an instant reads neither the mappings (60 reads) nor the VM's classes (1,600 reads).
+#[test]
+fn an_instant_of_an_old_process_at_rest_reads_little() {
+    let workspace = Workspace::new("reads");
+    let java = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let sources = ["Crowd", "Truth"].map(|name| repository().join(format!("fixtures/java/explain/{name}.java")));
+    must(java.tool("javac").arg("-d").arg(workspace.path("")).args(sources));
+    let mut command = java.tool("java");
+    command.args(["-XX:+UseSerialGC", "-Xmx64m", "-cp"]).arg(workspace.path("")).args(["Crowd", "4", "3000"]);
+    let target = Running(command.stdout(std::process::Stdio::null()).spawn().expect("java"));
+    // A younger process may still load its tracker.
+    std::thread::sleep(Duration::from_secs(12));
+    let recorder = workspace.plimsoll(&["record", &target.id().to_string(), "-o", "r.jfr"]).spawn();
+    let recorder = Running(recorder.expect("plimsoll starts"));
+    let pid = recorder.pid();
+    let Some(_) = reads_of(&pid) else {
+        return log_line("reads of an instant: not counted, since this kernel has no /proc/PID/io");
+    };
+    let length = || std::fs::metadata(workspace.path("r.jfr")).map_or(0, |meta| meta.len());
+    wait_until("the first instant", || length() > 0);
+    let mut before = (0, 0);
+    wait_until("a pause", || {
+        before = (now_ns(), reads_of(&pid).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(150));
+        reads_of(&pid) == Some(before.1)
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    let reads = reads_of(&pid).expect("it runs") - before.1;
+    drop(recorder);
+    let read = workspace.read("r.jfr");
+    let instants = events(&read, "plimsoll.Recorder").filter(|event| event.time_ns > before.0).count() as u64;
+    log_line(&format!("reads of an instant of a JVM at rest: {reads} in {instants}"));
+    assert!(instants > 0 && reads < 200 * instants, "{reads} reads in {instants} instants");
+}

@@ -141,6 +141,6 @@ counters! {
     import_words_left "count",
     /// Largest mean that a thread was sampled with, if it allocated so fast that the default mean was doubled; else 0.
     sample_mean_highest "bytes",
-    /// Calls booked with their innermost frame only, because the thread's stack has too little space for a walk.
+    /// Calls booked with their innermost frame at most, because the thread's stack has too little space for a walk.
     stacks_unwalked "count",
 }

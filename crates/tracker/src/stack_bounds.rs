@@ -56,8 +56,8 @@ pub fn main() -> StackBounds {
 }
 
 /// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
-/// high end, and the guard inside the given bytes; musl puts the descriptor near the high end, and adds it and the
-/// guard to the given bytes. A stack that the program provides is used whole.
+/// high end, and the guard below the given bytes (inside them before 2.27, bug 22637); musl puts the descriptor near the
+/// high end, and adds it to the given bytes. A stack that the program provides is used whole.
 pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> StackBounds {
     let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
     if own_low != 0 {
@@ -67,7 +67,7 @@ pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> StackBounds {
     if libc::is_musl()
         && let Some((low, guard)) = libc::stack_of_musl()
     {
-        return StackBounds { low: low - guard, high, guard, kind: 0 };
+        return StackBounds { low, high, guard, kind: 0 };
     }
     StackBounds { low: (high - bytes) & !4095, high, guard, kind: 0 }
 }

@@ -1,6 +1,7 @@
 //! Threads: their end, their number, and blocks that one passes to another.
 
-use crate::harness::situation;
+use crate::build::compiled;
+use crate::harness::{Observed, fresh_dir, situation, tidy};
 use crate::situations;
 
 /// What every native image exports; and no unwind tables, which Java code doesn't have.
@@ -24,4 +25,18 @@ situations! {
     image_without_headers over glibc => situation("producer_consumer").named("image_without_headers").flags(AS_IMAGE);
     image_of_mixed_calls over glibc => situation("mix").named("image_of_mixed_calls").flags(AS_IMAGE).moments(4);
     image_block_of_another over glibc => situation("image_block_of_another").flags(&["-rdynamic"]);
+}
+
+/// The guard lies below the stack, so it takes no space from walks.
+#[test]
+fn a_large_guard_takes_no_space_from_walks() {
+    let row = situation("large_guard");
+    for row in [row.clone(), row.over_musl()] {
+        let dir = fresh_dir(&row.name);
+        let seen = Observed::watch(row.command(&compiled(&row.program), Some("exact"), &dir), Some(&dir));
+        let report =
+            seen.moments.first().and_then(|moment| moment.report.clone()).expect("a moment").expect("a report");
+        assert_eq!(report.counter("stacks_unwalked"), 0, "{}", row.name);
+        tidy(&dir);
+    }
 }

@@ -586,7 +586,7 @@ fn lost(segment: &Segment) -> Vec<Gap> {
         (
             "stacks_unwalked",
             "calls came from threads with too little stack for a walk",
-            "they are booked with their innermost function only",
+            "they are booked with their innermost function at most",
         ),
         ("modules_lost", "loaded objects did not fit", "callers in them are without a module"),
         ("categories_lost", "categories did not fit", "their blocks are in 'other'"),

@@ -43,6 +43,7 @@ const PROT_READ: c_int = 1;
 const PROT_EXEC: c_int = 4;
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
+const MADV_DONTFORK: c_int = 10;
 /// Linux 6.13: pages inside of a mapping can't be accessed any more.
 const MADV_GUARD_INSTALL: c_int = 102;
 const MAP_HUGETLB: c_int = 0x4_0000;
@@ -164,6 +165,7 @@ unsafe fn mmap_fixed(
                 generated_code::unmapped(a, n);
                 let r = java::unmapping_if(may_hide(prot, flags), a, n, || calls::mmap(a, n, prot, flags, fd, off));
                 if r == MAP_FAILED {
+                    not_replaced(a, n);
                     return None;
                 }
                 note_executable(prot, flags, off, sp, r, n);
@@ -230,7 +232,16 @@ fn other_kind_of(flags: c_int) -> MappingKind {
     if flags & (MAP_TYPE | MAP_ANONYMOUS) == MAP_PRIVATE { MappingKind::File } else { MappingKind::Shared }
 }
 
-/// Whether an mmap may replace memory by such that can't be read: pages beyond a file's end can't, whatever `prot` is.
+/// A call that was to replace this range has failed. The kernel may have unmapped what was there all the same
+/// (mmap(2), mremap(2)), and the map of mappings doesn't know.
+#[cold]
+#[inline(never)]
+fn not_replaced(start: usize, bytes: usize) {
+    java::memory::map_is_vague();
+    java::unmapping(start, bytes, || ());
+}
+
+/// Whether an mmap may replace readable memory by unreadable memory: pages beyond a file's end are, whatever `prot` is.
 fn may_hide(prot: c_int, flags: c_int) -> bool {
     flags & MAP_FIXED != 0 && (prot & PROT_READ == 0 || flags & MAP_ANONYMOUS == 0)
 }
@@ -263,10 +274,15 @@ pub(super) unsafe fn mapped(
         r
     };
     let real = move || {
-        if flags & MAP_FIXED != 0 {
-            generated_code::unmapped(a, n);
+        if flags & MAP_FIXED == 0 {
+            return made(map());
         }
-        made(java::unmapping_if(hides, a, n, map))
+        generated_code::unmapped(a, n);
+        let r = made(java::unmapping_if(hides, a, n, map));
+        if r == MAP_FAILED {
+            not_replaced(a, n);
+        }
+        r
     };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { site_of_call(sp, fp) }) else { return real() };
@@ -284,7 +300,7 @@ pub(super) unsafe fn mapped(
         }
     };
     if flags & MAP_FIXED != 0 {
-        locked(segment, sp, false, real, done(placement))
+        locked(segment, sp, hides, real, done(placement))
     } else {
         let r = made(map());
         locked(segment, sp, false, || r, done(Placement::Chosen))
@@ -385,6 +401,9 @@ fn remapping(a: usize, old: usize, new: usize, over: Option<usize>, remap: impl 
     }
     let (to, bytes) = replaced.unwrap_or_default();
     let r = java::unmapping_if(replaced.is_some(), to, bytes, || java::unmapping(a, old, remap));
+    if r == MAP_FAILED && replaced.is_some() {
+        not_replaced(to, bytes);
+    }
     if r != MAP_FAILED && generated_code::holds(a as u64) {
         generated_code::note(r, new);
     }
@@ -481,8 +500,9 @@ pub(super) unsafe fn protected(
     fp: usize,
     protect: impl FnOnce() -> c_int + Copy,
 ) -> c_int {
+    let hides = prot & PROT_READ == 0;
     let real = move || {
-        let r = java::unmapping_if(prot & 1 == 0, a, n, protect);
+        let r = java::unmapping_if(hides, a, n, protect);
         if prot & PROT_EXEC != 0 && r == 0 {
             executable(sp, a, n, None);
         }
@@ -490,7 +510,7 @@ pub(super) unsafe fn protected(
     };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { site_of_call(sp, fp) }) else { return real() };
-    locked(segment, sp, false, real, |r| {
+    locked(segment, sp, hides, real, |r| {
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed: false };
         if *r == 0 { Some(change) } else { failed_protection(a, n, prot, caller) }
     })
@@ -519,7 +539,8 @@ pub unsafe extern "C" fn madvise(
 pub(crate) fn advised(a: usize, n: usize, advice: c_int, advise: impl FnOnce() -> c_int) -> c_int {
     let segment = booked();
     let hides = advice == MADV_GUARD_INSTALL;
-    if hides {
+    // A child after fork has the map, but not that memory.
+    if hides || advice == MADV_DONTFORK {
         java::memory::map_is_vague();
     }
     let r = java::unmapping_if(hides, a, n, advise);
@@ -709,6 +730,7 @@ mod tests {
     /// trusted the old answer would kill the program.
     #[test]
     fn a_page_that_is_moved_over_is_no_longer_known() {
+        let _one = java::memory::ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
         java::begin_test();
         // SAFETY: a fresh private mapping.
         let at = unsafe {
@@ -727,5 +749,32 @@ mod tests {
         });
         assert_eq!(moved, known);
         assert_eq!(load::<u64>(known as u64), None);
+    }
+
+    /// The kernel has unmapped the page, and then refuses.
+    #[test]
+    fn a_call_that_fails_may_have_unmapped_what_it_was_to_replace() {
+        let _one = java::memory::ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
+        java::begin_test();
+        let refused = |is_remap: bool| {
+            // SAFETY: a fresh private mapping, which only this test has.
+            unsafe {
+                let flags = c::MAP_PRIVATE | c::MAP_ANONYMOUS;
+                let at = c::mmap(core::ptr::null_mut(), 4096, c::PROT_READ, flags, -1, 0) as usize;
+                assert_eq!(load::<u64>(at as u64), Some(0));
+                let refuse = || {
+                    c::munmap(at as *mut c::c_void, 4096);
+                    MAP_FAILED
+                };
+                let r = match is_remap {
+                    true => remapping(at + (1 << 30), 4096, 4096, Some(at), refuse),
+                    false => mapped(at, 4096, PROT_READ, PRIVATE_ANONYMOUS | MAP_FIXED, 0, 0, 0, refuse),
+                };
+                assert_eq!((r, load::<u64>(at as u64)), (MAP_FAILED, None), "{is_remap}");
+            }
+            assert!(java::memory::is_map_vague());
+        };
+        [true, false].into_iter().for_each(refused);
+        java::memory::consult_again();
     }
 }

@@ -16,6 +16,7 @@ use crate::stack::module;
 use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
+use plimsoll_segment::CALLER_OVERFLOW;
 
 /// The real operator, as the entry gets it in two registers.
 #[repr(C)]
@@ -59,7 +60,12 @@ pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -
 /// Whether a block was booked for a call that returns to the entry of an operator.
 fn was_called_from_here(key: Key) -> bool {
     let Some(segment) = Segment::current() else { return false };
-    let ra = callers::innermost(segment, segment.seen(key.row).caller()) as usize;
+    let caller = segment.seen(key.row).caller();
+    if caller == CALLER_OVERFLOW {
+        // Nobody knows; a block that the hook has just booked must not be booked twice.
+        return true;
+    }
+    let ra = callers::innermost(segment, caller) as usize;
     let own = module::find(segment, after_new as *const () as usize);
     ra != 0 && own.zip(module::find(segment, ra - 1)).is_some_and(|(own, its)| core::ptr::eq(own, its))
 }

@@ -103,7 +103,7 @@ pub struct Walker {
     pub stack: Range<u64>,
     /// Continue through code outside all modules along the frame pointers.
     pub through_jit: bool,
-    /// Code for which `rule` gives [`Rule::convention`]: there it isn't asked.
+    /// Code for which `rule` gives [`Rule::convention`]: it isn't queried there.
     pub records: Range<u64>,
 }
 
@@ -368,7 +368,8 @@ impl<M: Memory> State<'_, M> {
 
     /// Steps along frame records, as [`State::frame`] does by [`Rule::convention`], while each lies on the stack and leads
     /// into code of `records`: nearly every step in HotSpot. `pc` is the last frame's, which lies there; it ends up as the
-    /// pc of the frame where the walk continues. What is unusual is left to the usual way, as if it wasn't looked at.
+    /// pc of the frame where the walk continues. At an unusual step the loop stops before it changes anything;
+    /// the caller handles that step.
     #[inline(always)]
     fn follow_records(
         &mut self,
@@ -408,7 +409,7 @@ impl<M: Memory> State<'_, M> {
             } else {
                 rule(next - 1)
             };
-            // The record must end above the stack pointer, and lead on; else the object's table is asked.
+            // The record must end above the stack pointer, and lead on; else the object's table is queried.
             if at + 8 <= sp || (there.is_none() && next != 0) {
                 break Followed::UpTo;
             }

@@ -17,7 +17,7 @@
 //! walks, up to the end of the stack pointer's page, which is mapped.
 //!
 //! A walk takes stack itself. Where the thread has less than [`WALK_STACK`] left, a call is booked with its innermost
-//! frame only, and counted. On a stack whose bounds aren't known, the pages below must be readable, as a guard isn't.
+//! frame at most, and counted. On a stack whose bounds aren't known, the pages below must be readable, as a guard isn't.
 //!
 //! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the
 //! remembered one. The fast path's code stays the same.
@@ -47,11 +47,13 @@ mod tests;
 const SAMPLES_TAILS: usize = 256 << 10;
 /// Frames of the first, short walk.
 const SHORT_FRAMES: usize = 4;
-/// What a walk, and the booking around it, may take of the stack below the hooked call: what was measured, and a half
-/// more (docs/decisions/musl.md).
+/// What a walk, and the booking around it, may take of the stack below the hooked call: 1.5 times what was measured
+/// (docs/decisions/stacks.md).
 const WALK_STACK: usize = 6 << 10;
 /// The same through Java frames. A HotSpot thread's own guard pages lie in it, too, at the low end.
 const JAVA_WALK_STACK: usize = 32 << 10;
+/// HotSpot gives no Java thread a smaller stack: 17 and 25 refuse -Xss below 136 KiB.
+const JAVA_THREAD: usize = 128 << 10;
 /// What finding the category of one frame may take.
 const CLASSIFY_STACK: usize = 1536;
 
@@ -224,12 +226,10 @@ pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) 
 }
 
 /// How much of the stack is left below the hooked call, at most [`walk_stack`].
-fn stack_left(segment: Segment, t: &ThreadState, sp: usize) -> usize {
-    let wanted = walk_stack();
+fn stack_left(t: &ThreadState, sp: usize) -> usize {
+    let wanted = walk_stack(t, sp);
     if t.is_on_stack(sp) {
-        // glibc counts the guard as part of the stack.
-        let guard = segment.thread(t.slot).guard_bytes.load(Relaxed) as usize;
-        return sp.saturating_sub(t.stack().0 + guard).min(wanted);
+        return sp.saturating_sub(t.stack().0).min(wanted);
     }
     // A guard isn't readable. Without one, memory of others may follow; nobody knows the bounds then.
     let mut low = sp & !4095;
@@ -239,15 +239,18 @@ fn stack_left(segment: Segment, t: &ThreadState, sp: usize) -> usize {
     (sp - low).min(wanted)
 }
 
-fn walk_stack() -> usize {
-    if crate::stack::java::is_found() { JAVA_WALK_STACK } else { WALK_STACK }
+/// What a walk may need here. On a stack that isn't the thread's own it ends within a page.
+fn walk_stack(t: &ThreadState, sp: usize) -> usize {
+    let (low, high) = t.stack();
+    let may_be_java = t.is_on_stack(sp) && high - low >= JAVA_THREAD && crate::stack::java::is_found();
+    if may_be_java { JAVA_WALK_STACK } else { WALK_STACK }
 }
 
 /// The caller of a call whose stack has no space for a walk; `None`: it has.
 #[inline(never)]
 fn unwalked(segment: Segment, t: &ThreadState, ra: u64, sp: usize) -> Option<u32> {
-    let left = stack_left(segment, t, sp);
-    if left >= walk_stack() {
+    let left = stack_left(t, sp);
+    if left >= walk_stack(t, sp) {
         return None;
     }
     segment.count(Counter::stacks_unwalked, 1);
@@ -555,10 +558,7 @@ pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, 
     let known = unsafe { recall_from(t, memo, tag, sp, fp).or_else(|| recall_second(t, memo, tag, sp, fp)) };
     match known {
         Some(m) if callers::parent(segment, m.row) == caller => m.row,
-        _ if stack_left(segment, t, sp) < walk_stack() => {
-            segment.count(Counter::stacks_unwalked, 1);
-            caller
-        }
+        _ if stack_left(t, sp) < walk_stack(t, sp) => caller,
         // SAFETY: as this function.
         _ => unsafe { walk_sample(segment, t, tag, sp, fp, caller) },
     }

@@ -5,7 +5,7 @@
 //!       → behind │ moved    │ free  │ kept │ count + 1
 //! ```
 
-/// The lowest bit of place `at` of an order. 0 for place 15, which there isn't.
+/// The lowest bit of place `at` of an order. 0 for `at` = 15: an order has 15 places.
 #[inline(always)]
 fn place(at: usize) -> u64 {
     16 << ((4 * at) & 63)
@@ -48,7 +48,7 @@ mod tests {
     /// Every place in leaves of every count, against a list.
     #[test]
     fn an_order_rotates_as_a_list_does() {
-        // Numbers in no order, so that a place that is mixed up shows.
+        // Unordered, so that a misplaced number is noticed.
         let numbers = [7, 12, 1, 15, 4, 9, 2, 14, 5, 11, 3, 8, 13, 6, 10];
         let word = |list: &[u64], count: usize| {
             list.iter().enumerate().fold(count as u64, |word, (at, number)| word | number << (4 * at + 4))

@@ -4,7 +4,7 @@
 //! page is read only if the map of mappings proves that it is readable ([`prove`]), or after the kernel has confirmed it
 //! ([`os::readable`]: rt_sigprocmask, which systemd's filters permit; process_vm_readv is in systemd's @debug group,
 //! where a filter kills). The answer is kept until memory of the process is unmapped or protected, which the hooks see
-//! before it happens.
+//! before it happens (sbrk(2) and a call that replaces memory and fails: at once after it).
 
 use crate::stack::read::{Plain, peek};
 use crate::sys::os;
@@ -130,8 +130,9 @@ pub fn map_is_vague() {
 /// never sees the first page of one range with the length of another.
 static PROVEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static PROVEN_TURN: AtomicU32 = AtomicU32::new(0);
-/// A range of pages of a file. Its last page is queried: whatever lies before it is in the file too.
-const FILE_PAGES: u64 = 1024;
+/// A range of pages of a file. Its last page is queried: what lies before it is in the file too, unless the entry joins
+/// two files (docs/decisions/java-frames.md).
+const FILE_PAGES: u64 = 64;
 
 fn is_proven(page: u64) -> bool {
     let holds = |range: u64| page.wrapping_sub(range & PAGE_MASK) < range >> PAGE_BITS;
@@ -315,6 +316,20 @@ pub fn c_string(at: u64) -> Option<Name> {
     Some(name)
 }
 
+/// What is known about pages is the process's, so tests that change it run one at a time.
+#[cfg(test)]
+pub static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+#[cfg(test)]
+pub fn is_map_vague() -> bool {
+    MAP_IS_VAGUE.load(SeqCst)
+}
+
+#[cfg(test)]
+pub fn consult_again() {
+    MAP_IS_VAGUE.store(false, SeqCst);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,6 +366,7 @@ mod tests {
 
     #[test]
     fn what_the_map_proves_holds_until_a_hook_sees_some_of_it_unmapped() {
+        let _one = ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
         let base = 0x6_2000_0000_u64;
         let unmap = |first: u64, pages: u64| forget((first as usize) << 12..((first + pages) as usize) << 12);
         consult(map);
@@ -362,9 +378,9 @@ mod tests {
         unmap(base + 0x50, 0x10);
         assert!(page(base + 0x21), "something else was unmapped");
         unmap(base + 0x30, 1);
-        assert!(page(base + 0x21), "found readable on its own account");
+        assert!(page(base + 0x21), "this page was noted by itself");
         assert!(!page(base + 0x30) && !page(base + 0x22));
-        // One more time, from the end that the range's first page isn't at.
+        // Once more, from the range's first page.
         GONE.store(false, SeqCst);
         assert!(page(base + 0x22));
         GONE.store(true, SeqCst);
@@ -391,6 +407,7 @@ mod tests {
 
     #[test]
     fn a_page_is_trusted_until_it_is_forgotten_or_the_reading_ends() {
+        let _one = ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
         // Nothing is mapped there, so the kernel would refuse.
         let page = 0x6_0000_0123_u64;
         let range = || core::iter::once((page as usize - 1) << 12..(page as usize + 1) << 12);

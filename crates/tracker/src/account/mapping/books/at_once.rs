@@ -178,7 +178,7 @@ impl Held {
     }
 }
 
-/// The figures when pages change whose reservation stays where it is.
+/// Adjusts the committed bytes of pages whose reservation is unchanged.
 #[inline(always)]
 fn commit_or_uncommit(segment: Segment, old: Attributes, new: Attributes, bytes: u64) {
     match (old.committed(), new.committed()) {

@@ -4,10 +4,11 @@
 use super::*;
 use crate::account::blocks;
 use crate::segment::categories;
+use crate::stack::java::memory::ONE_TEST;
 use core::sync::atomic::AtomicU32;
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CALLER_EARLY, FILE_BYTES, Purpose};
-use std::sync::{Barrier, Mutex, MutexGuard, mpsc};
+use std::sync::{Barrier, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
 
 const PAGE: usize = 4096;
@@ -15,9 +16,8 @@ const ROOM: usize = 1 << 20;
 
 /// A process has one map, so the tests run one at a time.
 fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
-    static ONE: Mutex<()> = Mutex::new(());
     static BASE_OF_ALL: AtomicUsize = AtomicUsize::new(0);
-    let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let guard = ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
     if BASE_OF_ALL.load(Relaxed) == 0 {
         let base = os::table(FILE_BYTES, Purpose::Data).expect("address space") as usize;
         // SAFETY: a zeroed writable mapping of that size, never unmapped.

@@ -132,7 +132,7 @@ static PROVEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static PROVEN_TURN: AtomicU32 = AtomicU32::new(0);
 /// A range of pages of a file. Its last page is queried: what lies before it is in the file too, unless the entry joins
 /// two files (docs/decisions/java-frames.md).
-const FILE_PAGES: u64 = 64;
+const FILE_PAGES: u64 = 256;
 
 fn is_proven(page: u64) -> bool {
     let holds = |range: u64| page.wrapping_sub(range & PAGE_MASK) < range >> PAGE_BITS;

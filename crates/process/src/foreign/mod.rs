@@ -36,6 +36,6 @@ pub use pieces::Pieces;
 pub use regular::{Regular, Why};
 pub use target::{Absent, Target};
 pub use turn::begin_turn;
-pub(crate) use turn::give_way;
 #[cfg(test)]
 pub(crate) use turn::offers;
+pub(crate) use turn::{Stopwatch, give_way};

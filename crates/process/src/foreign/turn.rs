@@ -17,6 +17,8 @@ thread_local! {
     /// When this thread's reading began, and its slice. None: it doesn't give way, since it reads once and somebody
     /// waits for it.
     static BEGAN: Cell<Option<(Instant, Instant)>> = const { Cell::new(None) };
+    /// Time that this thread gave to others.
+    static GIVEN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Called by a thread that reads a process again and again, when it begins a reading after a pause.
@@ -33,8 +35,27 @@ pub(crate) fn give_way() {
         && slice.elapsed() >= TURN
         && reading.elapsed() < LONGEST
     {
+        let before = Instant::now();
         rustix::thread::sched_yield();
-        BEGAN.set(Some((reading, Instant::now())));
+        let now = Instant::now();
+        GIVEN.set(GIVEN.get() + (now - before));
+        BEGAN.set(Some((reading, now)));
+    }
+}
+
+/// Measures this thread's time, without what it gave to others: they had it while no lock of the target was held.
+pub(crate) struct Stopwatch {
+    began: Instant,
+    given: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch { began: Instant::now(), given: GIVEN.get() }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed().saturating_sub(GIVEN.get() - self.given)
     }
 }
 
@@ -69,6 +90,27 @@ mod tests {
         std::thread::sleep(LONGEST);
         give_way();
         assert_eq!(BEGAN.get(), Some(second), "a long reading goes on");
+    }
+
+    #[test]
+    fn a_stopwatch_leaves_out_what_was_given() {
+        let began = Instant::now();
+        let watch = Stopwatch::start();
+        std::thread::sleep(Duration::from_millis(30));
+        // As if the kernel had let others run meanwhile.
+        GIVEN.set(GIVEN.get() + Duration::from_millis(20));
+        let took = watch.elapsed();
+        assert!(took >= Duration::from_millis(10) && took <= began.elapsed() - Duration::from_millis(20), "{took:?}");
+        // Only what is given after the start counts.
+        let next = Stopwatch::start();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(next.elapsed() >= Duration::from_millis(1));
+        begin_turn();
+        let given = GIVEN.get();
+        std::thread::sleep(TURN);
+        give_way();
+        let is_long = BEGAN.get().is_none_or(|(reading, _)| reading.elapsed() > LONGEST);
+        assert!(GIVEN.get() > given || is_long, "what sched_yield took");
     }
 
     #[test]

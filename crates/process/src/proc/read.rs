@@ -16,7 +16,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use crate::foreign::{Deadline, Regular, Target};
+use crate::foreign::{Deadline, Regular, Stopwatch, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Root, Rss, Start, Thp, Thread, Vma,
@@ -124,7 +124,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
 pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let mut refused = false;
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let text = target.read("smaps");
     let took = began.elapsed();
     let smaps = match text {
@@ -171,7 +171,8 @@ pub struct Mappings {
     pub vmas: Vec<Vma>,
     pub rollup: Option<Rollup>,
     pub refused: bool,
-    /// Time for reading smaps: an upper bound of the time under the target's mmap lock.
+    /// Time for reading smaps, without the time given to other threads: an upper bound of the time under the target's
+    /// mmap lock.
     pub took: Duration,
 }
 
@@ -181,6 +182,7 @@ pub struct ScannedPages {
     /// The earlier mappings, if they were read again.
     pub before: Option<Vec<Vma>>,
     pub residency: Residency,
+    /// Without the time given to other threads.
     pub took: Duration,
 }
 
@@ -195,7 +197,7 @@ pub struct KnownMappings {
 /// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
 /// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
 pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> Option<ScannedPages> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let pagemap = target.file("pagemap").ok()?;
     let accounts = accounts(&target.read("status").ok()?);
     let stays = !accounts.is_empty() && known.accounts == accounts;

@@ -1,7 +1,6 @@
 //! Takes one snapshot. Sources that are joined by address are read close together in time. Sources that change fast are
 //! read a second time (`second`).
 
-use std::io::ErrorKind;
 use std::thread;
 use std::time::Instant;
 
@@ -339,8 +338,7 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
                 .join("; "),
             );
             // No right helps where the process has too much to read.
-            let is_too_much = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Other);
-            gaps.push(if is_too_much { gap } else { gap.remedy(proc::file_remedy(target.pid())) });
+            gaps.push(if proc::is_too_much(&error) { gap } else { gap.remedy(proc::file_remedy(target.pid())) });
         }
     }
 }

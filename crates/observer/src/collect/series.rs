@@ -21,7 +21,7 @@ use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
-use plimsoll_process::proc::{self, KnownMappings, Target};
+use plimsoll_process::proc::{self, KnownMappings, Mappings, Target};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ const SEARCH: u32 = 250;
 #[derive(Default)]
 pub struct SeriesState {
     mapped: KnownMappings,
+    /// The last instant has no figures of mappings, because there were too many pages.
+    too_much: bool,
     /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
     direct_at: Option<Instant>,
@@ -91,20 +93,29 @@ impl SeriesState {
         let since = Instant::now();
         let mut gaps = Vec::new();
         let began = since.elapsed();
-        let could_scan = figures == MappingDetail::Pages && !snapshot.smaps_refused;
-        let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &mut snapshot.vmas)).flatten();
+        let could_scan = figures == MappingDetail::Pages && (!snapshot.smaps_refused || self.too_much);
+        let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &mut snapshot.vmas));
+        self.too_much = false;
         let threads = process.thread_count;
         snapshot.process = process;
         snapshot.rss_by_kind = rss_by_kind;
         snapshot.time = proc::seconds_since_epoch();
         snapshot.rollup = None;
         let (before, took) = match pages {
-            Some(pages) => {
+            Some(Ok(pages)) => {
+                snapshot.smaps_refused = false;
                 snapshot.residency = Some(pages.residency);
                 (pages.before, pages.took)
             }
-            None => {
-                let (before, took) = self.whole(target, snapshot, &mut gaps)?;
+            Some(Err(error)) if proc::is_too_much(&error) => {
+                self.too_much = true;
+                let mappings = proc::read_maps(target, &error, &mut gaps);
+                let (before, took) = self.exchange(snapshot, mappings)?;
+                (Some(before), took)
+            }
+            _ => {
+                let mappings = proc::read_smaps(target, &mut gaps);
+                let (before, took) = self.exchange(snapshot, mappings)?;
                 (Some(before), took)
             }
         };
@@ -112,7 +123,7 @@ impl SeriesState {
             new_memory::update_owners(target, &memory, snapshot, before.as_deref(), threads);
             self.direct_buffers(target, snapshot, &memory);
         }
-        if snapshot.residency.is_none() {
+        if snapshot.residency.is_none() && !self.too_much {
             residency(target, snapshot, &mut gaps);
         }
         for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
@@ -127,14 +138,8 @@ impl SeriesState {
         Ok(())
     }
 
-    /// Reads smaps. Returns the previous mappings and the time that the reading took.
-    fn whole(
-        &mut self,
-        target: &Target,
-        snapshot: &mut Snapshot,
-        gaps: &mut Vec<plimsoll_facts::gap::Gap>,
-    ) -> io::Result<(Vec<Vma>, Duration)> {
-        let mappings = proc::read_smaps(target, gaps);
+    /// Replaces the mappings. Returns the previous ones and the time that the reading took.
+    fn exchange(&mut self, snapshot: &mut Snapshot, mappings: Mappings) -> io::Result<(Vec<Vma>, Duration)> {
         let process = &snapshot.process;
         // Without mappings and without a refusal, the address space has just been torn down.
         if mappings.vmas.is_empty() && (!mappings.refused || proc::refusal(process.state, process.pid).is_some()) {
@@ -144,5 +149,50 @@ impl SeriesState {
         snapshot.smaps_refused = mappings.refused;
         snapshot.residency = None;
         Ok((std::mem::replace(&mut snapshot.vmas, mappings.vmas), mappings.took))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_process::foreign::LOOK;
+
+    /// A sleeping child process.
+    struct Child(std::process::Child);
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn too_many_pages_are_a_gap_until_they_can_be_read() {
+        let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
+        let pid = child.0.id();
+        let mut series = SeriesState::default();
+        let Ok(mut snapshot) = series.take(pid, Deadline::after(LOOK)) else { panic!("it runs") };
+        series.begin(None, &snapshot);
+        let mut target = Target::open(pid, Deadline::after(LOOK)).expect("it runs");
+        if !target.file("pagemap").is_ok_and(|pagemap| proc::can_scan(&pagemap)) {
+            return;
+        }
+        let mut instant = |deadline: Deadline, snapshot: &mut Snapshot| {
+            target.allow(deadline);
+            let process = proc::read_process(&target).expect("it runs");
+            series.update(&target, snapshot, process, MappingDetail::Pages).expect("it runs");
+            let reasons: Vec<String> = snapshot.gaps.iter().map(|gap| gap.reason.to_string()).collect();
+            reasons.iter().any(|reason| reason.ends_with("/pagemap can't be read: it took too long"))
+        };
+        assert!(!instant(Deadline::after(LOOK), &mut snapshot) && !snapshot.smaps_refused);
+        let mappings = snapshot.vmas.len();
+        for _ in 0..2 {
+            assert!(instant(Deadline::after(Duration::ZERO), &mut snapshot), "{:?}", snapshot.gaps);
+            assert!(snapshot.smaps_refused && snapshot.residency.is_none(), "smaps would read as many pages");
+            assert_eq!(snapshot.vmas.len(), mappings);
+            assert!(snapshot.rss_by_kind.total().0 > 0);
+        }
+        assert!(!instant(Deadline::after(LOOK), &mut snapshot) && !snapshot.smaps_refused);
+        assert!(snapshot.residency.is_some() && snapshot.vmas.iter().any(|vma| vma.rss.0 > 0));
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::access::{Access, AccessTexts, Closed, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
-use super::scan;
+use super::scan::{self, Limits};
 use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
 use super::start::read_start;
 use super::started_as::read_started_as;
@@ -16,7 +16,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use crate::foreign::{Deadline, Regular, Stopwatch, Target};
+use crate::foreign::{Deadline, LOOK, Regular, Stopwatch, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Root, Rss, Start, Thp, Thread, Vma,
@@ -135,8 +135,7 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
             let pid = target.pid();
             let (why, remedy) = unread(pid, &error);
             let reason = format!("/proc/{pid}/smaps can't be read: {why}");
-            let effect = "only the kernel's totals by kind are known, and no lines";
-            gaps.push(Gap::new(Source::Proc, reason, effect).remedy(remedy));
+            gaps.push(Gap::new(Source::Proc, reason, ONLY_TOTALS).remedy(remedy));
             refused = true;
             target.read("maps").map(|text| parse_maps(&text, &tmpfs)).unwrap_or_default()
         }
@@ -194,44 +193,63 @@ pub struct KnownMappings {
     accounts: Vec<u8>,
 }
 
-/// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
-/// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
-pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> Option<ScannedPages> {
+/// An error if the kernel has no such scan, refuses maps, or if a limit was reached ([`is_too_much`]). maps is read again
+/// if the accounts have changed, or if a page is resident outside the known mappings: printing maps takes the kernel half
+/// of the time of a reading.
+pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> io::Result<ScannedPages> {
     let began = Stopwatch::start();
-    let pagemap = target.file("pagemap").ok()?;
-    let accounts = accounts(&target.read("status").ok()?);
+    let limits = Limits::until(target.deadline());
+    let pagemap = target.file("pagemap")?;
+    let accounts = accounts(&target.read("status")?);
     let stays = !accounts.is_empty() && known.accounts == accounts;
     known.accounts = Vec::new();
-    if stays && let Some((residency, true)) = scanned(&pagemap, vmas) {
+    if stays && let (residency, true) = scanned(&pagemap, vmas, limits)? {
         known.accounts = accounts;
-        return Some(ScannedPages { before: None, residency, took: began.elapsed() });
+        return Ok(ScannedPages { before: None, residency, took: began.elapsed() });
     }
-    let text = target.read("maps").ok()?;
+    let text = target.read("maps")?;
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let parsed = parse_maps(&text, &tmpfs);
     if parsed.bad_lines > 0 {
-        return None;
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
     let mut now = carried(parsed.vmas, vmas);
-    let (mut residency, has_all) = scanned(&pagemap, &mut now)?;
+    let (mut residency, has_all) = scanned(&pagemap, &mut now, limits)?;
     if !has_all {
         // Memory was mapped between the two readings; the next one will have it. If this happens twice, the process
         // maps continuously.
-        residency = scanned(&pagemap, &mut now)?.0;
+        residency = scanned(&pagemap, &mut now, limits)?.0;
     }
     known.accounts = accounts;
-    Some(ScannedPages { before: Some(std::mem::replace(vmas, now)), residency, took: began.elapsed() })
+    Ok(ScannedPages { before: Some(std::mem::replace(vmas, now)), residency, took: began.elapsed() })
 }
+
+/// Whether a reading of pages ended at one of its limits.
+pub fn is_too_much(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::Other)
+}
+
+/// The mappings without figures, for a process whose pages are too many to read. smaps would read all of them.
+pub fn read_maps(target: &Target, why: &io::Error, gaps: &mut Vec<Gap>) -> Mappings {
+    let began = Stopwatch::start();
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let vmas = target.read("maps").map(|text| parse_maps(&text, &tmpfs).vmas).unwrap_or_default();
+    let reason = format!("/proc/{}/pagemap can't be read: {why}", target.pid());
+    gaps.push(Gap::new(Source::Proc, reason, ONLY_TOTALS));
+    Mappings { vmas, rollup: None, refused: true, took: began.elapsed() }
+}
+
+const ONLY_TOTALS: &str = "only the kernel's totals by kind are known, and no lines";
 
 /// The user half of the address space: the vsyscall page isn't the process's.
 const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
 
 /// Sets the Rss of each mapping. False: pages outside these mappings are resident.
-fn scanned(pagemap: &File, vmas: &mut [Vma]) -> Option<(Residency, bool)> {
+fn scanned(pagemap: &File, vmas: &mut [Vma], limits: Limits) -> io::Result<(Residency, bool)> {
     if vmas.iter().any(|vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end) {
-        return None;
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
-    let runs = scan::resident(pagemap, vmas.iter().map(|vma| vma.range.end)).ok()?;
+    let runs = scan::resident(pagemap, vmas.iter().map(|vma| vma.range.end), limits)?;
     let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
     let mut inside = Bytes(0);
     for vma in vmas {
@@ -241,7 +259,7 @@ fn scanned(pagemap: &File, vmas: &mut [Vma]) -> Option<(Residency, bool)> {
         vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { resident };
     }
     let has_all = inside == residency.resident(WHOLE);
-    Some((residency, has_all))
+    Ok((residency, has_all))
 }
 
 fn accounts(status: &[u8]) -> Vec<u8> {
@@ -269,7 +287,7 @@ pub fn open_jars(target: &Target) -> Vec<String> {
 const BATCH: usize = 64 << 10;
 /// Limit of runs of resident pages: 64 MiB. A hostile process may map a file in which every other page is there at
 /// 65,000 places.
-const MOST_RUNS: usize = 1 << 22;
+pub(super) const MOST_RUNS: usize = 1 << 22;
 
 /// Reads the page map of `ranges` (page-aligned) until the deadline. A range that can't be read, such as the vsyscall
 /// page, isn't part of what was seen.
@@ -282,36 +300,21 @@ pub fn read_residency(
     let entries = |into: &mut [u8], offset: u64| pagemap.read_at(into, offset);
     // The shared zero page is present in pagemap, but doesn't count in Rss. Only PAGEMAP_SCAN (Linux 6.7) tells such
     // pages apart.
-    let zero = |within: AddressRange| scan::zero_pages(pagemap, within).unwrap_or_default();
+    let zero = |within: AddressRange| scan::zero_pages(pagemap, within, deadline).unwrap_or_default();
     residency_of(ranges, page, deadline, entries, zero)
 }
 
 /// Does the same, without swap, by a scan that costs time for what is resident only, however large the ranges are. The
 /// kernel has it from Linux 6.7 on ([`can_scan`]).
 pub fn scan_residency(pagemap: &File, ranges: &[AddressRange], deadline: Deadline) -> io::Result<Residency> {
-    /// After each piece the deadline and the number of runs are checked.
-    const PIECE: Bytes = Bytes::mib(1024);
-    let (ranges, mut runs) = (merged(ranges.to_vec()), Vec::new());
-    for range in &ranges {
-        let mut start = range.start;
-        while start < range.end {
-            let end = start.offset(PIECE).min(range.end);
-            if deadline.has_passed() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long"));
-            }
-            runs.append(&mut scan::resident_within(pagemap, AddressRange { start, end })?);
-            if runs.len() > MOST_RUNS {
-                return Err(io::Error::other(format!("its pages are in more than {MOST_RUNS} pieces")));
-            }
-            start = end;
-        }
-    }
+    let ranges = merged(ranges.to_vec());
+    let runs = scan::resident_within(pagemap, &ranges, Limits::until(deadline))?;
     Ok(Residency::new(ranges, runs, Bytes(0)))
 }
 
 /// Whether the kernel can scan the page map.
 pub fn can_scan(pagemap: &File) -> bool {
-    scan::zero_pages(pagemap, AddressRange::new(Avma(0), Avma(4096))).is_ok()
+    scan::zero_pages(pagemap, AddressRange::new(Avma(0), Avma(4096)), Deadline::after(LOOK)).is_ok()
 }
 
 /// Does the same by functions that read entries of the page map, and that find its zero pages.
@@ -446,10 +449,6 @@ pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Ve
 
 pub fn read_host() -> Host {
     let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    let memory = fs::read("/proc/meminfo").ok().and_then(|text| {
-        let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"))?;
-        super::smaps::kilobytes(line)
-    });
     let thp = match fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
         Ok(text) if text.contains("[always]") => Thp::Always,
         Ok(text) if text.contains("[madvise]") => Thp::Madvise,
@@ -459,7 +458,7 @@ pub fn read_host() -> Host {
     Host {
         page: Bytes(rustix::param::page_size() as u64),
         cpus_online: fs::read_to_string("/sys/devices/system/cpu/online").map(|text| cpu_count(&text)).unwrap_or(0),
-        memory: memory.unwrap_or_default(),
+        memory: total_memory(),
         max_map_count: number("/proc/sys/vm/max_map_count"),
         thp,
         thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
@@ -469,6 +468,13 @@ pub fn read_host() -> Host {
             false => Root::Elsewhere,
         },
     }
+}
+
+/// Zero if the kernel doesn't report it.
+pub(super) fn total_memory() -> Bytes {
+    let text = fs::read("/proc/meminfo").unwrap_or_default();
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"));
+    line.and_then(super::smaps::kilobytes).unwrap_or_default()
 }
 
 pub fn has_sudo() -> bool {
@@ -509,7 +515,6 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::foreign::LOOK;
     use crate::random::Random;
 
     /// A sleeping child process: nothing in it changes.
@@ -547,7 +552,7 @@ mod tests {
         for _ in 0..600 {
             std::thread::sleep(Duration::from_millis(50));
             let mut vmas = smaps.clone();
-            if read_pages(&target, &mut known, &mut vmas).is_none() {
+            if read_pages(&target, &mut known, &mut vmas).is_err() {
                 break;
             }
             let again = read_smaps(&target, &mut gaps).vmas;
@@ -560,8 +565,7 @@ mod tests {
             }
         }
         let Some(scanned) = scanned else {
-            let refused =
-                scan::resident(target.file("pagemap").expect("own child"), [].into_iter()).expect_err("then it works");
+            let refused = read_pages(&target, &mut known, &mut smaps).err().expect("then it works");
             // ENOTTY: a kernel before 6.7.
             assert_eq!(refused.raw_os_error(), Some(25), "{refused}");
             return;

@@ -6,18 +6,20 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::{Memory, PAGE, PRESENT};
+use crate::foreign::Deadline;
 use crate::proc::{Target, zero_pages};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 pub struct Live {
     memory: File,
     pagemap: Option<File>,
+    deadline: Deadline,
 }
 
 impl Live {
     /// Fails with EACCES or EPERM if ptrace access is not granted (ptrace(2), "access mode checking").
     pub fn open(target: &Target) -> io::Result<Live> {
-        Ok(Live { memory: target.file("mem")?, pagemap: target.file("pagemap").ok() })
+        Ok(Live { memory: target.file("mem")?, pagemap: target.file("pagemap").ok(), deadline: target.deadline() })
     }
 }
 
@@ -40,7 +42,7 @@ impl Memory for Live {
             let length = Bytes((words.len() as u64).saturating_mul(page));
             let within = AddressRange::sized(Avma(first.saturating_mul(page)), length);
             if words.iter().any(|word| *word & PRESENT != 0)
-                && let Ok(zero) = zero_pages(pagemap, within)
+                && let Ok(zero) = zero_pages(pagemap, within, self.deadline)
             {
                 for at in zero.iter().flat_map(|run| run.start.0 / page..run.end.0 / page) {
                     let index = at.checked_sub(first).and_then(|index| usize::try_from(index).ok());

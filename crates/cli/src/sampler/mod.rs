@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::ending;
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
+use plimsoll_facts::snapshot::{Baseline, Cgroup, MemoryStat, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{MappingDetail, SeriesState};
 use plimsoll_observer::ledger::Ledger;
@@ -468,22 +468,24 @@ impl Sampler {
     }
 }
 
-/// Whether memory has grown so much that the known owners explain too little of it.
-/// Verdicts and metrics are about this moment; what other processes and groups hold, and who throttles, is of the last
-/// query. The processes are those of the group with the limit, and another limit may be the nearest by now.
+/// Verdicts and metrics are about this moment. What other processes and groups hold is of the last query, and so are the
+/// statistics of outer levels that are far from their limits.
 fn with_known(now: Cgroup, known: Option<Cgroup>) -> Cgroup {
-    let Some(mut known) = known else { return now };
-    let throttles = std::mem::take(&mut known.throttles);
+    let Some(known) = known.filter(|known| known.directory == now.directory) else { return now };
     let of = |mut level: Cgroup| {
-        let same = known.levels().find(|known| known.limit_path == level.limit_path);
-        (level.others, level.siblings) =
-            same.map(|same| (same.others.clone(), same.siblings.clone())).unwrap_or_default();
+        if let Some(same) = known.levels().find(|known| known.limit_path == level.limit_path) {
+            level.siblings.clone_from(&same.siblings);
+            if level.stat == MemoryStat::default() {
+                level.stat.clone_from(&same.stat);
+            }
+        }
         level
     };
     let further = now.further.iter().cloned().map(of).collect();
-    Cgroup { further, throttles, ..of(now) }
+    Cgroup { further, others: known.others.clone(), ..of(now) }
 }
 
+/// Whether memory has grown so much that the known owners explain too little of it.
 fn has_grown(before: Bytes, now: Bytes) -> bool {
     now - before >= Bytes(before.0 / GROWN).max(GROWN_BY)
 }
@@ -514,7 +516,7 @@ pub fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_facts::snapshot::{HotSpot, NativeImage};
+    use plimsoll_facts::snapshot::{HotSpot, NativeImage, Throttle};
 
     /// The first mapping already shows a native image, but its heap is mapped later.
     #[test]
@@ -527,6 +529,20 @@ mod tests {
         assert_eq!([ms(300), s(3600)].map(|age| after(&vm, age)), [s(20), s(20)]);
         assert_eq!([s(4), s(3600)].map(|age| after(&Snapshot::default(), age)), [s(4), s(20)]);
         assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), QUERIED);
+    }
+
+    #[test]
+    fn what_throttles_is_of_this_moment_and_what_others_hold_of_the_last_query() {
+        let group = |directory: &str, times: u64| {
+            let throttles = vec![Throttle { times, ..Throttle::default() }];
+            Cgroup { directory: directory.into(), others: vec![(7, Bytes(times))], throttles, ..Cgroup::default() }
+        };
+        let now = |directory: &str| Cgroup { others: Vec::new(), ..group(directory, 2) };
+        let same = with_known(now("/a"), Some(group("/a", 1)));
+        assert_eq!((same.throttles[0].times, same.others), (2, vec![(7, Bytes(1))]));
+        // After a move to another group, the old one's processes aren't beside it.
+        let moved = with_known(now("/b"), Some(group("/a", 1)));
+        assert_eq!((moved.throttles[0].times, moved.others.len()), (2, 0));
     }
 
     #[test]

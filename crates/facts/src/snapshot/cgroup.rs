@@ -21,14 +21,15 @@ pub struct Cgroup {
     /// Path within the hierarchy, from the target's `/proc/PID/cgroup`.
     pub path: String,
     /// The limit that is reached first between the target's group and the root, if the group's other members stay as
-    /// they are: it triggers the OOM killer. None if there is no limit.
+    /// they are: it triggers the OOM killer. Of limits that are about equally near, that of the innermost group. None if
+    /// there is no limit.
     pub limit: Option<Bytes>,
     /// Path of the group with that limit.
     pub limit_path: String,
     /// That group's directory. Empty if there is no limit.
     pub limit_directory: PathBuf,
-    /// `memory.current` (v1: `memory.usage_in_bytes`) of the group with the limit, or of the target's own group if
-    /// there is no limit.
+    /// `memory.current` (v1: `memory.usage_in_bytes`) of the group with the limit. If there is no limit, of the closest
+    /// group that is charged.
     pub charged: Bytes,
     pub peak: Option<Bytes>,
     pub stat: MemoryStat,
@@ -37,14 +38,15 @@ pub struct Cgroup {
     pub swap_limit: Option<Bytes>,
     /// CPU quota in CPUs (`cpu.max`, `cpu.cfs_quota_us / cpu.cfs_period_us`), lowest between the group and the root.
     pub cpu_quota: Option<f64>,
-    /// Other processes charged to the same group, as `(pid, rss)`, if readable.
+    /// Other processes of the target's own group, as `(pid, rss)`, if readable.
     pub others: Vec<(u32, Bytes)>,
     /// Groups beside the one that has the target, where the limit is that of a group above: path and charge, largest
     /// first.
     pub siblings: Vec<(String, Bytes)>,
     /// The visible levels with another limit, in the order in which their limits are reached. Theirs is empty.
     pub further: Vec<Cgroup>,
-    /// The levels of the target's group and those above that have a `memory.high`, innermost first.
+    /// The levels of the target's group and those above that have a `memory.high`, innermost first. Only a level near its
+    /// `memory.high` has a `stat`.
     pub throttles: Vec<Throttle>,
 }
 
@@ -86,7 +88,9 @@ pub struct MemoryStat {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomEvents {
+    /// Number of times that this group's own limit was reached and the kernel found nothing to take back (v2).
     pub oom: u64,
+    /// Number of processes of the target's own group that the kernel killed, whichever limit was reached.
     pub oom_kill: u64,
     /// Number of times that the limit was reached (v2 `max`, v1 `memory.failcnt`).
     pub max: u64,

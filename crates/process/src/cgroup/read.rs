@@ -13,38 +13,60 @@ use super::parse::{
 use crate::foreign::{self, Deadline, FileKind, Requirements, Why};
 use crate::proc::Target;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced, Throttle};
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure, Sourced, Throttle};
 use plimsoll_facts::units::Bytes;
 
 const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
 /// Limit of other processes of the group that are listed.
 const MOST_OTHERS: usize = 256;
-/// Limit of groups beside the target's whose charge is read, and of those that are kept.
+/// An outer level is reached first only if it has fewer bytes left by this share of the inner limit, and by this amount.
+/// A pod often has the limit of its only container, and a few hundred KiB more are charged to it.
+const CLEARLY_PERCENT: u64 = 1;
+const CLEARLY: Bytes = Bytes::mib(1);
+/// A level with a lower share of its limit in use, in percent, isn't near it, so its page cache doesn't matter.
+const NEAR: f64 = 90.0;
+/// Limit of groups beside the target's whose charge is read, and of those that are kept. Where there are more groups, the
+/// largest may be missing.
 const MOST_SIBLINGS: usize = 512;
 const SIBLINGS_KEPT: usize = 8;
 
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
-    let (mut cgroup, gaps) = read_limit(target, host_memory);
-    if let Some((cgroup, group)) = &mut cgroup {
+    let (mut cgroup, gaps) = read(target, host_memory, Stats::All);
+    if let Some((cgroup, _)) = &mut cgroup {
         // These change while they are read, so a refusal isn't a gap.
         let reader = Reader::until(target.deadline());
-        cgroup.others = others(&reader, group, target.pid());
-        let of_level = |level: &Cgroup| siblings(&reader, level);
-        (cgroup.siblings, cgroup.throttles) = (of_level(cgroup), throttles(target, &reader, cgroup.version));
+        cgroup.others = others(&reader, &cgroup.directory, target.pid());
+        cgroup.siblings = siblings(&reader, cgroup);
         for level in &mut cgroup.further {
-            level.siblings = of_level(level);
+            level.siblings = siblings(&reader, level);
         }
     }
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
-/// The same without the group's other processes, other groups and throttles, and the directory of the group with the
-/// limit.
+/// The same without other processes and other groups, and the directory of the group with the limit. Of outer levels that
+/// are far from their limits, `stat` is empty.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
+    read(target, host_memory, Stats::ThatMatter)
+}
+
+fn read(target: &Target, host_memory: Bytes, stats: Stats) -> Sourced<(Cgroup, PathBuf)> {
     let reader = Reader::until(target.deadline());
-    let (cgroup, mut gaps) = limit(target, host_memory, &reader);
+    let (cgroup, mut gaps) = match Hierarchy::of(target, &reader) {
+        Ok(hierarchy) => limit(hierarchy, host_memory, stats, &reader),
+        Err(gap) => (None, vec![gap]),
+    };
     gaps.extend(reader.gap());
     (cgroup, gaps)
+}
+
+/// Which levels' `memory.stat` is read. The kernel first sums it up over all groups below, which is expensive near the
+/// root.
+#[derive(Clone, Copy, PartialEq)]
+enum Stats {
+    All,
+    /// Those of the innermost limit, and of outer ones that are near, or could be reached first.
+    ThatMatter,
 }
 
 /// The hierarchy with the memory controller, as far as it can be seen.
@@ -104,12 +126,21 @@ impl Level {
     }
 }
 
-fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgroup, PathBuf)> {
+/// Sorts levels by the order in which their limits are reached. The first is the innermost one that has about as few
+/// bytes left as any.
+fn sort(levels: &mut [Level]) {
+    levels.sort_by_key(|level| (level.left(), level.limit, level.level));
+    let Some(least) = levels.first().map(Level::left) else { return };
+    let about = |level: &Level| least + level.limit.scaled(CLEARLY_PERCENT, 100).max(CLEARLY);
+    let candidates = levels.iter().enumerate().filter(|(_, level)| level.left() <= about(level));
+    if let Some((first, _)) = candidates.min_by_key(|(_, level)| level.level) {
+        levels[..=first].rotate_right(1);
+    }
+}
+
+fn limit(hierarchy: Hierarchy, host_memory: Bytes, stats: Stats, reader: &Reader) -> Sourced<(Cgroup, PathBuf)> {
     let read = |group: &Path, name: &str| reader.read(group, name);
-    let hierarchy = match Hierarchy::of(target, reader) {
-        Ok(hierarchy) => hierarchy,
-        Err(gap) => return (None, vec![gap]),
-    };
+    let throttles = throttles(reader, &hierarchy);
     let Hierarchy { version, chain, path, cpu_chain } = hierarchy;
     let mut gaps = Vec::new();
     if path.contains("/..") {
@@ -130,34 +161,47 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
             continue;
         }
         match charge_of(group) {
-            Some(charged) => levels.push(Level { level, limit, charged, stat: stat_of(group) }),
+            Some(charged) => {
+                let may_be_first = levels.iter().all(|inner| limit - charged < inner.left());
+                let matters = may_be_first || charged.percent_of(limit) >= NEAR || stats == Stats::All;
+                let stat = if matters { stat_of(group) } else { MemoryStat::default() };
+                levels.push(Level { level, limit, charged, stat });
+            }
             None => gaps.push(unread(files.charged, group)),
         }
     }
-    levels.sort_by_key(|level| (level.left(), level.limit, level.level));
+    sort(&mut levels);
     if levels.is_empty() {
-        let Some(charged) = charge_of(&chain[0]) else {
+        // Version 2 charges a group without the controller to the closest one above that has it.
+        let nearest = chain.iter().enumerate().find_map(|(level, group)| Some((level, charge_of(group)?)));
+        let Some((level, charged)) = nearest else {
             // The root group of v2 has no memory.current, and no limit applies there.
             if gaps.is_empty() && read(&chain[0], "memory.stat").is_none() {
                 gaps.push(unread(files.charged, &chain[0]));
             }
             return (None, gaps);
         };
-        levels.push(Level { level: 0, limit: Bytes(u64::MAX), charged, stat: stat_of(&chain[0]) });
+        levels.push(Level { level, limit: Bytes(u64::MAX), charged, stat: stat_of(&chain[level]) });
     }
+    let events_of =
+        |group: &Path, name: &str| read(group, name).map(|text| parse_oom_events(&text)).unwrap_or_default();
+    let own_events = events_of(&chain[0], files.events);
     let of = |Level { level, limit, charged, stat }: Level| {
         let group = &chain[level];
         let stat = match version {
             CgroupVersion::V2 => stat,
             CgroupVersion::V1 => with_v1_kernel(reader, stat, group),
         };
-        let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
-        if version == CgroupVersion::V1 {
-            oom.max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
-            // Only version 2 counts a kill at all levels; here only the killed process's group does.
-            let below = chain[..level].iter().filter_map(|group| read(group, files.events));
-            oom.oom_kill += below.map(|text| parse_oom_events(&text).oom_kill).sum::<u64>();
-        }
+        // In version 2 a level's own `memory.events` also counts what the limits of groups below it did.
+        let of_limit = match (version, level) {
+            (CgroupVersion::V2, 0) => own_events,
+            (CgroupVersion::V2, _) => events_of(group, "memory.events.local"),
+            (CgroupVersion::V1, _) => {
+                let max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
+                OomEvents { max, ..OomEvents::default() }
+            }
+        };
+        let oom = OomEvents { oom_kill: own_events.oom_kill, ..of_limit };
         let limit = Some(limit).filter(|limit| *limit != Bytes(u64::MAX));
         Cgroup {
             version,
@@ -182,6 +226,7 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
     let mut levels = levels.into_iter().map(|level| (chain[level.level].clone(), of(level)));
     let Some((group, mut first)) = levels.next() else { return (None, gaps) };
     first.further = levels.map(|(_, level)| level).collect();
+    first.throttles = throttles;
     first.cpu_quota = cpu_chain.and_then(|chain| lowest_quota(reader, &chain, version));
     (Some((first, group)), gaps)
 }
@@ -191,26 +236,25 @@ fn unread(name: &str, group: &Path) -> Gap {
 }
 
 /// Version 1 has no `memory.high`.
-fn throttles(target: &Target, reader: &Reader, version: CgroupVersion) -> Vec<Throttle> {
-    let Ok(hierarchy) = Hierarchy::of(target, reader) else { return Vec::new() };
-    if version == CgroupVersion::V1 {
-        return Vec::new();
-    }
-    let own = hierarchy.chain.first();
-    let pressure = own.and_then(|group| reader.read(group, "memory.pressure")).and_then(|text| parse_pressure(&text));
+fn throttles(reader: &Reader, hierarchy: &Hierarchy) -> Vec<Throttle> {
+    let Hierarchy { version: CgroupVersion::V2, chain, path, .. } = hierarchy else { return Vec::new() };
     let of = |(level, group): (usize, &PathBuf)| {
         let high = reader.read(group, "memory.high").and_then(|text| parse_limit(&text))?;
+        let charged = reader.read(group, "memory.current").and_then(|text| parse_bytes(&text))?;
+        let stat = Some(group).filter(|_| charged.percent_of(high) >= NEAR);
+        let stat = stat.and_then(|group| reader.read(group, "memory.stat"));
+        let pressure = reader.read(&chain[0], "memory.pressure").and_then(|text| parse_pressure(&text));
         Some(Throttle {
-            path: ancestor(&hierarchy.path, level),
+            path: ancestor(path, level),
             directory: group.clone(),
             high,
-            charged: reader.read(group, "memory.current").and_then(|text| parse_bytes(&text))?,
-            stat: reader.read(group, "memory.stat").map(|text| parse_memory_stat(&text))?,
+            charged,
+            stat: stat.map(|text| parse_memory_stat(&text)).unwrap_or_default(),
             times: reader.read(group, "memory.events").map(|text| parse_throttled(&text)).unwrap_or(0),
             pressure: pressure.map(|pressure| Pressure { of_cgroup: true, ..pressure }),
         })
     };
-    hierarchy.chain.iter().enumerate().filter_map(of).collect()
+    chain.iter().enumerate().filter_map(of).collect()
 }
 
 /// The groups beside the target's below the group with the limit. Their names are read only in our own view of the
@@ -408,4 +452,129 @@ fn resident(pid: u32) -> Option<Bytes> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
     Some(Bytes(pages.saturating_mul(rustix::param::page_size() as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A hierarchy of version 2 in a directory, innermost level first.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, levels: &[&[(&str, String)]]) -> (Tree, Hierarchy) {
+            let root = std::env::temp_dir().join(format!("plimsoll-cgroup-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let names = ["kubepods", "pod", "container"];
+            let path: PathBuf = names.iter().take(levels.len()).collect();
+            let chain: Vec<PathBuf> = path.ancestors().take(levels.len()).map(|group| root.join(group)).collect();
+            fs::create_dir_all(&chain[0]).expect("a directory");
+            for (group, files) in chain.iter().zip(levels) {
+                for (file, text) in *files {
+                    fs::write(group.join(file), text).expect("a file");
+                }
+            }
+            let path = format!("/{}", path.display());
+            let hierarchy = Hierarchy { version: CgroupVersion::V2, chain, path, cpu_chain: None };
+            (Tree(root), hierarchy)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn level(max: u64, current: u64, inactive: u64) -> [(&'static str, String); 3] {
+        [
+            ("memory.max", format!("{max}\n")),
+            ("memory.current", format!("{current}\n")),
+            ("memory.stat", format!("anon 1\ninactive_file {inactive}\n")),
+        ]
+    }
+
+    fn read(name: &str, levels: &[&[(&str, String)]], stats: Stats) -> Cgroup {
+        let (_tree, hierarchy) = Tree::new(name, levels);
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        let (cgroup, gaps) = limit(hierarchy, Bytes(0), stats, &reader);
+        assert!(gaps.is_empty() && reader.gap().is_none(), "{gaps:?}");
+        cgroup.expect("a group").0
+    }
+
+    /// The pod of one container has its limit, and the pause process's charge as well.
+    #[test]
+    fn a_pod_with_the_limit_of_its_container_does_not_replace_it() {
+        let container = level(256 * MIB, 200 * MIB, 0);
+        let of = |name, pod_charged| {
+            let pod = level(256 * MIB, pod_charged, 0);
+            read(name, &[&container, &pod], Stats::All)
+        };
+        let near = of("pod-near", 200 * MIB + 600 * 1024);
+        assert_eq!((near.limit_path.as_str(), near.is_above()), ("/kubepods/pod", false));
+        assert_eq!(near.further[0].limit_path, "/kubepods");
+        // A sidecar has clearly more.
+        assert_eq!(of("pod-sidecar", 250 * MIB).limit_path, "/kubepods");
+    }
+
+    #[test]
+    fn outer_levels_far_from_their_limits_have_no_statistics_read() {
+        let levels =
+            || [level(100 * MIB, 60 * MIB, MIB), level(1000 * MIB, 500 * MIB, MIB), level(1000 * MIB, 950 * MIB, MIB)];
+        let stats = |name, stats| {
+            let [inner, middle, outer] = levels();
+            let cgroup = read(name, &[&inner, &middle, &outer], stats);
+            cgroup
+                .levels()
+                .map(|level| (level.limit_path.clone(), level.stat.inactive_file.0 / MIB))
+                .collect::<Vec<_>>()
+        };
+        let of = |middle| {
+            [("/kubepods/pod/container", 1), ("/kubepods", 1), ("/kubepods/pod", middle)]
+                .map(|(path, mib)| (path.to_owned(), mib))
+        };
+        assert_eq!(stats("stat-some", Stats::ThatMatter), of(0));
+        assert_eq!(stats("stat-all", Stats::All), of(1));
+    }
+
+    /// The group above counts kills that the limits of others below it caused.
+    #[test]
+    fn kills_are_those_of_the_own_group_and_oom_that_of_the_limit() {
+        let events = |oom: u64, kills: u64| format!("low 0\nhigh 0\nmax 4\noom {oom}\noom_kill {kills}\n");
+        let own = [level(1000 * MIB, 10 * MIB, 0).to_vec(), vec![("memory.events", events(2, 1))]].concat();
+        let local = ("memory.events.local", events(3, 0));
+        let above = [level(100 * MIB, 95 * MIB, 0).to_vec(), vec![("memory.events", events(90, 80)), local]].concat();
+        let cgroup = read("kills", &[&own, &above], Stats::All);
+        assert_eq!((cgroup.limit_path.as_str(), cgroup.oom.oom, cgroup.oom.oom_kill), ("/kubepods", 3, 1));
+        assert_eq!((cgroup.further[0].oom.oom, cgroup.further[0].oom.oom_kill), (2, 1));
+    }
+
+    #[test]
+    fn a_memory_high_that_cannot_be_read_is_a_gap() {
+        let (tree, hierarchy) = Tree::new("refused", &[&level(100 * MIB, 60 * MIB, MIB)]);
+        fs::create_dir(tree.0.join("kubepods/memory.high")).expect("a directory");
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        assert!(limit(hierarchy, Bytes(0), Stats::ThatMatter, &reader).0.is_some());
+        assert!(reader.gap().is_some_and(|gap| gap.reason.contains("memory.high")));
+    }
+
+    /// The group has no memory controller, so those above are charged.
+    #[test]
+    fn a_level_that_throttles_above_a_group_without_the_controller_is_found() {
+        let pressure = "some avg10=12.00 avg60=0.00 avg300=0.00 total=2500\n".to_owned();
+        let high = [
+            ("memory.max", "max\n".to_owned()),
+            ("memory.high", format!("{}\n", 100 * MIB)),
+            ("memory.current", format!("{}\n", 95 * MIB)),
+            ("memory.stat", format!("inactive_file {MIB}\n")),
+            ("memory.events", "high 7\n".to_owned()),
+        ];
+        let cgroup = read("high", &[&[("memory.pressure", pressure)], &high], Stats::ThatMatter);
+        assert_eq!((cgroup.limit, cgroup.charged), (None, Bytes::mib(95)));
+        let throttle = &cgroup.throttles[0];
+        assert_eq!((throttle.path.as_str(), throttle.times, throttle.working_set()), ("/kubepods", 7, Bytes::mib(94)));
+        assert_eq!(throttle.pressure.map(|pressure| pressure.some), Some(0.12));
+    }
 }

@@ -71,7 +71,8 @@ impl Contained {
                 ("memory.current", format!("{}\n", 98 * MIB)),
                 ("memory.peak", format!("{}\n", 100 * MIB)),
                 ("memory.stat", stat(70 * MIB, 20 * MIB, 2 * MIB, 2 * MIB, 6 * MIB, MIB)),
-                ("memory.events", "low 0\nhigh 0\nmax 41\noom 5\noom_kill 3\noom_group_kill 0\n".into()),
+                ("memory.events", "low 0\nhigh 0\nmax 41\noom 5\noom_kill 9\noom_group_kill 0\n".into()),
+                ("memory.events.local", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 0\noom_group_kill 0\n".into()),
                 ("cpu.max", "50000 100000\n".into()),
             ],
         );
@@ -81,7 +82,7 @@ impl Contained {
                 ("memory.max", format!("{}\n", 256 * MIB)),
                 ("memory.current", format!("{}\n", 75 * MIB)),
                 ("memory.stat", stat(66 * MIB, 6 * MIB, 4 * MIB, 0, 2 * MIB, 0)),
-                ("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n".into()),
+                ("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 3\noom_group_kill 0\n".into()),
                 ("cpu.max", "max 100000\n".into()),
                 ("cgroup.procs", String::new()),
             ],
@@ -180,7 +181,9 @@ fn the_lowest_limit_on_the_way_up_is_the_one_that_kills() {
     assert_eq!((sum, cgroup["rest_bytes"].as_i64()), (97 * MIB as i64, Some(MIB as i64)), "{cgroup:#}");
     explained.verdicts_are(&["limit-near", "unclear"]);
     let evidence = explained.verdict("limit-near")["evidence"].to_string();
-    assert!(evidence.contains("96.0 MiB of 100 MiB") && evidence.contains("3 OOM kills"), "{evidence}");
+    assert!(evidence.contains("96.0 MiB of 100 MiB"), "{evidence}");
+    assert!(evidence.contains("that limit itself was reached 2 times with nothing left to take back"), "{evidence}");
+    assert!(evidence.contains("this process's own group has had 3 OOM kills"), "{evidence}");
 }
 
 /// The lower limit has 185 MiB left, the higher one 12.
@@ -206,7 +209,10 @@ fn a_group_above_with_a_higher_limit_kills_first_if_its_other_groups_use_it_up()
     assert_eq!(near["summary"], summary);
     let evidence = near["evidence"].to_string();
     assert!(
-        evidence.contains(&format!("in groups beside this process's: /{}/beside 910 MiB", contained.group)),
+        evidence.contains(&format!(
+            "charged in groups beside this process's, with page cache: /{}/beside 910 MiB",
+            contained.group
+        )),
         "{evidence}"
     );
     // This hierarchy isn't mounted below /sys, so no file of it is proposed.
@@ -247,6 +253,6 @@ fn in_a_namespace_of_its_own_a_group_is_the_root_and_its_limit_is_seen() {
     let explained = contained.explained();
     let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
     assert_eq!((limit["bytes"].as_u64(), limit["charged_bytes"].as_u64()), (Some(256 * MIB), Some(75 * MIB)));
-    assert_eq!((cgroup["path"].as_str(), cgroup["oom_kills"].as_u64()), (Some("/"), Some(0)));
+    assert_eq!((cgroup["path"].as_str(), cgroup["oom_kills"].as_u64()), (Some("/"), Some(3)));
     explained.verdicts_are(&["unclear"]);
 }

@@ -71,13 +71,19 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     let mut beside = Bytes(0);
     // With --limit, the cgroup still says whether it killed.
     if let Some(cgroup) = level.or(case.snapshot.cgroup.as_ref()) {
-        if cgroup.oom.oom_kill > 0 {
-            evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));
+        if above.is_some() && cgroup.oom.oom > 0 {
+            evidence
+                .push(format!("that limit itself was reached {} times with nothing left to take back", cgroup.oom.oom));
         }
-        let others: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
-        if others > Bytes(0) && level.is_some() {
-            evidence.push(format!("{} other processes of the group hold {others}", cgroup.others.len()));
-            beside = others;
+        let group = if above.is_some() { "this process's own group" } else { "the group" };
+        if cgroup.oom.oom_kill > 0 {
+            evidence.push(format!("{group} has had {} OOM kills", cgroup.oom.oom_kill));
+        }
+        let others = case.snapshot.cgroup.iter().flat_map(|cgroup| &cgroup.others);
+        let (number, held) = (others.clone().count(), others.map(|(_, rss)| *rss).sum());
+        if held > Bytes(0) && level.is_some() {
+            evidence.push(format!("{number} other processes of {group} hold {held}"));
+            beside = held;
         }
     }
     if above.is_some() {
@@ -90,7 +96,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
     if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
         // Rounded down to whole MiB, the unit of the option.
-        let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native).0 >> 20);
+        let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native - beside).0 >> 20);
         if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(
                 Effort::Restart,
@@ -110,7 +116,11 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
     remedies.push(higher_limit::raise(case, level, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
-    let has_killed = level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| cgroup.oom.oom_kill > 0);
+    // What killed a process below a group above may be another limit.
+    let has_killed = level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match above {
+        Some(_) => cgroup.oom.oom > 0,
+        None => cgroup.oom.oom_kill > 0,
+    });
     let severity = match certain {
         certain if certain >= CRITICAL => Severity::Critical,
         certain if certain >= NEAR || too_low.is_some() || has_killed => Severity::Warning,
@@ -174,7 +184,7 @@ fn siblings(level: &Cgroup) -> Option<String> {
         .filter(|(_, bytes)| bytes.percent_of(level.charged) >= MIN_PERCENT_TO_MENTION)
         .map(|(path, bytes)| format!("{path} {bytes}"))
         .collect();
-    (!most.is_empty()).then(|| format!("in groups beside this process's: {}", most.join(", ")))
+    (!most.is_empty()).then(|| format!("charged in groups beside this process's, with page cache: {}", most.join(", ")))
 }
 
 /// The other limits that are near, too.

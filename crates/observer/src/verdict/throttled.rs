@@ -4,21 +4,24 @@
 use super::case::Case;
 use super::higher_limit::{self, NEAR, gain};
 use super::{Effort, Severity, Verdict, VerdictId};
-use plimsoll_facts::snapshot::{Pressure, Throttle};
+use plimsoll_facts::snapshot::Throttle;
 use plimsoll_facts::units::{Bytes, count};
 
 /// The share of the last 10 s in which threads waited, from which on they wait now.
 const WAITS: f32 = 0.01;
 /// From here on they wait even where most of the charge is page cache.
 const WAITS_LONG: f32 = 0.1;
+/// The kernel throttles above `memory.high`, and takes pages back until less is charged. So a group that it throttles now
+/// has about this share of it, in percent.
+const AT_HIGH: f64 = 98.0;
 
-/// The level that throttles; of several, the one with the fewest bytes left.
-fn throttling(case: Case<'_>) -> Option<&Throttle> {
+/// The level whose `memory.high` is near; of several, the one with the fewest bytes left.
+fn near(case: Case<'_>) -> Option<&Throttle> {
     let cgroup = case.snapshot.cgroup.as_ref().filter(|_| case.snapshot.limit_requested.is_none())?;
-    cgroup.throttles.iter().filter(|throttle| is_throttling(throttle)).min_by_key(|throttle| left(throttle))
+    cgroup.throttles.iter().filter(|throttle| is_near(throttle)).min_by_key(|throttle| left(throttle))
 }
 
-fn is_throttling(throttle: &Throttle) -> bool {
+fn is_near(throttle: &Throttle) -> bool {
     let percent = |bytes: Bytes| bytes.percent_of(throttle.high) >= NEAR;
     let certain = throttle.working_set() - throttle.stat.active_file;
     throttle.times > 0
@@ -30,9 +33,11 @@ fn left(throttle: &Throttle) -> Bytes {
     throttle.high - throttle.working_set()
 }
 
-/// Whether threads wait now. Without the pressure the count of the past is all that is known.
-fn waits(pressure: Option<Pressure>) -> bool {
-    pressure.is_none_or(|pressure| pressure.some >= WAITS)
+/// Whether it throttles now. The kernel's count is of all time and of all groups below, and threads also wait for other
+/// reasons, so neither alone shows that.
+fn throttles_now(throttle: &Throttle) -> bool {
+    throttle.charged.percent_of(throttle.high) >= AT_HIGH
+        && throttle.pressure.is_some_and(|pressure| pressure.some >= WAITS)
 }
 
 fn facts(throttle: &Throttle) -> String {
@@ -51,11 +56,15 @@ fn facts(throttle: &Throttle) -> String {
 
 /// A line for the verdict on a limit.
 pub(crate) fn evidence(case: Case<'_>) -> Option<String> {
-    throttling(case).map(|throttle| format!("the kernel also slows the program down: {}", facts(throttle)))
+    let of = |throttle: &Throttle| match throttles_now(throttle) {
+        true => format!("the kernel also slows the program down: {}", facts(throttle)),
+        false => format!("memory.high is near, too: {}", facts(throttle)),
+    };
+    near(case).map(of)
 }
 
 pub(crate) fn verdict(case: Case<'_>, cause: Option<&Verdict>) -> Option<Verdict> {
-    let throttle = throttling(case)?;
+    let throttle = near(case)?;
     let (high, counted) = (throttle.high, throttle.working_set());
     let mut evidence = vec![facts(throttle)];
     if let Some(cause) = cause {
@@ -73,11 +82,12 @@ pub(crate) fn verdict(case: Case<'_>, cause: Option<&Verdict>) -> Option<Verdict
         }
         _ => "memory.high".to_owned(),
     };
-    let (severity, summary) = match waits(throttle.pressure) {
+    let (severity, summary) = match throttles_now(throttle) {
         true => (Severity::Warning, format!("{of} throttles the program: {} of {high} are charged", throttle.charged)),
         false => {
-            let times = count(throttle.times);
-            (Severity::Note, format!("{of} has throttled the program {times} times, but not in the last 10 s"))
+            let (charged, times) = (throttle.charged, count(throttle.times));
+            let past = format!("the kernel has throttled that group {times} times since it was made");
+            (Severity::Note, format!("{of} is near: {charged} of {high} are charged; {past}"))
         }
     };
     Some(Verdict { id: VerdictId::LimitNear, severity, bytes: counted, summary, evidence, remedies })

@@ -161,6 +161,48 @@ fn every_level_is_judged() {
     assert!(heap.summary.ends_with("needs 450 MiB; the limit is 400 MiB"), "{heap:?}");
 }
 
+/// A level above counts the kills of all groups below it, whichever limit was reached. Only its own OOMs make it warn.
+#[test]
+fn kills_by_other_limits_do_not_raise_the_verdict_on_a_level_above() {
+    let mib = Bytes::mib;
+    let of = |path: &str, oom: u64| {
+        let mut snapshot = with_limit(mib(200), mib(190), mib(0));
+        let cgroup = snapshot.cgroup.as_mut().expect("set");
+        (cgroup.path, cgroup.limit_path, cgroup.stat.active_file) = (path.into(), "/a".into(), mib(100));
+        (cgroup.oom.oom, cgroup.oom.oom_kill, cgroup.others) = (oom, 3, vec![(7, mib(20))]);
+        let near = verdict_of(&snapshot, VerdictId::LimitNear);
+        (near.severity, near.evidence.join("\n"))
+    };
+    let (severity, evidence) = of("/a/b", 0);
+    assert_eq!(severity, Severity::Note, "{evidence}");
+    assert!(evidence.contains("\nthis process's own group has had 3 OOM kills"), "{evidence}");
+    assert!(evidence.contains("\n1 other processes of this process's own group hold 20.0 MiB"), "{evidence}");
+    let (severity, evidence) = of("/a/b", 2);
+    assert_eq!(severity, Severity::Warning, "{evidence}");
+    assert!(evidence.contains("\nthat limit itself was reached 2 times with nothing left to take back"), "{evidence}");
+    let (severity, evidence) = of("/a", 0);
+    assert_eq!(severity, Severity::Warning, "{evidence}");
+    assert!(evidence.contains("\nthe group has had 3 OOM kills"), "{evidence}");
+}
+
+/// A cap that counts on memory which other groups hold would not prevent the kill.
+#[test]
+fn a_cap_on_the_heap_leaves_what_others_hold() {
+    let mib = Bytes::mib;
+    let caps = |charged: u64| {
+        let mut snapshot = with_limit(mib(1000), mib(charged), mib(0));
+        let cgroup = snapshot.cgroup.as_mut().expect("set");
+        (cgroup.path, cgroup.limit_path) = ("/a/b".into(), "/a".into());
+        let heap = JavaHeap { max: Some(mib(950)), occupied: mib(1), ..JavaHeap::default() };
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+        let remedies = verdict_of(&snapshot, VerdictId::LimitNear).remedies;
+        remedies.into_iter().map(|remedy| remedy.how).filter(|how| how.starts_with("-Xmx")).collect::<Vec<_>>()
+    };
+    // 950 MiB, of which native memory takes 100, and others 300.
+    assert_eq!(caps(400), ["-Xmx550m"]);
+    assert!(caps(950).is_empty());
+}
+
 #[test]
 fn a_program_is_throttled_if_its_charge_stays_at_memory_high() {
     let mib = Bytes::mib;
@@ -180,8 +222,22 @@ fn a_program_is_throttled_if_its_charge_stays_at_memory_high() {
         (Severity::Warning, "memory.high throttles the program: 199 MiB of 200 MiB are charged")
     );
     assert!(now.evidence[0].ends_with("threads waited for memory 30 % of the time"), "{now:?}");
-    assert_eq!(near(&of(199, 0, 7, None)).severity, Severity::Warning);
-    assert_eq!(near(&of(199, 0, 7, Some(0.0))).severity, Severity::Note);
+    // The count is of all time, and threads wait for other reasons as well.
+    let past = "memory.high is near: 199 MiB of 200 MiB are charged; the kernel has throttled that group 7 times since it was made";
+    for waits in [None, Some(0.0)] {
+        let near = near(&of(199, 0, 7, waits));
+        assert_eq!((near.severity, near.summary.as_str()), (Severity::Note, past));
+    }
+    assert_eq!(near(&of(190, 0, 7, Some(0.3))).severity, Severity::Note);
+    // Beside a limit that is near.
+    let beside = |waits| {
+        let mut snapshot = of(199, 0, 7, Some(waits));
+        let cgroup = snapshot.cgroup.as_mut().expect("set");
+        (cgroup.limit, cgroup.limit_path, cgroup.charged) = (Some(mib(210)), "/a".into(), mib(199));
+        near(&snapshot).evidence.join("\n")
+    };
+    assert!(beside(0.3).contains("\nthe kernel also slows the program down: 199 MiB"), "{}", beside(0.3));
+    assert!(beside(0.0).contains("\nmemory.high is near, too: 199 MiB"), "{}", beside(0.0));
     // Page cache at the level is normal, unless threads wait for it.
     assert_eq!(ids(&of(199, 100, 7, Some(0.0))), ["healthy"]);
     assert_eq!(near(&of(199, 100, 7, Some(0.2))).severity, Severity::Warning);

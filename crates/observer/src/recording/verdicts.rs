@@ -185,7 +185,9 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
 
 /// Time until the limit, at the growth rate of the figure that counts against it.
 fn hours_to_the_limit(history: &History) -> Option<f64> {
-    let limit = history.one(Measure::Limit)?.figures()?.last;
+    let limits = history.one(Measure::Limit)?.figures()?;
+    // After a change another group's limit may be the one that is reached first, and the charge is that group's.
+    let limit = Some(limits.last).filter(|_| limits.min == limits.max)?;
     let counted = history.one(Measure::Charged)?.figures()?;
     let rss = history.rss()?.figures()?;
     let rate = counted.growth.filter(Growth::is_tight).or(rss.growth.filter(Growth::is_tight))?.per_hour;

@@ -9,8 +9,8 @@
 //!
 //! Used means written, read (atime, if the mount keeps it) or touched ([`used`]). Plimsoll can make every file again,
 //! except a library that a running program passes on by LD_PRELOAD. So each use touches the library, and it stays while
-//! a visible process has it mapped, or may have. Files with other names are not ours to delete. `symbols/` in the same directory has
-//! its own limit (tracked/src/symbols/read.rs).
+//! a visible process maps it. It also stays if the deadline passes during that search. Files with other names
+//! are not ours to delete. `symbols/` in the same directory has its own limit (tracked/src/symbols/read.rs).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ pub fn is_old(modified: SystemTime) -> bool {
 }
 
 /// Prunes once a day. A file that cannot be removed is left for the next day.
-/// `deadline`: the verb's, which may be over.
+/// `deadline`: of the verb; it may have passed.
 pub fn prune(shelf: &mut impl Shelf, deadline: Deadline) {
     let now = SystemTime::now();
     if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
@@ -155,8 +155,8 @@ fn age(then: SystemTime, now: SystemTime) -> Duration {
 }
 
 /// The inodes of all tracker libraries that readable processes have mapped. On overlayfs, maps and stat report
-/// different devices, so only inodes are compared; at worst one file too many is kept. `None`: the time was over before
-/// all processes were looked at.
+/// different devices, so only inodes are compared; at worst one file too many is kept. `None`: the deadline passed before
+/// the search was complete.
 fn mapped_libraries(deadline: Deadline) -> Option<Vec<u64>> {
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -206,7 +206,7 @@ mod tests {
 
     /// Whoever has a library mapped may pass it on, so it stays unless all processes were looked at.
     #[test]
-    fn a_library_stays_if_the_time_is_over() {
+    fn a_library_stays_after_the_deadline() {
         let was_removed = |deadline| {
             let mut shelf = Old(false);
             prune(&mut shelf, deadline);

@@ -209,7 +209,7 @@ plimsoll_jfr::events! {
         ["Plimsoll", "Limit"]
         "The memory cgroup whose limit would kill the process first: its limit and the memory charged to it"
     {
-        path: Name "path" "Path" "Group that sets the limit; the process's own where none does",
+        path: Name "path" "Path" "Group that sets the limit; the process's own where none does. It may change in a recording",
         limited: Flag "limited" "Limited" "False where no group has a limit",
         limit: Amount "limit" "Limit" "0 where no group has one",
         charged: Amount "charged" "Charged" "What the kernel counts against the limit",
@@ -220,7 +220,7 @@ plimsoll_jfr::events! {
         kernel: Amount "kernel" "Kernel" "Slab, page tables, kernel stacks",
         sock: Amount "sock" "Sockets" "",
         limit_hits: Count "limitHits" "Limit Hits" "Times that the limit was reached",
-        oom_kills: Count "oomKills" "OOM Kills" "Processes of the group that were killed for its limit",
+        oom_kills: Count "oomKills" "OOM Kills" "Processes of the target's own group that the kernel killed, for any limit",
     }
     Pressure 118 "plimsoll.MemoryPressure" "Memory Pressure" INTERVAL
         ["Plimsoll", "Limit"]

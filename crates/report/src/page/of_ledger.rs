@@ -298,7 +298,7 @@ fn cgroup(ledger: &Ledger) -> Table {
         id: "cgroup",
         title: "What the cgroup counts".into(),
         caption: format!(
-            "They sum to the charge of {}; working set {}, OOM kills {}.",
+            "They sum to the charge of {}; working set {}. OOM kills of the process's own group: {}.",
             Bytes(cgroup.charged_bytes),
             Bytes(cgroup.working_set_bytes),
             count(cgroup.oom_kills)

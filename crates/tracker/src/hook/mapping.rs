@@ -119,10 +119,7 @@ pub unsafe extern "C" fn mmap(
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        if flags & MAP_HUGETLB != 0 || module::has_images() {
-            return mmap_by_steps(a, n, prot, flags, fd, off, sp, fp);
-        }
-        if flags & MAP_FIXED != 0 {
+        if flags & (MAP_FIXED | MAP_HUGETLB) != 0 || module::has_images() {
             return mmap_fixed(a, n, prot, flags, fd, off, sp, fp);
         }
         let Some((segment, site)) = remembered_site_of_call(sp, fp) else {
@@ -144,7 +141,8 @@ pub unsafe extern "C" fn mmap(
     }
 }
 
-/// mmap(2) with MAP_FIXED: how a VM commits and uncommits its reservations.
+/// mmap(2) with MAP_FIXED: how a VM commits and uncommits its reservations. In a native image, and with huge pages, by
+/// steps.
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
@@ -160,7 +158,9 @@ unsafe fn mmap_fixed(
 ) -> usize {
     // SAFETY: the entry's pointers; the program's arguments.
     unsafe {
-        let done = remembered_site_of_call(sp, fp).and_then(|(segment, site)| {
+        let is_usual = flags & MAP_HUGETLB == 0 && !module::has_images();
+        let of_call = if is_usual { remembered_site_of_call(sp, fp) } else { None };
+        let done = of_call.and_then(|(segment, site)| {
             let real = || {
                 generated_code::unmapped(a, n);
                 let r = java::unmapping_if(may_hide(prot, flags), a, n, || calls::mmap(a, n, prot, flags, fd, off));

@@ -191,6 +191,10 @@ impl Watched {
         }
         self.rss.push(time, facts.rss.0);
         if let Some(limit) = &facts.limit {
+            // Another limit may be that of another group, with another charge.
+            if self.facts.limit.as_ref().is_some_and(|before| before.bytes != limit.bytes) {
+                self.counted = Curve::default();
+            }
             self.counted.push(time, limit.counted.0);
         }
         if let Some(of) = &facts.ledger {

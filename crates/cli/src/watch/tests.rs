@@ -300,6 +300,12 @@ fn growth_is_claimed_with_an_interval_only() {
     // 1 MiB a second.
     let left = (4096 - 3079 - 130 - 2 + 20) as f64;
     assert!(soonest <= latest && (soonest - left).abs() < 60.0, "{soonest} to {latest}, about {left}");
+    // Another group's limit is nearer from now on.
+    let mut changed = after(130);
+    let mut next = reading(131);
+    next.limit = Some(Limit { bytes: Bytes::mib(8192), counted: Bytes::mib(8000), source: "memory.max" });
+    changed.add(next);
+    assert!(changed.shown.one.expect("read").time_left().is_none());
 }
 
 #[test]

@@ -174,7 +174,7 @@ mod tests {
         let Ok(mut snapshot) = series.take(pid, Deadline::after(LOOK)) else { panic!("it runs") };
         series.begin(None, &snapshot);
         let mut target = Target::open(pid, Deadline::after(LOOK)).expect("it runs");
-        if !target.file("pagemap").is_ok_and(|pagemap| proc::can_scan(&pagemap)) {
+        if !target.file("pagemap").is_ok_and(|pagemap| proc::can_scan(&pagemap, target.deadline())) {
             return;
         }
         let mut instant = |deadline: Deadline, snapshot: &mut Snapshot| {

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::access::{Access, AccessTexts, Closed, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
-use super::scan::{self, Limits};
+use super::scan::{self, Limits, MOST_RUNS};
 use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
 use super::start::read_start;
 use super::started_as::read_started_as;
@@ -16,7 +17,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use crate::foreign::{Deadline, LOOK, Regular, Stopwatch, Target};
+use crate::foreign::{Deadline, Regular, Stopwatch, Target};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Root, Rss, Start, Thp, Thread, Vma,
@@ -198,7 +199,7 @@ pub struct KnownMappings {
 /// of the time of a reading.
 pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> io::Result<ScannedPages> {
     let began = Stopwatch::start();
-    let limits = Limits::until(target.deadline());
+    let limits = limits(target.deadline());
     let pagemap = target.file("pagemap")?;
     let accounts = accounts(&target.read("status")?);
     let stays = !accounts.is_empty() && known.accounts == accounts;
@@ -285,9 +286,6 @@ pub fn open_jars(target: &Target) -> Vec<String> {
 
 /// Entries per pread: 512 KiB of them describe 256 MiB.
 const BATCH: usize = 64 << 10;
-/// Limit of runs of resident pages: 64 MiB. A hostile process may map a file in which every other page is there at
-/// 65,000 places.
-pub(super) const MOST_RUNS: usize = 1 << 22;
 
 /// Reads the page map of `ranges` (page-aligned) until the deadline. A range that can't be read, such as the vsyscall
 /// page, isn't part of what was seen.
@@ -308,13 +306,14 @@ pub fn read_residency(
 /// kernel has it from Linux 6.7 on ([`can_scan`]).
 pub fn scan_residency(pagemap: &File, ranges: &[AddressRange], deadline: Deadline) -> io::Result<Residency> {
     let ranges = merged(ranges.to_vec());
-    let runs = scan::resident_within(pagemap, &ranges, Limits::until(deadline))?;
+    let runs = scan::resident_within(pagemap, &ranges, limits(deadline))?;
     Ok(Residency::new(ranges, runs, Bytes(0)))
 }
 
-/// Whether the kernel can scan the page map.
-pub fn can_scan(pagemap: &File) -> bool {
-    scan::zero_pages(pagemap, AddressRange::new(Avma(0), Avma(4096)), Deadline::after(LOOK)).is_ok()
+/// Whether the kernel can scan the page map. True after the deadline: then the scan itself fails with the reason.
+pub fn can_scan(pagemap: &File, deadline: Deadline) -> bool {
+    let first = AddressRange::new(Avma(0), Avma(4096));
+    scan::zero_pages(pagemap, first, deadline).map_or_else(|error| is_too_much(&error), |_| true)
 }
 
 /// Does the same by functions that read entries of the page map, and that find its zero pages.
@@ -471,10 +470,16 @@ pub fn read_host() -> Host {
 }
 
 /// Zero if the kernel doesn't report it.
-pub(super) fn total_memory() -> Bytes {
+fn total_memory() -> Bytes {
     let text = fs::read("/proc/meminfo").unwrap_or_default();
     let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"));
     line.and_then(super::smaps::kilobytes).unwrap_or_default()
+}
+
+/// Limits of a scan of this machine's processes.
+fn limits(deadline: Deadline) -> Limits {
+    static MEMORY: OnceLock<Bytes> = OnceLock::new();
+    Limits::until(deadline, *MEMORY.get_or_init(total_memory))
 }
 
 pub fn has_sudo() -> bool {
@@ -515,6 +520,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::foreign::LOOK;
     use crate::random::Random;
 
     /// A sleeping child process: nothing in it changes.

@@ -12,13 +12,11 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
-use super::read::{MOST_RUNS, total_memory};
 use crate::foreign::{Deadline, give_way};
-use plimsoll_facts::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -95,6 +93,10 @@ const MOST_AT_ONCE: usize = 16 * PAGES_AT_ONCE;
 /// Pages of 4 KiB in a huge page.
 const HUGE_PAGE: u64 = 512;
 
+/// Limit of runs of resident pages: 64 MiB. A hostile process may map a file in which every other page is there at
+/// 65,000 places.
+pub(super) const MOST_RUNS: usize = 1 << 22;
+
 /// Where a scan gives up. A hostile process may map the same pages at 65,000 addresses.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
@@ -106,14 +108,13 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn until(deadline: Deadline) -> Limits {
+    /// `memory` is the machine's.
+    pub(super) fn until(deadline: Deadline, memory: Bytes) -> Limits {
         /// ZGC maps its heap three times, so a program may have more pages than the machine.
         const TIMES: u64 = 4;
-        /// 64 GiB: a container may see less memory than the machine has. The kernel scans so much in 0.3 s.
+        /// 64 GiB: a container may see less memory than the machine has.
         const FEWEST: u64 = 1 << 24;
-        static PAGES: OnceLock<u64> = OnceLock::new();
-        let pages = || (total_memory().0 / PAGE).saturating_mul(TIMES).max(FEWEST);
-        Limits { deadline, runs: MOST_RUNS, pages: *PAGES.get_or_init(pages) }
+        Limits { deadline, runs: MOST_RUNS, pages: (memory.0 / PAGE).saturating_mul(TIMES).max(FEWEST) }
     }
 }
 
@@ -152,7 +153,8 @@ pub(crate) fn zero_pages(
     within: AddressRange,
     deadline: Deadline,
 ) -> io::Result<Vec<AddressRange>> {
-    let mut scan = Scanned::new(Limits::until(deadline));
+    // The range bounds the pages.
+    let mut scan = Scanned::new(Limits { deadline, runs: MOST_RUNS, pages: u64::MAX });
     scan.part(pagemap, within.start, [within.end].into_iter(), 0)?;
     Ok(scan.found)
 }
@@ -281,11 +283,10 @@ mod tests {
     use crate::foreign::{LOOK, Target, offers};
     use crate::proc::{can_scan, read_residency, read_smaps, scan_residency};
     use plimsoll_facts::snapshot::Residency;
-    use plimsoll_facts::units::Bytes;
     use std::time::Duration;
 
     fn limits() -> Limits {
-        Limits::until(Deadline::after(LOOK))
+        Limits::until(Deadline::after(LOOK), Bytes(0))
     }
 
     fn inside(runs: Vec<AddressRange>, within: AddressRange) -> Vec<AddressRange> {
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn a_call_reads_few_pages_and_few_mappings() {
         let pagemap = std::fs::File::open("/proc/self/pagemap").expect("own pagemap");
-        if !can_scan(&pagemap) {
+        if !can_scan(&pagemap, Deadline::after(LOOK)) {
             return;
         }
         let block = vec![1u8; (2 * PAGES_AT_ONCE + 100) * 4096];
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn huge_pages_do_not_multiply_the_calls() {
         let pagemap = std::fs::File::open("/proc/self/pagemap").expect("own pagemap");
-        if !can_scan(&pagemap) {
+        if !can_scan(&pagemap, Deadline::after(LOOK)) {
             return;
         }
         const LARGE: usize = HUGE_PAGE as usize * PAGE as usize;
@@ -365,7 +366,7 @@ mod tests {
     #[test]
     fn a_scan_ends_at_its_deadline_and_at_too_many_runs_or_pages() {
         let pagemap = std::fs::File::open("/proc/self/pagemap").expect("own pagemap");
-        if !can_scan(&pagemap) {
+        if !can_scan(&pagemap, Deadline::after(LOOK)) {
             return;
         }
         // Twice as many pages as a call reads, of which every other is touched, and as many again that all are.
@@ -445,7 +446,7 @@ mod tests {
             Err(refused) => return assert_eq!(refused.raw_os_error(), Some(25), "{refused}"),
         };
         assert_eq!(found, in_the_page_map());
-        assert!(can_scan(&pagemap));
+        assert!(can_scan(&pagemap, Deadline::after(LOOK)));
         assert_eq!(scan_residency(&pagemap, &[within], Deadline::after(LOOK)).expect("own pagemap"), found);
         assert!(found.resident(within) >= Bytes(1024 * PAGE as u64));
         // A page that is only read is the zero page.

@@ -34,7 +34,7 @@ impl Books {
         let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
         let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
         let file = file.and_then(|target| target.file("pagemap").map_err(|e| e.to_string()));
-        let scanned = total(&all) > MOST && file.as_ref().is_ok_and(can_scan);
+        let scanned = total(&all) > MOST && file.as_ref().is_ok_and(|file| can_scan(file, deadline));
         if (total(&all) > MOST && !scanned) || many {
             all = [stacks.clone(), libraries.clone()].concat();
             let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");

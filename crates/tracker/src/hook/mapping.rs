@@ -162,10 +162,8 @@ unsafe fn mmap_fixed(
         let of_call = if is_usual { remembered_site_of_call(sp, fp) } else { None };
         let done = of_call.and_then(|(segment, site)| {
             let real = || {
-                generated_code::unmapped(a, n);
-                let r = java::unmapping_if(may_hide(prot, flags), a, n, || calls::mmap(a, n, prot, flags, fd, off));
+                let r = replacing(a, n, may_hide(prot, flags), || calls::mmap(a, n, prot, flags, fd, off));
                 if r == MAP_FAILED {
-                    not_replaced(a, n);
                     return None;
                 }
                 note_executable(prot, flags, off, sp, r, n);
@@ -241,6 +239,17 @@ fn not_replaced(start: usize, bytes: usize) {
     java::unmapping(start, bytes, || ());
 }
 
+/// Maps over a range, and drops what is known about it. `hides`: it may become unreadable.
+#[inline(always)]
+fn replacing(a: usize, n: usize, hides: bool, map: impl FnOnce() -> usize) -> usize {
+    generated_code::unmapped(a, n);
+    let r = java::unmapping_if(hides, a, n, map);
+    if r == MAP_FAILED {
+        not_replaced(a, n);
+    }
+    r
+}
+
 /// Whether an mmap may replace readable memory by unreadable memory: pages beyond a file's end are, whatever `prot` is.
 fn may_hide(prot: c_int, flags: c_int) -> bool {
     flags & MAP_FIXED != 0 && (prot & PROT_READ == 0 || flags & MAP_ANONYMOUS == 0)
@@ -277,12 +286,7 @@ pub(super) unsafe fn mapped(
         if flags & MAP_FIXED == 0 {
             return made(map());
         }
-        generated_code::unmapped(a, n);
-        let r = made(java::unmapping_if(hides, a, n, map));
-        if r == MAP_FAILED {
-            not_replaced(a, n);
-        }
-        r
+        made(replacing(a, n, hides, map))
     };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { site_of_call(sp, fp) }) else { return real() };
@@ -763,12 +767,13 @@ mod tests {
                 let at = c::mmap(core::ptr::null_mut(), 4096, c::PROT_READ, flags, -1, 0) as usize;
                 assert_eq!(load::<u64>(at as u64), Some(0));
                 let refuse = || {
-                    c::munmap(at as *mut c::c_void, 4096);
+                    // In place of an unmapping: nobody else's memory gets here.
+                    c::mprotect(at as *mut c::c_void, 4096, c::PROT_NONE);
                     MAP_FAILED
                 };
                 let r = match is_remap {
                     true => remapping(at + (1 << 30), 4096, 4096, Some(at), refuse),
-                    false => mapped(at, 4096, PROT_READ, PRIVATE_ANONYMOUS | MAP_FIXED, 0, 0, 0, refuse),
+                    false => replacing(at, 4096, false, refuse),
                 };
                 assert_eq!((r, load::<u64>(at as u64)), (MAP_FAILED, None), "{is_remap}");
             }

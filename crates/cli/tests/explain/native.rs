@@ -383,7 +383,10 @@ fn a_fuller_group_above_is_found_in_a_real_hierarchy() {
     let near = explained.verdict("limit-near");
     let evidence = near["evidence"].to_string();
     assert!(near["summary"].as_str().unwrap().contains(&format!("of the limit of /{name}, a group above")), "{near:#}");
-    assert!(evidence.contains(&format!("in groups beside this process's, with page cache: /{name}/beside 15")), "{evidence}");
+    assert!(
+        evidence.contains(&format!("in groups beside this process's, with page cache: /{name}/beside 15")),
+        "{evidence}"
+    );
     // The groups below go first.
     drop((other, fixture));
     drop((own, beside));

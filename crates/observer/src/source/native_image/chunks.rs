@@ -21,7 +21,7 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
 
 /// Words of a header in the largest layout.
-const HEADER: usize = 8 * 8;
+pub(super) const HEADER: usize = 8 * 8;
 const ALIGNED: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 /// Smaller arrays lie in aligned chunks (`LargeArrayThreshold`, 128 KiB).
 const LEAST_UNALIGNED: u64 = 32 << 10;
@@ -29,7 +29,7 @@ const LEAST_UNALIGNED: u64 = 32 << 10;
 const MOST_PAGES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkLayout {
+pub struct ChunkLayout {
     /// Size of aligned chunks, and their alignment.
     size: u64,
     /// Index of the word `next`.
@@ -38,7 +38,7 @@ pub(crate) struct ChunkLayout {
 
 impl ChunkLayout {
     /// Learnt from the header at the start of the image heap.
-    pub(crate) fn of(header: &[u8]) -> Option<ChunkLayout> {
+    pub fn of(header: &[u8]) -> Option<ChunkLayout> {
         let size = word_at(header, 0)?;
         (size.is_power_of_two() && ALIGNED.contains(&size)).then_some(())?;
         let next = (1..=2).find(|word| word_at(header, word * 8) == Some(size))?;
@@ -59,14 +59,16 @@ impl ChunkLayout {
 }
 
 /// Adds the chunks that have their own mappings or lie beside other memory. Returns false if it had to stop early.
-pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> bool {
+/// `layout`: as the image's file has it. In memory, the kernel may have taken back the page of the first header, which is
+/// clean.
+pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma], layout: Option<ChunkLayout>) -> bool {
     let untouched = Untouched::new(memory);
     let mut header = [0; HEADER];
-    let shapes = image
-        .image_heap
-        .iter()
-        .find_map(|heap| untouched.read(heap.range.start, &mut header).then(|| ChunkLayout::of(&header)).flatten());
-    let Some(shape) = shapes else { return true };
+    let mut of_memory = || {
+        let mut starts = image.image_heap.iter().map(|heap| heap.range.start);
+        starts.find_map(|start| untouched.read(start, &mut header).then(|| ChunkLayout::of(&header)).flatten())
+    };
+    let Some(shape) = layout.or_else(&mut of_memory) else { return true };
     let heaps = image.image_heap.iter().map(|heap| heap.range);
     let known = merged(heaps.chain(image.isolates.iter().map(|one| one.reservation)).collect());
     let may_hold = |vma: &&Vma| {
@@ -214,7 +216,7 @@ pub(super) mod tests {
             let view = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
             let mut native =
                 NativeImage { image_heap: vec![ImageHeapRange { range: view, view: true }], ..NativeImage::default() };
-            assert!(find(&image, &mut native, &[memory(HEAP, at), memory(VIEW, view.end.0)]));
+            assert!(find(&image, &mut native, &[memory(HEAP, at), memory(VIEW, view.end.0)], None));
             assert_eq!(native.heap_chunks, expected);
         }
         assert!(aligned > 50 && unaligned > 50 && others > 50, "{aligned} {unaligned} {others}");
@@ -229,10 +231,26 @@ pub(super) mod tests {
             let range = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
             let mut native =
                 NativeImage { image_heap: vec![ImageHeapRange { range, view: true }], ..NativeImage::default() };
-            find(&image, &mut native, &[memory(HEAP, HEAP + 8 * size)]);
+            find(&image, &mut native, &[memory(HEAP, HEAP + 8 * size)], None);
             native.heap_chunks.iter().map(|range| range.length().0 / size).collect::<Vec<_>>()
         };
         assert_eq!(of(2 * size, header(1, size, 0, 100 << 10)), [1, 1]);
         assert_eq!(of(2 * size, header(1, 0, 0, 0)), Vec::<u64>::new());
+    }
+
+    /// The kernel has taken back the page of the view's first header: nothing of the view is in memory.
+    #[test]
+    fn the_layout_of_the_file_serves_where_the_first_header_is_not_in_memory() {
+        let size = 1 << 20;
+        let image = Image(vec![(HEAP, header(1, size, 0, 100 << 10))]);
+        let range = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
+        let chunks = |layout| {
+            let image_heap = vec![ImageHeapRange { range, view: true }];
+            let mut native = NativeImage { image_heap, ..NativeImage::default() };
+            assert!(find(&image, &mut native, &[memory(HEAP, HEAP + size)], layout));
+            native.heap_chunks.len()
+        };
+        assert_eq!(chunks(ChunkLayout::of(&header(1, size, size, size))), 1);
+        assert_eq!(chunks(None), 0);
     }
 }

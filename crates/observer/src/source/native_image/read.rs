@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
+use super::chunks::{self, ChunkLayout, HEADER};
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
-use super::{chunks, unpacked};
+use super::unpacked;
 use crate::source::glibc::overlapping;
 use crate::source::hotspot::{Mute, Patience, Vm};
 use plimsoll_facts::gap::{Gap, Source};
@@ -31,7 +32,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
         return (None, Vec::new());
     }
     let memory = Live::open(target).ok();
-    let Some((file, answers)) = found else {
+    let Some((file, layout, answers)) = found else {
         let mut gaps = Vec::new();
         return (memory.and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
     };
@@ -41,7 +42,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
         let regions = merged(vm.unwrap_or_default().to_vec());
         let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
         let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
-        add_chunks(&memory, &mut image, &searched, &mut gaps);
+        add_chunks(&memory, &mut image, &searched, layout, &mut gaps);
     }
     if image.image_heap.is_empty() {
         gaps.push(Gap::new(
@@ -77,14 +78,14 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
 fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<NativeImage> {
     let program = proc::find_unpacked(memory, vmas)?;
     let mut image = unpacked::find(memory, &program, vmas)?;
-    add_chunks(memory, &mut image, vmas, gaps);
+    add_chunks(memory, &mut image, vmas, None, gaps);
     Some(image)
 }
 
 /// If an isolate's reservation is much larger than its view, its chunks lie inside and are already known.
-fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut Vec<Gap>) {
+fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], layout: Option<ChunkLayout>, gaps: &mut Vec<Gap>) {
     let roomy = |isolate: &Isolate| isolate.reservation.length().0 >= LARGE;
-    if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas) {
+    if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas, layout) {
         gaps.push(Gap::new(
             Source::NativeImage,
             "the search for heap chunks ended early: too much other memory",
@@ -93,9 +94,9 @@ fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut V
     }
 }
 
-/// The facts of an image's file, and whether it answers diagnostic commands (a JVM's library never does). None for any
-/// other ELF file.
-fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile, bool)> {
+/// The facts of an image's file, how its heap chunks are laid out, and whether it answers diagnostic commands (a JVM's
+/// library never does). None for any other ELF file.
+fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile, Option<ChunkLayout>, bool)> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let heap = elf.section_by_name(HEAP)?;
@@ -118,7 +119,9 @@ fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile
         text_address: text.address(),
         version: version.unwrap_or_default(),
     };
-    Some((image, answers))
+    let mut header = [0; HEADER];
+    let layout = file.at(heap_offset, &mut header).ok().and_then(|count| ChunkLayout::of(&header[..count]));
+    Some((image, layout, answers))
 }
 
 /// Whether the file contains `needle` from `offset` on. It is read in pieces, because an image's heap may have 200 MB.

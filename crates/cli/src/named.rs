@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_facts::units::count;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::processes::{self, KnownKinds, Listed};
-use plimsoll_report::ledger_text::java_first;
+use plimsoll_report::process_title::java_first;
 use plimsoll_report::words::{cut, printable};
 
 use crate::Failure;

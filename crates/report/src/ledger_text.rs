@@ -6,14 +6,15 @@
 use std::io::{self, Write};
 
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{AllocatorKind, CgroupVersion, HeapPart, NmtMode, OtherHeap, ProcessState, Snapshot};
+use plimsoll_facts::snapshot::{CgroupVersion, ProcessState, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::ledger::{GO_HEAP, Grade, Group, Ledger, Line, LineId, Owner, child_of_heap};
+use plimsoll_observer::ledger::{Group, Ledger, Line, LineId};
 use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
-use plimsoll_trial::launcher::WITH_VALUE;
 
+use crate::ledger_notes::{REPEATED, SHARED, note};
 use crate::palette;
-use crate::words::{self, as_called, count, cut, duration, printable, typed, wrapped};
+use crate::process_title::{runtime, title};
+use crate::words::{self, as_called, count, cut, duration, printable, signed, typed, wrapped};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -33,15 +34,8 @@ pub struct Style {
 const BAR: usize = 24;
 const NARROW: usize = 100;
 const NAME: usize = 26;
-/// Percent of RSS from which other anonymous memory gets a note on how to find its callers.
-const LARGE: f64 = 10.0;
 /// Percent of RSS from which an over-claim is reported. Below it, the target changed between two readings.
 const OVERCLAIMED: f64 = 1.0;
-/// Percent of RSS from which a note says that RSS counts pages more than once.
-const REPEATED: f64 = 1.0;
-/// A note says how much of a line other processes share, from this percentage and from `WORTH_SHARED` on.
-const SHARED: f64 = 10.0;
-const WORTH_SHARED: Bytes = Bytes::mib(4);
 /// Minimum columns of a command that stands beside its facts.
 const COMMAND: usize = 40;
 /// The longest line to type that is printed whole. A class path may have 100,000 characters.
@@ -265,7 +259,8 @@ impl<W: Write> Page<'_, W> {
         let column = 4 + NAME + 12 + self.bar_width() + 2;
         let columns = self.style.width.saturating_sub(column);
         let (column, columns) = if columns < NOTE { (8, self.style.width - 8) } else { (column, columns) };
-        let mut notes = wrapped(&self.note(line), columns).into_iter();
+        let case = Case { snapshot: self.snapshot, ledger: self.ledger };
+        let mut notes = wrapped(&note(case, line), columns).into_iter();
         let beside = if column == 8 { String::new() } else { notes.next().unwrap_or_default() };
         let pad = if beside.is_empty() { 0 } else { self.bar_width() - words::columns(&bar) + 2 };
         let text = format!("    {:<w$}{:>10}  ", line.label(), line.resident.to_string(), w = NAME);
@@ -318,149 +313,6 @@ impl<W: Write> Page<'_, W> {
             writeln!(self.out, "{:indent$}{row}", "")?;
         }
         Ok(())
-    }
-
-    /// The note beside a line: the answer to the reader's next question about it.
-    fn note(&self, line: &Line) -> String {
-        let mut notes = Vec::new();
-        if let Some(baseline) = &self.snapshot.baseline {
-            let change = self.ledger.change_since(baseline, line.id);
-            if Bytes(change.unsigned_abs()) >= Bytes::kib(64) {
-                notes.push(format!("{} since", signed(change)));
-            }
-        }
-        if self.snapshot.smaps_refused
-            && let [kind] = line.children.as_slice()
-        {
-            return kind.name.clone();
-        }
-        notes.extend(shared(line));
-        match line.id {
-            LineId::JavaHeap => {
-                if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
-                    notes.push(format!("committed {}", heap.committed));
-                    match heap.live_after_gc {
-                        Some(live) => notes.push(format!("at most {live} live after the last GC")),
-                        None => notes.push(format!("occupied {}", heap.occupied)),
-                    }
-                }
-            }
-            LineId::DirectBuffers => {
-                let vm = self.snapshot.hotspot.as_ref();
-                if let Some(direct) = vm.and_then(|vm| vm.direct_buffers.as_ref()).filter(|of| of.by_netty > Bytes(0)) {
-                    let where_to = match vm.is_some_and(|vm| vm.categories.is_empty()) {
-                        true => "is in glibc-live: NMT is off",
-                        false => "is included",
-                    };
-                    notes.push(format!(
-                        "java.nio counts {}; what Netty counts besides ({}, by Unsafe) {where_to}",
-                        direct.capacity, direct.by_netty
-                    ));
-                }
-            }
-            LineId::GlibcRetained => {
-                if let Some(glibc) = &self.snapshot.glibc {
-                    let arenas = glibc.arenas.len();
-                    let trimmable: Bytes = glibc.arenas.iter().map(|arena| arena.trimmable).sum();
-                    // The walk and smaps are two readings: a trim cannot return more than smaps counts.
-                    let trimmable = trimmable.min(line.resident);
-                    let plural = if arenas == 1 { "" } else { "s" };
-                    notes.push(format!("{arenas} arena{plural}; a trim would give back {trimmable}"));
-                }
-            }
-            LineId::GlibcLive => {
-                if let Some(glibc) = &self.snapshot.glibc {
-                    let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
-                    notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
-                }
-                if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
-                    notes.push("including the VM's own (NMT is off)".to_owned());
-                }
-                notes.extend(self.array_buffers().filter(|_| self.snapshot.malloc_heap.is_none()));
-            }
-            LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
-                if line.reserved > line.resident {
-                    notes.push(format!("of {} reserved", line.reserved));
-                }
-                let is_large = line.resident.percent_of(self.ledger.rss) >= LARGE;
-                if line.id == LineId::OtherAnonymous && is_large && !self.snapshot.vmas.is_empty() {
-                    let case = Case { snapshot: self.snapshot, ledger: self.ledger };
-                    let is_tracked = case.is_tracked();
-                    let vm_is_mute =
-                        self.snapshot.hotspot.is_some() && self.ledger.resident(LineId::JavaHeap) == Bytes(0);
-                    let pid = self.snapshot.process.pid;
-                    notes.push(match (vm_is_mute, is_tracked) {
-                        (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
-                        (false, true) => format!("its own mmap; to see the calls: plimsoll report {pid} --by site"),
-                        (false, false) => "its own mmap; to see the calls, start it with plimsoll run".to_owned(),
-                    });
-                }
-                if line.id == LineId::ImageHeap && self.snapshot.unpacked.is_some() {
-                    notes.push("a packed program: copies, not pages of its file".to_owned());
-                }
-            }
-            LineId::MappedFiles => {
-                let clean = self.clean(line.id);
-                if clean > Bytes(0) {
-                    notes.push(format!("{clean} clean: the kernel takes it back when it needs it"));
-                }
-            }
-            LineId::OtherAllocator => {
-                let heaps = || self.snapshot.other_heaps();
-                let is_part = |child: &&Line| heaps().all(|heap| !is_part_of(heap, &child.name));
-                let others = line.children.iter().filter(is_part).take(2).map(|child| {
-                    let is_beside = heaps().any(|heap| heap.kind.to_string() == child.name);
-                    if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
-                });
-                let kinds = heaps().map(other_heap).chain(others).collect::<Vec<String>>().join(", ");
-                // The label names the only allocator already.
-                let label = line.label();
-                let kinds = kinds.strip_prefix(&format!("{label}: ")).unwrap_or(&kinds);
-                let unsure = (line.grade == Grade::Estimated).then_some("may include the program's own mmap");
-                let kinds = Some(kinds).filter(|kinds| !kinds.is_empty() && *kinds != label);
-                let kinds: Vec<&str> = kinds.into_iter().chain(unsure).collect();
-                notes.extend((!kinds.is_empty()).then(|| kinds.join("; ")));
-                if let Some(python) = &self.snapshot.pymalloc {
-                    notes.push(format!("{} live", python.live));
-                }
-                notes.extend(self.array_buffers().filter(|_| self.snapshot.malloc_heap.is_some()));
-                let given_back = self.given_back(line.id);
-                if given_back.percent_of(line.resident) >= 1.0 {
-                    notes.push(format!("{given_back} given back: the kernel takes it when it needs it"));
-                }
-                return notes.join(", ");
-            }
-            _ => {}
-        }
-        let is_rough = line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0;
-        match line.error {
-            Bytes(0) if is_rough => notes.push("estimated".to_owned()),
-            error if is_rough => notes.push(format!("± {error}")),
-            _ => {}
-        }
-        notes.join(", ")
-    }
-
-    /// The note on V8's array buffers. It belongs to the line that holds malloc's live blocks.
-    fn array_buffers(&self) -> Option<String> {
-        let buffers = self.snapshot.array_buffers()?;
-        Some(format!("array buffers of V8 (Node's Buffer) take {}", buffers.bytes))
-    }
-
-    /// Bytes released with MADV_FREE: resident until the kernel needs them. Counts only mappings that belong to the
-    /// line as a whole.
-    fn given_back(&self, id: LineId) -> Bytes {
-        let pieces =
-            self.ledger.pieces.iter().filter(|piece| matches!(&piece.owner, Owner::Line(line, _) if *line == id));
-        let vmas = pieces.filter_map(|piece| self.snapshot.vmas.get(piece.vma).filter(|vma| vma.range == piece.range));
-        vmas.map(|vma| vma.lazy_free).sum()
-    }
-
-    fn clean(&self, id: LineId) -> Bytes {
-        let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
-        let vmas =
-            self.ledger.pieces.iter().filter(|piece| mine(&piece.owner)).map(|piece| &self.snapshot.vmas[piece.vma]);
-        vmas.map(|vma| vma.shared_clean + vma.private_clean).sum()
     }
 
     /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap.
@@ -642,16 +494,6 @@ pub fn verdict(out: &mut impl Write, verdict: &Verdict, has_headline: bool, styl
     Ok(())
 }
 
-/// The note for a line whose RSS counts pages that the process maps several times, or shares with others.
-fn shared(line: &Line) -> Option<String> {
-    if (line.resident - line.distinct).percent_of(line.resident) >= REPEATED {
-        return Some(format!("{} distinct, mapped several times", line.distinct));
-    }
-    let of_others = line.distinct - line.pss;
-    let is_worth = of_others >= WORTH_SHARED && of_others.percent_of(line.distinct) >= SHARED;
-    is_worth.then(|| format!("shared with other processes, PSS {}", line.pss))
-}
-
 fn mark(verdict: &Verdict) -> (&'static str, Ink) {
     match verdict.severity {
         Severity::Critical => ("!!", Ink::Red),
@@ -663,73 +505,6 @@ fn mark(verdict: &Verdict) -> (&'static str, Ink) {
 
 fn mark_width(verdict: &Verdict) -> usize {
     words::columns(mark(verdict).0)
-}
-
-/// The command of the process. For a JVM, the part that names the Java program comes first.
-pub fn title(snapshot: &Snapshot) -> String {
-    let process = &snapshot.process;
-    match process.command.is_empty() {
-        true => format!("({})", process.name),
-        false if snapshot.hotspot.is_some() => java_first(&process.command),
-        // setproctitle pads the title to the length of the original arguments.
-        false => process.command.join(" ").trim_end().to_owned(),
-    }
-}
-
-/// A JVM's command, reordered: first what it runs (main class, jar or module, with arguments), then the VM's own part:
-/// `shop.Shop 8080   (/usr/bin/java -Xmx1g -cp …)`.
-pub fn java_first(command: &[String]) -> String {
-    let mut main = None;
-    let mut at = 1;
-    while let Some(word) = command.get(at) {
-        match word.as_str() {
-            "-jar" | "-m" | "--module" => {
-                main = Some(at + 1);
-                break;
-            }
-            option if WITH_VALUE.contains(&option) => at += 2,
-            option if option.starts_with('-') || option.starts_with('@') => at += 1,
-            _ => {
-                main = Some(at);
-                break;
-            }
-        }
-    }
-    match main.filter(|main| *main < command.len()) {
-        Some(main) => {
-            let (vm, what) = command.split_at(main);
-            format!("{}   ({})", what.join(" ").trim_end(), vm.join(" "))
-        }
-        // The program has its own launcher, which loads the VM: people know the process by that command.
-        None => command.join(" ").trim_end().to_owned(),
-    }
-}
-
-pub fn signed(change: i64) -> String {
-    format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
-}
-
-/// The runtime and its version; without one, the allocator that serves malloc.
-pub fn runtime(snapshot: &Snapshot) -> Option<String> {
-    if let Some(vm) = &snapshot.hotspot {
-        return Some(cut(format!("HotSpot {}", vm.version).trim(), 40));
-    }
-    if let Some(image) = &snapshot.native_image {
-        return Some(cut(format!("native image {}", image.version).trim(), 40));
-    }
-    let language = match snapshot.allocators.iter().find(|known| known.kind.is_runtime()) {
-        Some(known) if known.kind == AllocatorKind::Go => Some("Go".to_owned()),
-        Some(known) => Some(known.kind.to_string()),
-        None => snapshot.pymalloc.as_ref().map(|_| "CPython".to_owned()),
-    };
-    let serving = snapshot.allocators.iter().find(|known| known.serves_malloc);
-    let version = snapshot.glibc.as_ref().map(|glibc| glibc.version.as_str()).unwrap_or_default();
-    let malloc = serving.map(|serving| match serving.kind {
-        AllocatorKind::Glibc => format!("glibc {version}").trim_end().to_owned(),
-        other => other.to_string(),
-    });
-    let both: Vec<String> = [language, malloc].into_iter().flatten().collect();
-    (!both.is_empty()).then(|| cut(&both.join(", "), 40))
 }
 
 /// The end of a path says more than its beginning.
@@ -769,24 +544,4 @@ fn spread(facts: &str, width: usize) -> String {
         column = at + length;
     }
     out
-}
-
-/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`,
-/// `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
-fn other_heap(heap: &OtherHeap) -> String {
-    let (kind, live) = (heap.kind, heap.live());
-    if kind == AllocatorKind::V8 {
-        let [young, old] = [HeapPart::FreeYoung, HeapPart::FreeOld];
-        let part = |part: HeapPart| format!("{} {}", heap.resident(part), part.name());
-        return format!("{kind}: {live} live, {}, {}", part(young), part(old));
-    }
-    let free = heap.purgeable();
-    if kind == AllocatorKind::Go {
-        return format!("{GO_HEAP}: {live} live, {free} in free pages, {} of stacks", heap.resident(HeapPart::Stacks));
-    }
-    format!("{kind}: {live} live, {free} in free pages")
-}
-
-fn is_part_of(heap: &OtherHeap, child: &str) -> bool {
-    HeapPart::ALL.into_iter().any(|part| child == child_of_heap(heap.kind, part))
 }

@@ -15,6 +15,7 @@ pub mod hotspot;
 pub mod jfr;
 pub mod json;
 pub mod ledger_json;
+mod ledger_notes;
 pub mod ledger_tables;
 pub mod ledger_text;
 mod lines;
@@ -26,6 +27,7 @@ pub mod native_image;
 pub mod otlp;
 pub mod page;
 pub mod palette;
+pub mod process_title;
 pub mod profile;
 pub mod prometheus;
 #[cfg(test)]

@@ -4,8 +4,14 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 pub(crate) use plimsoll_facts::shell::turns_text;
+use plimsoll_facts::units::Bytes;
 pub use plimsoll_facts::units::{count, counted};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// A difference with its sign: `+1.50 MiB`, `−4.00 KiB`.
+pub fn signed(change: i64) -> String {
+    format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
+}
 
 /// Text of a target (command, path, symbol, thread name) made safe for a terminal: control bytes, C1 codes and
 /// bidirectional overrides are escaped. Everything else stays as it is.

@@ -16,8 +16,8 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::stat;
 use plimsoll_process::processes::{self, Identity, KnownKinds, Listed};
 use plimsoll_report::ledger_json;
-use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::metrics::Samples;
+use plimsoll_report::process_title::java_first;
 use plimsoll_report::serve_list::Row;
 use rustix::time::{ClockId, clock_gettime};
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::processes::{Identity, Listed};
-use plimsoll_report::ledger_text::java_first;
+use plimsoll_report::process_title::java_first;
 
 use super::wire::is_name;
 use crate::named;

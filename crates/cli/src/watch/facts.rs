@@ -8,7 +8,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Baseline, Ledger, Line, LineId, ThreadPools, thread_names};
 use plimsoll_observer::verdict::{Case, Verdict};
 use plimsoll_report::jfr::Site;
-use plimsoll_report::ledger_text;
+use plimsoll_report::process_title;
 use plimsoll_tracked::books::Mode;
 use plimsoll_tracked::rules::{RuleSet, names};
 
@@ -100,7 +100,7 @@ impl Facts {
     pub fn of(sample: &Sample<'_>, limit: Option<Bytes>, rules: Option<&RuleSet>) -> Facts {
         let snapshot = sample.snapshot;
         let process = &sample.process;
-        let title = snapshot.map(ledger_text::title).unwrap_or_else(|| match process.command.is_empty() {
+        let title = snapshot.map(process_title::title).unwrap_or_else(|| match process.command.is_empty() {
             true => format!("({})", process.name),
             false => process.command.join(" "),
         });
@@ -111,7 +111,7 @@ impl Facts {
             time_ns: sample.time_ns,
             title,
             pid: process.pid,
-            runtime: snapshot.and_then(ledger_text::runtime).unwrap_or_default(),
+            runtime: snapshot.and_then(process_title::runtime).unwrap_or_default(),
             uptime: process.uptime,
             threads: process.thread_count,
             is_stopped: process.state == ProcessState::Stopped,

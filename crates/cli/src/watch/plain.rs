@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use plimsoll_report::ledger_text::signed;
-use plimsoll_report::words::{self, printable};
+use plimsoll_report::words::{self, printable, signed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::curve::{Trend, rate};

@@ -214,6 +214,7 @@ const REPORT: Order = Order {
     name: "report",
     stages: &[
         &["jfr", "palette", "words"],
+        &["ledger_notes", "process_title"],
         &[
             "figures_json",
             "frame_table",

@@ -6,7 +6,7 @@ use plimsoll_observer::verdict::Effect;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Table, Verdict};
 use crate::ledger_json::{self as json, Ledger};
-use crate::words::{count, counted, duration};
+use crate::words::{count, counted, duration, signed};
 
 /// Parts shown below a bar, and the percentage of its line below which a part is not shown.
 const PARTS: usize = 4;
@@ -67,10 +67,6 @@ fn at(time: &str) -> String {
         (Some(day), Some(clock)) => format!("{day} {clock} UTC"),
         _ => time.to_owned(),
     }
-}
-
-fn signed(change: i64) -> String {
-    format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
 }
 
 fn verdict(of: &json::Verdict) -> Verdict {

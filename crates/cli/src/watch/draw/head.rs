@@ -1,8 +1,7 @@
 //! The first rows: what runs, its RSS beside the limit, the time left, and the verdict that stands.
 
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
-use plimsoll_report::ledger_text::signed;
-use plimsoll_report::words::{self, printable, wrapped};
+use plimsoll_report::words::{self, printable, signed, wrapped};
 
 use super::text::{Canvas, PLAIN, bar, spark, without_folder};
 use crate::watch::curve::{Trend, rate};

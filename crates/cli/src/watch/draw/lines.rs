@@ -13,8 +13,7 @@
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Group;
-use plimsoll_report::ledger_text::signed;
-use plimsoll_report::words::duration;
+use plimsoll_report::words::{duration, signed};
 use ratatui::style::Style;
 
 use super::text::{Canvas, PLAIN, bar, spark};

@@ -1,7 +1,7 @@
 //! The list of processes.
 
 use plimsoll_process::processes::Listed;
-use plimsoll_report::ledger_text::java_first;
+use plimsoll_report::process_title::java_first;
 use plimsoll_report::words::printable;
 
 use super::lines::{Columns, history, line, title};

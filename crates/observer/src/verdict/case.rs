@@ -119,6 +119,12 @@ impl<'c> Case<'c> {
         self.vm().is_some_and(|vm| !vm.categories.is_empty())
     }
 
+    /// A variable of the process's environment.
+    pub(crate) fn variable(self, name: &str) -> Option<&'c str> {
+        let environment = &self.snapshot.process.environment;
+        environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
     /// Whether the tracker counts in the process: then its books name the callers. After a detach, only its library
     /// is left.
     pub fn is_tracked(self) -> bool {

@@ -32,18 +32,13 @@ pub(crate) fn remedies(case: Case<'_>, heap: &OtherHeap, returns: bool) -> Vec<R
     remedies
 }
 
-fn setting<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
-    let environment = &case.snapshot.process.environment;
-    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-}
-
 fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
         let purge = is_library.then(|| call(case.pid(), "(void)MallocExtension_ReleaseFreeMemory()"));
         remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
-        if setting(case, "TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
+        if case.variable("TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
             let decommit = remedy(
                 Effort::Restart,
                 "have tcmalloc give pages back as soon as they are free",
@@ -52,7 +47,7 @@ fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
             );
             remedies.push(decommit.saves(Bytes(0), pages));
         }
-        if setting(case, "TCMALLOC_RELEASE_RATE").is_none() {
+        if case.variable("TCMALLOC_RELEASE_RATE").is_none() {
             remedies.push(remedy(
                 Effort::Restart,
                 "have tcmalloc give pages back faster while the program frees memory",
@@ -72,7 +67,7 @@ fn mimalloc(case: Case<'_>, heap: &OtherHeap) -> Vec<Remedy> {
     if pages < FLOOR {
         return remedies;
     }
-    let is_at_once = |name: &&str| setting(case, name).is_some_and(|value| value.trim() == "0");
+    let is_at_once = |name: &&str| case.variable(name).is_some_and(|value| value.trim() == "0");
     if !["MIMALLOC_PURGE_DELAY", "MIMALLOC_DECOMMIT_DELAY"].iter().any(is_at_once) {
         let at_once = remedy(
             Effort::Restart,
@@ -121,7 +116,7 @@ fn background_thread(case: Case<'_>, redis: Option<&Redis>, is_library: bool) ->
     const COST: &str =
         "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10";
     let assignment = |name: &&str| {
-        let others = setting(case, name).unwrap_or_default().split(',');
+        let others = case.variable(name).unwrap_or_default().split(',');
         let is_kept = |setting: &&str| {
             !setting.is_empty() && !setting.starts_with("background_thread:") && !keeps_for_ever(setting)
         };
@@ -152,6 +147,6 @@ fn keeps_for_ever(setting: &str) -> bool {
 
 /// Whether a variable forbids jemalloc to give free pages back. Those that stay muzzy go when the kernel needs them.
 pub(crate) fn is_kept_for_ever(case: Case<'_>) -> bool {
-    let mut all = CONF.iter().filter_map(|name| setting(case, name)).flat_map(|all| all.split(','));
+    let mut all = CONF.iter().filter_map(|name| case.variable(name)).flat_map(|all| all.split(','));
     all.any(|setting| setting == "dirty_decay_ms:-1")
 }

@@ -49,7 +49,7 @@ pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
 /// The variable with these options behind those that it has already, and what to say where those can't be printed.
 fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     // The variable may load an agent, which must not be lost.
-    let all = match variable(case, "JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
+    let all = match case.variable("JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
         "" => Some(options.to_owned()),
         set => Some(format!("{set} {options}")).filter(|_| is_printed(set)),
     };
@@ -63,11 +63,6 @@ fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     (format!("JAVA_TOOL_OPTIONS={all}"), keep)
 }
 
-fn variable<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
-    let environment = &case.snapshot.process.environment;
-    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-}
-
 /// Without copies, NIO frees each buffer. glibc then keeps it in the thread's arena, because freeing the first has
 /// raised the size from which blocks get a mapping of their own (measured: docs/decisions/verdicts.md). A fixed size is
 /// never raised.
@@ -77,7 +72,7 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
     if case.glibc().is_none()
         || has_tunable(case, "mmap_threshold")
-        || variable(case, "MALLOC_MMAP_THRESHOLD_").is_some()
+        || case.variable("MALLOC_MMAP_THRESHOLD_").is_some()
     {
         return remedy(Effort::Restart, what, NONE, COST);
     }
@@ -106,7 +101,7 @@ pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
     let is_set = case.glibc().is_some_and(|glibc| glibc.arena_cap_set);
     let elsewhere = if has_tunable(case, "arena_max") {
         "; GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there"
-    } else if is_set && variable(case, "MALLOC_ARENA_MAX").is_none() {
+    } else if is_set && case.variable("MALLOC_ARENA_MAX").is_none() {
         "; the cap in force isn't from this variable: if the program calls mallopt(M_ARENA_MAX), that wins"
     } else {
         ""
@@ -124,7 +119,7 @@ pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
 /// Whether GLIBC_TUNABLES sets it: depending on glibc's version, the variable of the same meaning has no effect then.
 pub(crate) fn has_tunable(case: Case<'_>, name: &str) -> bool {
     let tunable = format!("glibc.malloc.{name}=");
-    variable(case, "GLIBC_TUNABLES").is_some_and(|all| all.split(':').any(|one| one.starts_with(&tunable)))
+    case.variable("GLIBC_TUNABLES").is_some_and(|all| all.split(':').any(|one| one.starts_with(&tunable)))
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
@@ -149,14 +144,16 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
 
 /// What the program preloads already, each behind a colon, for a Dockerfile; without the tracker, which `run` adds.
 fn preloaded(case: Case<'_>) -> Result<String, &'static str> {
-    let process = &case.snapshot.process;
     // A title is written over the arguments, and often over the variables behind them.
-    if process.start == Start::Title {
+    if case.snapshot.process.start == Start::Title {
         return Err("the process's variables may be overwritten by its title");
     }
-    let value = process.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| value.as_str());
     // ld.so(8): separated by blanks or colons.
-    let paths = value.unwrap_or_default().split([' ', ':']).filter(|path| !path.is_empty() && !is_tracker(path));
+    let paths = case
+        .variable("LD_PRELOAD")
+        .unwrap_or_default()
+        .split([' ', ':'])
+        .filter(|path| !path.is_empty() && !is_tracker(path));
     let others: String = paths.map(|path| format!(":{path}")).collect();
     // Docker replaces variables; ld.so has some of its own ($ORIGIN).
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-:$".contains(c);

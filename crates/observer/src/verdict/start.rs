@@ -40,8 +40,7 @@ impl Case<'_> {
     /// The name of the setting's variable, if it has a list of options and the process has some in it.
     fn options_of(self, setting: &'static str) -> Option<&'static str> {
         let (name, _) = setting.split_once('=')?;
-        let is_set = self.snapshot.process.environment.iter().any(|(known, _)| known == name);
-        (is_set && name == "GODEBUG").then_some(name)
+        (name == "GODEBUG" && self.variable(name).is_some()).then_some(name)
     }
 
     /// The command that starts it with `plimsoll run`, and the one that prints its books then.

@@ -10,7 +10,7 @@
 //! Yama restricts only what may change a process: PTRACE_MODE_ATTACH, which /proc/PID/mem needs, too, and not
 //! PTRACE_MODE_READ, which suffices for maps, smaps and pagemap (security/yama/yama_lsm.c, `yama_ptrace_access_check`).
 
-use super::status::value_of;
+use super::status::status_field;
 
 const CAP_SYS_PTRACE: u32 = 19;
 
@@ -51,8 +51,8 @@ pub struct AccessTexts<'s> {
 
 /// `verb` is the command that was refused.
 pub fn parse_closed(texts: AccessTexts<'_>, pid: u32, verb: &str) -> Closed {
-    let user = |status| value_of(status, "Uid:").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    let capabilities = value_of(texts.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let user = |status| status_field(status, "Uid:").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let capabilities = status_field(texts.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     let everybody = texts.own_user_map.split_whitespace().eq(["0", "0", "4294967295"]);
     let facts = Facts {
         own_user: user(texts.own_status).unwrap_or(u32::MAX),

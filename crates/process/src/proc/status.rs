@@ -56,8 +56,8 @@ pub fn parse_status(text: &[u8]) -> Status {
     status
 }
 
-/// The value of one line of a status file, such as `CapEff:`.
-pub fn value_of<'s>(status: &'s str, key: &str) -> Option<&'s str> {
+/// The value of one line of /proc/PID/status; `key` is such as `CapEff:`.
+pub fn status_field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 

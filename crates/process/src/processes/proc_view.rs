@@ -7,7 +7,7 @@
 //! another PID namespace    every process outside of ours and its children
 //! ```
 
-use crate::proc::status::value_of;
+use crate::proc::status_field;
 
 /// The kernel gives this inode to the first PID namespace (PROC_PID_INIT_INO, linux/proc_ns.h).
 const FIRST: &str = "pid:[4026531836]";
@@ -94,7 +94,7 @@ fn hidden(options: &str, shown: &ProcTexts<'_>) -> Option<String> {
     // The kernel shows the gid only if it isn't 0.
     let group = value("gid=").unwrap_or("0");
     let has_exception = !matches!(mode, "4" | "ptraceable");
-    let status = |key| value_of(shown.own_status, key);
+    let status = |key| status_field(shown.own_status, key);
     // `Groups:` lists the supplementary groups; `Gid:` has the real, effective, saved and file-system id. The kernel
     // compares the file-system id and the supplementary groups (in_group_p).
     let own = status("Gid:").and_then(|gids| gids.split_whitespace().nth(3));

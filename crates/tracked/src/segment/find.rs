@@ -25,7 +25,7 @@ use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Folder, Requirements};
 use plimsoll_process::kernel_log;
-use plimsoll_process::proc::{Target, stat};
+use plimsoll_process::proc::{Target, stat, status_field};
 
 /// State of a segment's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,7 +107,7 @@ fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
 /// The users that a process has or could have again; its files belong to one of them.
 pub(super) fn users(pid: u32) -> Vec<u32> {
     let status = status(pid).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    let line = status_field(&status, "Uid:").unwrap_or_default();
     line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
 }
 
@@ -311,14 +311,13 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
 /// The process of a thread: /proc/TID exists for every thread, although listings don't show it. A process is its own
 /// leader.
 pub fn leader_of(tid: u32) -> Option<u32> {
-    let status = status(tid)?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    status_field(&status(tid)?, "Tgid:")?.parse().ok()
 }
 
 /// The PID that the process itself sees: the last one of NSpid.
 pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
     let status = status(pid)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let line = status_field(&status, "NSpid:")?;
     line.split_whitespace().next_back()?.parse().ok()
 }
 

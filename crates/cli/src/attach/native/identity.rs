@@ -3,9 +3,7 @@
 //! Between the reading of its objects and the stop of a thread, the target may run execve. With root's rights, plimsoll
 //! would then set registers in a set-user-ID program as the caller of that program has chosen them.
 
-use plimsoll_process::proc::Target;
-
-use super::threads::field;
+use plimsoll_process::proc::{Target, status_field};
 
 /// Lines of /proc/PID/status that a program with other rights changes.
 const RIGHTS: [&str; 5] = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:"];
@@ -30,7 +28,7 @@ impl ExecIdentity {
     }
 
     fn new(program: Vec<u8>, status: &str) -> Option<ExecIdentity> {
-        let rights: Vec<String> = RIGHTS.iter().filter_map(|key| Some(field(status, key)?.to_owned())).collect();
+        let rights: Vec<String> = RIGHTS.iter().filter_map(|key| Some(status_field(status, key)?.to_owned())).collect();
         (rights.len() == RIGHTS.len()).then_some(ExecIdentity { program, rights })
     }
 }

@@ -1,9 +1,8 @@
 //! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
 
-use plimsoll_process::proc::{Access, Target, start_of};
+use plimsoll_process::proc::{Access, Target, start_of, status_field};
 
 use super::filter::{Closed, MOST_LISTS};
-use super::threads::field;
 use crate::sys::as_root;
 use crate::target::started_behind;
 
@@ -27,21 +26,22 @@ pub fn check(target: &Target, status: &[u8], verb: &str) -> Result<(), String> {
 }
 
 fn has_more_rights_than_its_user(status: &str) -> bool {
-    let is_root = field(status, "Uid:").is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"));
-    let has_capabilities = field(status, "CapPrm:").is_some_and(|set| set.contains(|digit| digit != '0'));
+    let is_root = status_field(status, "Uid:").is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"));
+    let has_capabilities = status_field(status, "CapPrm:").is_some_and(|set| set.contains(|digit| digit != '0'));
     !is_root && has_capabilities
 }
 
 /// The first obstacle that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
 fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Option<String> {
-    let tracer = field(status, "TracerPid:").filter(|tracer| *tracer != "0");
+    let tracer = status_field(status, "TracerPid:").filter(|tracer| *tracer != "0");
     if let Some(tracer) = tracer {
         return Some(format!("is traced by process {tracer} (a debugger or strace): end that first"));
     }
-    if field(status, "State:").is_some_and(|state| state.starts_with('T')) {
+    if status_field(status, "State:").is_some_and(|state| state.starts_with('T')) {
         return Some(format!("is stopped: kill -CONT {pid} && plimsoll {verb} {pid}"));
     }
-    let has_shadow_stack = field(status, "x86_Thread_features:").is_some_and(|f| f.split(' ').any(|f| f == "shstk"));
+    let has_shadow_stack =
+        status_field(status, "x86_Thread_features:").is_some_and(|f| f.split(' ').any(|f| f == "shstk"));
     has_shadow_stack
         .then(|| format!("has a shadow stack, so no thread of it can be borrowed. Start it with: {}", run()))
 }

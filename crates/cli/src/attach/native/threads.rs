@@ -1,6 +1,6 @@
 //! Which threads of the target to try, in which order.
 
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, status_field};
 
 /// Waits that the kernel restarts by itself, and where programs spend their time.
 const RESTARTED: [libc::c_long; 12] = [
@@ -35,7 +35,7 @@ pub fn in_order<E>(target: &Target, mut check: impl FnMut(u32, &[u8]) -> Result<
 }
 
 fn rank(target: &Target, tid: u32, status: &str) -> Option<u8> {
-    if !matches!(field(status, "State:")?.chars().next(), Some('R' | 'S')) {
+    if !matches!(status_field(status, "State:")?.chars().next(), Some('R' | 'S')) {
         return None;
     }
     let call = target.read(&format!("task/{tid}/syscall")).ok();
@@ -57,19 +57,15 @@ pub fn is_ending(target: &Target, tid: u32) -> bool {
 
 /// The kernel omits the lines about memory once a thread has none.
 fn is_ending_by(status: &str) -> bool {
-    field(status, "State:").is_none_or(|state| state.starts_with(['Z', 'X'])) || field(status, "VmSize:").is_none()
-}
-
-/// A line of /proc/PID/status.
-pub fn field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
-    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+    status_field(status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
+        || status_field(status, "VmSize:").is_none()
 }
 
 /// Whether a signal waits for a thread, which would take it when it runs on. `status`: its /proc/PID/task/TID/status.
 /// `blocked`: its mask.
 pub fn has_signal(status: &[u8], blocked: u64) -> bool {
     let status = String::from_utf8_lossy(status);
-    let set = |key| field(&status, key).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    let set = |key| status_field(&status, key).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     (set("SigPnd:") | set("ShdPnd:")) & !blocked & !set("SigIgn:") != 0
 }
 

@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use std::io;
 
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, status_field};
 
 use super::GONE;
 use super::borrowed::{STOPPING, Unfit, stop};
 use super::frame::{self, Interrupted};
 use super::identity::ExecIdentity;
 use super::ptrace::Thread;
-use super::threads::{self, field};
+use super::threads;
 use calls::{Call, Need};
 
 /// A thread's filters, the newest first, each as the kernel gives it.
@@ -40,7 +40,7 @@ struct Mark {
 impl Mark {
     fn of(status: &[u8]) -> Mark {
         let status = String::from_utf8_lossy(status);
-        let of = |key| field(&status, key).map(str::to_owned);
+        let of = |key| status_field(&status, key).map(str::to_owned);
         // A kernel without seccomp has neither line.
         Mark { mode: of("Seccomp:").unwrap_or("0".into()), filters: of("Seccomp_filters:") }
     }

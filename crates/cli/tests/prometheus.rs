@@ -1,7 +1,6 @@
 //! Metrics of a tracked program, checked by Prometheus's own tool; `serve`, scraped by Prometheus; the alert rules and
 //! the dashboard in contrib/.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,8 +13,11 @@ mod cgroup;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../fixtures/child.rs"]
 mod child;
+#[path = "harness/metrics.rs"]
+mod metrics;
 
 use child::{Running, wait_for};
+use metrics::samples;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -24,15 +26,6 @@ fn folder(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
-}
-
-/// The samples of a family, by their labels.
-fn samples<'t>(text: &'t str, family: &str) -> BTreeMap<&'t str, f64> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
-    lines
-        .filter_map(|line| line.rsplit_once("} "))
-        .map(|(labels, value)| (labels, value.parse().expect("a number")))
-        .collect()
 }
 
 /// Fails if promtool has anything to say about the text, which the file gets.

@@ -1,5 +1,7 @@
 //! Allocation analysis as text (goldens) and JSON, of a native image's recording that is made by hand.
 
+mod text_of;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -8,6 +10,7 @@ use plimsoll_profiles::allocation::{Allocations, Chunks, IN_NEW_TLAB, OUTSIDE_TL
 use plimsoll_profiles::profile::{Column, Frame, FrameId, FrameOrigin, GroupBy, Labels, Profile, Value, Weight};
 use plimsoll_report::allocation;
 use plimsoll_report::profile::View;
+use text_of::text_of;
 
 const MIB: u64 = 1 << 20;
 
@@ -65,12 +68,6 @@ fn quarkus() -> Allocations {
     }
 }
 
-fn text(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
-    let mut out = vec![];
-    write(&mut out).expect("written");
-    String::from_utf8(out).expect("UTF-8")
-}
-
 fn golden(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(name);
     if std::env::var_os("BLESS").is_some() {
@@ -84,8 +81,11 @@ fn golden(name: &str, text: &str) {
 fn slow_paths_are_reported_by_thread_and_in_heap_chunks() {
     let of = quarkus();
     let by_calls = View::new(&of.profile, Some("slow_path"), Weight::Calls).expect("calls");
-    golden("allocations.txt", &text(|out| allocation::write(out, &of, &by_calls, GroupBy::Site, false)));
-    golden("allocations-by-package.txt", &text(|out| allocation::write(out, &of, &by_calls, GroupBy::Package, false)));
+    golden("allocations.txt", &text_of(|out| allocation::write(out, &of, &by_calls, GroupBy::Site, false)));
+    golden(
+        "allocations-by-package.txt",
+        &text_of(|out| allocation::write(out, &of, &by_calls, GroupBy::Package, false)),
+    );
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn hotspot_has_no_heap_chunks() {
     of.chunks = None;
     of.threads.iter_mut().for_each(|t| t.chunks = None);
     let view = View::new(&of.profile, None, Weight::Bytes).expect("bytes");
-    let text = text(|out| allocation::write(out, &of, &view, GroupBy::Thread, false));
+    let text = text_of(|out| allocation::write(out, &of, &view, GroupBy::Thread, false));
     assert!(
         text.starts_with(
             "allocations of OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (25.0.3+9-LTS), pid 4711\n"
@@ -111,7 +111,7 @@ fn json_has_threads_chunks_and_sites() {
     let of = quarkus();
     let view = View::new(&of.profile, None, Weight::Bytes).expect("bytes");
     let json: serde_json::Value =
-        serde_json::from_str(&text(|out| allocation::write_json(out, &of, &view))).expect("JSON");
+        serde_json::from_str(&text_of(|out| allocation::write_json(out, &of, &view))).expect("JSON");
     assert_eq!(json["schema"], "plimsoll.allocations/2");
     assert_eq!(json["events"][IN_NEW_TLAB], 6);
     assert_eq!(json["threads"][0]["thread"], "main");

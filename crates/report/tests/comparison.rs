@@ -1,11 +1,14 @@
 //! The text and the JSON of `plimsoll compare`, of one known comparison.
 
+mod text_of;
+
 use std::collections::BTreeMap;
 
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text};
 use plimsoll_trial::budget::Budget;
 use plimsoll_trial::comparison::{Category, Comparison, Lines, Part, Site, Tracked};
 use plimsoll_trial::{Metric, Run, RunEnd};
+use text_of::text_of;
 
 const MIB: u64 = 1 << 20;
 
@@ -67,9 +70,7 @@ fn text(of: &Comparison, budget: Option<&str>) -> String {
     let budget = budget
         .map(|text| Budget::parse(text, &["direct-buffers", "java-heap", "libraries"], |_| None).expect("a budget"));
     let excesses = budget.map(|budget| budget.exceeded(of));
-    let mut out = Vec::new();
-    comparison_text::write(&mut out, of, excesses.as_deref()).expect("a vector takes all");
-    String::from_utf8(out).expect("UTF-8")
+    text_of(|out| comparison_text::write(out, of, excesses.as_deref()))
 }
 
 #[test]
@@ -167,9 +168,7 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     let comparison = comparison();
     let budget = Budget::parse("rss 2m", &[], |_| None).expect("a budget").exceeded(&comparison);
     let written = |write: fn(&mut dyn std::io::Write, &Comparison, _) -> std::io::Result<()>| {
-        let mut out = Vec::new();
-        write(&mut out, &comparison, Some(budget.as_slice())).expect("a vector takes all");
-        String::from_utf8(out).expect("UTF-8")
+        text_of(|out| write(out, &comparison, Some(budget.as_slice())))
     };
     let found = written(comparison_pages::markdown);
     assert!(found.starts_with("**B takes 3.00 MiB more than A, 5.1 %: direct buffers +2.00 MiB"), "{found}");

@@ -1,7 +1,10 @@
 //! The table of `plimsoll try --pid`: text, JSON, Markdown and HTML of one known trial.
 
+mod text_of;
+
 use plimsoll_report::{live_json, live_pages, live_text};
 use plimsoll_trial::live::{LiveTrial, Setting, Tried};
+use text_of::text_of;
 
 fn trial() -> LiveTrial {
     let step = |label: &str, before: u64, after: u64, idle: u64| Tried {
@@ -35,15 +38,9 @@ fn trial() -> LiveTrial {
     }
 }
 
-fn page(write: fn(&mut dyn std::io::Write, &LiveTrial) -> std::io::Result<()>, trial: &LiveTrial) -> String {
-    let mut out = Vec::new();
-    write(&mut out, trial).expect("a vector takes all");
-    String::from_utf8(out).expect("UTF-8")
-}
-
 #[test]
 fn a_person_reads_what_each_step_did() {
-    let found = page(live_text::write, &trial());
+    let found = text_of(|out| live_text::write(out, &trial()));
     let expected = "\
 java -jar shop.jar
 process 4711   RSS 12 s after each step
@@ -65,7 +62,7 @@ most: trim: 249 MiB (50 % of RSS). While nothing was done, RSS moved by +1.00 Mi
 
 #[test]
 fn scripts_read_the_same() {
-    let found: serde_json::Value = serde_json::from_str(&page(live_json::write, &trial())).expect("JSON");
+    let found: serde_json::Value = serde_json::from_str(&text_of(|out| live_json::write(out, &trial()))).expect("JSON");
     let trim = &found["steps"][1];
     assert_eq!(
         (&found["schema"], &trim["difference_bytes"]),
@@ -86,7 +83,7 @@ fn scripts_read_the_same() {
 
 #[test]
 fn a_ticket_gets_the_table_without_markup_of_others() {
-    let found = page(live_pages::markdown, &trial());
+    let found = text_of(|out| live_pages::markdown(out, &trial()));
     assert!(
         found.contains(
             "| trim | 501 MiB | 250 MiB | 252 MiB | −249 MiB | −240 MiB to −260 MiB | glibc, free but kept −249 MiB |"
@@ -94,7 +91,7 @@ fn a_ticket_gets_the_table_without_markup_of_others() {
         "{found}"
     );
     assert!(found.contains("| A\\\\u{1b}\\[2J\\|\\<b\\> | - | - | - | - |  | not done: it isn't a JVM |"), "{found}");
-    let found = page(live_pages::html, &trial());
+    let found = text_of(|out| live_pages::html(out, &trial()));
     let (_, xml) = found.split_once("<!DOCTYPE html>\n").expect("a type");
     let parsed = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{found}"));
     let named = |name: &'static str| {
@@ -111,8 +108,8 @@ fn nothing_is_claimed_for_a_step_that_shows_nothing() {
     trial.interrupted = true;
     trial.steps.remove(1);
     trial.steps[0].idle = Some(460 << 20);
-    let found = page(live_text::write, &trial);
+    let found = text_of(|out| live_text::write(out, &trial));
     assert!(found.contains("process 4711   RSS 12 s after each step   interrupted\n"), "{found}");
     assert!(found.ends_with("no step saved 1 % of RSS and more than RSS moved by itself. While nothing was done, RSS moved by −40.0 MiB.\n"), "{found}");
-    assert!(page(live_text::write, &LiveTrial::default()).ends_with("\nno step was done\n"));
+    assert!(text_of(|out| live_text::write(out, &LiveTrial::default())).ends_with("\nno step was done\n"));
 }

@@ -15,13 +15,9 @@ use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text}
 mod pprof_reader;
 #[path = "../../../fixtures/random.rs"]
 mod random;
+mod text_of;
 use random::Random;
-
-fn text_of(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
-    let mut out = vec![];
-    write(&mut out).expect("written");
-    String::from_utf8(out).expect("UTF-8")
-}
+use text_of::text_of;
 
 fn scratch(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("profile");

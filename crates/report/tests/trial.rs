@@ -1,9 +1,12 @@
 //! The table of `plimsoll try`: text and JSON of one known trial.
 
+mod text_of;
+
 use std::collections::BTreeMap;
 
 use plimsoll_report::{trial_json, trial_pages, trial_text};
 use plimsoll_trial::{Metric, Row, Run, RunEnd, Trial};
+use text_of::text_of;
 
 const MIB: f64 = 1048576.0;
 
@@ -41,9 +44,7 @@ fn trial() -> Trial {
 }
 
 fn text(trial: &Trial) -> String {
-    let mut out = Vec::new();
-    trial_text::write(&mut out, trial).expect("a vector takes all");
-    String::from_utf8(out).expect("UTF-8")
+    text_of(|out| trial_text::write(out, trial))
 }
 
 #[test]
@@ -142,15 +143,9 @@ fn what_was_killed_or_failed_is_not_best() {
     assert_eq!(last(&broken), "nothing was compared: no run of the plain program went through");
 }
 
-fn page(write: fn(&mut dyn std::io::Write, &Trial) -> std::io::Result<()>, trial: &Trial) -> String {
-    let mut out = Vec::new();
-    write(&mut out, trial).expect("a vector takes all");
-    String::from_utf8(out).expect("UTF-8")
-}
-
 #[test]
 fn a_ticket_gets_the_table() {
-    let found = page(trial_pages::markdown, &trial());
+    let found = text_of(|out| trial_pages::markdown(out, &trial()));
     let rows: Vec<&str> = found.lines().filter(|line| line.starts_with('|')).collect();
     assert_eq!(rows[0], "| | after idling | p99 | ran | expected saving |");
     assert_eq!(rows[2], "| plain | 501 MiB ± 1.00 MiB | 10.1 ms ± 0.10 ms | 3 of 3 |  |");
@@ -164,7 +159,7 @@ fn a_ticket_gets_the_table() {
 
 #[test]
 fn the_page_is_whole_and_escapes_names() {
-    let found = page(trial_pages::html, &trial());
+    let found = text_of(|out| trial_pages::html(out, &trial()));
     let (_, xml) = found.split_once("<!DOCTYPE html>\n").expect("a type");
     let parsed = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{found}"));
     let named = |name: &'static str| {

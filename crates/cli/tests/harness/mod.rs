@@ -21,9 +21,14 @@ pub fn scratch(test: &str, name: &str) -> PathBuf {
     folder
 }
 
+/// A file below fixtures/.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
 /// A program or library of fixtures/c.
 pub fn compiled(source: &str, to: &Path, flags: &[&str]) -> String {
-    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c").join(format!("{source}.c"));
+    let c = fixture(&format!("c/{source}.c"));
     let mut command = Command::new("gcc");
     command.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-w", "-pthread"]).args(flags).arg(c).arg("-o").arg(to);
     let output = command.arg("-ldl").output().expect("a C compiler");

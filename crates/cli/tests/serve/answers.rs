@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::child::wait_for;
-use crate::kit::{Server, Subject, samples};
+use crate::kit::{Server, Subject};
+use crate::metrics::samples;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -20,7 +21,7 @@ fn metrics_are_those_of_the_process_and_of_the_server() {
     assert!(text.head.contains("content-type: text/plain; version=0.0.4"), "{}", text.head);
     let lines = samples(&text.body, "plimsoll_resident_bytes");
     assert!(lines.len() > 3 && lines.iter().all(|(labels, _)| labels.starts_with("target=\"shop\",")), "{lines:?}");
-    assert!(lines.iter().map(|(_, bytes)| bytes).sum::<f64>() > 300_000.0, "{lines:?}");
+    assert!(lines.values().sum::<f64>() > 300_000.0, "{lines:?}");
     let of_target = text.body.lines().filter(|line| line.contains("{target=\"shop\"")).count();
     assert!((20..=80).contains(&of_target), "{of_target} series\n{}", text.body);
     // The PID is in one series, so that a restart continues the others.
@@ -64,7 +65,7 @@ fn a_tracked_process_has_its_report_and_its_categories() {
     let subject = Subject::of(command);
     let server = Server::of(&subject, &[]);
     let text = server.get("/metrics").body;
-    assert!(samples(&text, "plimsoll_native_live_bytes").iter().map(|(_, bytes)| bytes).sum::<f64>() > 0.0, "{text}");
+    assert!(samples(&text, "plimsoll_native_live_bytes").values().sum::<f64>() > 0.0, "{text}");
     assert_eq!(json(&server.get("/api/sh/report").body)["schema"], "plimsoll.report/1");
     assert!(server.get("/sh").body.contains("id=\"stacks\""));
 }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use crate::child::{Running, wait_for};
-use crate::kit::{LONG, PLIMSOLL, Server, Subject, folder, samples};
+use crate::kit::{LONG, PLIMSOLL, Server, Subject, folder};
+use crate::metrics::samples;
 use crate::rights::{sockets, status};
 
 /// The path with its query, the type of the content, and the body of a request.
@@ -130,7 +131,7 @@ fn metrics_and_call_stacks_arrive_as_their_protocols_have_them() {
     let sum: u64 = of("plimsoll_resident_bytes").iter().map(|point| point["value"].as_u64().expect("whole")).sum();
     let scraped = server.get("/metrics").body;
     let lines = samples(&scraped, "plimsoll_resident_bytes");
-    let rss: f64 = lines.iter().map(|(_, value)| value).sum();
+    let rss: f64 = lines.values().sum();
     assert!(sum > 6_400_000 && (sum as f64 - rss).abs() < rss / 10.0, "{sum} {rss}");
     assert_eq!(of("plimsoll_resident_bytes").len(), lines.len());
     let first = &of("plimsoll_resident_bytes")[0];

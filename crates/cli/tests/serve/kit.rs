@@ -158,12 +158,3 @@ impl Answer {
         Answer { code, head: head.to_ascii_lowercase(), body: body.into() }
     }
 }
-
-/// The values of a family, by their labels.
-pub fn samples<'t>(text: &'t str, family: &str) -> Vec<(&'t str, f64)> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
-    lines
-        .filter_map(|line| line.rsplit_once("} "))
-        .map(|(labels, value)| (labels, value.parse().expect("a number")))
-        .collect()
-}

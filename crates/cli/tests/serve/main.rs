@@ -14,4 +14,6 @@ mod exports;
 mod history;
 mod hostile;
 mod kit;
+#[path = "../harness/metrics.rs"]
+mod metrics;
 mod rights;

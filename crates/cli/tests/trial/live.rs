@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::child::{Running, wait_until};
-use crate::harness;
+use crate::harness::{self, fixture};
 use crate::jdks::{self, Jdk};
 use crate::kit::{Trial, signal};
 
@@ -59,10 +59,6 @@ impl Program {
         let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).expect("the flag");
         line.split('=').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or_default().to_owned()
     }
-}
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 impl Trial {

@@ -1,5 +1,6 @@
-//! A process's memory that a test writes word by word. Pages that were never written read as zeros and aren't resident.
+//! Memory of a process, as tests make it: [`Image`] is written word by word, [`Reserved`] has no resident page.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use plimsoll_facts::snapshot::OtherHeap;
@@ -15,6 +16,7 @@ pub(crate) fn assert_bounded(heap: &OtherHeap, present: u64) {
     assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
 }
 
+/// Pages that were never written read as zeros and aren't resident.
 #[derive(Default)]
 pub(crate) struct Image {
     /// Pages by number.
@@ -56,6 +58,26 @@ impl Memory for Image {
         for (word, page) in into.iter_mut().zip(first..) {
             *word = u64::from(self.pages.contains_key(&page)) << 63;
         }
+        true
+    }
+}
+
+/// Address space of which no page is resident.
+#[derive(Default)]
+pub(crate) struct Reserved {
+    /// How often the page map was read.
+    pub looks: Cell<u64>,
+}
+
+impl Memory for Reserved {
+    fn read(&self, _: Avma, into: &mut [u8]) -> bool {
+        into.fill(0);
+        true
+    }
+
+    fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        into.fill(0);
         true
     }
 }

@@ -105,6 +105,7 @@ fn live_in(header: &[u8], at: u64, pool: u64) -> Option<Bytes> {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use crate::source::made_image::Reserved;
 
     const START: u64 = 0x7f00_0010_0000;
 
@@ -203,28 +204,13 @@ mod tests {
         assert!(lost > 100, "{lost}");
     }
 
-    /// Memory without a resident page, and the number of looks at its page map.
-    struct Reserved(std::cell::Cell<u64>);
-
-    impl Memory for Reserved {
-        fn read(&self, _: Avma, _: &mut [u8]) -> bool {
-            false
-        }
-
-        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
-            self.0.set(self.0.get() + 1);
-            into.fill(0);
-            true
-        }
-    }
-
     #[test]
     fn the_search_ends_in_a_terabyte_of_addresses() {
-        let memory = Reserved(std::cell::Cell::new(0));
+        let memory = Reserved::default();
         let mut pages = PageStates::new(&memory);
         assert_eq!(pools(&memory, &mut pages, &vmas(1 << 40), POOL_SIZES[1]).count, 0);
         // 16,384 pages at a time.
-        assert!((4096..4120).contains(&memory.0.get()), "{}", memory.0.get());
+        assert!((4096..4120).contains(&memory.looks.get()), "{}", memory.looks.get());
     }
 
     #[test]

@@ -188,11 +188,9 @@ pub(crate) fn find<M: Memory>(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
     use crate::random::Random;
-    use crate::source::made_image::Image;
+    use crate::source::made_image::{Image, Reserved};
 
     const START: u64 = 0x7000_0000_0000;
 
@@ -201,30 +199,14 @@ mod tests {
         Vma { rss: Bytes(rss), anonymous: Bytes(rss), ..vma }
     }
 
-    /// Memory without a resident page, and the number of looks at its page map.
-    struct Reserved(Cell<u64>);
-
-    impl Memory for Reserved {
-        fn read(&self, _: Avma, into: &mut [u8]) -> bool {
-            into.fill(0);
-            true
-        }
-
-        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
-            self.0.set(self.0.get() + 1);
-            into.fill(0);
-            true
-        }
-    }
-
     /// Blocks that libc counts aren't searched for in all of a terabyte of addresses.
     #[test]
     fn the_search_for_a_missing_block_ends() {
-        let memory = Reserved(Cell::new(0));
+        let memory = Reserved::default();
         let vmas = [anonymous(AddressRange::sized(Avma(START), Bytes(1 << 40)), PAGE)];
         assert!(find(&memory, &mut PageStates::new(&memory), &vmas, &[], Bytes(PAGE)).is_empty());
         // 16,384 pages at a time.
-        assert!((4096..4120).contains(&memory.0.get()), "{}", memory.0.get());
+        assert!((4096..4120).contains(&memory.looks.get()), "{}", memory.looks.get());
     }
 
     /// Each mapping is compared with what overlaps it, not with all that is taken. The result is that of an array of

@@ -1,4 +1,4 @@
-//! One figure over time, and its change since the mark.
+//! One figure over time, and its change since the baseline.
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::growth::{LEAST_RANGE_NS, growth};
@@ -7,11 +7,11 @@ use plimsoll_observer::recording::{Growth, Point, Series};
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     series: Series,
-    /// The value at the mark.
-    at_mark: u64,
+    /// The value at the baseline.
+    at_baseline: u64,
 }
 
-/// What the readings show about growth since the mark.
+/// What the readings show about growth since the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trend {
     /// Seconds until a rate can be given.
@@ -28,7 +28,7 @@ const IN_LIST: usize = 256;
 impl Curve {
     /// A curve of 16 KiB at most, for a list that may have a thousand.
     pub fn of_list() -> Curve {
-        Curve { series: Series::of_at_most(IN_LIST), at_mark: 0 }
+        Curve { series: Series::of_at_most(IN_LIST), at_baseline: 0 }
     }
 
     pub fn push(&mut self, time_ns: u64, value: u64) {
@@ -40,8 +40,8 @@ impl Curve {
         self.series.begin(time_ns as i64, 0);
     }
 
-    pub fn mark(&mut self) {
-        self.at_mark = self.last();
+    pub fn set_baseline(&mut self) {
+        self.at_baseline = self.last();
     }
 
     pub fn last(&self) -> u64 {
@@ -49,12 +49,12 @@ impl Curve {
     }
 
     pub fn change(&self) -> i64 {
-        let change = i64::try_from(self.last().abs_diff(self.at_mark)).unwrap_or(i64::MAX);
-        if self.last() < self.at_mark { -change } else { change }
+        let change = i64::try_from(self.last().abs_diff(self.at_baseline)).unwrap_or(i64::MAX);
+        if self.last() < self.at_baseline { -change } else { change }
     }
 
-    pub fn trend(&self, mark_ns: u64) -> Trend {
-        let points = self.since(mark_ns);
+    pub fn trend(&self, baseline_ns: u64) -> Trend {
+        let points = self.since(baseline_ns);
         if let Some(growth) = growth(points) {
             let is_clear = growth.least > 0.0 || growth.most < 0.0;
             return if is_clear { Trend::Is(growth) } else { Trend::No };
@@ -65,9 +65,9 @@ impl Curve {
         Trend::In(left.div_ceil(1_000_000_000))
     }
 
-    fn since(&self, mark_ns: u64) -> &[Point] {
+    fn since(&self, baseline_ns: u64) -> &[Point] {
         let points = self.series.points();
-        &points[points.partition_point(|point| point.begin_ns < mark_ns as i64)..]
+        &points[points.partition_point(|point| point.begin_ns < baseline_ns as i64)..]
     }
 
     /// The whole history in `columns` columns of equal time, from its lowest value (0) to its highest (7). None: no
@@ -141,7 +141,7 @@ mod tests {
         // A saw tooth.
         assert_eq!(curve((0..120).map(|n| (n % 10) << 20)).trend(0), Trend::No);
         assert_eq!(curve((0..120).map(|_| 5)).trend(0), Trend::No);
-        // Only what came after the mark counts.
+        // Only what came after the baseline counts.
         let late = curve((0..120u64).map(|n| n.min(50) << 20));
         assert_eq!(late.trend(55_000_000_000), Trend::No);
     }
@@ -150,7 +150,7 @@ mod tests {
     fn the_change_is_since_the_mark() {
         let mut curve = curve([10, 30].into_iter());
         assert_eq!(curve.change(), 30);
-        curve.mark();
+        curve.set_baseline();
         assert_eq!(curve.change(), 0);
         curve.push(2_000_000_000, 5);
         assert_eq!(curve.change(), -25);

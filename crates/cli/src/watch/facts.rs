@@ -130,7 +130,7 @@ impl Facts {
         }
     }
 
-    /// The baseline for the verdicts, if this reading is the mark.
+    /// What the verdicts of later readings are compared with, if this reading becomes the baseline.
     pub fn baseline(&self) -> Option<Baseline> {
         let of = self.ledger.as_ref()?;
         Some(Baseline {

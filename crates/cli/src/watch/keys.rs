@@ -76,12 +76,12 @@ pub fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
                 None => Some(Box::new(state.shown.clone())),
             };
         }
-        KeyCode::Char('b') if is_list => state.shown.list.mark(),
+        KeyCode::Char('b') if is_list => state.shown.list.set_baseline(),
         KeyCode::Char('b') => {
             let one = state.shown.one.as_mut()?;
             if one.end.is_none() {
                 state.note = Some("baseline: everything is compared with this moment from now on".to_owned());
-                return Some(Effect::Baseline(one.mark()));
+                return Some(Effect::Baseline(one.set_baseline()));
             }
         }
         KeyCode::Up | KeyCode::Char('k') => move_by(state, -1),

@@ -4,7 +4,7 @@
 //! worker thread    sampler, list of processes, recording        what costs time         `worker`
 //!        │ Facts, Listing, End                                                          `facts`
 //!        ▼
-//! state            history, mark, page, sort; total and pure                            `state`, `keys`
+//! state            history, baseline, page, sort; total and pure                        `state`, `keys`
 //!        ▼
 //! drawing          state → cells; pure                                                  `draw/`
 //!        ▼

@@ -103,7 +103,7 @@ impl State {
         self.paused.as_deref().unwrap_or(&self.shown)
     }
 
-    /// Adds a reading. Returns the baseline for the verdicts if this reading became the mark.
+    /// Adds a reading. If it became the baseline, returns that for the verdicts.
     pub fn add(&mut self, facts: Facts) -> Option<Baseline> {
         if self.left == Some(facts.pid) {
             return None;
@@ -114,8 +114,8 @@ impl State {
         }
         let one = self.shown.one.as_mut()?;
         one.add(facts);
-        // The first reading with a ledger is the first mark.
-        (one.mark.is_none() && one.facts.ledger.is_some()).then(|| one.mark()).flatten()
+        // The first reading with a ledger is the first baseline.
+        (one.baseline.is_none() && one.facts.ledger.is_some()).then(|| one.set_baseline()).flatten()
     }
 
     /// Moves the cursor of the list, in a paused picture too.
@@ -152,7 +152,7 @@ pub struct Watched {
     pub verdicts: Vec<Verdict>,
     /// The newest sites.
     pub sites: Vec<SiteRow>,
-    pub mark: Option<Mark>,
+    pub baseline: Option<ScreenBaseline>,
     first_ns: u64,
     /// Time of the first and of the newest reading of the mappings.
     first_lines_ns: Option<u64>,
@@ -161,11 +161,11 @@ pub struct Watched {
     pub end: Option<String>,
 }
 
-/// The moment that everything is compared with.
+/// The moment with which everything on the screen is compared. The verdicts have a `Baseline` of the same moment.
 #[derive(Clone, Debug, Default)]
-pub struct Mark {
+pub struct ScreenBaseline {
     pub time_ns: u64,
-    /// None: no sites were read before the mark. The next reading of sites fills this in.
+    /// None: no sites were read before the baseline. The next reading of sites fills this in.
     sites: Option<HeldBySite>,
     pools: HashMap<String, u64>,
 }
@@ -221,10 +221,10 @@ impl Watched {
         }
         if let Some(sites) = &facts.sites {
             self.sites.clone_from(sites);
-            if let Some(mark) = self.mark.as_mut()
-                && mark.sites.as_ref().is_none_or(|then| was_renamed(then, sites))
+            if let Some(baseline) = self.baseline.as_mut()
+                && baseline.sites.as_ref().is_none_or(|then| was_renamed(then, sites))
             {
-                mark.sites = Some(by_key(sites));
+                baseline.sites = Some(by_key(sites));
             }
         }
         // A reading without a ledger has no pools, so those of the reading before stay.
@@ -236,12 +236,12 @@ impl Watched {
     }
 
     /// Compares with this reading from now on.
-    pub fn mark(&mut self) -> Option<Baseline> {
-        self.rss.mark();
-        self.counted.mark();
-        self.remainder.mark();
-        self.lines.values_mut().for_each(Curve::mark);
-        self.mark = Some(Mark {
+    pub fn set_baseline(&mut self) -> Option<Baseline> {
+        self.rss.set_baseline();
+        self.counted.set_baseline();
+        self.remainder.set_baseline();
+        self.lines.values_mut().for_each(Curve::set_baseline);
+        self.baseline = Some(ScreenBaseline {
             time_ns: self.facts.time_ns,
             sites: (!self.sites.is_empty()).then(|| by_key(&self.sites)),
             pools: self.facts.pools.iter().map(|pool| (pool.name.clone(), pool.threads)).collect(),
@@ -258,15 +258,15 @@ impl Watched {
         })
     }
 
-    pub fn mark_ns(&self) -> u64 {
-        self.mark.as_ref().map_or(self.first_ns, |mark| mark.time_ns)
+    pub fn baseline_ns(&self) -> u64 {
+        self.baseline.as_ref().map_or(self.first_ns, |baseline| baseline.time_ns)
     }
 
     pub fn trend(&self, curve: &Curve) -> Trend {
-        curve.trend(self.mark_ns())
+        curve.trend(self.baseline_ns())
     }
 
-    /// The lines that have resident bytes, or had some at the mark; the remainder last.
+    /// The lines that have resident bytes, or had some at the baseline; the remainder last.
     pub fn rows(&self, sort: Sort) -> Vec<Row<'_>> {
         let row = |name, line, curve: &Curve| Row {
             name,
@@ -292,7 +292,7 @@ impl Watched {
     }
 
     /// The verdicts that hold. The verdict `growth` compares only two readings. So it counts here only while the
-    /// readings since the mark show, with 95 % confidence, that a line grows.
+    /// readings since the baseline show, with 95 % confidence, that a line grows.
     pub fn standing(&self) -> impl Iterator<Item = &Verdict> {
         let grows = |curve: &Curve| matches!(self.trend(curve), Trend::Is(growth) if growth.is_up());
         let is_clear = self.lines.values().any(grows);
@@ -307,17 +307,17 @@ impl Watched {
         growth.is_up().then(|| (left / growth.most * 3600.0, left / growth.least * 3600.0))
     }
 
-    /// Sites that grew since the mark by more than the errors of both readings together, with growth and error. The
-    /// site that grew most comes first.
+    /// Sites that grew since the baseline by more than the errors of both readings together, with growth and error.
+    /// The site that grew most comes first.
     pub fn growing_sites(&self) -> Vec<(&SiteRow, Bytes, Bytes)> {
-        let at_mark = self.mark.as_ref().and_then(|mark| mark.sites.as_ref());
+        let at_baseline = self.baseline.as_ref().and_then(|baseline| baseline.sites.as_ref());
         // A full table left smaller sites out: they held at most as much as its smallest.
         let is_full = |sites: &&HashMap<_, (Bytes, Bytes)>| sites.len() >= MOST_SITES;
-        let unlisted = at_mark.filter(is_full).and_then(|sites| sites.values().map(|(live, _)| *live).min());
+        let unlisted = at_baseline.filter(is_full).and_then(|sites| sites.values().map(|(live, _)| *live).min());
         let unlisted = unlisted.unwrap_or_default();
         let grown = self.sites.iter().filter_map(|site| {
             let key = (site.category.clone(), site.frames.clone());
-            let (then, error) = at_mark?.get(&key).copied().unwrap_or((unlisted, Bytes(0)));
+            let (then, error) = at_baseline?.get(&key).copied().unwrap_or((unlisted, Bytes(0)));
             let (change, error) = (site.live - then, site.error + error);
             (change > error).then_some((site, change, error))
         });
@@ -326,9 +326,9 @@ impl Watched {
         grown
     }
 
-    /// How many threads more than at the mark.
+    /// How many threads more than at the baseline.
     pub fn pool_change(&self, name: &str, threads: u64) -> i64 {
-        let then = self.mark.as_ref().and_then(|mark| mark.pools.get(name)).copied().unwrap_or_default();
+        let then = self.baseline.as_ref().and_then(|baseline| baseline.pools.get(name)).copied().unwrap_or_default();
         threads as i64 - then as i64
     }
 }
@@ -338,8 +338,9 @@ fn by_key(sites: &[SiteRow]) -> HeldBySite {
     sites.iter().map(|site| (key(site), (site.live, site.error))).collect()
 }
 
-/// Whether a site of the mark has got its function names since; they are found in the background. Such a site would
-/// look like a new one. So the caller replaces the sites of the mark: growth then reads too low, never too high.
+/// Whether a site of the baseline has got its function names since; they are found in the background. Such a site
+/// would look like a new one. So the caller replaces the sites of the baseline: growth then reads too low, never too
+/// high.
 fn was_renamed(then: &HeldBySite, now: &[SiteRow]) -> bool {
     let is_unnamed = |frames: &[String]| frames.iter().any(|frame| frame.contains("+0x"));
     let is_there = |frames: &[String]| now.iter().any(|site| site.frames == frames);
@@ -363,7 +364,7 @@ fn order(sort: Sort, one: (&str, i64, Trend), other: (&str, i64, Trend)) -> std:
 #[derive(Clone, Default)]
 pub struct List {
     pub time_ns: u64,
-    pub mark_ns: u64,
+    pub baseline_ns: u64,
     rows: Vec<(Listed, Curve)>,
     selected: Option<Identity>,
 }
@@ -380,22 +381,22 @@ impl List {
             let mut curve = known.unwrap_or_else(Curve::of_list);
             curve.push(time_ns, of.rss.0);
             if is_new && is_first {
-                curve.mark();
+                curve.set_baseline();
             }
             self.rows.push((of, curve));
         }
         if is_first {
-            self.mark_ns = time_ns;
+            self.baseline_ns = time_ns;
         }
     }
 
-    pub fn mark(&mut self) {
-        self.mark_ns = self.time_ns;
-        self.rows.iter_mut().for_each(|(_, curve)| curve.mark());
+    pub fn set_baseline(&mut self) {
+        self.baseline_ns = self.time_ns;
+        self.rows.iter_mut().for_each(|(_, curve)| curve.set_baseline());
     }
 
     pub fn trend(&self, curve: &Curve) -> Trend {
-        curve.trend(self.mark_ns)
+        curve.trend(self.baseline_ns)
     }
 
     /// JVMs and tracked processes first, then the others.

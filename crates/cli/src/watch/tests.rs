@@ -273,7 +273,9 @@ fn everything_is_compared_with_the_mark() {
     let mut state = after(40);
     let change = |state: &State| state.shown.one.as_ref().expect("read").rows(Sort::Change)[0].change;
     assert_eq!(change(&state), 40 << 20);
-    let Some(Effect::Baseline(Some(baseline))) = press(&mut state, key(KeyCode::Char('b'))) else { panic!("no mark") };
+    let Some(Effect::Baseline(Some(baseline))) = press(&mut state, key(KeyCode::Char('b'))) else {
+        panic!("no baseline")
+    };
     assert_eq!(baseline.resident(LineId::GlibcLive), Bytes::mib(316));
     assert_eq!(change(&state), 0);
     for second in 41..=60 {

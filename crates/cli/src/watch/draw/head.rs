@@ -62,15 +62,15 @@ fn title(canvas: &mut Canvas<'_>, one: &Watched) {
 fn memory(canvas: &mut Canvas<'_>, state: &State, one: &Watched) {
     let facts = &one.facts;
     let mut column = canvas.put(1, 0, 30, &format!("RSS {}", facts.rss), canvas.ink.bold());
-    let mark = one.mark_ns();
-    let ago = words::duration(facts.time_ns.saturating_sub(mark));
+    let baseline = one.baseline_ns();
+    let ago = words::duration(facts.time_ns.saturating_sub(baseline));
     let change = match one.rss.change() {
         0 => "unchanged".to_owned(),
         change => signed(change),
     };
     let since = match canvas.width() >= NARROW {
-        true if facts.time_ns - mark.min(facts.time_ns) < SECOND => format!("{change} since {}", clock(mark)),
-        true => format!("{change} since {}, {ago} ago", clock(mark)),
+        true if facts.time_ns - baseline.min(facts.time_ns) < SECOND => format!("{change} since {}", clock(baseline)),
+        true => format!("{change} since {}, {ago} ago", clock(baseline)),
         false => format!("{change} in {ago}"),
     };
     column = canvas.put(1, column + 2, 60, &since, PLAIN);

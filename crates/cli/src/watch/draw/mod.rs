@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! row 1      what runs, its PID, runtime, age, threads                     `head`
-//! row 2      RSS, what changed since the mark, its rate
+//! row 2      RSS, what changed since the baseline, its rate
 //! row 3      the limit, and the time left
 //! 1 to 3     the verdict that stands, and what to type
 //! table      the ledger's lines: bar, change, rate, history                `lines`

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::parcel::{self, Receipt};
+use super::export_wire::{self, Receipt};
 use super::wire::{self, Hello, Question, QuestionKind};
 use crate::Failure;
 use crate::confine::Confined;
@@ -49,7 +49,7 @@ impl ConfinedProcess {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).args(words).stdout(Stdio::null());
         ConfinedProcess::start("sending", command, &[], |pipe| {
-            let mut ready = [0; parcel::RECEIPT];
+            let mut ready = [0; export_wire::RECEIPT];
             pipe.read_exact(&mut ready).ok()?;
             let Some(Receipt::Ready(bits)) = Receipt::decode(&ready) else { return None };
             Some(bits)

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! metrics   board ─▶ otlp ──────────────────────┐
-//! stacks    target ─▶ sites ─▶ otlp, pprof ─────┴─▶ Sender: one parcel at a time, its receipt
+//! stacks    target ─▶ sites ─▶ otlp, pprof ─────┴─▶ Sender: one export at a time, its receipt
 //! ```
 //! Call stacks that took `t` of processor time to read are followed by a pause of `60 t`.
 
@@ -27,7 +27,7 @@ use plimsoll_trial::rate::Url;
 use super::answers::Answers;
 use super::board::Published;
 use super::confined_process::ConfinedProcess;
-use super::parcel::{self, Parcel, ParcelKind, Receipt};
+use super::export_wire::{self, ExportHead, ExportKind, Receipt};
 use super::{rounds, sender};
 use crate::output::print_message;
 use crate::stack_options::Stacks;
@@ -112,7 +112,7 @@ impl Exports {
                 targets.map(|of| Reading { samples: &of.samples, time_ns: ns_ago(of.read_at.elapsed()) }).collect();
             readings.push(Reading { samples: &own, time_ns: ns_ago(Duration::ZERO) });
             let body = otlp::metrics(&readings, &self.host, VERSION);
-            self.deliver(ParcelKind::Metrics, "", answers.board.interval, &body, &mut problem);
+            self.deliver(ExportKind::Metrics, "", answers.board.interval, &body, &mut problem);
             thread::sleep(answers.board.interval.saturating_sub(began.elapsed()));
         }
     }
@@ -135,14 +135,14 @@ impl Exports {
                     let name = &of.row.name;
                     if self.options.has_profiles {
                         let body = otlp::profiles(&profile, &of.samples, &self.host, VERSION);
-                        self.deliver(ParcelKind::Profiles, name, STACKS, &body, &mut of_otlp);
+                        self.deliver(ExportKind::Profiles, name, STACKS, &body, &mut of_otlp);
                     }
                     if self.options.pyroscope.is_some()
                         && let Ok(view) = View::new(&profile, Some("live"), Weight::Bytes)
                     {
                         let mut body = Vec::new();
                         let _ = pprof::write(&mut body, &view);
-                        self.deliver(ParcelKind::Pprof, name, STACKS, &body, &mut of_pyroscope);
+                        self.deliver(ExportKind::Pprof, name, STACKS, &body, &mut of_pyroscope);
                     }
                 }
                 thread::sleep(rounds::thread_time().saturating_sub(before) * REST);
@@ -150,12 +150,17 @@ impl Exports {
         }
     }
 
-    /// Sends one parcel. A sentence says when a kind of parcel stops arriving, and when it arrives again.
-    fn deliver(&self, kind: ParcelKind, target: &str, span: Duration, body: &[u8], problem: &mut Option<String>) {
+    /// Sends one export. A sentence says when a kind of export stops arriving, and when it arrives again.
+    fn deliver(&self, kind: ExportKind, target: &str, span: Duration, body: &[u8], problem: &mut Option<String>) {
         let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let parcel =
-            Parcel { kind, target: target.into(), from: until - span.as_secs().min(until), until, length: body.len() };
-        let now = match parcel.encode() {
+        let head = ExportHead {
+            kind,
+            target: target.into(),
+            from: until - span.as_secs().min(until),
+            until,
+            length: body.len(),
+        };
+        let now = match head.encode() {
             None => Some("it is longer than 32 MiB".to_owned()),
             Some(head) => match self.send(&head, body) {
                 Some(receipt) => sentence(receipt),
@@ -170,9 +175,9 @@ impl Exports {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         let (what, url) = match kind {
-            ParcelKind::Metrics => ("metrics", &self.options.otlp),
-            ParcelKind::Profiles => ("call stacks", &self.options.otlp),
-            ParcelKind::Pprof => ("call stacks", &self.options.pyroscope),
+            ExportKind::Metrics => ("metrics", &self.options.otlp),
+            ExportKind::Profiles => ("call stacks", &self.options.otlp),
+            ExportKind::Pprof => ("call stacks", &self.options.pyroscope),
         };
         let url = printable(&url.as_ref().map(Url::to_string).unwrap_or_default());
         match (&now, &*problem) {
@@ -191,7 +196,7 @@ impl Exports {
     fn send(&self, head: &[u8], body: &[u8]) -> Option<Receipt> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pipe = &self.sender.pipe;
-        let mut receipt = [0; parcel::RECEIPT];
+        let mut receipt = [0; export_wire::RECEIPT];
         pipe.write_all(head).and_then(|()| pipe.write_all(body)).and_then(|()| pipe.read_exact(&mut receipt)).ok()?;
         Receipt::decode(&receipt).filter(|receipt| !matches!(receipt, Receipt::Ready(_)))
     }

@@ -8,7 +8,7 @@
 //! │ user nobody, no rights │ ◀───────────────────────────────│ requests, figures, pages `answers` │
 //! │ `listener`, `confine`  │  answers         `wire`         │ rounds ─▶ board          `rounds`  │
 //! └────────────────────────┘                                 └───────┬────────────────────────────┘
-//!      Collector, Pyroscope                                          │ parcels         `exports`, `parcel`
+//!      Collector, Pyroscope                                          │ exports         `exports`, `export_wire`
 //!             ▲ HTTP                                                 ▼
 //!             └────────────────────────────────────────────── sender: user nobody, connects to these addresses only
 //! ```
@@ -46,10 +46,10 @@ use wire::Hello;
 mod answers;
 mod board;
 mod confined_process;
+mod export_wire;
 mod exports;
 mod history;
 pub mod listener;
-mod parcel;
 mod recent;
 mod rounds;
 pub mod sender;

@@ -1,12 +1,12 @@
 //! The process that sends: to an OpenTelemetry Collector and to Pyroscope, by HTTP.
 //!
 //! ```text
-//! reader ── parcel ──▶ sender ── POST ──▶ http://HOST:PORT/v1/metrics, /v1development/profiles, /ingest
+//! reader ── export ──▶ sender ── POST ──▶ http://HOST:PORT/v1/metrics, /v1development/profiles, /ingest
 //!        ◀── receipt ─        ◀── status ─
 //! ```
 //! It is this program again (/proc/self/exe) under another argv[0]; descriptor 0 is the socket to the reader. It looks
 //! up the addresses of its command line, then gives up every right but to connect to their ports by TCP (`confine`).
-//! One thread, one parcel at a time, one connection for each: no state that a receiver could confuse.
+//! One thread, one export at a time, one connection for each: no state that a receiver could confuse.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-use super::parcel::{self, Parcel, ParcelKind, Receipt};
+use super::export_wire::{self, ExportHead, ExportKind, Receipt};
 use crate::confine::{self, Limits, Purpose};
 use crate::exit::Exit;
 use crate::output::print_message;
@@ -30,7 +30,7 @@ use crate::sys;
 /// argv[0] of the sender. Its arguments are the name of the machine, and the addresses of OTLP and of Pyroscope, which
 /// may be empty.
 pub const NAME: &str = "plimsoll-sender";
-/// Time for one parcel, from the connection to the answer.
+/// Time for one export, from the connection to the answer.
 const SENDING: Duration = Duration::from_secs(10);
 /// Limits of an answer: bytes, and header lines.
 const MOST_ANSWER: usize = 64 << 10;
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Sends parcels until the reader ends.
+/// Sends exports until the reader ends.
 fn serve() -> Result<(), String> {
     sys::unblock(&super::STOPS);
     confine::close_from(3);
@@ -70,18 +70,18 @@ fn serve() -> Result<(), String> {
         .map_err(|error| format!("cannot give up the rights of the sender: {error}"))?;
     let mut receipt = Receipt::Ready(confined.bits());
     loop {
-        let mut head = [0; parcel::PARCEL];
+        let mut head = [0; export_wire::EXPORT_HEAD];
         if reader.write_all(&receipt.encode()).and_then(|()| reader.read_exact(&mut head)).is_err() {
             return Ok(());
         }
-        let parcel = Parcel::decode(&head).ok_or("the reading process sent something other than a parcel")?;
-        let mut body = vec![0; parcel.length];
+        let head = ExportHead::decode(&head).ok_or("the reading process sent something other than an export")?;
+        let mut body = vec![0; head.length];
         if reader.read_exact(&mut body).is_err() {
             return Ok(());
         }
-        let to = if parcel.kind == ParcelKind::Pprof { &pyroscope } else { &otlp };
+        let to = if head.kind == ExportKind::Pprof { &pyroscope } else { &otlp };
         receipt = match to {
-            Some(to) => post(to, &parcel, host, &body).unwrap_or_else(|error| match error.kind() {
+            Some(to) => post(to, &head, host, &body).unwrap_or_else(|error| match error.kind() {
                 io::ErrorKind::TimedOut => Receipt::Late,
                 io::ErrorKind::InvalidData => Receipt::NotHttp,
                 _ => Receipt::Error(error.raw_os_error().unwrap_or(libc::ECONNRESET)),
@@ -103,17 +103,17 @@ fn destination(url: &str) -> Result<Option<Destination>, String> {
 }
 
 /// The path below the address of the destination.
-fn path(parcel: &Parcel, host: &str) -> String {
-    match parcel.kind {
-        ParcelKind::Metrics => "/v1/metrics".into(),
-        ParcelKind::Profiles => "/v1development/profiles".into(),
+fn path(head: &ExportHead, host: &str) -> String {
+    match head.kind {
+        ExportKind::Metrics => "/v1/metrics".into(),
+        ExportKind::Profiles => "/v1development/profiles".into(),
         // `name{label=value}`, where braces and the equals sign are escaped.
-        ParcelKind::Pprof => format!(
+        ExportKind::Pprof => format!(
             "/ingest?name={}%7Bhost%3D{}%7D&from={}&until={}&format=pprof&spyName=plimsoll&units=bytes",
-            parcel.target,
+            head.target,
             plain(host),
-            parcel.from,
-            parcel.until
+            head.from,
+            head.until
         ),
     }
 }
@@ -124,23 +124,23 @@ pub fn plain(host: &str) -> String {
     host.chars().map(fine).take(255).collect()
 }
 
-fn post(to: &Destination, parcel: &Parcel, host: &str, body: &[u8]) -> io::Result<Receipt> {
+fn post(to: &Destination, head: &ExportHead, host: &str, body: &[u8]) -> io::Result<Receipt> {
     let until = Instant::now() + SENDING;
-    let content = if parcel.kind == ParcelKind::Pprof { "application/octet-stream" } else { "application/x-protobuf" };
-    let head = format!(
+    let content = if head.kind == ExportKind::Pprof { "application/octet-stream" } else { "application/x-protobuf" };
+    let request = format!(
         "POST {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: plimsoll\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         to.url.path.trim_end_matches('/'),
-        path(parcel, host),
+        path(head, host),
         to.url.authority(),
         body.len()
     );
     let socket = connected(&to.addresses, until)?;
     // A receiver that refuses early answers before it has read all: then its answer counts, not the broken pipe.
-    let sent = send(&socket, head.as_bytes(), until).and_then(|()| send(&socket, body, until));
+    let sent = send(&socket, request.as_bytes(), until).and_then(|()| send(&socket, body, until));
     match (answer(&socket, until), sent) {
         (Ok((status, answer)), _) => Ok(match status {
-            200..300 if parcel.kind == ParcelKind::Pprof => Receipt::Arrived,
+            200..300 if head.kind == ExportKind::Pprof => Receipt::Arrived,
             200..300 => match otlp::rejected(&answer) {
                 None | Some(0) => Receipt::Arrived,
                 Some(rejected) => Receipt::InPart(u32::try_from(rejected).unwrap_or(u32::MAX)),
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_machine_name_cannot_change_the_requests_other_fields() {
-        let parcel = Parcel { kind: ParcelKind::Pprof, target: "shop".into(), from: 1, until: 2, length: 0 };
-        let path = path(&parcel, "a b&name=x\r\nHost: y");
+        let head = ExportHead { kind: ExportKind::Pprof, target: "shop".into(), from: 1, until: 2, length: 0 };
+        let path = path(&head, "a b&name=x\r\nHost: y");
         assert_eq!(
             path,
             "/ingest?name=shop%7Bhost%3Da_b_name_x__Host__y%7D&from=1&until=2&format=pprof&spyName=plimsoll&units=bytes"

@@ -182,7 +182,7 @@ fn the_sender_has_no_right_but_to_connect() {
     }
     assert_eq!((status(pid, "NoNewPrivs"), status(pid, "Seccomp")), ("1".into(), "2".into()));
     receiver.wait_for("/v1/metrics");
-    // Between two parcels the sender has only its pipe open, and the reader has no connection at all.
+    // Between two exports the sender has only its pipe open, and the reader has no connection at all.
     wait_for("one socket", || (sockets(pid).len() == 1).then_some(()));
     let tcp = std::fs::read_to_string("/proc/net/tcp").expect("sockets");
     assert!(sockets(server.child.id()).iter().all(|of| !tcp.contains(&format!(" {} ", &of[8..of.len() - 1]))));

@@ -3,7 +3,7 @@
 //! ```text
 //!  reader (may read processes, has no network)    sender (may connect to the addresses of its command line)
 //!     │◀── Receipt   8 bytes: ready, what confines the sender ────────────────────│  once
-//!     │── Parcel   128 bytes: kind, name of the target, times, length; the body ─▶│  one at a time
+//!     │── ExportHead  128 bytes: kind, name of the target, times, length; body ──▶│  one at a time
 //!     │◀── Receipt   8 bytes: what became of it ──────────────────────────────────│
 //!  either end closed ──────────────────────────────────────────────────────────────▶  the other process ends
 //! ```
@@ -11,7 +11,7 @@
 
 use super::wire::{NAME, is_name};
 
-pub const PARCEL: usize = 128;
+pub const EXPORT_HEAD: usize = 128;
 pub const RECEIPT: usize = 8;
 /// Limit of a body, in bytes.
 pub const MOST_BODY: usize = 32 << 20;
@@ -19,7 +19,7 @@ pub const MOST_BODY: usize = 32 << 20;
 /// What is sent, and in which form. The discriminants are those of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum ParcelKind {
+pub enum ExportKind {
     /// OTLP: the metrics of all targets.
     Metrics = 0,
     /// OTLP: the call stacks of one target.
@@ -28,15 +28,15 @@ pub enum ParcelKind {
     Pprof = 2,
 }
 
-impl ParcelKind {
-    pub const ALL: [ParcelKind; 3] = [ParcelKind::Metrics, ParcelKind::Profiles, ParcelKind::Pprof];
+impl ExportKind {
+    pub const ALL: [ExportKind; 3] = [ExportKind::Metrics, ExportKind::Profiles, ExportKind::Pprof];
 }
 
-/// The head of a parcel.
+/// The head of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parcel {
-    pub kind: ParcelKind,
-    /// Empty for a parcel about all targets.
+pub struct ExportHead {
+    pub kind: ExportKind,
+    /// Empty for an export about all targets.
     pub target: String,
     /// Seconds since 1970: the time that the figures are about.
     pub from: u64,
@@ -44,9 +44,9 @@ pub struct Parcel {
     pub length: usize,
 }
 
-impl Parcel {
-    pub fn encode(&self) -> Option<[u8; PARCEL]> {
-        let mut bytes = [0; PARCEL];
+impl ExportHead {
+    pub fn encode(&self) -> Option<[u8; EXPORT_HEAD]> {
+        let mut bytes = [0; EXPORT_HEAD];
         bytes[0] = self.kind as u8;
         bytes[4..8].copy_from_slice(&u32::try_from(self.length).ok()?.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.from.to_le_bytes());
@@ -55,27 +55,27 @@ impl Parcel {
         (self.length <= MOST_BODY).then_some(bytes)
     }
 
-    pub fn decode(bytes: &[u8; PARCEL]) -> Option<Parcel> {
-        let kind = *ParcelKind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
+    pub fn decode(bytes: &[u8; EXPORT_HEAD]) -> Option<ExportHead> {
+        let kind = *ExportKind::ALL.iter().find(|kind| **kind as u8 == bytes[0])?;
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let length = u32::from_le_bytes(bytes[4..8].try_into().ok()?) as usize;
         let name = &bytes[24..24 + NAME];
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         let target = std::str::from_utf8(&name[..end]).ok()?.to_owned();
-        let parcel = Parcel { kind, target, from: number(8)?, until: number(16)?, length };
-        let is_valid = parcel.target.is_empty() == (kind == ParcelKind::Metrics)
-            && (parcel.target.is_empty() || is_name(&parcel.target));
-        (is_valid && parcel.encode()? == *bytes).then_some(parcel)
+        let head = ExportHead { kind, target, from: number(8)?, until: number(16)?, length };
+        let is_valid = head.target.is_empty() == (kind == ExportKind::Metrics)
+            && (head.target.is_empty() || is_name(&head.target));
+        (is_valid && head.encode()? == *bytes).then_some(head)
     }
 }
 
-/// What became of a parcel.
+/// What became of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
     /// The sender is confined: the bits of `Confined`.
     Ready(u8),
     Arrived,
-    /// The receiver took the parcel, but rejected this many data points or profiles.
+    /// The receiver took the export, but rejected this many data points or profiles.
     InPart(u32),
     /// The receiver answered with this status.
     Status(u16),
@@ -125,26 +125,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parcels_are_read_back_and_no_other_bytes_are_one() {
-        for kind in ParcelKind::ALL {
-            let target = if kind == ParcelKind::Metrics { String::new() } else { "shop-2".into() };
-            let parcel = Parcel { kind, target, from: 7, until: u64::MAX, length: MOST_BODY };
-            let bytes = parcel.encode().expect("short");
-            assert_eq!(Parcel::decode(&bytes), Some(parcel.clone()));
-            for at in 0..PARCEL {
+    fn heads_are_read_back_and_no_other_bytes_are_one() {
+        for kind in ExportKind::ALL {
+            let target = if kind == ExportKind::Metrics { String::new() } else { "shop-2".into() };
+            let head = ExportHead { kind, target, from: 7, until: u64::MAX, length: MOST_BODY };
+            let bytes = head.encode().expect("short");
+            assert_eq!(ExportHead::decode(&bytes), Some(head.clone()));
+            for at in 0..EXPORT_HEAD {
                 for bit in 0..8 {
                     let mut damaged = bytes;
                     damaged[at] ^= 1 << bit;
-                    assert_ne!(Parcel::decode(&damaged), Some(parcel.clone()), "{at}.{bit}");
+                    assert_ne!(ExportHead::decode(&damaged), Some(head.clone()), "{at}.{bit}");
                 }
             }
         }
         let too_long =
-            Parcel { kind: ParcelKind::Metrics, target: String::new(), from: 0, until: 0, length: MOST_BODY + 1 };
+            ExportHead { kind: ExportKind::Metrics, target: String::new(), from: 0, until: 0, length: MOST_BODY + 1 };
         assert_eq!(too_long.encode(), None);
         for name in ["", "../x", "a b", "a&from=1", &"x".repeat(NAME + 1)] {
-            let parcel = Parcel { kind: ParcelKind::Pprof, target: name.into(), from: 0, until: 0, length: 0 };
-            assert!(parcel.encode().is_none_or(|bytes| Parcel::decode(&bytes).is_none()), "{name}");
+            let head = ExportHead { kind: ExportKind::Pprof, target: name.into(), from: 0, until: 0, length: 0 };
+            assert!(head.encode().is_none_or(|bytes| ExportHead::decode(&bytes).is_none()), "{name}");
         }
     }
 

@@ -31,7 +31,7 @@ pub struct Stacks {
     /// Print all lines and frames, however small; of a recording all curves
     #[arg(long)]
     pub all: bool,
-    /// Read a module's symbols from this file or folder; repeat for several
+    /// Read a module's symbols from this file or directory; repeat for several
     #[arg(long, value_name = "FILE|DIR")]
     pub symbols: Vec<PathBuf>,
     /// Apply the category rules in this file to whole stacks and Java methods. Its rows: 'category Orders: what the server

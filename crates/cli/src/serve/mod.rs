@@ -80,7 +80,7 @@ pub struct Args {
     /// Read the processes this often while nobody asks (15s, 1m)
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
     interval: Duration,
-    /// Record the processes into this directory, one folder each, and draw the curves of the pages from it
+    /// Record the processes into this directory, a subdirectory for each, and draw the curves of the pages from it
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
     /// Delete recordings that are older

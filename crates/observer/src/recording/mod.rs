@@ -329,7 +329,7 @@ impl History {
             let pids: Vec<String> = self.pids.iter().map(u64::to_string).collect();
             let reason = format!("these are recordings of several processes: {}", pids.join(", "));
             let gap = Gap::new(Source::Jfr, reason, "their curves are mixed");
-            self.gaps.push(gap.remedy("name one file, or a folder with those of one process"));
+            self.gaps.push(gap.remedy("name one file, or a directory with those of one process"));
         }
         if self.one(Measure::Committed).is_none()
             && self.of(Measure::Line).next().is_none()

@@ -24,8 +24,8 @@ pub struct Stacks {
     pub weight: Weigh,
     /// Choose the measure: live, peak, cumulative, requested, temporary, reserved, committed, resident, mapped_file,
     /// held (live blocks, and resident mappings without files), or mapped (by all calls of mmap); for a recording
-    /// slow_path, object or sampled [default: held in lists, live in pictures and of ended processes, cumulative with
-    /// --weight calls]
+    /// slow_path, object or sampled [default: held as text and in diff; live in other formats, and of ended processes;
+    /// cumulative with --weight calls]
     #[arg(long, value_name = "MEASURE")]
     pub measure: Option<String>,
     /// Print all lines and frames, however small; of a recording all curves

@@ -1,8 +1,8 @@
 //! Prints sites for a person: those that hold most first, each with the function that requested the memory and its
 //! callers. The caller of this module has already removed the allocator's own frames (`operator new`, `os::malloc`).
-//! Long stacks are cut in the middle. Sites that are not listed share one line, so that the sum is complete.
-//! Where the resident part of mappings isn't known (a process that has ended), sites that only map memory come after
-//! the others, in the order of their names and without a share: how much was committed doesn't say what they held.
+//! Long stacks are cut in the middle. Sites that are not listed share one line, so that the sum is complete. Where the
+//! resident part of mappings isn't known (a process that has ended), sites that only map memory come after the others,
+//! by name and without a share. How much was committed doesn't say what they held.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

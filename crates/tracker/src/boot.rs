@@ -16,8 +16,8 @@
 //!   for pre-start blocks (HotSpot searches a hash table of 8,191 buckets at every free).
 //! - In a process that runs already (`plimsoll attach`), dlopen runs our constructor. It only notes main's arguments
 //!   and the options; [`crate::agent`] does the rest.
-//! - If anything is missing (no C library that we know, no directory, file system full), the phase becomes OFF and every hook passes
-//!   through. The program notices nothing.
+//! - If anything is missing (no C library that we know, no directory, file system full), the phase becomes OFF and
+//!   every hook passes through. The program notices nothing.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 

@@ -102,9 +102,9 @@ pub struct Snapshot {
     pub readings: Vec<Reading>,
 }
 
-/// The reading of one source: when it began and how long it took. For smaps and the page map, `took` is an upper
-/// bound of the time under the target's mmap lock: the kernel drops the lock between calls, and the time that the reader
-/// then gives to other threads isn't part of `took`.
+/// The reading of one source: when it began and how long it took. For smaps and the page map, `took` is an upper bound
+/// of the time under the target's mmap lock. The kernel drops the lock between calls, and the time that the reader then
+/// gives to other threads isn't part of `took`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub source: Source,

@@ -1,9 +1,10 @@
 //! Gives way to other threads between reads that hold a lock of the target for long.
 //!
-//! The kernel holds the target's mmap lock while it reads smaps or scans the page map. If it takes the processor from us
-//! then, because our time slice is over, the target's threads can neither map nor unmap memory until we run again: tens
-//! of milliseconds on a busy machine, and seconds at a low priority. So a thread that reads a process again and again
-//! gives up the rest of its slice before the slice can end, and does so without such a lock.
+//! The kernel holds the target's mmap lock while it reads smaps or scans the page map. If the kernel takes the
+//! processor from us then, because our time slice is over, the target's threads can neither map nor unmap memory until
+//! we run again. That takes tens of milliseconds on a busy machine, and seconds at a low priority. So a thread that
+//! reads a process again and again gives up the rest of its slice before the slice can end, and does so without such a
+//! lock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

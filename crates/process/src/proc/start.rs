@@ -1,5 +1,5 @@
-//! What starts a process again. Four things must hold before its arguments may be typed: they are the ones that it was
-//! started with, no service manager starts it, the same path is the same file for us, and it runs as our user.
+//! What starts a process again. Before its arguments may be typed, four things must hold: it was started with these
+//! arguments; no service manager starts it; the same path is the same file for us; it runs as our user.
 //!
 //! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends
 //! in the empty words that are left of the arguments; its first word isn't a path of the process's file.

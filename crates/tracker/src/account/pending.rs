@@ -13,8 +13,8 @@
 //! frees. So after a second the claim is void. A claimer that comes back later finds the word changed, and leaves the
 //! block alone.
 //!
-//! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, those that
-//! were are dropped, and when none is left, no call looks at them any more: nothing can be claimed then, so `free`
+//! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, and the
+//! noted ones are dropped. When none is left, no call looks at them any more. Nothing can be claimed then, so `free`
 //! needn't wait for anybody. A thread's word is emptied when its slot is given back, and in a fork child where the
 //! thread isn't.
 //!

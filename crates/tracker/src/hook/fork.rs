@@ -14,7 +14,7 @@
 //! the child's books.
 //!
 //! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook
-//! continues in the child with the child's own books. In that case they are made at once.
+//! continues in the child with the child's own books. In that case the child makes its books at once.
 //!
 //! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that
 //! make it before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on

@@ -1,13 +1,14 @@
 //! Loaded objects by address: which object holds a pc, where its unwind table lies, which rules concern it.
 //!
-//! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot and
-//! again when a pc is unknown and dlopen was called since, each node after asking the kernel whether it is readable:
-//! nothing here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a constructor runs.
+//! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot, and
+//! again when a pc is unknown and dlopen was called since. Each node is read only after the kernel has confirmed that
+//! it is readable. Nothing here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a
+//! constructor runs.
 //!
-//! Known objects are kept by first address. dlopen and dlclose start a new generation; an object found again in a later
-//! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own. libc
-//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and build id,
-//! or else the name, are compared, and where they differ the code map has changed after all.
+//! Known objects are kept by first address. dlopen and dlclose start a new generation. An object that is found again in
+//! a later generation is compared by name and build id. If another has taken its place, that one gets an entry of its
+//! own. libc also loads and unloads objects without dlopen (gconv, NSS). So within a generation the extent, the tables
+//! and the build id (without one, the name) are compared. If they differ, the code map has changed.
 
 use super::callers;
 use crate::segment::categories;

@@ -24,9 +24,9 @@
 //! For by construction no step sees an absolute stack address, and none looks at a word without logging it. Each word's
 //! place follows from what was logged before it. So: compare 1, 2 and 4, then the words in order, and stop at the first
 //! difference; if there is none, the walk would come out the same, and no word outside `entry.sp..hi` was touched.
-//! Comparing return addresses alone is not enough (an alloca in a shared callee moves them: one caller's stale words
-//! can stand where the remembered stack had its own), nor is comparing without 4 (on another, smaller stack the places
-//! aren't mapped).
+//! Comparing return addresses alone is not enough: an alloca in a shared callee moves them, so one caller's stale words
+//! can stand where the remembered stack had its own. Comparing without 4 isn't enough either: on another, smaller stack
+//! the places aren't mapped.
 
 use core::ops::Range;
 

@@ -8,7 +8,7 @@
 //!
 //! A child process makes the file, looks for the socket and opens the connections. The child has the target's user and
 //! the target's root (`foreign::as_target`). A VM accepts commands from its own user, also from inside a user
-//! namespace, where our root is nobody; and no name that this user chose can make us write or connect to what only root
+//! namespace, where our root is nobody. No name that this user chose can make us write or connect to what only root
 //! may. /tmp comes first, because the target's directory may be anywhere; the VM looks in both. The child removes the
 //! file when it ends, also if we are killed.
 

@@ -33,10 +33,10 @@
 //! Whoever reads or writes an entry holds the block: the thread that has it from malloc and has not returned it yet, or
 //! the one that frees it. An allocator gives a page to blocks of another size only when it has none left, and each of
 //! them had its entry cleared before. So a page's words change only while no entry of the old size is in use, and never
-//! while one of the new size is: the other lane's word gets the new class first, if there is one, then the own. A
-//! thread that gets a block of a page may still read an old word; then the class differs, and it exchanges the word, or
-//! finds that another thread has. An array's capacity never changes, and its memory is never freed. It serves all sizes
-//! that it has enough entries for, so a page has several in a lane only if they grew.
+//! while one of the new size is. The other lane's word gets the new class first, if there is one. Then the word of the
+//! thread's own lane gets it. A thread that gets a block of a page may still read an old word; then the class differs,
+//! and it exchanges the word, or finds that another thread has. An array's capacity never changes, and its memory is
+//! never freed. It serves all sizes that it has enough entries for, so a page has several in a lane only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
 //! booked in this lane replaces or clears it. An entry never passes for one of another class: what is left is cleared

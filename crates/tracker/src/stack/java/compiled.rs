@@ -6,9 +6,9 @@
 //! metadata  Method* by index − 1
 //! ```
 //! Where these lie has changed twice: in the blob (up to 22, since 9 by addresses), pcs and scopes on the C heap (23),
-//! metadata there too (24 on).
-//! A number of the stream is 1 to 5 bytes, low digits first: a byte up to 191 is the last one; from 20 on, each byte
-//! is one more than its digit, so that none is zero (hotspot, share/utilities/unsigned5.hpp).
+//! metadata there too (24 on). A number of the stream is 1 to 5 bytes, low digits first. A byte up to 191 is the last
+//! one. From JDK 20 on, each byte is one more than its digit, so that none is zero (hotspot,
+//! share/utilities/unsigned5.hpp).
 
 use super::code_cache::{Blob, Vm};
 use super::memory::{Bytes, load, slice};

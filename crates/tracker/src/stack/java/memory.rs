@@ -1,10 +1,11 @@
 //! Loads from the VM's memory (code cache, metaspace, C heap) that can't fault.
 //!
 //! A live frame points to live data: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
-//! page is read only if the map of mappings proves that it is readable ([`prove`]), or after the kernel has confirmed it
-//! ([`os::readable`]: rt_sigprocmask, which systemd's filters permit; process_vm_readv is in systemd's @debug group,
-//! where a filter kills). The answer is kept until memory of the process is unmapped or protected, which the hooks see
-//! before it happens (sbrk(2) and a call that replaces memory and fails: at once after it).
+//! page is read only if the map of mappings proves that it is readable ([`prove`]), or after the kernel has confirmed
+//! it ([`os::readable`]). The call for that is rt_sigprocmask, which systemd's filters permit. process_vm_readv is in
+//! systemd's @debug group, for which a filter kills. The answer is kept until memory of the process is unmapped or
+//! protected, which the hooks see before it happens (sbrk(2) and a call that replaces memory and fails: at once after
+//! it).
 
 use crate::stack::read::{Plain, peek};
 use crate::sys::os;

@@ -17,10 +17,10 @@
 //! # When a remembered stack may stand for a new one
 //!
 //! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the
-//! place of one later. [`Guard`]s say what else must be the same: for a compiled frame the word of the
-//! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
-//! ([`known`]: compared byte by byte with what was read before, not hashed again). The method is looked at only if the
-//! VM can have freed one since it was looked at last ([`lifetimes`]).
+//! place of one later. [`Guard`]s say what else must be the same. For a compiled frame, this is the word of the nmethod
+//! that holds its compile id, which is never given out twice. For an interpreted frame, it is what its method is by
+//! name: [`known`] compares it byte by byte with what was read before, and doesn't hash it again. The method is looked
+//! at only if the VM can have freed one since it was looked at last ([`lifetimes`]).
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 

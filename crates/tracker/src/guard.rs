@@ -2,7 +2,7 @@
 //!
 //! A hook takes the thread's state by taking `current` out of the thread-local word and puts it back when it has
 //! booked. The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the
-//! books finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never
+//! books finds the word empty, and books in the shared rows. It never sees a half-made row, memo or index, and never
 //! waits.
 //!
 //! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is

@@ -55,9 +55,9 @@ pub fn main() -> StackBounds {
     StackBounds { low: high.saturating_sub(bytes) & !4095, high, guard: 0, kind: 2 }
 }
 
-/// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
-/// high end, and the guard below the given bytes (inside them before 2.27, bug 22637); musl puts the descriptor near the
-/// high end, and adds it to the given bytes. A stack that the program provides is used whole.
+/// The stack of a thread made by pthread_create. glibc puts the thread's descriptor, to which the thread pointer
+/// points, at the high end, and the guard below the given bytes (before 2.27 inside them, bug 22637). musl puts the
+/// descriptor near the high end, and adds it to the given bytes. A stack that the program provides is used whole.
 pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> StackBounds {
     let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
     if own_low != 0 {

@@ -1,7 +1,7 @@
 //! Which processes are served, and under which names. Pure.
 //!
-//! A name stands in addresses and in the label `target`, so a restart must give the same one: it is the name of the
-//! program or, for a JVM, of its main class or jar, never a PID. Of several with one name the oldest keeps it, and the
+//! A name stands in addresses and in the label `target`, so a restart must give the same one. It is the name of the
+//! program or, for a JVM, of its main class or jar; never a PID. Of several with one name the oldest keeps it, and the
 //! others get `-2`, `-3`, …; a number that is free again goes to the next one.
 
 use std::collections::{BTreeMap, BTreeSet};

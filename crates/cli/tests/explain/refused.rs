@@ -1,4 +1,4 @@
-//! Processes that cannot be explained, or only in part: one clear line and exit code 2, or gaps; never a wrong sum.
+//! Processes that cannot be explained, or only in part: one clear line and exit status 2, or gaps; never a wrong sum.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Subject 3f: a C++ file compiled by g++, whose work is done by its children cc1plus, as and ld.
+//! A C++ file compiled by g++, whose work is done by its children cc1plus, as and ld.
 
 use crate::launcher::{Evidence, Launcher, compare, evidence};
 use std::fs;

@@ -1,6 +1,5 @@
-//! Subject 4: the books of a process that could not end in order: kill -9, the OOM killer of a memory cgroup, and the
-//! next start of a container, which finds its predecessor's last books. docs/containers.md describes the same for
-//! users.
+//! The books of a process that could not end in order: after kill -9, and after the OOM killer of a memory cgroup. The
+//! next start of a container finds its predecessor's last books. docs/containers.md describes the same for users.
 
 use crate::books::BooksReport;
 use crate::cgroup::Cgroup;

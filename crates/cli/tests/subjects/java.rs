@@ -1,4 +1,4 @@
-//! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
+//! OpenJDK 17 and 25 with a Spring Boot server under load, with reports while it works.
 
 use crate::books::BooksReport;
 use crate::http::Connection;

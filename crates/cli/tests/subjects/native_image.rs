@@ -1,5 +1,5 @@
-//! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or
-//! are built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
+//! GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or are built by
+//! `make native-images`; Google's Closure Compiler comes from npm in three linkages.
 
 use crate::launcher::{Evidence, Launcher, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;

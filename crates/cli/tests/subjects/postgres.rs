@@ -1,4 +1,4 @@
-//! Subject 3b: PostgreSQL, initdb and pgbench: many processes by fork, shared memory, another user.
+//! PostgreSQL, initdb and pgbench: many processes by fork, shared memory, another user.
 
 use crate::launcher::{Evidence, Launcher, Running, User, compare, evidence, wait_end, wait_for};
 use crate::stage::must;

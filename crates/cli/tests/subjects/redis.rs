@@ -1,4 +1,4 @@
-//! Subject 3a: redis-server (in Debian over jemalloc) under redis-benchmark.
+//! redis-server (in Debian over jemalloc) under redis-benchmark.
 
 use crate::launcher::{Evidence, Launcher, Running, compare, wait_end, wait_for};
 use crate::stage::must;

@@ -1,4 +1,4 @@
-//! Subjects 3c to 3e: interpreters and tools that run to their end: python3 with numpy, node, git.
+//! Interpreters and tools that run to their end: python3 with numpy, node, git.
 
 use crate::launcher::{Evidence, Launcher, compare, evidence};
 use crate::stage::{must, repository};

@@ -103,8 +103,8 @@ fn largest_pool(pool: &ThreadPool) -> String {
     format!("the largest pool is {}: {threads}{instances}, {} of stack resident", pool.name, pool.stack)
 }
 
-/// A grep pattern for the pool's thread names: any number may stand for `N`, and any character for one with a meaning of
-/// its own, or for one that would end the line or the quotes.
+/// A grep pattern for the pool's thread names. Any number matches `N`. Any character matches one that has a meaning in
+/// a pattern, or that would end the line or the quotes.
 fn grep_pattern(pool: &str) -> String {
     let is_special =
         |at: usize, c: char| c.is_control() || turns_text(c) || r"'\[]()*^$".contains(c) || (at == 0 && c == '-');

@@ -15,9 +15,9 @@
 //! all unmapped users look like the owner of `/` and can't be distinguished.
 //!
 //! A group may have write access if its id equals the owner's: a private group, the default in most distributions. Who
-//! was made a member of that group isn't looked up. With an access control list (acl(5)) the group's bits are the most
-//! that any of its entries has, so a list that lets another user or group write is looked for where they have that
-//! right. NFS's lists (version 4) aren't read; there a directory with a private group needs mode 0755.
+//! was made a member of that group isn't looked up. With an access control list (acl(5)), the group's bits are the most
+//! that any of its entries has. So where the group's bits allow writing, the list is searched for another user or group
+//! that may write. NFS's lists (version 4) aren't read; there a directory with a private group needs mode 0755.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -262,7 +262,7 @@ fn limits_and_deadlines_equal_those_in_security_md() {
     let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let [look, names, attach] = [LOOK, NAMES, ATTACH].map(|limit| limit.as_secs());
     for sentence in [
-        format!("{look} s for `explain`, `doctor` and each instant of `record`, {names} s for `report`, `diff`,"),
+        format!("{look} s for `explain`, `doctor` and each instant of `record`; {names} s for `report`, `diff`,"),
         format!("{attach} s for `attach` and `detach`."),
         format!("by its holes ({} MiB)", HOLES >> 20),
     ] {

@@ -227,8 +227,8 @@ pub struct Profile {
     values: Vec<Value>,
 }
 
-/// Limit of the texts of all frames, in bytes: each line of a function is a frame with a copy of its name, and a file
-/// from elsewhere may have one name of megabytes in a million lines.
+/// Limit of the texts of all frames, in bytes. Each line of a function is a frame with a copy of its name, and an
+/// untrusted file may have one name of megabytes in a million lines.
 const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Limit of the frames of all entries together. A view visits the frames of each entry, also if several entries have

@@ -1,7 +1,7 @@
 //! Which block belongs to which caller: `free` reads it from a key that malloc wrote.
 //!
-//! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer: foreign and older blocks
-//! then crash or need a look-up, the tracker can't come late, and a block of 1 KiB no longer fits glibc's tcache. A
+//! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer. Then foreign and older
+//! blocks crash or need a look-up, a late attach is impossible, and a block of 1 KiB no longer fits glibc's tcache. A
 //! **trailer** in the last eight usable bytes leaves pointer and alignment alone:
 //!
 //! ```text

@@ -9,9 +9,9 @@
 //! malloc_usable_size is called. A guess is used only if the trailer lies on the page where the block begins, which is
 //! readable.
 //!
-//! One case is left: a function that isn't hooked freed a block, so its trailer stays; the page gets another size, and
-//! the same address another block; and the program never writes the trailer's word. Then the release of the new block
-//! is booked with the old key.
+//! One case is left. A function that isn't hooked freed a block, so its trailer stays. The page gets another size, and
+//! the same address another block. The program never writes the trailer's word. Then the release of the new block is
+//! booked with the old key.
 //!
 //! All threads write here without order: an entry is one word of two bytes, and each of its values is a guess.
 

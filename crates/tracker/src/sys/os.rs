@@ -309,7 +309,7 @@ pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
 }
 
 /// Chooses an address for a segment, a different one each time. The range of 4 TiB lies far below the kernel's own
-/// choices and above programs: the kernel fills gaps from the top down, so it would fill the gaps of a segment that was
+/// choices and above programs. The kernel fills gaps from the top down, so it would fill the gaps of a segment that was
 /// mapped among its own choices. The start follows from address space randomisation; the steps are larger than a
 /// segment.
 pub fn choose_segment_address() -> usize {
@@ -476,8 +476,8 @@ pub fn populate(p: usize, bytes: usize) -> bool {
 
 /// The same by one call, also once the program's own code runs. False: it wasn't done, or not wholly.
 ///
-/// A sandbox that the tracker didn't see may kill for this advice, so this is for programs that none of those sandboxes
-/// would allow to start: a HotSpot VM gives advice of its own (transparent huge pages, pretouching).
+/// A sandbox that the tracker didn't see may kill the process for this advice. So this is for programs that none of
+/// those sandboxes would allow to start: a HotSpot VM gives advice of its own (transparent huge pages, pretouching).
 pub fn populate_at_once(p: usize, bytes: usize) -> bool {
     populate_by_advice(p, bytes) == Some(true)
 }

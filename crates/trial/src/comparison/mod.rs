@@ -5,7 +5,7 @@
 //! pair 2   B A        all intervals together hold with 99 % (Bonferroni): those of the figures and lines with 99.5 %,
 //!                     those of the parts of lines, of which there are many more, with 99.5 %
 //! ```
-//! Of 100 comparisons of equal programs, at most one is expected to show any line as changed: this is a gate for
+//! Of 100 comparisons of equal programs, at most one is expected to show any line as changed. This is a gate for
 //! builds, so it is stricter than `try`, whose intervals hold with 95 % each.
 
 use std::collections::{BTreeMap, BTreeSet};

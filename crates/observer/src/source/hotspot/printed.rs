@@ -307,9 +307,9 @@ pub fn parse_version(text: &str) -> Option<String> {
     line.split_once(" version ").map(|(_, version)| version.trim().to_string())
 }
 
-/// Loaders and classes from VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`. The VM counts as a loader what
-/// it makes for one hidden class (a lambda, up to JDK 14), or for one method that reflection calls: by-spacetype has
-/// these by themselves, and they aren't the program's loaders.
+/// Loaders and classes from VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`. The VM also counts as a loader
+/// what it makes for one hidden class (a lambda, up to JDK 14), or for one method that reflection calls. by-spacetype
+/// lists these separately; they aren't the program's loaders.
 ///
 /// ```text
 /// Standard - 9 loaders, 401 classes (104 shared)

@@ -3,7 +3,7 @@
 //! The forking program may have threads (`record` has), so any lock, also malloc's, may stay locked for ever in the
 //! child. So the child allocates nothing and calls no locking function of libc: rustix makes the system calls itself,
 //! and all memory was allocated before the fork. An exec of one of our programs would avoid this, but there may be
-//! none: this crate is also part of other programs, and the file of the running program may be deleted or inaccessible
+//! none. This crate is also part of other programs, and the file of the running program may be deleted or inaccessible
 //! (noexec, another root).
 
 use std::ffi::CStr;

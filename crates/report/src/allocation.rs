@@ -9,7 +9,7 @@ use plimsoll_profiles::allocation::{Allocations, Chunks};
 use plimsoll_profiles::profile::GroupBy;
 use serde::Serialize;
 
-use crate::lines;
+use crate::json_lines;
 use crate::profile::{View, json, text};
 use crate::words::{count, counted, cut, printable};
 
@@ -170,5 +170,5 @@ pub fn write_json(out: &mut dyn Write, of: &Allocations, view: &View) -> io::Res
         chunks: of.chunks.as_ref().map(chunks),
         profile: json::document(view),
     };
-    lines::write(out, &document)
+    json_lines::write(out, &document)
 }

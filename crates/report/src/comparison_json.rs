@@ -110,7 +110,7 @@ struct RunDocument<'c> {
 }
 
 pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
-    crate::lines::write_indented(out, &document(of, excesses))
+    crate::json_lines::write_indented(out, &document(of, excesses))
 }
 
 fn document<'c>(of: &'c Comparison, excesses: Option<&[Excess]>) -> Document<'c> {

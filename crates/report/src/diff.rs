@@ -223,7 +223,7 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         categories: diff.categories.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
         modules: diff.modules.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
     };
-    crate::lines::write_indented(out, &document)
+    crate::json_lines::write_indented(out, &document)
 }
 
 fn change_line<'a>(name: &'a str, known: MappingFigure, c: &FigureChange) -> ChangeLine<'a> {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures_json::{Line, figures, line};
 use crate::frame_table::{FrameLine, FrameTable};
-use crate::lines::{self, Each};
+use crate::json_lines::{self, Each};
 use crate::sites_json::{self, SiteLine, WrittenSite};
 use crate::words::{moment, parse_moment};
 
@@ -217,9 +217,9 @@ pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, layout: 
     let written = |line| WrittenSite { line, frames: texts.as_deref() };
     let table = (layout == Frames::InTable).then(|| frames.lines());
     let callers: Vec<WrittenSite> = callers.into_iter().map(written).collect();
-    let Some(sites) = sites else { return lines::write(out, &report(books, table, callers, Vec::new())) };
+    let Some(sites) = sites else { return json_lines::write(out, &report(books, table, callers, Vec::new())) };
     let each = Each(|| sites_json::lines(sites, &frames).map(written));
-    lines::write(out, &report(books, table, each, callers))
+    json_lines::write(out, &report(books, table, each, callers))
 }
 
 /// Reads the output of `write`. The error is one sentence.

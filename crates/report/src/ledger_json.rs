@@ -226,7 +226,7 @@ pub(crate) struct Reading {
 }
 
 pub fn write(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
-    crate::lines::write_indented(out, &document(explanation))
+    crate::json_lines::write_indented(out, &document(explanation))
 }
 
 /// The document of an explanation.

@@ -75,7 +75,7 @@ pub fn write(out: &mut dyn Write, trial: &LiveTrial) -> io::Result<()> {
         most: Advice { step, kind, saved_bytes, text: live_text::most(trial) },
         notes: &trial.notes,
     };
-    crate::lines::write_indented(out, &document)
+    crate::json_lines::write_indented(out, &document)
 }
 
 fn step(step: &Tried) -> Step<'_> {

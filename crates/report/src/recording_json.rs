@@ -206,7 +206,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
         gaps: gaps(history),
         more_gaps: history.more_gaps,
     };
-    crate::lines::write_indented(out, &report)
+    crate::json_lines::write_indented(out, &report)
 }
 
 #[derive(Serialize)]
@@ -254,5 +254,5 @@ pub fn write_diff(out: &mut dyn Write, before: &History, after: &History) -> io:
     };
     let all = changes(before, after).into_iter().flat_map(|(id, _, rows)| rows.into_iter().map(move |row| (id, row)));
     let diff = Diff { schema: DIFF_SCHEMA, before: side(before), after: side(after), changes: all.map(line).collect() };
-    crate::lines::write_indented(out, &diff)
+    crate::json_lines::write_indented(out, &diff)
 }

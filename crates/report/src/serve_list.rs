@@ -63,5 +63,5 @@ pub fn json(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) -> io::R
             summary: row.verdict.as_ref().map(|of| of.2.as_str()),
         })
         .collect();
-    crate::lines::write_indented(out, &Document { schema: SCHEMA, targets, left_out })
+    crate::json_lines::write_indented(out, &Document { schema: SCHEMA, targets, left_out })
 }

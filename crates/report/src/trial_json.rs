@@ -92,7 +92,7 @@ struct Advice<'t> {
 }
 
 pub fn write(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
-    crate::lines::write_indented(out, &document(trial))
+    crate::json_lines::write_indented(out, &document(trial))
 }
 
 fn document(trial: &Trial) -> Document<'_> {

@@ -28,8 +28,8 @@ use std::time::Duration;
 use plimsoll_trial::remedy::Start;
 use rustix::process::{Signal, WaitOptions, getpid, set_child_subreaper, wait};
 
-use super::group::Group;
-use super::tree;
+use super::process_tree;
+use super::run_cgroup::Group;
 use crate::exit::Exit;
 use crate::sys;
 
@@ -151,7 +151,7 @@ fn reap(main: u32, mut line: UnixStream) {
     let (cpu, peak) = sys::children_usage();
     // A child of fork has a copy of the keeper's anonymous memory until exec, so a smaller peak may be that of the
     // copy.
-    let own = tree::anonymous(std::process::id());
+    let own = process_tree::anonymous(std::process::id());
     let peak = if own.is_none_or(|own| own >= peak) { 0 } else { peak };
     let _ = line.write_all(format!("empty {cpu} {peak}\n").as_bytes());
 }
@@ -172,5 +172,5 @@ fn kill_all(is_empty: &AtomicBool) -> bool {
 /// To everything below this process.
 fn send(signal: Signal) {
     let own = std::process::id();
-    tree::send(&tree::below(own), own, signal);
+    process_tree::send(&process_tree::below(own), own, signal);
 }

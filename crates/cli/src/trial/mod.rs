@@ -4,13 +4,13 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `keeper` | the process that holds the program's processes, and ends all of them |
-//! | `kept` | plimsoll's end of a keeper |
-//! | `group` | a memory cgroup for one run |
-//! | `tree` | RSS and processor time of the processes below a keeper |
+//! | `kept_program` | plimsoll's end of a keeper |
+//! | `run_cgroup` | a memory cgroup for one run |
+//! | `process_tree` | RSS and processor time of the processes below a keeper |
 //! | `ready` | when the program is ready |
 //! | `runner` | one run |
-//! | `drive`, `http` | the built-in load, and its client |
-//! | `meter` | the line of progress |
+//! | `built_in_load`, `http` | the built-in load, and its client |
+//! | `run_progress` | the line of progress |
 //! | `libraries` | finds allocators that can be preloaded |
 //! | `live` | what can be tried on a program that runs |
 
@@ -35,21 +35,21 @@ use crate::output::{TicketFormat, print_message, require_stdout, to_output_at_le
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 
-mod drive;
-mod group;
+mod built_in_load;
 mod http;
 pub mod keeper;
-mod kept;
+mod kept_program;
 mod libraries;
 pub mod live;
-pub mod meter;
+mod process_tree;
 pub mod ready;
+mod run_cgroup;
+pub mod run_progress;
 pub mod runner;
-mod tree;
 
-use drive::Drive;
-use meter::Meter;
+use built_in_load::Drive;
 use ready::{Ready, seconds};
+use run_progress::Meter;
 use runner::{Outcome, RunConditions, Runner};
 
 /// Signals that end the trial; what was measured so far is printed.

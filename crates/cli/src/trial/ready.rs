@@ -9,7 +9,7 @@ use plimsoll_trial::rate::Url;
 use regex::bytes::Regex;
 
 use super::http::Client;
-use super::kept::Output;
+use super::kept_program::Output;
 
 #[derive(Clone, Debug)]
 pub enum Ready {

@@ -20,11 +20,11 @@ use plimsoll_process::proc;
 use plimsoll_trial::remedy::Start;
 use plimsoll_trial::{Action, Metric, Run, RunEnd, latency};
 
-use super::drive::{Drive, Driving};
-use super::group::Group;
-use super::kept::{Exit, Kept, Output};
+use super::built_in_load::{Drive, Driving};
+use super::kept_program::{Exit, Kept, Output};
+use super::process_tree;
 use super::ready::Ready;
-use super::tree;
+use super::run_cgroup::Group;
 use crate::sys::Signals;
 
 /// Time between two readings of the tree. Readings may take a twentieth of the time.
@@ -198,7 +198,7 @@ impl Runner<'_> {
             running.note = Some(format!("the trim failed: {reason}"));
         }
         self.pass(running, conditions.idle, "idling")?;
-        let moment = tree::moment(running.kept.pid());
+        let moment = process_tree::moment(running.kept.pid());
         running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
         running.figures.insert(Metric::Idle, moment.resident as f64);
         Ok(RunEnd::Stopped)
@@ -208,11 +208,11 @@ impl Runner<'_> {
     fn measure(&mut self, running: &mut Running<'_>) {
         (self.progress)("measuring");
         let keeper = running.kept.pid();
-        let moment = tree::moment(keeper);
+        let moment = process_tree::moment(keeper);
         running.processes = moment.processes;
         running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
         running.figures.insert(Metric::Steady, moment.resident as f64);
-        if let Some(seconds) = tree::cpu_seconds(keeper) {
+        if let Some(seconds) = process_tree::cpu_seconds(keeper) {
             running.figures.insert(Metric::Cpu, seconds);
         }
         let Some(pid) = moment.largest else { return };
@@ -310,7 +310,9 @@ impl Runner<'_> {
 
     /// Gives free pages of malloc back: a JVM by its own command, other programs by gdb. The inner error says why not.
     fn trim(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, EarlyEnd> {
-        let Some(pid) = tree::moment(running.kept.pid()).largest else { return Ok(Err("no process is left".into())) };
+        let Some(pid) = process_tree::moment(running.kept.pid()).largest else {
+            return Ok(Err("no process is left".into()));
+        };
         if let Some(done) = trim_vm(pid) {
             return Ok(done);
         }
@@ -347,7 +349,7 @@ impl Runner<'_> {
         }
         if Instant::now() >= running.next_sample {
             let began = Instant::now();
-            let moment = tree::moment(running.kept.pid());
+            let moment = process_tree::moment(running.kept.pid());
             running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
             running.processes = running.processes.max(moment.processes);
             running.next_sample = Instant::now() + (began.elapsed() * SHARE).max(TICK);

@@ -219,8 +219,8 @@ const REPORT: Order = Order {
             "figures_json",
             "frame_table",
             "hotspot",
+            "json_lines",
             "ledger_text",
-            "lines",
             "native_image",
             "recording",
             "text",
@@ -449,7 +449,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/cli/src/serve/rounds.rs", 3, "/proc/PID: the kernel's own figures"),
     ("crates/cli/src/sys.rs", 2, "settings of the kernel, /proc: the kernel's own"),
     ("crates/cli/src/target.rs", 3, "/proc: the kernel's own"),
-    ("crates/cli/src/trial/group.rs", 2, "files of cgroups below our own: the kernel's"),
+    ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
     ("crates/tracked/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
     ("crates/process/src/cgroup/read.rs", 3, "/proc: the kernel's own"),
@@ -509,7 +509,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 22] = [
     ("crates/cli/src/trial/live/mod.rs", 2, "try --pid: the first snapshot, and one after each step"),
     ("crates/cli/src/trial/live/vm.rs", 1, "try --pid: the commands of each step"),
     ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
-    ("crates/cli/src/trial/tree.rs", 3, "try: each reading of the kernel's own figures, which wait for nobody"),
+    ("crates/cli/src/trial/process_tree.rs", 3, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),
 ];
 

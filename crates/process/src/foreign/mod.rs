@@ -15,8 +15,8 @@
 mod argument;
 pub mod as_target;
 mod deadline;
+mod file_kind;
 mod folder;
-mod kind;
 mod open;
 pub mod own_files;
 mod pieces;
@@ -25,17 +25,17 @@ mod resolve;
 mod target;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod time_slice;
 
 pub use argument::read_argument;
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
+pub use file_kind::FileKind;
 pub use folder::Folder;
-pub use kind::FileKind;
 pub use open::{Requirements, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};
 pub use target::{Absent, Target};
-pub use turn::begin_turn;
+pub use time_slice::begin_turn;
 #[cfg(test)]
-pub(crate) use turn::offers;
-pub(crate) use turn::{Stopwatch, give_way};
+pub(crate) use time_slice::offers;
+pub(crate) use time_slice::{Stopwatch, give_way};

@@ -10,7 +10,7 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 use object::ReadRef;
 
-use super::kind::HOLES;
+use super::file_kind::HOLES;
 use super::regular::{Regular, Why};
 
 const BUCKETS: usize = 1 << 10;

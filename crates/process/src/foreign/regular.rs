@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::kind::HOLES;
+use super::file_kind::HOLES;
 use super::{Deadline, FileKind};
 
 /// Why a file wasn't read. Displays as the end of a sentence that begins with the file.

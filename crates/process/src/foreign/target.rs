@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::turn::give_way;
+use super::time_slice::give_way;
 use super::{Deadline, FileKind, Regular, Requirements, Root, Why, linked};
 use plimsoll_facts::snapshot::Vma;
 

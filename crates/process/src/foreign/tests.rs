@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use object::ReadRef;
 use rustix::fs::{Mode, OFlags};
 
-use super::kind::HOLES;
+use super::file_kind::HOLES;
 use super::*;
 
 /// A directory that is removed when dropped.

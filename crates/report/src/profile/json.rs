@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Exporter, View};
 use crate::frame_table::{FrameLine, FrameTable};
-use crate::lines::{self, Each};
+use crate::json_lines::{self, Each};
 use crate::words::moment;
 
 pub const SCHEMA: &str = "plimsoll.profile/2";
@@ -59,7 +59,7 @@ pub const EXPORTER: Exporter = Exporter {
 
 /// Biggest first by the view's column.
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
-    lines::write(out, &document(view))
+    json_lines::write(out, &document(view))
 }
 
 pub(crate) fn document<'a>(view: &View<'a>) -> Document<'a> {
@@ -200,5 +200,5 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
         sites: changed().map(site).collect(),
         gaps: gaps(profile),
     };
-    lines::write(out, &document)
+    json_lines::write(out, &document)
 }

@@ -22,7 +22,7 @@ use plimsoll_trial::live::{LiveTrial, Setting, Step, Tried};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::INTERRUPTS;
-use super::meter::Meter;
+use super::run_progress::Meter;
 use crate::Failure;
 use crate::output::{is_confirmed, print_message};
 use crate::sys::{Signals, unless_nohup};

@@ -7,23 +7,23 @@
 //!                    ▼                   ▼
 //!                 brk heap            64 MiB-aligned heaps: chunk, chunk, …, top              (walk)
 //!                    └── fastbins, tcaches: free, but they look in use                        (lists)
-//!                    └── the end of a thread arena, which a trim can't release                (ends)
+//!                    └── the end of a thread arena, which a trim can't release                (arena_ends)
 //! ```
 //!
 //! A running target changes during the walk. A broken chain is walked again; parts that can't be walked are reported as
 //! unknown, with their bytes. On an idle target, the sums equal malloc_info's to the byte.
 
-mod ends;
+mod arena_ends;
 mod heaps;
 mod layout;
 mod lists;
 mod malloc_info;
 mod mmapped;
+mod nmt_headers;
 mod objects;
 mod read;
 mod sizes;
 mod survey;
-mod tagged;
 mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};

@@ -1,13 +1,13 @@
 //! Walks all arenas of a process, given its memory and its mappings. Pure except for `Memory`.
 
-use super::ends;
+use super::arena_ends;
 use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
 use super::lists::{Heaps, Left, ListedChunk, fastbin_chunks, tcache_chunks};
 use super::mmapped;
+use super::nmt_headers::Tagged;
 use super::objects::Objects;
 use super::sizes::Sizes;
-use super::tagged::Tagged;
 use super::walk::{ArenaEnd, ChunkSums, walk};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
@@ -541,7 +541,7 @@ fn take_out_listed<M: Memory>(
             && let Some(top) = memory.word(arenas[index].address.offset(Bytes(layout.top())))
             && let Some(heap) = arenas[index].heaps.iter().find(|heap| heap.contains(Avma(top)))
         {
-            let moved = ends::joins_top(memory, pages, *heap, top, &fast).min(arenas[index].trimmable);
+            let moved = arena_ends::joins_top(memory, pages, *heap, top, &fast).min(arenas[index].trimmable);
             arenas[index].trimmable -= moved;
             arenas[index].at_end += moved;
         }

@@ -17,8 +17,8 @@ use regex::bytes::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-use super::group::Group;
-use super::{keeper, tree};
+use super::run_cgroup::Group;
+use super::{keeper, process_tree};
 use crate::sys;
 
 /// How the program itself ended.
@@ -271,22 +271,22 @@ fn keepers() -> MutexGuard<'static, BTreeSet<u32>> {
 /// of ours.
 fn earlier_children() -> &'static BTreeSet<u32> {
     static EARLIER: OnceLock<BTreeSet<u32>> = OnceLock::new();
-    EARLIER.get_or_init(|| tree::children(std::process::id()).into_iter().collect())
+    EARLIER.get_or_init(|| process_tree::children(std::process::id()).into_iter().collect())
 }
 
 /// If somebody has killed a keeper, its processes have become our children.
 fn kill_orphans() {
     for _ in 0..1000 {
-        let orphans: Vec<u32> = tree::children(std::process::id());
+        let orphans: Vec<u32> = process_tree::children(std::process::id());
         let is_orphan = |pid: &u32| !keepers().contains(pid) && !earlier_children().contains(pid);
         let orphans: Vec<u32> = orphans.into_iter().filter(is_orphan).collect();
         if orphans.is_empty() {
             return;
         }
         for orphan in orphans {
-            let mut all = tree::below(orphan);
+            let mut all = process_tree::below(orphan);
             all.push(orphan);
-            tree::send(&all, std::process::id(), Signal::KILL);
+            process_tree::send(&all, std::process::id(), Signal::KILL);
             if let Some(pid) = i32::try_from(orphan).ok().and_then(Pid::from_raw) {
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);
             }

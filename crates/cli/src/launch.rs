@@ -83,7 +83,7 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
         return Ok(Err(Exit::CannotStart.into()));
     }
     let deadline = Deadline::after(NAMES);
-    let shut_out = obstacle(launch, &path, &shown, deadline);
+    let shut_out = is_shut_out(launch, &path, &shown, deadline);
     let environment = if shut_out {
         std::env::vars_os().collect()
     } else {
@@ -111,7 +111,7 @@ pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString,
         rules: Vec::new(),
     };
     let (shown, deadline) = (words::printable(&program.to_string_lossy()), Deadline::after(NAMES));
-    if obstacle(&launch, &path, &shown, deadline) {
+    if is_shut_out(&launch, &path, &shown, deadline) {
         return Ok(None);
     }
     environment(&launch, &tracker::unpack(deadline)?, &path, deadline).map(Some)
@@ -136,14 +136,14 @@ pub fn mirror(end: ChildEnd) -> ExitCode {
 
 /// Reports in one sentence what keeps the tracker out of the program or what it cannot see. True: loading it is
 /// useless.
-fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
+fn is_shut_out(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
     if let Some(obstacle) = untrackable::of(path, deadline) {
         print_message(format_args!("'{shown}' {}", obstacle.sentence()));
         return obstacle.shuts_out();
     }
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
     let reason = match tracker::private_directory(&directory) {
-        Ok(()) => untrackable::no_room(&directory, segment::FILE_BYTES as u64),
+        Ok(()) => untrackable::no_space(&directory, segment::FILE_BYTES as u64),
         // `environment` refuses a bad --dir as a bad option.
         Err(_) if args.dir.is_some() => None,
         Err(reason) => Some(reason),

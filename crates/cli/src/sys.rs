@@ -302,7 +302,7 @@ pub struct Child {
 /// disposition changes (the child inherits ignored ones) and no signal is lost.
 pub fn spawn(image: &Image) -> io::Result<Child> {
     let mut failure = [0i32; 2];
-    // SAFETY: `failure` has room for two descriptors.
+    // SAFETY: `failure` has space for two descriptors.
     if unsafe { libc::pipe2(failure.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -165,7 +165,7 @@ fn defined<'d, R: ReadRef<'d>>(
 const START_BYTES: u64 = 128 << 10;
 
 /// Why no segment can be made in `directory`, if so: creates a file of a segment's size and removes it.
-pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
+pub fn no_space(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
         return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
     }

@@ -40,7 +40,7 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
     // /var/cache and /run are root's and rarely noexec: root can use them if all public directories are noexec.
     let common = ["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"];
     let common = common.map(|d| PathBuf::from(format!("{d}/plimsoll-{uid}-cache")));
-    // The VM takes text, and the agent's options have room for OPTIONS_BYTES. `rules=` is the last option, so a comma
+    // The VM takes text, and the agent's options have OPTIONS_BYTES at most. `rules=` is the last option, so a comma
     // is allowed.
     cache.into_iter().chain(home).chain(common).filter(|p| p.to_str().is_some_and(|p| p.len() < 512)).collect()
 }

@@ -51,7 +51,7 @@ impl Ready {
     }
 
     /// Why a start would prove nothing: another program has the port already.
-    pub fn obstacle(&self) -> Option<String> {
+    pub fn conflict(&self) -> Option<String> {
         match self {
             Ready::Port(port) if accepts(*port) => {
                 Some(format!("another program listens on port {port} already (ss -ltnp 'sport = :{port}' names it)"))

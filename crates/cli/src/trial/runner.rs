@@ -91,8 +91,8 @@ impl Runner<'_> {
             run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
             note: None,
         };
-        if let Some(obstacle) = self.conditions.ready.as_ref().and_then(Ready::obstacle) {
-            return failed(RunEnd::NeverStarted, Some(obstacle));
+        if let Some(conflict) = self.conditions.ready.as_ref().and_then(Ready::conflict) {
+            return failed(RunEnd::NeverStarted, Some(conflict));
         }
         let group =
             match self.conditions.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {

@@ -595,7 +595,7 @@ fn the_library_imports_little_of_libc() {
     let segments = printed("readelf", &["-lW"], &library);
     let tls = segments.lines().find(|l| l.trim_start().starts_with("TLS")).expect("a TLS segment");
     let bytes = tls.split_whitespace().nth(5).and_then(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
-    assert!(bytes.is_some_and(|n| n <= 64), "late loading has room for 64 bytes of static TLS: {tls}");
+    assert!(bytes.is_some_and(|n| n <= 64), "late loading has space for 64 bytes of static TLS: {tls}");
 }
 
 /// A test program that no group names stops every run of the tests. The reader of the table checks this, too; here the

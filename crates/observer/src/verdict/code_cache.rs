@@ -45,7 +45,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Some(_) if reserved >= LARGEST => vec![],
             Some(_) => vec![remedy(
                 Effort::Restart,
-                "give it more room",
+                "raise the limit of the code cache",
                 format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
                 "up to that much more RSS, once the code is compiled",
             )],

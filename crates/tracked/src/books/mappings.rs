@@ -96,7 +96,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     if map.lost_ops() > 0 {
         let lost = Bytes(map.lost_bytes());
         gap(
-            format!("{} mapping operations found no room in the map", map.lost_ops()),
+            format!("{} mapping operations found no space in the map", map.lost_ops()),
             &format!("{lost} may be in a wrong state"),
         );
     }

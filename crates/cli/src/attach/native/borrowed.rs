@@ -292,7 +292,7 @@ fn replaced() -> io::Error {
 }
 
 /// From the stack pointer to the end of the stack that libc or the kernel gave the thread. `None`: the thread is on
-/// another stack, has no room left on it, or is too deep in it.
+/// another stack, has no space left on it, or is too deep in it.
 fn stack(vmas: &[Vma], registers: &Registers) -> Option<std::ops::Range<u64>> {
     let (pointer, thread) = (registers.rsp & !7, registers.fs_base);
     let vma = vmas.iter().find(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer))?;

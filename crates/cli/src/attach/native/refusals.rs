@@ -31,7 +31,7 @@ fn has_more_rights_than_its_user(status: &str) -> bool {
     !is_root && has_capabilities
 }
 
-/// The first obstacle that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
+/// The first reason that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
 fn reason(status: &str, pid: u32, verb: &str, run: impl Fn() -> String) -> Option<String> {
     let tracer = status_field(status, "TracerPid:").filter(|tracer| *tracer != "0");
     if let Some(tracer) = tracer {

@@ -174,7 +174,7 @@ impl Live {
                 }
             }
         }
-        let mut obstacle = |step: &Step| match (&mut vm, step) {
+        let mut missing = |step: &Step| match (&mut vm, step) {
             (_, Step::Nothing) => None,
             (_, Step::Purge) if is_redis => None,
             (_, Step::Purge) => Some("only Redis and Valkey have such a command".to_owned()),
@@ -194,7 +194,7 @@ impl Live {
             // A remedy for Redis names its port.
             let purge = same().next().filter(|_| step == Step::Purge);
             let commands = purge.map_or_else(|| step.commands(pid), |one| vec![one.how.clone()]);
-            let missing = obstacle(&step);
+            let missing = missing(&step);
             (step.clone(), Tried { label: step.label(), commands, predicted, missing, ..Tried::default() })
         };
         let mut rows: Vec<(Step, Tried)> = std::iter::once(Step::Nothing).chain(steps).map(row).collect();

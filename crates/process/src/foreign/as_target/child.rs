@@ -302,39 +302,13 @@ impl Call<'_, '_> {
         match Op::of(op).ok_or(Errno::NOSYS)? {
             Op::Enter => self.entered(open(root, first()?)?),
             Op::EnterCwd => self.entered(rustix::io::fcntl_dupfd_cloexec(cwd.ok_or(Errno::NOENT)?, 3)?),
-            Op::Make => {
-                match rustix::fs::mkdirat(self.directory()?, first()?, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(errno),
-                }
-                let flags = DIRECTORY | OFlags::NOFOLLOW;
-                let made = rustix::fs::openat(self.directory()?, first()?, flags, Mode::empty())?;
-                self.entered(made)
-            }
+            Op::Make => self.make_directory(first()?),
             Op::Stat => {
                 let stat = rustix::fs::statat(self.directory()?, first()?, AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok(Facts::of(&stat))
             }
-            Op::Create => {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let directory = rustix::io::fcntl_dupfd_cloexec(self.directory()?, 3)?;
-                let name = Name::of(first()?).ok_or(Errno::NAMETOOLONG)?;
-                self.state.file = Some(rustix::fs::openat(&directory, first()?, flags, Mode::RUSR | Mode::WUSR)?);
-                self.state.unfinished = Some((directory, name));
-                Ok(Facts::default())
-            }
-            Op::Write => {
-                let mut left = rest;
-                while !left.is_empty() {
-                    match rustix::io::write(self.file()?, left) {
-                        Ok(0) => return Err(Errno::NOSPC),
-                        Ok(written) => left = left.get(written..).unwrap_or_default(),
-                        Err(Errno::INTR) => {}
-                        Err(errno) => return Err(errno),
-                    }
-                }
-                Ok(Facts::default())
-            }
+            Op::Create => self.create(first()?),
+            Op::Write => self.write(rest),
             Op::Executable => {
                 rustix::fs::fchmod(self.file()?, Mode::RUSR | Mode::XUSR)?;
                 self.state.file = None;
@@ -367,41 +341,81 @@ impl Call<'_, '_> {
                 *self.payload = rustix::io::read(file, chunk)?;
                 Ok(Facts::default())
             }
-            Op::Touch => {
-                let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
-                rustix::fs::futimens(self.file()?, &Timestamps { last_access: now, last_modification: now })?;
-                Ok(Facts::default())
-            }
-            Op::Stamp => {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = rustix::fs::openat(self.directory()?, first()?, flags, Mode::RUSR | Mode::WUSR)?;
-                let stat = rustix::fs::fstat(&file)?;
-                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                    return Err(Errno::INVAL);
-                }
-                self.state.file = Some(file);
-                self.make(Op::Touch as u8, &[])
-            }
+            Op::Touch => self.touch(),
+            Op::Stamp => self.stamp(first()?),
             Op::OpenList => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 self.state.file = Some(rustix::fs::openat(self.directory()?, c".", flags, Mode::empty())?);
                 Ok(Facts::default())
             }
             Op::List => self.list(),
-            Op::Connect => {
-                rustix::process::fchdir(self.directory()?)?;
-                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-                rustix::net::connect(&socket, &SocketAddrUnix::new(first()?)?)?;
-                *self.passed = Some(socket);
-                Ok(Facts::default())
-            }
+            Op::Connect => self.connect(first()?),
             Op::Outlive => {
                 let directory = rustix::io::fcntl_dupfd_cloexec(self.directory()?, 3)?;
                 self.state.awaited = Some((directory, Name::of(first()?).ok_or(Errno::NAMETOOLONG)?));
                 Ok(Facts::default())
             }
         }
+    }
+
+    /// Makes a directory, or finds it, and enters it.
+    fn make_directory(&mut self, name: &CStr) -> Result<Facts, Errno> {
+        match rustix::fs::mkdirat(self.directory()?, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = DIRECTORY | OFlags::NOFOLLOW;
+        let made = rustix::fs::openat(self.directory()?, name, flags, Mode::empty())?;
+        self.entered(made)
+    }
+
+    fn create(&mut self, path: &CStr) -> Result<Facts, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::io::fcntl_dupfd_cloexec(self.directory()?, 3)?;
+        let name = Name::of(path).ok_or(Errno::NAMETOOLONG)?;
+        self.state.file = Some(rustix::fs::openat(&directory, path, flags, Mode::RUSR | Mode::WUSR)?);
+        self.state.unfinished = Some((directory, name));
+        Ok(Facts::default())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<Facts, Errno> {
+        let mut left = bytes;
+        while !left.is_empty() {
+            match rustix::io::write(self.file()?, left) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(written) => left = left.get(written..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(Facts::default())
+    }
+
+    fn touch(&mut self) -> Result<Facts, Errno> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
+        rustix::fs::futimens(self.file()?, &Timestamps { last_access: now, last_modification: now })?;
+        Ok(Facts::default())
+    }
+
+    /// Makes a regular file, or finds it, and sets its times to now.
+    fn stamp(&mut self, name: &CStr) -> Result<Facts, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(self.directory()?, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        self.state.file = Some(file);
+        self.touch()
+    }
+
+    fn connect(&mut self, name: &CStr) -> Result<Facts, Errno> {
+        rustix::process::fchdir(self.directory()?)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(name)?)?;
+        *self.passed = Some(socket);
+        Ok(Facts::default())
     }
 
     fn directory(&self) -> Result<BorrowedFd<'_>, Errno> {

@@ -32,7 +32,7 @@ impl Redis {
     fn send(&self, texts: &[&str], comment: &str) -> String {
         let (client, at) = match &self.client {
             Some(client) => (format!("{client} "), ""),
-            None => (String::new(), "sent to this server: at which address it listens can't be seen"),
+            None => (String::new(), "sent to this server: the address at which it listens isn't known"),
         };
         let sent: Vec<String> = texts.iter().map(|text| format!("{client}{text}")).collect();
         let how = sent.join(if self.client.is_some() { " && " } else { "; " });
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(known.purge().how, "redis-cli -p 7391 MEMORY PURGE");
         assert_eq!(
             unknown.purge().how,
-            "MEMORY PURGE   # sent to this server: at which address it listens can't be seen"
+            "MEMORY PURGE   # sent to this server: the address at which it listens isn't known"
         );
         let (live, kept) = (Bytes::mib(100), Bytes::mib(80));
         assert_eq!(

@@ -126,7 +126,7 @@ fn missing_to_become() -> &'static str {
         (false, true) => "CAP_SETUID is",
         (true, false) => "CAP_SETGID is",
         // A user namespace may forbid setgroups(2), and so may a security module.
-        (true, true) => "the leave of this user namespace or of a security module is",
+        (true, true) => "the permission of this user namespace or of a security module is",
     }
 }
 

@@ -228,6 +228,13 @@ pub fn of_segment(
     Ok(TrackedTarget { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 
+/// Reads the sums of a running process's books: without what its sites need, which may be most of the segment, and
+/// without the frames of its callers.
+pub fn sums(path: &Path, deadline: Deadline) -> Result<Books, Failure> {
+    let segment = segment::read_books(path, deadline)?;
+    Ok(Books::without_frames(&segment, Life::Live, sys::boottime_ns()))
+}
+
 /// Reads the books of a segment file.
 pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failure> {
     Ok(of_segment(path, life, None, deadline)?.books)

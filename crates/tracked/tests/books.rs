@@ -263,7 +263,7 @@ fn nothing_refers_to_what_was_read_too_early() {
         s.vmap(2 * u64::from(grown), &[(0x10_0000, 0x20_0000, category, site, 3)]);
         Ok(part)
     };
-    let raw = segment::read_parts(std::path::Path::new("growing"), reading).unwrap();
+    let raw = segment::read_parts(std::path::Path::new("growing"), segment::Extent::All, reading).unwrap();
     assert!(raw.vmap_moved, "the map changes at each read");
     let of = parse::segment(&raw).unwrap();
     assert!(grown > 20 && of.rows.len() > 5 && of.samples.len() > 1, "{grown}");
@@ -304,7 +304,7 @@ fn a_map_that_changes_during_an_update_is_read_again() {
             let part = s.bytes.get(offset as usize..).unwrap_or_default();
             Ok(part[..part.len().min(bytes as usize)].to_vec())
         };
-        let raw = segment::read_parts(std::path::Path::new("updating"), reading).unwrap();
+        let raw = segment::read_parts(std::path::Path::new("updating"), segment::Extent::All, reading).unwrap();
         assert_eq!((raw.vmap_moved, VmaMap::new(&raw.vmap).unwrap().seq()), (moved, if moved { 3 } else { 4 }));
     }
 }
@@ -493,6 +493,38 @@ fn a_site_counts_for_its_caller() {
     assert_eq!(samples.live_bytes().error(), 678);
     assert_eq!(segment.samples.len(), 1);
     walk_sites(&segment);
+}
+
+/// A recorder reads the books each second, and the sites seldom.
+#[test]
+fn the_books_are_read_without_the_sites() {
+    let mut s = with_sites();
+    let path = std::env::temp_dir().join(format!("plimsoll-books-{}.seg", std::process::id()));
+    let deadline = || Deadline::after(NAMES);
+    for attaches in [0, 2] {
+        s.counter(Counter::attaches, attaches);
+        std::fs::write(&path, &s.bytes).unwrap();
+        let all = segment::read(&path, deadline()).unwrap();
+        let part = segment::read_books(&path, deadline()).unwrap();
+        let books = |of: &parse::Segment| Books::new(of, Life::Live, 1_010_000_000_000);
+        assert_eq!(books(&part), books(&all));
+        let sums = Books::without_frames(&part, Life::Live, 1_010_000_000_000);
+        assert!(sums.callers.iter().all(|caller| caller.frames.is_empty()));
+        let figures =
+            |of: &Books| of.callers.iter().map(|caller| (caller.category, caller.figures)).collect::<Vec<_>>();
+        assert_eq!(figures(&sums), figures(&books(&all)));
+        let rest = |of: Books| Books { callers: Vec::new(), modules: Vec::new(), ..of };
+        assert_eq!(rest(sums), rest(books(&all)), "categories, totals, threads, mappings and gaps");
+        assert_eq!(segment::was_attached(&path, deadline()), attaches > 0);
+        let sites = |of: &parse::Segment| {
+            let estimates = (of.samples.len(), of.site_samples.len());
+            (estimates, of.frames.len(), of.methods.len(), of.names.len())
+        };
+        assert_eq!(sites(&part), ((0, 0), 0, 0, 0));
+        assert!(all.samples.len() == 1 && all.frames.len() > 2 && !all.methods.is_empty() && !all.names.is_empty());
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(!segment::was_attached(&path, deadline()), "a file that is gone");
 }
 
 /// 100,000 segments with random damage in the most sensitive parts: header, section table, records in use.

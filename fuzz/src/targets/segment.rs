@@ -16,7 +16,7 @@ use plimsoll_report::{diff as print, hotspot, native_image};
 use plimsoll_segment::{HEADER_BYTES, Section};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::diff::diff;
-use plimsoll_tracked::segment::{Life, Segment, parse, read_parts};
+use plimsoll_tracked::segment::{Extent, Life, Segment, parse, read_parts};
 use plimsoll_tracked::sites::{Sites, comparable};
 use plimsoll_tracked::symbols::{SymbolOptions, Symbols};
 
@@ -74,7 +74,7 @@ impl<'a> Sparse<'a> {
 /// Reads the file and runs every report on it.
 pub fn read(bytes: &[u8]) -> Option<Segment> {
     let file = Sparse::parse(bytes);
-    let raw = read_parts(Path::new("segment"), |offset, length| Ok(file.at(offset, length))).ok()?;
+    let raw = read_parts(Path::new("segment"), Extent::All, |offset, length| Ok(file.at(offset, length))).ok()?;
     parse::segment(&raw).ok()
 }
 

@@ -392,8 +392,12 @@ impl Sampler {
                 _ => None,
             };
         }
-        let read = target::of_segment(self.segment.as_deref()?, Life::Live, Some(self.pid), deadline).ok()?;
-        let sites = if full { self.sites(&read, last) } else { Vec::new() };
+        let path = self.segment.as_deref()?;
+        if !full {
+            return Some((target::sums(path, deadline).ok()?, Vec::new()));
+        }
+        let read = target::of_segment(path, Life::Live, Some(self.pid), deadline).ok()?;
+        let sites = self.sites(&read, last);
         Some((read.books, sites))
     }
 

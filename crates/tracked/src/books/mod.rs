@@ -99,6 +99,16 @@ impl Books {
 
     /// `now_boottime_ns` is the time of the reading; for a dead process, pass the time when it was last seen alive.
     pub fn new(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
+        Books::of(segment, life, now_boottime_ns, true)
+    }
+
+    /// The same sums, but callers have no frames, and so modules no figures. A recorder makes books each second and
+    /// writes neither.
+    pub fn without_frames(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
+        Books::of(segment, life, now_boottime_ns, false)
+    }
+
+    fn of(segment: &Segment, life: Life, now_boottime_ns: u64, has_frames: bool) -> Books {
         let ending = match life {
             Life::Live | Life::Detached => None,
             Life::Exited => Some(Ending::of(How::Exited)),
@@ -124,7 +134,7 @@ impl Books {
         if books.categories.is_empty() {
             books.categories.push(Category { name: FIXED_CATEGORIES[0].into(), ..Category::default() });
         }
-        books.callers = segment.callers.iter().map(|c| books.caller(c)).collect();
+        books.callers = segment.callers.iter().map(|c| books.caller(c, has_frames)).collect();
         books.threads = without_caller::threads(segment);
         books.book_rows(segment);
         books.book_callers();
@@ -136,11 +146,11 @@ impl Books {
         books
     }
 
-    fn caller(&self, facts: &CallerFacts) -> Caller {
+    fn caller(&self, facts: &CallerFacts, has_frames: bool) -> Caller {
         // A site's own figures belong to another report. Here its blocks count under its caller, and its own line stays
         // empty.
-        let depth = if facts.is_site() { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
         let site = facts.is_site();
+        let depth = if site || !has_frames { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
         let frames = facts.frames[..depth].iter().map(|&address| self.frame(Avma(address), facts.first_ns)).collect();
         Caller {
             frames,

@@ -26,5 +26,5 @@ pub use parse::{Head, Raw, Segment};
 pub use plimsoll_segment::agent;
 /// Limits of a segment, the default number of dead processes' segments in a directory, and the mean of the sampling.
 pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
-pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};
+pub use read::{Extent, ReadError, head as head_of, own_mappings, read, read_books, read_parts, was_attached};
 pub use row_sums::RowSums;

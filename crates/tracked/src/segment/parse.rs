@@ -291,7 +291,7 @@ fn site_samples(first: &[u8], second: &[u8]) -> Vec<SiteSamplesFacts> {
 }
 
 /// The schema page has the names of the file's own counters: after the title, one line `name unit` each.
-fn counters(facts: &HeaderFacts<'_>, schema: &[u8], gaps: &mut Vec<Gap>) -> Vec<CounterFacts> {
+pub(super) fn counters(facts: &HeaderFacts<'_>, schema: &[u8], gaps: &mut Vec<Gap>) -> Vec<CounterFacts> {
     let count = facts.u32(offset_of!(Header, counters)) as usize;
     let room = plimsoll_segment::counters::COUNTER_CAPACITY;
     if count > room {

@@ -104,10 +104,43 @@ pub fn own_mappings(path: &Path, deadline: Deadline) -> Vec<OwnMapping> {
     section().map(|bytes| parse::own_mappings(&bytes)).unwrap_or_default()
 }
 
+/// Whether the tracker was attached to a running process, by the counters in the header. False if the file can't be
+/// read.
+pub fn was_attached(path: &Path, deadline: Deadline) -> bool {
+    let attaches = || {
+        let file = open(path, deadline).ok()?;
+        let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
+        let facts = HeaderFacts::parse(&header).ok()?;
+        let s = facts.section(Section::Schema);
+        let entries = s.capacity.min(Section::Schema.capacity() as u64);
+        let schema = at(&file, path, s.offset, entries * Section::Schema.entry_bytes() as u64).ok()?;
+        let counters = parse::counters(&facts, &schema, &mut Vec::new());
+        counters.into_iter().find(|counter| counter.name == "attaches").map(|counter| counter.value)
+    };
+    attaches().is_some_and(|attaches| attaches > 0)
+}
+
+/// How much of a segment is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    All,
+    /// What the books are made of: no stacks, estimates and samples of sites, and no names of methods.
+    Books,
+}
+
 /// Reads a consistent snapshot of the whole segment.
 pub fn read(path: &Path, deadline: Deadline) -> Result<Segment, ReadError> {
+    read_extent(path, Extent::All, deadline)
+}
+
+/// Reads a consistent snapshot of what the books are made of.
+pub fn read_books(path: &Path, deadline: Deadline) -> Result<Segment, ReadError> {
+    read_extent(path, Extent::Books, deadline)
+}
+
+fn read_extent(path: &Path, extent: Extent, deadline: Deadline) -> Result<Segment, ReadError> {
     let file = open(path, deadline)?;
-    let raw = read_parts(path, |offset, bytes| at(&file, path, offset, bytes))?;
+    let raw = read_parts(path, extent, |offset, bytes| at(&file, path, offset, bytes))?;
     parse::segment(&raw).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
@@ -118,12 +151,19 @@ const COMPOSITION_TRIES: usize = 4;
 
 /// Reads all parts of a segment, each with its own read (offset, bytes), from a file that keeps changing. The order of
 /// the reads makes the parts consistent. `path` is for errors.
-pub fn read_parts(path: &Path, at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadError>) -> Result<Raw, ReadError> {
+pub fn read_parts(
+    path: &Path,
+    extent: Extent,
+    at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadError>,
+) -> Result<Raw, ReadError> {
+    let has_sites = extent == Extent::All;
     let mut parts = Parts { path, at, cut: Vec::new() };
     let mut raw = Raw::default();
     let first = parts.header()?;
     raw.rows_first = parts.section(&first, Section::Rows)?;
-    raw.site_samples_first = parts.section(&first, Section::SiteSamples)?;
+    if has_sites {
+        raw.site_samples_first = parts.section(&first, Section::SiteSamples)?;
+    }
     // A row that is newer than the first header may have freed bytes of an old row. So allocations are read with a
     // newer header.
     let second = parts.header()?;
@@ -131,15 +171,19 @@ pub fn read_parts(path: &Path, at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadE
 
     // Rows, samples and mappings refer to callers, callers to categories, frames and estimates. The target of a
     // reference is complete before the reference exists. So it is read after the reference, with a newer header.
-    raw.samples = parts.section(&second, Section::Samples)?;
+    if has_sites {
+        raw.samples = parts.section(&second, Section::Samples)?;
+    }
     (raw.vmap, raw.vmap_moved) = parts.vmap(&second)?;
     let third = parts.header()?;
     raw.callers = parts.section(&third, Section::Callers)?;
     raw.header = parts.header()?;
-    raw.site_samples_second = parts.section(&raw.header, Section::SiteSamples)?;
-    raw.frames = parts.section(&raw.header, Section::Frames)?;
-    raw.methods = parts.section(&raw.header, Section::Methods)?;
-    raw.names = parts.section(&raw.header, Section::Names)?;
+    if has_sites {
+        raw.site_samples_second = parts.section(&raw.header, Section::SiteSamples)?;
+        raw.frames = parts.section(&raw.header, Section::Frames)?;
+        raw.methods = parts.section(&raw.header, Section::Methods)?;
+        raw.names = parts.section(&raw.header, Section::Names)?;
+    }
     raw.own = parts.section(&raw.header, Section::Own)?;
     raw.threads = parts.section(&raw.header, Section::Threads)?;
     raw.modules = parts.section(&raw.header, Section::Modules)?;

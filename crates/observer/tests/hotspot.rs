@@ -2,21 +2,23 @@
 
 mod support;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::gap::Gap;
 use plimsoll_facts::snapshot::{HotSpot, NmtMode, VmTag};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::collect::Regions;
-use plimsoll_observer::source::hotspot::read;
+use plimsoll_observer::collect::{MappingDetail, Regions, SeriesState};
+use plimsoll_observer::source::hotspot::{locate, read};
 use plimsoll_process::foreign::{Deadline, LOOK};
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{self, Target};
 use support::{Jdk, Subject, jdks, vmas};
 
 fn query(pid: u32) -> (HotSpot, Vec<Gap>) {
     let target = Target::open(pid, Deadline::after(LOOK)).expect("runs");
-    let (hotspot, gaps) = read(&target, &vmas(pid));
+    let (hotspot, gaps) = read(&target, &vmas(pid), None);
     (hotspot.expect("a HotSpot VM").0, gaps)
 }
 
@@ -103,6 +105,108 @@ fn a_query_leaves_nothing_behind_in_the_vm() {
         let first = malloc();
         let second = malloc();
         assert!(second.abs_diff(first) < Bytes::mib(1), "{jdk:?}: {first} before, {second} after it was queried");
+    }
+}
+
+/// A VM reserves its mark bits once, so a later query has them without VM.info.
+#[test]
+fn what_only_vm_info_prints_is_kept() {
+    for jdk in jdks() {
+        let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=off"]);
+        let target = Target::open(subject.pid(), Deadline::after(Duration::from_secs(60))).expect("runs");
+        let maps = vmas(subject.pid());
+        let regions = |hotspot: &HotSpot| {
+            let own = hotspot.regions.iter().filter(|region| region.tag == VmTag::Gc);
+            own.map(|region| region.range).collect::<Vec<_>>()
+        };
+        let (first, mut known) = read(&target, &maps, None).0.expect("a HotSpot VM");
+        let mut located = first.clone();
+        assert_eq!(locate(&target, &maps, &mut located, known.as_mut()), [], "{jdk:?}");
+        assert!(regions(&located).len() > regions(&first).len(), "{jdk:?}: {:?}", regions(&located));
+        let (second, _) = read(&target, &maps, known).0.expect("a HotSpot VM");
+        assert_eq!((second.located, regions(&second)), (located.located, regions(&located)), "{jdk:?}");
+        assert_eq!(second.symbols_for, [""; 0], "{jdk:?}: it was not sent again");
+    }
+}
+
+/// Read calls of this thread so far. None if this kernel doesn't count them.
+fn reads() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
+}
+
+/// A series of readings keeps what can't have changed, and sees what has. After a line of input, the program loads a
+/// class that counts memory as Netty's does, and makes a direct buffer: its first one, or its second.
+#[test]
+fn a_later_query_reads_little_again_and_sees_each_class_that_came() {
+    const NETTY: &str = "package io.netty.util.internal;\npublic class PlatformDependent {\n    \
+        static final java.util.concurrent.atomic.AtomicLong COUNTER = new java.util.concurrent.atomic.AtomicLong(7 << 20);\n}\n";
+    const LATER: &str = "public class Later {\n    static Object kept;\n    \
+        public static void main(String[] args) throws Exception {\n        \
+        if (args.length > 0) kept = java.nio.ByteBuffer.allocateDirect(1 << 20);\n        \
+        System.out.println(\"READY\");\n        System.in.read();\n        \
+        Class.forName(\"io.netty.util.internal.PlatformDependent\");\n        \
+        kept = new Object[] {kept, java.nio.ByteBuffer.allocateDirect(5 << 20)};\n        \
+        System.out.println(\"READY\");\n        Thread.sleep(Long.MAX_VALUE);\n    }\n}\n";
+    for jdk in jdks() {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("later-{}-{}", jdk.major, std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let sources = [("PlatformDependent.java", NETTY), ("Later.java", LATER)].map(|(name, text)| {
+            std::fs::write(folder.join(name), text).expect("a source");
+            folder.join(name)
+        });
+        assert!(jdk.tool("javac").arg("-d").arg(&folder).args(sources).status().expect("javac").success());
+        for first in [Some("first"), None] {
+            let mut java = jdk.tool("java");
+            java.arg("-Xmx64m").arg("-cp").arg(&folder).arg("Later").args(first).stdin(Stdio::piped());
+            let mut subject = Subject::start(&mut java);
+            let pid = subject.pid();
+            let target = Target::open(pid, Deadline::after(Duration::from_secs(60))).expect("runs");
+            let direct = |hotspot: &HotSpot| {
+                hotspot.direct_buffers.as_ref().map(|direct| (direct.capacity.0 >> 20, direct.by_netty.0 >> 20))
+            };
+            let mut series = SeriesState::default();
+            let mut snapshot = series.take(pid, None, Deadline::after(LOOK)).expect("runs");
+            let mut known = None;
+            let mut query = || {
+                let maps = vmas(pid);
+                let before = reads();
+                let (hotspot, _) = read(&target, &maps, known.take());
+                let (hotspot, kept) = hotspot.expect("a HotSpot VM");
+                known = kept;
+                (hotspot, reads().zip(before).map(|(now, before)| now - before))
+            };
+            let (one, of_first) = query();
+            let (two, of_second) = query();
+            if let Some((first, second)) = of_first.zip(of_second) {
+                assert!(second * 4 < first, "{jdk:?}: {second} of {first}");
+            }
+            let threads = |hotspot: &HotSpot| {
+                let own = ["main", "Finalizer", "Reference Handler", "Signal Dispatcher"];
+                own.map(|name| hotspot.threads.iter().filter(|thread| thread.name == name).count())
+            };
+            assert_eq!((threads(&two), direct(&two)), (threads(&one), direct(&one)), "{jdk:?}");
+            assert_eq!(threads(&one), [1; 4], "{jdk:?}");
+            let regions = |hotspot: &HotSpot| {
+                let own = hotspot.regions.iter().filter(|region| region.tag != VmTag::Class);
+                own.map(|region| (region.range, region.tag.clone())).collect::<Vec<_>>()
+            };
+            assert_eq!(regions(&two), regions(&one), "{jdk:?}");
+            let before = u64::from(first.is_some());
+            assert!(direct(&two).is_none_or(|direct| direct == (before, 0)), "{jdk:?}: {:?}", direct(&two));
+
+            subject.child.stdin.take().expect("piped").write_all(b"\n").expect("it runs");
+            let mut lines = BufReader::new(subject.child.stdout.take().expect("piped"));
+            lines.read_line(&mut String::new()).expect("a line");
+            assert_eq!(direct(&query().0), Some((before + 5, 7)), "{jdk:?}: the next query");
+            let now = proc::read_process(&target).expect("runs");
+            series.begin(None, &snapshot);
+            series.update(&target, &mut snapshot, now, MappingDetail::Pages).expect("runs");
+            let capacity = direct(snapshot.hotspot.as_ref().expect("a VM")).map(|direct| direct.0);
+            assert_eq!(capacity, Some(before + 5), "{jdk:?}: the next instant");
+            let snapshot = series.take(pid, Some(&snapshot), Deadline::after(LOOK)).expect("runs");
+            assert_eq!(direct(snapshot.hotspot.as_ref().expect("a VM")), Some((before + 5, 7)), "{jdk:?}: its query");
+        }
     }
 }
 
@@ -223,7 +327,7 @@ fn descendant_named(pid: u32, name: &str) -> u32 {
 fn other_processes_are_not_queried() {
     let mut subject = Subject::start(Command::new("sh").args(["-c", "echo READY; exec sleep 1000"]));
     let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");
-    let (hotspot, gaps) = read(&target, &vmas(subject.pid()));
+    let (hotspot, gaps) = read(&target, &vmas(subject.pid()), None);
     assert!(hotspot.is_none() && gaps.is_empty());
     assert!(subject.child.try_wait().expect("a child").is_none());
 }

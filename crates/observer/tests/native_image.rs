@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use child::Running;
 use plimsoll_facts::snapshot::NativeImage;
 use plimsoll_facts::units::Bytes;
+use plimsoll_observer::source::known_files::KnownFiles;
 use plimsoll_observer::source::native_image::read;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
@@ -28,7 +29,7 @@ fn running(image: &Path, arguments: &[&str]) -> Running {
 
 fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_facts::gap::Gap>) {
     let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("runs");
-    let (image, gaps) = read(&target, &vmas(child.0.id()), None);
+    let (image, gaps) = read(&target, &vmas(child.0.id()), None, &KnownFiles::default());
     (image.expect("a native image"), gaps)
 }
 

@@ -64,7 +64,8 @@ pub fn run(bytes: &[u8]) {
     for tagged in [false, true] {
         image.reads.set(0);
         let pointing_at = if tagged { data.as_slice() } else { &[] };
-        let (glibc, _) = survey(&image, &libcs, &image.vmas, WalkOptions { tagged, elsewhere: &[], pointing_at });
+        let options = WalkOptions { tagged, pointing_at, ..WalkOptions::default() };
+        let (glibc, _) = survey(&image, &libcs, &image.vmas, options);
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
         let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
         assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());

@@ -267,7 +267,7 @@ impl Sampler {
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
         let booked = books.as_ref().map(Books::booked);
-        let of_now = self.owners(began, rss, booked)
+        let of_now = self.owners(began, rss, booked, full)
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
         // Checked after the readings, so that no reading of a process in teardown is used.
@@ -335,13 +335,14 @@ impl Sampler {
     }
 
     /// Queries who owns what if that is due. True: the snapshot is of this moment.
-    fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>) -> bool {
+    fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>, full: bool) -> bool {
         let has_grown = now >= self.growing_at && has_grown(self.queried_rss, rss.total());
         if now < self.owners_at && !has_grown || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();
-        let taken = self.series.take(self.pid, self.target.deadline());
+        let earlier = self.snapshot.as_ref().filter(|_| !full);
+        let taken = self.series.take(self.pid, earlier, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
         self.queried_rss = rss.total();
         self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);

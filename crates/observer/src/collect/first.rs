@@ -1,6 +1,7 @@
 //! Takes one snapshot. Sources that are joined by address are read close together in time. Sources that change fast are
 //! read a second time (`second`).
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
@@ -8,17 +9,18 @@ use super::second;
 use crate::ledger::{self, Ledger, LineId};
 use crate::source::glibc;
 use crate::source::hotspot;
+use crate::source::known_files::KnownFiles;
 use crate::source::native_image;
 use crate::source::native_objects;
 use crate::source::other_heaps;
 use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{AllocatorKind, Glibc, OwnMapping, Process, Reading, Snapshot, VmTag, Vma};
-use plimsoll_facts::units::AddressRange;
+use plimsoll_facts::snapshot::{AllocatorKind, Glibc, OwnMapping, Process, Reading, Residency, Snapshot, VmTag, Vma};
+use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
-use plimsoll_process::proc::{self, Target, timed};
+use plimsoll_process::proc::{self, KnownMappings, Mappings, Target, timed};
 use plimsoll_process::processes::ProcView;
 use plimsoll_tracked::books::{Booked, Books};
 use plimsoll_tracked::segment;
@@ -41,17 +43,26 @@ const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
 /// `deadline` is the command's limit for all sources together.
 pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
-    take(pid, regions, true, deadline).map(|(snapshot, _)| snapshot)
+    take(pid, regions, true, &mut Kept::default(), deadline)
 }
 
-/// Does the same, and returns the path to a VM's count of direct buffers: finding it takes thousands of reads.
-/// `has_sum`: with the kernel's own sum of the mappings.
+/// What a later reading of the same process needn't find again.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub vm: Option<hotspot::KnownVm>,
+    files: KnownFiles,
+    /// The mappings of the last instant, of which only the pages are read. Empty: smaps is read.
+    pub vmas: Vec<Vma>,
+}
+
+/// Does the same. `has_sum`: with the kernel's own sum of the mappings. `kept` is of an earlier reading.
 pub(super) fn take(
     pid: u32,
     regions: Regions<'_>,
     has_sum: bool,
+    kept: &mut Kept,
     deadline: Deadline,
-) -> Result<(Snapshot, Option<hotspot::Direct>), Refusal> {
+) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(ProcView::now().absent(pid)),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
@@ -60,7 +71,7 @@ pub(super) fn take(
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
     }
     let vanished = || Refusal(format!("process {pid} ended while it was being read"));
-    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), direct: None, has_sum };
+    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), kept, has_sum };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
     let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| Refusal(ProcView::now().absent(pid)))?;
     if let Some(reason) = proc::refusal(process.state, pid) {
@@ -71,6 +82,7 @@ pub(super) fn take(
     snapshot.rss_by_kind = rss_by_kind;
 
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
+    reader.kept.files.retain(&maps);
     snapshot.gaps = reader.around(&mut snapshot, &maps);
     let may_know_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
     if let Regions::All(announce) = regions {
@@ -90,11 +102,11 @@ pub(super) fn take(
     }
     snapshot.gaps.extend(gaps);
     if let Some(vm) = &mut snapshot.hotspot {
-        let once = second::vm(&target, &maps, vm, reader.direct);
+        let once = second::vm(&target, &maps, vm, reader.kept.vm.as_ref());
         snapshot.gaps.extend(once);
     }
     snapshot.readings = reader.readings;
-    Ok((snapshot, reader.direct))
+    Ok(snapshot)
 }
 
 /// Whether too much is unexplained.
@@ -108,8 +120,7 @@ struct Reader<'t> {
     target: &'t Target,
     since: Instant,
     readings: Vec<Reading>,
-    /// The path to the count of direct buffers.
-    direct: Option<hotspot::Direct>,
+    kept: &'t mut Kept,
     has_sum: bool,
 }
 
@@ -119,10 +130,11 @@ impl Reader<'_> {
     fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
         let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
         let mut refused = Vec::new();
+        let known = self.kept.vm.clone();
         let ((vm, vm_reading), (group, group_reading)) = thread::scope(|scope| {
             let vm = scope.spawn(move || {
                 let mut readings = Vec::new();
-                (timed(since, Source::HotSpot, &mut readings, || hotspot::read(target, maps)), readings)
+                (timed(since, Source::HotSpot, &mut readings, || hotspot::read(target, maps, known)), readings)
             });
             let mut readings = Vec::new();
             let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
@@ -142,9 +154,12 @@ impl Reader<'_> {
             self.readings.extend(vm_reading);
         }
         self.readings.extend(group_reading);
-        let (vm, direct) = vm.unzip();
+        let (vm, known) = vm.unzip();
         snapshot.hotspot = vm;
-        self.direct = direct.flatten();
+        // None if the VM's memory could not be read now.
+        if let Some(known) = known.flatten() {
+            self.kept.vm = Some(known);
+        }
         let (group, group_gaps) = group;
         snapshot.cgroup = group;
         gaps.extend(group_gaps);
@@ -152,10 +167,23 @@ impl Reader<'_> {
         gaps
     }
 
+    /// The mappings, and their pages if a scan has found them (see `series`). Its mappings have no new figures of swap.
+    fn mappings(&self, swap: Bytes, gaps: &mut Vec<Gap>) -> (Mappings, Option<Residency>) {
+        let mut vmas = self.kept.vmas.clone();
+        if !vmas.is_empty()
+            && swap == Bytes(0)
+            && let Ok(pages) = proc::read_pages(self.target, &mut KnownMappings::default(), &mut vmas)
+        {
+            return (Mappings { vmas, took: pages.took, ..Mappings::default() }, Some(pages.residency));
+        }
+        let read = if self.has_sum { proc::read_mappings } else { proc::read_smaps };
+        (read(self.target, gaps), None)
+    }
+
     fn locate(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) {
         if let Some(vm) = snapshot.hotspot.as_mut().filter(|vm| hotspot::can_locate(vm)) {
             let began = self.since.elapsed();
-            snapshot.gaps.extend(hotspot::locate(self.target, maps, vm));
+            snapshot.gaps.extend(hotspot::locate(self.target, maps, vm, self.kept.vm.as_mut()));
             let took = self.since.elapsed() - began;
             if let Some(hotspot) = self.readings.iter_mut().find(|reading| reading.source == Source::HotSpot) {
                 hotspot.took += took;
@@ -177,11 +205,11 @@ impl Reader<'_> {
         }
         let elsewhere = regions_without_malloc(snapshot);
         let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-        let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[] };
+        let files = &self.kept.files;
+        let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[], files: Some(files) };
         let walks = second::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
-        let read = if self.has_sum { proc::read_mappings } else { proc::read_smaps };
-        let mappings = read(target, &mut gaps);
+        let (mappings, pages) = self.mappings(snapshot.process.swap, &mut gaps);
         readings.push(Reading { source: Source::Proc, began, took: mappings.took });
         snapshot.time = proc::seconds_since_epoch();
         snapshot.vmas = mappings.vmas;
@@ -192,13 +220,14 @@ impl Reader<'_> {
         }
         let began = since.elapsed();
         let vm = snapshot.hotspot.is_some().then_some(elsewhere.as_slice());
-        let (image, image_gaps) = native_image::read(target, &snapshot.vmas, vm);
+        let (image, image_gaps) = native_image::read(target, &snapshot.vmas, vm, files);
         if image.is_some() {
             readings.push(Reading { source: Source::NativeImage, began, took: since.elapsed() - began });
         }
         snapshot.native_image = image;
         gaps.extend(image_gaps);
-        let earlier = attached_books(target, &snapshot.vmas);
+        let tracked = tracked(target, &snapshot.vmas);
+        let earlier = attached_books(target, tracked.as_ref());
         let data = if vm.is_some() { native_objects::data_of_libraries(&snapshot.vmas) } else { Vec::new() };
         let wanted = glibc::WalkOptions { pointing_at: &data, ..wanted };
         let (mut glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
@@ -210,7 +239,7 @@ impl Reader<'_> {
         if let Some(glibc) = &mut glibc {
             walks.compare_glibc(glibc, &snapshot.vmas);
         }
-        let later = || attached_books(target, &snapshot.vmas);
+        let later = || attached_books(target, tracked.as_ref());
         snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));
         if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
             hotspot::match_tags(&mut vm.categories, &glibc.tagged);
@@ -253,40 +282,54 @@ impl Reader<'_> {
             }
             Err(_) => {}
         }
-        (snapshot.own_mappings, snapshot.is_detached) = own_mappings(target, &snapshot.vmas, &mut gaps);
+        (snapshot.own_mappings, snapshot.is_detached) = own_mappings(target, &snapshot.vmas, tracked, &mut gaps);
         gaps.extend(ledger::own_mappings(snapshot).gap());
-        snapshot.residency = None;
-        timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
+        snapshot.residency = pages;
+        if snapshot.residency.is_none() {
+            timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
+        }
         self.readings.retain(|known| readings.iter().all(|new| new.source != known.source));
         self.readings.extend(readings);
         gaps
     }
 }
 
-/// The tracker's own mappings, from the segment of a tracked or detached process; and whether it was detached.
-fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (Vec<OwnMapping>, bool) {
-    let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
-    let found = is_tracked.then(|| segment::find_by_pid(target.pid(), target.deadline())).flatten();
+/// The segment of a tracked or detached process, which has it mapped.
+fn tracked(target: &Target, vmas: &[Vma]) -> Option<(PathBuf, segment::Life)> {
+    has_segment(vmas)
+        .then(|| segment::find_by_pid(target.pid(), target.deadline()))
+        .flatten()
+        .map(|(path, _, life)| (path, life))
+}
+
+fn has_segment(vmas: &[Vma]) -> bool {
+    vmas.iter().any(|vma| vma.name.ends_with(".seg"))
+}
+
+/// The tracker's own mappings, and whether it was detached. `found` is its segment.
+fn own_mappings(
+    target: &Target,
+    vmas: &[Vma],
+    found: Option<(PathBuf, segment::Life)>,
+    gaps: &mut Vec<Gap>,
+) -> (Vec<OwnMapping>, bool) {
     if let Some(error) =
-        (is_tracked && found.is_none()).then(|| segment::refused(target.pid(), target.deadline())).flatten()
+        (has_segment(vmas) && found.is_none()).then(|| segment::refused(target.pid(), target.deadline())).flatten()
     {
         let effect = "the tracker's memory is in other-anonymous";
         gaps.push(Gap::new(Source::Segment, error.to_string(), effect).remedy(proc::file_remedy(target.pid())));
     }
-    let Some((path, _, life)) = found else { return Default::default() };
+    let Some((path, life)) = found else { return Default::default() };
     (segment::own_mappings(&path, target.deadline()), life == segment::Life::Detached)
 }
 
 /// The books, if the tracker was attached to a running process.
-fn attached_books(target: &Target, vmas: &[Vma]) -> Option<Booked> {
-    vmas.iter().any(|vma| vma.name.ends_with(".seg")).then_some(())?;
+fn attached_books(target: &Target, tracked: Option<&(PathBuf, segment::Life)>) -> Option<Booked> {
+    let (path, life) = tracked.filter(|(_, life)| *life == segment::Life::Live)?;
     let deadline = target.deadline();
-    let (path, _, life) =
-        segment::find_by_pid(target.pid(), deadline).filter(|(_, _, life)| *life == segment::Life::Live)?;
-    let segment = segment::read(&path, deadline).ok()?;
-    let books = Books::new(&segment, life, segment.last_sign_ns());
-    let attaches = books.counters.iter().any(|counter| counter.name == "attaches" && counter.value > 0);
-    attaches.then(|| books.booked())
+    segment::was_attached(path, deadline).then_some(())?;
+    let segment = segment::read_books(path, deadline).ok()?;
+    Some(Books::without_frames(&segment, *life, segment.last_sign_ns()).booked())
 }
 
 /// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counts the CPUs that the

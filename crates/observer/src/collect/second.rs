@@ -86,9 +86,9 @@ fn is_large(snapshot: &Snapshot) -> bool {
 }
 
 /// Queries the VM again.
-pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, direct: Option<hotspot::Direct>) -> Option<Gap> {
+pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, known: Option<&hotspot::KnownVm>) -> Option<Gap> {
     if let Some(first) = &mut vm.direct_buffers
-        && let Some(now) = direct.zip(Live::open(target).ok()).and_then(|(mut direct, memory)| direct.read(&memory))
+        && let Some(now) = known.zip(Live::open(target).ok()).and_then(|(known, memory)| known.direct_buffers(&memory))
     {
         first.moved = now.capacity.abs_diff(first.capacity);
     }

@@ -6,6 +6,8 @@
 //! MappingDetail::Pages   one scan of the page tables, and maps if it has changed: Rss and resident pages by mapping
 //! MappingDetail::Whole   smaps: also huge, locked, swapped and shared bytes; takes 4 to 8 times as long
 //! ```
+//! A query of the owners reads pages too, if an instant before it has read smaps and nothing is swapped.
+//!
 //! Both give each mapping the same Rss, to the byte (a test in `proc::read` checks it). A kernel without such a scan
 //! needs smaps.
 //!
@@ -14,9 +16,9 @@
 //! (`first`), and is in `other-anonymous` or `glibc-unknown`.
 
 use super::drift::Drift;
-use super::first::{Refusal, Regions, residency, take};
+use super::first::{Kept, Refusal, Regions, residency, take};
 use super::new_memory;
-use crate::source::hotspot::Direct;
+use crate::source::hotspot::{self, KnownVm};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
 use plimsoll_process::foreign::Deadline;
@@ -41,21 +43,25 @@ pub struct SeriesState {
     mapped: KnownMappings,
     /// The last instant has no figures of mappings, because there were too many pages.
     too_much: bool,
-    /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
-    direct: Option<Direct>,
+    /// What was found once, and when to search for the classes of a VM's direct buffers again, since they may be loaded
+    /// later.
+    kept: Kept,
     direct_at: Option<Instant>,
     /// How fast the figures change that only a query of the owners updates.
     drift: Option<Drift>,
 }
 
 impl SeriesState {
-    /// Queries the owners. The next snapshots of the series are updates of this one, from `begin` on.
-    pub fn take(&mut self, pid: u32, deadline: Deadline) -> Result<Snapshot, Refusal> {
+    /// Queries the owners. The next snapshots of the series are updates of this one, from `begin` on. `earlier` is the
+    /// last one: then only the pages of its mappings are read, as by `MappingDetail::Pages`.
+    pub fn take(&mut self, pid: u32, earlier: Option<&Snapshot>, deadline: Deadline) -> Result<Snapshot, Refusal> {
+        // Without a query in this series, the earlier one is of another program.
+        let earlier = earlier.filter(|earlier| !earlier.smaps_refused && self.drift.is_some());
+        self.kept.vmas = earlier.map(|earlier| earlier.vmas.clone()).unwrap_or_default();
         // The kernel's own sum would need another walk of all pages, and that under one hold of the target's mmap lock.
-        let (snapshot, direct) = take(pid, Regions::AsNeeded, false, deadline)?;
-        // The newer path may have classes that were loaded since.
-        self.direct = direct.filter(Direct::is_found).or(self.direct);
-        Ok(snapshot)
+        let snapshot = take(pid, Regions::AsNeeded, false, &mut self.kept, deadline);
+        self.kept.vmas = Vec::new();
+        snapshot
     }
 
     /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the query
@@ -69,16 +75,20 @@ impl SeriesState {
     fn direct_buffers(&mut self, target: &Target, snapshot: &mut Snapshot, memory: &Live) {
         let Some(vm) = &mut snapshot.hotspot else { return };
         let began = Instant::now();
-        let is_found = self.direct.is_some_and(|direct| direct.is_found());
-        if !is_found && self.direct_at.is_some_and(|at| began < at) {
-            return;
+        let known = &mut self.kept.vm;
+        if !known.as_ref().is_some_and(KnownVm::is_found) {
+            if self.direct_at.is_some_and(|at| began < at) {
+                return;
+            }
+            let counted = hotspot::class_counts(target, &snapshot.vmas);
+            *known = known.take().or_else(|| KnownVm::of(target, &snapshot.vmas, memory));
+            known.iter_mut().for_each(|known| known.search(memory, counted));
+            self.direct_at = Some(began + began.elapsed() * SEARCH);
         }
-        self.direct = self.direct.or_else(|| Direct::of(target, &snapshot.vmas, memory));
-        if let Some(now) = self.direct.as_mut().and_then(|direct| direct.read(memory)) {
+        if let Some(now) = known.as_ref().and_then(|known| known.direct_buffers(memory)) {
             let known = vm.direct_buffers.take().unwrap_or_default();
             vm.direct_buffers = Some(DirectBuffers { at_walk: known.at_walk, max: known.max, ..now });
         }
-        self.direct_at = Some(began + began.elapsed() * SEARCH);
     }
 
     /// Updates the mappings and the process of `snapshot`; its cgroup is a separate reading. On an error, the process
@@ -155,6 +165,7 @@ impl SeriesState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Ledger;
     use plimsoll_process::foreign::LOOK;
 
     /// A sleeping child process.
@@ -167,11 +178,38 @@ mod tests {
     }
 
     #[test]
+    fn a_later_query_has_the_lines_of_one_that_reads_smaps() {
+        let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
+        let pid = child.0.id();
+        let mut series = SeriesState::default();
+        // Until it has execed and sleeps.
+        std::thread::sleep(Duration::from_millis(300));
+        let first = series.take(pid, None, Deadline::after(LOOK)).expect("it runs");
+        series.begin(None, &first);
+        let target = Target::open(pid, Deadline::after(LOOK)).expect("it runs");
+        let can_scan = target.file("pagemap").is_ok_and(|pagemap| proc::can_scan(&pagemap, target.deadline()));
+        let scanned = series.take(pid, Some(&first), Deadline::after(LOOK)).expect("it runs");
+        let whole = series.take(pid, None, Deadline::after(LOOK)).expect("it runs");
+        assert_eq!(scanned.residency.is_some(), can_scan, "the pages of all mappings");
+        // Other programs also map libc, so its Pss changes.
+        let mapped =
+            |of: &Snapshot| of.vmas.iter().map(|vma| (vma.range, vma.name.clone(), vma.rss)).collect::<Vec<_>>();
+        assert_eq!(mapped(&scanned), mapped(&whole));
+        let lines = |of: &Snapshot| {
+            let lines = Ledger::of(of).lines;
+            lines.into_iter().map(|line| (line.id, line.resident, line.reserved, line.grade)).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&scanned), lines(&whole));
+        let refused = Snapshot { smaps_refused: true, vmas: Vec::new(), ..first };
+        assert!(!series.take(pid, Some(&refused), Deadline::after(LOOK)).expect("it runs").vmas.is_empty());
+    }
+
+    #[test]
     fn too_many_pages_are_a_gap_until_they_can_be_read() {
         let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
         let pid = child.0.id();
         let mut series = SeriesState::default();
-        let Ok(mut snapshot) = series.take(pid, Deadline::after(LOOK)) else { panic!("it runs") };
+        let Ok(mut snapshot) = series.take(pid, None, Deadline::after(LOOK)) else { panic!("it runs") };
         series.begin(None, &snapshot);
         let mut target = Target::open(pid, Deadline::after(LOOK)).expect("it runs");
         if !target.file("pagemap").is_ok_and(|pagemap| proc::can_scan(&pagemap, target.deadline())) {

@@ -1,6 +1,7 @@
 //! Opens the target's memory, finds its libc among the mappings, and passes both to `survey`.
 
 use super::survey::{LibcData, WalkOptions, survey};
+use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Glibc, Sourced, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
@@ -18,7 +19,7 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: WalkOptions<'_>) -> Sourced<G
     // A static program contains the banner only if it asks for the version. Otherwise its malloc is recognised by its
     // data.
     let files: Vec<(&str, Option<String>)> =
-        libc_files(vmas).into_iter().map(|path| (path, version(target, path, vmas))).collect();
+        libc_files(vmas).into_iter().map(|path| (path, version(target, path, vmas, wanted.files))).collect();
     let is_known = files.iter().any(|(_, version)| version.is_some());
     if files.is_empty() {
         return (None, Vec::new());
@@ -91,9 +92,13 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     ranges
 }
 
-fn version(target: &Target, path: &str, vmas: &[Vma]) -> Option<String> {
+fn version(target: &Target, path: &str, vmas: &[Vma], files: Option<&KnownFiles>) -> Option<String> {
     let vma = vmas.iter().find(|vma| vma.name == path)?;
-    parse_version(&target.mapped(vma, FileKind::Object).ok()?.head(VERSION_WITHIN).ok()?)
+    let read = || Some(parse_version(&target.mapped(vma, FileKind::Object).ok()?.head(VERSION_WITHIN).ok()?));
+    match files {
+        Some(files) => files.version(vma, read),
+        None => read().flatten(),
+    }
 }
 
 /// The version, such as `2.36`, from libc's banner: `GNU C Library … stable release version 2.36.`

@@ -9,6 +9,7 @@ use super::nmt_headers::Tagged;
 use super::objects::Objects;
 use super::sizes::Sizes;
 use super::walk::{ArenaEnd, ChunkSums, walk};
+use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -48,6 +49,8 @@ pub struct WalkOptions<'w> {
     pub elsewhere: &'w [AddressRange],
     /// Count blocks that begin with an address in these ranges (sorted, disjoint).
     pub pointing_at: &'w [AddressRange],
+    /// Files of an earlier reading.
+    pub files: Option<&'w KnownFiles>,
 }
 
 /// What the walk collects about chunks in use.

@@ -115,6 +115,11 @@ pub struct BufferClasses {
 
 /// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
 pub fn find_classes(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
+    search(memory, fields)?.classes()
+}
+
+/// None if the path ends elsewhere.
+pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Found> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let mut found = Found::default();
     match fields.classes {
@@ -149,18 +154,23 @@ pub fn find_classes(memory: &impl Memory, fields: &BufferFields) -> Option<Buffe
             }
         }
     }
-    Some(BufferClasses { bits: found.bits?, atomic_long: found.atomic_long?, netty: found.netty })
+    Some(found)
 }
 
 /// The wanted classes that were met.
 #[derive(Default)]
-struct Found {
+pub(super) struct Found {
     bits: Option<u64>,
     atomic_long: Option<u64>,
     netty: [u64; MOST_NETTYS],
 }
 
 impl Found {
+    /// None if a class isn't loaded yet.
+    pub(super) fn classes(&self) -> Option<BufferClasses> {
+        Some(BufferClasses { bits: self.bits?, atomic_long: self.atomic_long?, netty: self.netty })
+    }
+
     fn meet(&mut self, klass: u64, wanted: Option<BufferClass>, is_boot: impl Fn() -> bool) {
         match wanted {
             Some(BufferClass::Bits) if is_boot() => self.bits = Some(klass),

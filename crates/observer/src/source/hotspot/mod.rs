@@ -4,6 +4,8 @@
 //! direct buffers, thread names), then diagnostic commands over the attach socket. VM.info, System.map and
 //! VM.native_memory detail are the most expensive ones, and memory stays in the VM. So they are sent only if more than
 //! 2 % of RSS stays unexplained. docs/decisions/asking-a-vm.md has the cost of each command.
+//!
+//! A series of readings keeps what can't have changed (`KnownVm`).
 
 pub(crate) mod attach;
 pub(crate) mod direct;
@@ -26,8 +28,9 @@ mod threads;
 pub use nmt::{NmtReport, parse_nmt};
 pub use perfdata::PerfData;
 pub use printed::{Printed, parse_flags, parse_manageable, parse_printed, parse_version};
+pub(crate) use read::class_counts;
 pub use read::{Mute, Patience, Vm, perfdata};
-pub use structs::Direct;
+pub use structs::KnownVm;
 pub(crate) use survey::{can_locate, next_with_symbols, read_again};
 pub use survey::{is_hotspot, locate, read};
 pub use system_map::parse_system_map;

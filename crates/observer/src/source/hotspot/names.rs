@@ -65,6 +65,15 @@ impl ThreadFields {
 
 /// None if the path ends elsewhere: then most threads would have no name.
 pub fn threads(memory: &impl Memory, fields: &ThreadFields) -> Option<Vec<JavaThread>> {
+    threads_by(memory, fields, &mut None)
+}
+
+/// The same for a VM whose field is known. It is learnt again if most threads have no name by it.
+pub(super) fn threads_by(
+    memory: &impl Memory,
+    fields: &ThreadFields,
+    known: &mut Option<NameField>,
+) -> Option<Vec<JavaThread>> {
     let encoding = Encoding::read(memory, &fields.objects)?;
     let string = memory.word(Avma(fields.string))?;
     (0..TRIES).find_map(|_| {
@@ -72,8 +81,10 @@ pub fn threads(memory: &impl Memory, fields: &ThreadFields) -> Option<Vec<JavaTh
         // Many candidates aren't references, so read only pages that are present.
         let untouched = Untouched::new(memory);
         let vm = Vm { memory: &Paged::new(&untouched), fields, encoding, string, known: Cell::default() };
-        let threads = vm.threads(list)?;
-        (memory.word(Avma(fields.list)) == Some(list)).then_some(threads)
+        let (threads, field) = vm.threads(list, *known)?;
+        (memory.word(Avma(fields.list)) == Some(list)).then_some(())?;
+        *known = Some(field);
+        Some(threads)
     })
 }
 
@@ -88,26 +99,33 @@ struct Vm<'m, M> {
 
 /// Where a Thread refers to its name: the width of the reference, and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct NameField {
+pub(super) struct NameField {
     width: usize,
     offset: usize,
 }
 
 impl<M: Memory> Vm<'_, M> {
-    fn threads(&self, list: u64) -> Option<Vec<JavaThread>> {
+    /// The threads, and the field by which most of them have a name.
+    fn threads(&self, list: u64, known: Option<NameField>) -> Option<(Vec<JavaThread>, NameField)> {
         let length = self.memory.half(Avma(list.checked_add(self.fields.length)?))? as usize;
         let first = self.memory.word(Avma(list.checked_add(self.fields.threads)?))?;
         let mut pointers = vec![0; length.min(MOST_THREADS) * 8];
         self.memory.read(Avma(first), &mut pointers).then_some(())?;
         let pointers = pointers.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let objects: Vec<(u32, Vec<u8>)> = pointers.filter_map(|thread| self.object(thread)).collect();
-        let field = self.name_field(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
-        let named = objects.iter().filter_map(|(tid, object)| {
-            let name = self.text(self.reference(object, field)?, field.width)?;
-            Some(JavaThread { name, tid: *tid })
-        });
-        let named: Vec<JavaThread> = named.collect();
-        (named.len() * 2 > length).then_some(named)
+        let named = |field: NameField| {
+            let named: Vec<JavaThread> = objects
+                .iter()
+                .filter_map(|(tid, object)| {
+                    let name = self.text(self.reference(object, field)?, field.width)?;
+                    Some(JavaThread { name, tid: *tid })
+                })
+                .collect();
+            (named.len() * 2 > length).then_some((named, field))
+        };
+        known
+            .and_then(named)
+            .or_else(|| named(self.name_field(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?))
     }
 
     /// The kernel's id of a JavaThread, and the bytes of its Thread. None while the thread is starting.
@@ -338,6 +356,25 @@ mod tests {
         }
         assert_eq!(threads(&Image(Vec::new()), &FIELDS), None);
         assert_eq!(threads(&Image(vec![0; 0x4000]), &FIELDS), None);
+    }
+
+    #[test]
+    fn a_known_field_is_used_as_long_as_most_threads_have_a_name_in_it() {
+        for form in FORMS {
+            let mut known = None;
+            let mut read = |bytes: Vec<u8>| {
+                let named = threads_by(&Image(bytes), &FIELDS, &mut known).unwrap_or_default();
+                (named.into_iter().map(|thread| thread.name).collect::<Vec<_>>(), known)
+            };
+            let (names, learnt) = read(image(form, &NAMES));
+            assert_eq!((names, learnt.is_some()), (NAMES.map(str::to_owned).to_vec(), true), "{form:?}");
+            // By its names alone, the one thread could have either of two fields.
+            assert_eq!(read(image(form, &["renamed"])), (vec!["renamed".to_owned()], learnt), "{form:?}");
+            assert_eq!(read(Vec::new()), (Vec::new(), learnt), "{form:?}");
+            let mut wrong = Some(NameField { width: 8, offset: 8 });
+            let named = threads_by(&Image(image(form, &NAMES)), &FIELDS, &mut wrong);
+            assert_eq!((named.map(|named| named.len()), wrong), (Some(NAMES.len()), learnt), "{form:?}");
+        }
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub struct PerfData {
     counters: BTreeMap<String, Counter>,
 }
 
+/// How many classes the VM has loaded and unloaded; of each, those of its archive come second. If all are as before, no
+/// class came or went: the numbers only grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClassCounts(pub(super) [u64; 4]);
+
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xc0, 0xc0];
 /// A VM has about 200 entries.
 const MOST_ENTRIES: u32 = 100_000;
@@ -67,6 +72,17 @@ impl PerfData {
 
     pub fn bytes(&self, name: &str) -> Option<Bytes> {
         self.number(name).map(Bytes)
+    }
+
+    /// None if the VM doesn't count both kinds.
+    pub(crate) fn class_counts(&self) -> Option<ClassCounts> {
+        let count = |name: &str| self.number(&format!("java.cls.{name}"));
+        Some(ClassCounts([
+            count("loadedClasses")?,
+            count("sharedLoadedClasses")?,
+            count("unloadedClasses")?,
+            count("sharedUnloadedClasses")?,
+        ]))
     }
 
     /// Whether the VM answers attach requests: the first character of `sun.rt.jvmCapabilities`
@@ -122,6 +138,8 @@ mod tests {
         assert_eq!(perfdata.attachable(), Some(true));
         assert_eq!(perfdata.bytes("sun.gc.compressedclassspace.maxCapacity"), Some(Bytes::mib(1024)));
         assert_eq!(perfdata.heap_sum("capacity").map(|sum| sum.0 / (1 << 20)), Some(380));
+        let ClassCounts([loaded, of_archive, unloaded, _]) = perfdata.class_counts().expect("it counts them");
+        assert!(loaded + of_archive > 400 && unloaded == 0, "{loaded} {of_archive} {unloaded}");
     }
 
     #[test]

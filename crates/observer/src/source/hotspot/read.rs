@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
-use super::perfdata::PerfData;
+use super::perfdata::{ClassCounts, PerfData};
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::foreign::as_target::{AsTarget, Refused, User};
 use plimsoll_process::foreign::{Deadline, FileKind};
@@ -98,6 +98,11 @@ pub fn perfdata(target: &Target, vmas: &[Vma]) -> Result<Option<PerfData>, Strin
     let Some(counters) = own.find(|vma| vma.name.contains("/hsperfdata_")) else { return Ok(None) };
     let read = target.mapped(counters, FileKind::Counters).and_then(|file| file.read());
     Ok(PerfData::parse(&read.map_err(|why| format!("{} {why}", counters.name))?))
+}
+
+/// The VM's counts of classes. None: it has no such file, or it can't be read.
+pub(crate) fn class_counts(target: &Target, vmas: &[Vma]) -> Option<ClassCounts> {
+    perfdata(target, vmas).ok().flatten()?.class_counts()
 }
 
 /// The fields of /proc/PID/status that the handshake needs.

@@ -7,8 +7,10 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::direct::{self, BufferClasses, direct_buffers};
+use super::perfdata::ClassCounts;
 use super::rows::{Row, Rows};
 use super::{heap, names};
+use crate::source::known_files::MappedFile;
 use plimsoll_facts::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::{FileKind, Regular, Why};
@@ -27,38 +29,98 @@ const LONGEST_NAME: usize = 96;
 pub(crate) struct VmFacts {
     /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
-    /// The path to that count, for later readings.
-    pub direct: Option<Direct>,
+    /// What later readings needn't find again.
+    pub known: Option<KnownVm>,
     /// Addresses of the Java heap and its card table; of JDK 8 also of the code cache.
     pub regions: Vec<VmRegion>,
     /// None if the names can't be read.
     pub threads: Option<Vec<JavaThread>>,
 }
 
-/// The path to the count of direct buffers, kept from one reading to the next. Finding the classes takes some ms; the
-/// count itself takes a few reads of memory.
-#[derive(Clone, Copy)]
-pub struct Direct {
-    fields: direct::BufferFields,
+/// What is kept of a VM from one reading to the next. Each part holds until something that shows its change:
+///
+/// | part | holds as long as |
+/// | --- | --- |
+/// | offsets and addresses of the VM's fields | libjvm is the same file at the same address |
+/// | the classes that have the count of direct buffers | hsperfdata counts no class that came or went |
+/// | the field with a thread's name | most threads have a name in it |
+/// | regions that only VM.info prints | the VM lives: it reserves them once |
+///
+/// Finding the fields takes 3,000 reads of libjvm's file, finding the classes one or two of the target's memory for each
+/// class, and VM.info takes the VM 6 to 8 ms.
+#[derive(Clone)]
+pub struct KnownVm {
+    library: MappedFile,
+    fields: Fields,
     classes: Option<BufferClasses>,
+    /// The VM's counts before the last search for classes. None: no search, or the VM doesn't count.
+    counted: Option<ClassCounts>,
+    name_field: Option<names::NameField>,
+    /// None: VM.info was not sent.
+    pub(crate) info: Option<Vec<VmRegion>>,
 }
 
-impl Direct {
-    pub fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<Direct> {
-        let library = library(vmas)?;
-        let file = target.mapped(library, FileKind::Object).ok()?;
-        Some(Direct { fields: direct::BufferFields::of(&rows(&file, library, memory)?)?, classes: None })
+/// The fields of each kind; None if the table lacks one of them.
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    buffers: Option<direct::BufferFields>,
+    threads: Option<names::ThreadFields>,
+    heap: Option<heap::HeapFields>,
+    code: Option<heap::CodeFields>,
+}
+
+impl Fields {
+    fn of(rows: &Rows) -> Fields {
+        Fields {
+            buffers: direct::BufferFields::of(rows),
+            threads: names::ThreadFields::of(rows),
+            heap: heap::HeapFields::of(rows),
+            code: heap::CodeFields::of(rows),
+        }
+    }
+}
+
+impl KnownVm {
+    fn new(library: MappedFile, fields: Fields) -> KnownVm {
+        KnownVm { library, fields, classes: None, counted: None, name_field: None, info: None }
     }
 
-    /// Whether the classes were found.
-    pub fn is_found(&self) -> bool {
+    pub(crate) fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<KnownVm> {
+        let library = library(vmas)?;
+        let file = target.mapped(library, FileKind::Object).ok()?;
+        Some(KnownVm::new(MappedFile::of(library), Fields::of(&rows(&file, library, memory)?)))
+    }
+
+    /// Whether the classes that have the count of direct buffers were found.
+    pub(crate) fn is_found(&self) -> bool {
         self.classes.is_some()
     }
 
-    /// Searches for the classes if they weren't found yet, and reads the count.
-    pub fn read(&mut self, memory: &Live) -> Option<DirectBuffers> {
-        self.classes = self.classes.or_else(|| direct::find_classes(&Paged::new(memory), &self.fields));
-        direct_buffers(memory, &self.fields, self.classes?)
+    /// Searches for these classes, unless no class came or went since the last search. `counted` was read before: the VM
+    /// counts a class after it can be found.
+    pub(crate) fn search(&mut self, memory: &impl Memory, counted: Option<ClassCounts>) {
+        let is_same = counted.is_some() && counted == self.counted;
+        let Some(fields) = self.fields.buffers.as_ref().filter(|_| !is_same) else { return };
+        // If the search ends elsewhere, the classes changed meanwhile: the next one may get through.
+        if let Some(found) = direct::search(&Paged::new(memory), fields) {
+            self.classes = found.classes();
+            self.counted = counted;
+        }
+    }
+
+    /// Reads the count. None if its classes are unknown.
+    pub(crate) fn direct_buffers(&self, memory: &impl Memory) -> Option<DirectBuffers> {
+        direct_buffers(memory, self.fields.buffers.as_ref()?, self.classes?)
+    }
+
+    fn threads(&mut self, memory: &impl Memory) -> Option<Vec<JavaThread>> {
+        names::threads_by(memory, self.fields.threads.as_ref()?, &mut self.name_field)
+    }
+
+    fn regions(&self, memory: &impl Memory) -> Vec<VmRegion> {
+        let heap = self.fields.heap.map(|fields| heap::regions(memory, &fields)).unwrap_or_default();
+        let code = self.fields.code.and_then(|fields| heap::code(memory, &fields));
+        heap.into_iter().chain(code).collect()
     }
 }
 
@@ -66,31 +128,38 @@ fn library(vmas: &[Vma]) -> Option<&Vma> {
     vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)
 }
 
-/// None if there is no such table. The error says what refused it.
-pub(crate) fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
+/// None if there is no such table. The error says what refused it. `known` is of an earlier reading; `counted` was read
+/// before.
+pub(crate) fn read(
+    target: &Target,
+    vmas: &[Vma],
+    known: Option<KnownVm>,
+    counted: Option<ClassCounts>,
+) -> Result<Option<VmFacts>, String> {
     let Some(library) = library(vmas) else { return Ok(None) };
-    let file = target.mapped(library, FileKind::Object).map_err(|why| format!("{} {why}", library.name))?;
-    let memory =
-        Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
-    let rows = rows(&file, library, &memory);
-    // After the deadline, names may be missing in the rows, or the table's own name.
-    if target.deadline().has_passed() {
-        return Err(format!("{} {}", library.name, Why::Late));
-    }
-    let Some(rows) = rows else { return Ok(None) };
-    let mut direct = direct::BufferFields::of(&rows).map(|fields| Direct { fields, classes: None });
+    let open =
+        || Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()));
+    let (memory, mut known) = match known.filter(|known| known.library == MappedFile::of(library)) {
+        Some(known) => (open()?, known),
+        None => {
+            let file = target.mapped(library, FileKind::Object).map_err(|why| format!("{} {why}", library.name))?;
+            let memory = open()?;
+            let rows = rows(&file, library, &memory);
+            // After the deadline, names may be missing in the rows, or the table's own name.
+            if target.deadline().has_passed() {
+                return Err(format!("{} {}", library.name, Why::Late));
+            }
+            let Some(rows) = rows else { return Ok(None) };
+            (memory, KnownVm::new(MappedFile::of(library), Fields::of(&rows)))
+        }
+    };
+    known.search(&memory, counted);
     Ok(Some(VmFacts {
-        direct_buffers: direct.as_mut().and_then(|direct| direct.read(&memory)),
-        direct,
-        threads: names::ThreadFields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
-        regions: regions(&rows, &memory),
+        direct_buffers: known.direct_buffers(&memory),
+        threads: known.threads(&memory),
+        regions: known.regions(&memory),
+        known: Some(known),
     }))
-}
-
-fn regions(rows: &Rows, memory: &Live) -> Vec<VmRegion> {
-    let heap = heap::HeapFields::of(rows).map(|fields| heap::regions(memory, &fields)).unwrap_or_default();
-    let code = heap::CodeFields::of(rows).and_then(|fields| heap::code(memory, &fields));
-    heap.into_iter().chain(code).collect()
 }
 
 fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
@@ -183,7 +252,91 @@ impl Table {
 mod tests {
     use std::cell::Cell;
 
+    use super::super::objects::ObjectFields;
+    use super::super::objects::image::{BASE, Image};
     use super::*;
+
+    /// A boot loader with the class AtomicLong, and maybe Bits. Counts the reads.
+    struct Classes(Image, Cell<usize>);
+
+    const BUFFERS: direct::BufferFields = direct::BufferFields {
+        classes: direct::Classes::OfLoaders { head: BASE, next_loader: 0, klasses: 8, next_klass: 8 },
+        loader_object: 16,
+        klass_name: 0,
+        klass_mirror: 16,
+        symbol_length: 0,
+        symbol_body: 8,
+        mirror_size: BASE,
+        objects: ObjectFields {
+            oop_base: 0,
+            oop_shift: 0,
+            klass_base: 0,
+            klass_shift: 0,
+            z_globals: 0,
+            z_load_shift: 0,
+        },
+    };
+
+    impl Classes {
+        fn new(has_bits: bool) -> Classes {
+            const LOADER: u64 = BASE + 0x40;
+            let mut bytes = vec![0; 4096];
+            let mut put = |at: u64, new: &[u8]| bytes[(at - BASE) as usize..][..new.len()].copy_from_slice(new);
+            let names = ["java/util/concurrent/atomic/AtomicLong", "java/nio/Bits"];
+            let mut before = 0u64;
+            for (n, name) in names.iter().enumerate().take(1 + usize::from(has_bits)) {
+                let klass = BASE + 0x100 + 0x100 * n as u64;
+                let symbol = klass + 0x40;
+                put(klass, &symbol.to_le_bytes());
+                put(klass + 8, &before.to_le_bytes());
+                put(symbol, &(name.len() as u16).to_le_bytes());
+                put(symbol + 8, name.as_bytes());
+                before = klass;
+            }
+            put(BASE, &LOADER.to_le_bytes());
+            put(LOADER + 8, &before.to_le_bytes());
+            Classes(Image(bytes), Cell::default())
+        }
+    }
+
+    impl Memory for Classes {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0.read(at, into)
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            self.0.pagemap(first, into)
+        }
+    }
+
+    #[test]
+    fn classes_are_searched_again_if_the_vm_counts_another_one() {
+        let library = MappedFile::of(&Vma::default());
+        let mut known = KnownVm::new(library, Fields { buffers: Some(BUFFERS), ..Fields::default() });
+        let mut search = |has_bits, counted: Option<u64>| {
+            let memory = Classes::new(has_bits);
+            known.search(&memory, counted.map(|loaded| ClassCounts([loaded, 400, 0, 0])));
+            (memory.1.get() > 0, known.is_found())
+        };
+        assert_eq!(search(false, Some(1)), (true, false));
+        assert_eq!(search(false, Some(1)), (false, false), "none came");
+        assert_eq!(search(true, Some(2)), (true, true), "the next search finds a class that came");
+        assert_eq!(search(true, Some(2)), (false, true));
+        assert_eq!(search(true, None), (true, true), "a VM without counts");
+        assert_eq!(search(true, None), (true, true));
+        // The list ends elsewhere, since a class was removed from it meanwhile: what is known stays until a search ends.
+        let mut torn = KnownVm { classes: None, ..known.clone() };
+        let empty = Image(Vec::new());
+        for known in [&mut known, &mut torn] {
+            let before = known.is_found();
+            known.search(&empty, Some(ClassCounts([3, 400, 1, 0])));
+            assert_eq!(known.is_found(), before);
+            let memory = Classes::new(true);
+            known.search(&memory, Some(ClassCounts([3, 400, 1, 0])));
+            assert!(memory.1.get() > 0 && known.is_found());
+        }
+    }
 
     /// So many rows of 40 bytes (`typeName`, `fieldName`, `isStatic`, `offset`, `address`), then one without a type.
     struct Rows40 {

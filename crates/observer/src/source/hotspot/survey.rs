@@ -10,7 +10,7 @@ use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Patience, Vm};
-use super::structs::{self, Direct, VmFacts};
+use super::structs::{self, KnownVm, VmFacts};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::source::glibc::overlapping;
@@ -76,8 +76,9 @@ fn is_openj9(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.rsplit('/').next().is_some_and(|name| name.starts_with("libj9vm")))
 }
 
-/// None without a gap: the process isn't a HotSpot VM. Also returns the path to the count of direct buffers.
-pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)> {
+/// None without a gap: the process isn't a HotSpot VM. `known` is what an earlier reading returned beside its facts; a
+/// later one needn't find that again.
+pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(HotSpot, Option<KnownVm>)> {
     if !is_hotspot(vmas) {
         let reason = "the VM is Eclipse OpenJ9, not HotSpot, and was not queried";
         let effect = "its Java heap, classes and compiled code are in other-anonymous";
@@ -94,12 +95,13 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)>
     if let Some(perfdata) = &perfdata {
         from_perfdata(&mut hotspot, perfdata);
     }
-    let kept = structs::read(target, vmas).unwrap_or_else(|reason| {
+    let counted = perfdata.as_ref().and_then(PerfData::class_counts);
+    let facts = structs::read(target, vmas, known, counted).unwrap_or_else(|reason| {
         let effect = "direct buffers and the whole names of threads are unknown";
         gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
         None
     });
-    let VmFacts { direct_buffers, direct, regions, threads } = kept.unwrap_or_default();
+    let VmFacts { direct_buffers, known, regions, threads } = facts.unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => {
             let unnamed = threads.is_none().then(|| count_threads(target));
@@ -127,8 +129,14 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)>
     join_regions(&mut hotspot.regions, regions);
     let by_name = by_name(vmas, &hotspot.flags);
     join_regions(&mut hotspot.regions, by_name);
+    if let Some(regions) = known.as_ref().and_then(|known| known.info.clone())
+        && witnesses(&hotspot).first() == Some(&Witness::Info)
+    {
+        join_regions(&mut hotspot.regions, regions);
+        hotspot.located = 1;
+    }
     hotspot.regions.sort_by_key(|region| region.range.start);
-    (Some((hotspot, direct)), gaps)
+    (Some((hotspot, known)), gaps)
 }
 
 /// Queries NMT a second time. Sets how much each category changed since the first report, unless the walk of malloc's
@@ -195,8 +203,9 @@ pub(crate) fn can_locate(hotspot: &HotSpot) -> bool {
     hotspot.located < witnesses(hotspot).len()
 }
 
-/// Queries more regions. If NMT contradicts what the VM printed, NMT is used.
-pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> {
+/// Queries more regions. If NMT contradicts what the VM printed, NMT is used. What VM.info prints and no other command
+/// is kept in `known`.
+pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot, known: Option<&mut KnownVm>) -> Vec<Gap> {
     const EFFECT: &str = "regions that the VM's other answers don't name are in other-anonymous";
     let Some(witness) = witnesses(hotspot).get(hotspot.located).copied() else { return Vec::new() };
     let with_symbols = next_with_symbols(hotspot);
@@ -216,8 +225,10 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
     match vm.query(witness.command(hotspot.jdk())) {
         Ok(text) => {
             let mut regions = regions_in(&text);
-            if witness != Witness::Info {
-                std::mem::swap(&mut hotspot.regions, &mut regions);
+            match known.filter(|_| witness == Witness::Info) {
+                Some(known) => known.info = Some(reserved_once(&hotspot.regions, &regions)),
+                None if witness == Witness::Info => {}
+                None => std::mem::swap(&mut hotspot.regions, &mut regions),
             }
             join_regions(&mut hotspot.regions, regions);
             hotspot.regions.sort_by_key(|region| region.range.start);
@@ -225,6 +236,16 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
         }
         Err(reason) => vec![Gap::new(Source::HotSpot, reason, EFFECT)],
     }
+}
+
+/// Of these regions, those that the VM reserves when it starts and never moves, as far as they aren't known.
+fn reserved_once(known: &[VmRegion], regions: &[VmRegion]) -> Vec<VmRegion> {
+    let known = merged(known.iter().map(|region| region.range).collect());
+    let is_its = |region: &&VmRegion| {
+        let lasts = matches!(region.tag, VmTag::JavaHeap | VmTag::Gc | VmTag::SharedClassSpace);
+        lasts && overlapping(&known, region.range).is_empty()
+    };
+    regions.iter().filter(is_its).cloned().collect()
 }
 
 fn from_perfdata(hotspot: &mut HotSpot, perfdata: &PerfData) {

@@ -10,6 +10,7 @@ use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, versi
 use super::unpacked;
 use crate::source::glibc::overlapping;
 use crate::source::hotspot::{Mute, Patience, Vm};
+use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use plimsoll_facts::units::{AddressRange, merged};
@@ -21,13 +22,19 @@ const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
 
 /// None without a gap: no mapped file is a native image. `vm` has the regions of a JVM that loaded the image as a
-/// library. Then commands would go to the JVM, and its regions are not searched.
-pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourced<NativeImage> {
+/// library. Then commands would go to the JVM, and its regions are not searched. `files` knows files of an earlier
+/// reading.
+pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &KnownFiles) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
-    let found = executables
-        .filter(|vma| seen.insert(vma.name.as_str()))
-        .find_map(|vma| image_file(&target.mapped(vma, FileKind::Object).ok()?, &vma.name, vm.is_none()));
+    let found = executables.filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma)).find_map(|vma| {
+        let found = image_file(&target.mapped(vma, FileKind::Object).ok()?, &vma.name, vm.is_none());
+        // After the deadline, it may be an image that could not be read.
+        if found.is_none() && !target.deadline().has_passed() {
+            files.add_no_image(vma);
+        }
+        found
+    });
     if found.is_none() && vm.is_some() {
         return (None, Vec::new());
     }

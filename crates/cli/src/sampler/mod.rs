@@ -4,7 +4,7 @@
 //! each reading    status, cgroup, books
 //! most readings   pages or smaps, and the ledger of them       ≤ 0.4 % of a core
 //! every 20 s      sites, peaks, arenas too (a full reading)    ≤ 0.15 %
-//! seldom          VM and malloc's arenas: who owns what        ≤ 0.1 %, while memory grows 2 %
+//! seldom          VM and malloc's arenas: who owns what        ≤ 0.1 %, while memory grows 1 %
 //! ```
 //! It writes nothing and keeps no history: `record` writes the readings to a file, `watch` shows them.
 
@@ -18,7 +18,7 @@ use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, MemoryStat, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{MappingDetail, SeriesState};
-use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::ledger::{Ledger, LineId};
 use plimsoll_observer::source::hotspot;
 use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_process::cgroup;
@@ -51,13 +51,14 @@ const DYING: Duration = Duration::from_secs(2);
 const LINES: u32 = 250;
 const OWNERS: u32 = 1000;
 const SITES: u32 = 666;
-/// When memory has grown by 1/8 and by 8 MiB since the owners were queried, they are queried again, however young their
-/// answer is. From 64 MiB to 1 GiB that is 24 times, so the cost is bounded by the growth and not by the clock. While
-/// memory grows, a VM may be stopped more often, and the queries may take 2 % of a core.
+/// When memory that only a query can classify has grown by 1/8 of RSS and by 8 MiB since the owners were queried, they
+/// are queried again, however young their answer is. From 64 MiB to 1 GiB that is 24 times at most, so the cost is
+/// bounded by the growth and not by the clock. While memory grows, a VM may be stopped more often, and the queries may
+/// take 1 % of a core.
 const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 const GROWING_QUERIED: Duration = Duration::from_secs(1);
-const GROWING_OWNERS: u32 = 50;
+const GROWING_OWNERS: u32 = 100;
 /// Cheap readings save time for an expensive one: at most this much.
 const SAVED: Duration = FULL;
 
@@ -90,10 +91,10 @@ pub struct Sampler {
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
     series: SeriesState,
-    /// When the owners were last queried, what was resident then, and when they may be queried again if memory has
-    /// grown.
+    /// When the owners were last queried, how much memory has come since, and when they may be queried again if that is
+    /// much.
     queried_at: Instant,
-    queried_rss: Bytes,
+    growth: Growth,
     growing_at: Instant,
     /// When the current program began in the process; its age bounds the time to the next query.
     began: Option<Instant>,
@@ -188,7 +189,7 @@ impl Sampler {
             snapshot: None,
             series: SeriesState::default(),
             queried_at: now,
-            queried_rss: Bytes(0),
+            growth: Growth::default(),
             growing_at: now,
             began: process.uptime.and_then(|age| now.checked_sub(Duration::try_from_secs_f64(age).ok()?)),
             owners_at: now,
@@ -256,6 +257,7 @@ impl Sampler {
             // After an exec the process has other memory, other owners, and another segment.
             self.segment = None;
             self.series = SeriesState::default();
+            self.growth = Growth::default();
             self.owners_at = began;
             self.may_query = true;
             if self.samples > 0 {
@@ -267,7 +269,9 @@ impl Sampler {
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
         let booked = books.as_ref().map(Books::booked);
+        let looked = self.has_grown(began, rss) && self.look_closer(began, (&process, rss), booked, full);
         let of_now = self.owners(began, rss, booked, full)
+            || looked
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
         // Checked after the readings, so that no reading of a process in teardown is used.
@@ -292,6 +296,9 @@ impl Sampler {
         let before = processor_time();
         let ledger = of_now.map(Ledger::of);
         let verdicts = of_now.zip(ledger.as_ref()).map(|(snapshot, ledger)| judge(snapshot, ledger));
+        if let Some((snapshot, ledger)) = of_now.zip(ledger.as_ref()) {
+            self.growth.count(needs_no_query(snapshot, ledger), self.queried_at == began);
+        }
         self.lines_at += processor_time().saturating_sub(before) * LINES * self.share;
         let cost = Cost {
             cpu: processor_time(),
@@ -334,17 +341,31 @@ impl Sampler {
         }
     }
 
+    /// Whether so much memory has come since the last query that the owners should be queried again, by the last ledger.
+    fn has_grown(&self, now: Instant, rss: Rss) -> bool {
+        now >= self.growing_at && self.growth.is_much(rss.total())
+    }
+
+    /// Reads the figures of this moment, if the query that they may spare isn't due anyway. True: they were read.
+    fn look_closer(&mut self, now: Instant, process: (&Process, Rss), booked: Option<Booked>, full: bool) -> bool {
+        let is_read = now < self.owners_at && self.may_query && self.lines(now, process, booked, full);
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| is_read) {
+            self.growth.count(needs_no_query(snapshot, &Ledger::of(snapshot)), false);
+        }
+        is_read
+    }
+
     /// Queries who owns what if that is due. True: the snapshot is of this moment.
     fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>, full: bool) -> bool {
-        let has_grown = now >= self.growing_at && has_grown(self.queried_rss, rss.total());
-        if now < self.owners_at && !has_grown || self.snapshot.is_some() && !self.may_query {
+        let is_due = now >= self.owners_at || self.has_grown(now, rss);
+        if !is_due || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();
         let earlier = self.snapshot.as_ref().filter(|_| !full);
         let taken = self.series.take(self.pid, earlier, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
-        self.queried_rss = rss.total();
+        self.growth.begin(rss.total());
         self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);
         let Ok(mut snapshot) = taken else {
             self.owners_at = now + self.budget(spent, OWNERS);
@@ -490,9 +511,44 @@ fn with_known(now: Cgroup, known: Option<Cgroup>) -> Cgroup {
     Cgroup { further, others: known.others.clone(), ..of(now) }
 }
 
-/// Whether memory has grown so much that the known owners explain too little of it.
-fn has_grown(before: Bytes, now: Bytes) -> bool {
-    now - before >= Bytes(before.0 / GROWN).max(GROWN_BY)
+/// How much memory has come since the last query of the owners that only a query can classify.
+#[derive(Clone, Copy, Default)]
+struct Growth {
+    /// Resident bytes at the last query.
+    queried: Bytes,
+    /// Bytes that need no query, at the last query and by the last ledger.
+    known_then: Bytes,
+    known: Bytes,
+}
+
+impl Growth {
+    /// Begins again with a query.
+    fn begin(&mut self, rss: Bytes) {
+        (self.queried, self.known_then) = (rss, self.known);
+    }
+
+    /// A ledger found bytes that need no query. `is_query`: it is that of the last query.
+    fn count(&mut self, known: Bytes, is_query: bool) {
+        self.known = known;
+        if is_query {
+            self.known_then = known;
+        }
+    }
+
+    /// Whether it is so much that the known owners explain too little.
+    fn is_much(&self, rss: Bytes) -> bool {
+        let come = (rss - self.known) - (self.queried - self.known_then);
+        come >= Bytes(self.queried.0 / GROWN).max(GROWN_BY)
+    }
+}
+
+/// Resident bytes of which a query would find out nothing: their address alone says who owns them. More of the Java heap
+/// than the VM had committed shows that its figures are old.
+fn needs_no_query(snapshot: &Snapshot, ledger: &Ledger) -> Bytes {
+    const BY_ADDRESS: [LineId; 4] = [LineId::Libraries, LineId::MappedFiles, LineId::ThreadStacks, LineId::Tracker];
+    let by_address: Bytes = BY_ADDRESS.iter().map(|line| ledger.resident(*line)).sum();
+    let heap = snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref());
+    by_address + ledger.resident(LineId::JavaHeap).min(heap.map(|heap| heap.committed).unwrap_or_default())
 }
 
 /// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
@@ -521,7 +577,8 @@ pub fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_facts::snapshot::{HotSpot, NativeImage, Throttle};
+    use plimsoll_facts::snapshot::{HotSpot, JavaHeap, NativeImage, Throttle};
+    use plimsoll_observer::ledger::{Grade, Line};
 
     /// The first mapping already shows a native image, but its heap is mapped later.
     #[test]
@@ -552,13 +609,61 @@ mod tests {
 
     #[test]
     fn growth_from_64_mib_to_1_gib_is_queried_24_times() {
-        let (mut queried_at, mut queries) = (Bytes::mib(64), 0);
+        let (mut growth, mut queries) = (Growth::default(), 0);
+        growth.begin(Bytes::mib(64));
         for now in (64..=1024).map(Bytes::mib) {
-            if has_grown(queried_at, now) {
-                (queried_at, queries) = (now, queries + 1);
+            if growth.is_much(now) {
+                growth.begin(now);
+                queries += 1;
             }
         }
         assert!((20..=24).contains(&queries), "{queries}");
-        assert!(!has_grown(Bytes::mib(64), Bytes::mib(60)) && !has_grown(Bytes(0), Bytes::mib(7)));
+        assert!(!growth.is_much(Bytes::mib(60)) && !Growth::default().is_much(Bytes::mib(7)));
+    }
+
+    /// A JVM that touches its heap up to what it had committed needs no query; what malloc gets does, and so does a heap
+    /// that was committed since.
+    #[test]
+    fn growth_of_the_committed_java_heap_is_not_queried() {
+        let mib = Bytes::mib;
+        let line = |id: LineId, resident: Bytes| Line {
+            id,
+            name: String::new(),
+            resident,
+            reserved: resident,
+            committed: resident,
+            grade: Grade::Exact,
+            error: Bytes(0),
+            sources: Vec::new(),
+            distinct: resident,
+            pss: resident,
+            children: Vec::new(),
+        };
+        let known = |heap: Bytes, malloc: Bytes| {
+            let heap_facts = JavaHeap { committed: mib(400), ..JavaHeap::default() };
+            let hotspot = HotSpot { java_heap: Some(heap_facts), ..HotSpot::default() };
+            let snapshot = Snapshot { hotspot: Some(hotspot), ..Snapshot::default() };
+            let ledger = Ledger {
+                lines: vec![
+                    line(LineId::JavaHeap, heap),
+                    line(LineId::GlibcUnknown, malloc),
+                    line(LineId::Tracker, mib(2)),
+                ],
+                ..Ledger::of(&Snapshot::default())
+            };
+            needs_no_query(&snapshot, &ledger)
+        };
+        let mut growth = Growth::default();
+        growth.begin(mib(100));
+        growth.count(known(mib(40), mib(30)), true);
+        assert!(!growth.is_much(mib(110)));
+        // By the old ledger, it could be malloc's.
+        assert!(growth.is_much(mib(400)));
+        growth.count(known(mib(340), mib(30)), false);
+        assert!(!growth.is_much(mib(400)));
+        growth.count(known(mib(330), mib(43)), false);
+        assert!(growth.is_much(mib(403)));
+        growth.count(known(mib(450), mib(30)), false);
+        assert!(growth.is_much(mib(510)));
     }
 }

@@ -15,6 +15,8 @@ use crate::ledger::LineId;
 use plimsoll_facts::snapshot::Cgroup;
 use plimsoll_facts::units::Bytes;
 
+use std::path::Path;
+
 const CRITICAL: f64 = 96.0;
 /// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
 const CAUSES: [VerdictId; 4] =
@@ -126,9 +128,13 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         certain if certain >= NEAR || too_low.is_some() || has_killed => Severity::Warning,
         _ => Severity::Note,
     };
-    let whose = match above {
-        None => "the limit".to_owned(),
-        Some(level) => format!("the limit of {}, a group above this process's,", level.limit_path),
+    let whose = match (above, level) {
+        (Some(level), _) => format!("the limit of {}, a group above this process's,", level.limit_path),
+        // The report's head then has the limit of another group.
+        (None, Some(level)) if is_another(case, level) => {
+            format!("the limit of {}, this process's own group,", level.limit_path)
+        }
+        (None, _) => "the limit".to_owned(),
     };
     Some(Verdict {
         id: VerdictId::LimitNear,
@@ -158,16 +164,36 @@ struct Judged<'c> {
     level: Option<&'c Cgroup>,
 }
 
-/// Of the limits that are near, the one that is reached first; otherwise the lowest, if the flags need more.
+impl Judged<'_> {
+    fn percent(&self) -> f64 {
+        self.counted.percent_of(self.limit)
+    }
+
+    /// Number of groups from the root to the level.
+    fn depth(&self) -> usize {
+        self.level.map_or(0, |level| Path::new(&level.limit_path).components().count())
+    }
+}
+
+/// Whether the report's head shows the limit of another level: the one that is reached first.
+fn is_another(case: Case<'_>, level: &Cgroup) -> bool {
+    case.snapshot.cgroup.as_ref().is_some_and(|first| !std::ptr::eq(first, level))
+}
+
+/// Of the limits that are near, the fullest; otherwise the lowest, if the flags need more.
 fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
     let is_too_low = |limit: Bytes| will_need.is_some_and(|needed| needed > limit);
     if case.snapshot.limit_requested.is_some() {
         let (limit, counted) = case.limit()?;
-        let matters = counted.percent_of(limit) >= NEAR || is_too_low(limit);
-        return matters.then_some(Judged { limit, counted, level: None });
+        let judged = Judged { limit, counted, level: None };
+        let matters = judged.percent() >= NEAR || is_too_low(limit);
+        return matters.then_some(judged);
     }
     let levels = || case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
-    let near = levels().find(|judged| judged.counted.percent_of(judged.limit) >= NEAR);
+    // A pod has the limit of its only container, and a little more is charged to it. So among limits with the same
+    // percentage, as it is printed, the innermost is judged: its path is the longest.
+    let near = levels().filter(|judged| judged.percent() >= NEAR);
+    let near = near.max_by_key(|judged| (judged.percent().round() as u64, judged.depth()));
     near.or_else(|| levels().min_by_key(|judged| judged.limit).filter(|judged| is_too_low(judged.limit)))
 }
 

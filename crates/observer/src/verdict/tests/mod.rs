@@ -150,8 +150,8 @@ fn every_level_is_judged() {
     let above = verdict_of(&of(level("/a/b", 150, 135 - 1), level("/a", 10_000, 9500)), VerdictId::LimitNear);
     assert!(above.summary.starts_with("95 % of the limit of /a, a group above"), "{above:?}");
     let both = verdict_of(&of(level("/a/b", 150, 140), level("/a", 10_000, 9500)), VerdictId::LimitNear);
-    assert!(both.summary.starts_with("93 % of the limit is in use: 10.0 MiB"), "{both:?}");
-    assert!(both.evidence.iter().any(|row| row.starts_with("the limit of /a is near, too: ")), "{both:?}");
+    assert!(both.summary.starts_with("95 % of the limit of /a, a group above"), "{both:?}");
+    assert!(both.evidence.iter().any(|row| row.starts_with("the limit of /a/b is near, too: ")), "{both:?}");
     assert_eq!(ids(&of(level("/a/b", 300, 135), level("/a", 10_000, 5000))), ["healthy"]);
     // A heap that fits into what is above may still be too large for the lower limit.
     let mut heap = of(level("/a", 1000, 850), level("/a/b", 400, 110));
@@ -159,6 +159,36 @@ fn every_level_is_judged() {
     heap.hotspot = Some(HotSpot { java_heap: Some(java_heap), ..HotSpot::default() });
     let heap = verdict_of(&heap, VerdictId::LimitNear);
     assert!(heap.summary.ends_with("needs 450 MiB; the limit is 400 MiB"), "{heap:?}");
+}
+
+/// Whatever the order in which the limits are reached.
+#[test]
+fn of_several_limits_that_are_near_the_fullest_is_judged() {
+    let mib = Bytes::mib;
+    let level = |path: &str, limit: u64, charged: u64| Cgroup {
+        limit: Some(mib(limit)),
+        path: "/a/b/c".into(),
+        limit_path: path.into(),
+        charged: mib(charged),
+        ..Cgroup::default()
+    };
+    let summary = |[first, second, third]: [Cgroup; 3]| {
+        let mut snapshot = with_mappings(&[mib(100)]);
+        snapshot.cgroup = Some(Cgroup { further: vec![second, third], ..first });
+        verdict_of(&snapshot, VerdictId::LimitNear).summary
+    };
+    let own = |charged| level("/a/b/c", 1000, charged);
+    let (middle, root) = (|charged| level("/a/b", 10_000, charged), |charged| level("/a", 20_000, charged));
+    let above = summary([own(910), middle(9900), root(19_000)]);
+    assert!(above.starts_with("99 % of the limit of /a/b, a group above"), "{above}");
+    // The head shows the limit of /a.
+    let below = summary([root(19_000), own(970), middle(9600)]);
+    assert!(below.starts_with("97 % of the limit of /a/b/c, this process's own group, is in use: 30.0"), "{below}");
+    // As full as each other: 95.4, 95.2 and 94.9 %.
+    let innermost = summary([root(19_080), middle(9520), own(949)]);
+    assert!(innermost.starts_with("95 % of the limit of /a/b/c, this process's own group,"), "{innermost}");
+    let only = summary([own(950), middle(100), root(100)]);
+    assert!(only.starts_with("95 % of the limit is in use: 50.0 MiB are left"), "{only}");
 }
 
 /// A level above counts the kills of all groups below it, whichever limit was reached. Only its own OOMs make it warn.

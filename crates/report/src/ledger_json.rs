@@ -295,11 +295,14 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
     }
 }
 
+/// The source of a limit from the command line.
+pub(crate) const REQUESTED: &str = "--limit";
+
 /// RSS with each page counted once is compared with `--limit`; the charge of the cgroup with the cgroup's limit.
 fn limit(snapshot: &Snapshot, ledger: &ledger::Ledger) -> Option<Limit> {
     if let Some(limit) = snapshot.limit_requested {
         let rss = ledger.distinct.0;
-        return Some(Limit { source: "--limit".into(), bytes: limit.0, working_set_bytes: rss, charged_bytes: rss });
+        return Some(Limit { source: REQUESTED.into(), bytes: limit.0, working_set_bytes: rss, charged_bytes: rss });
     }
     let cgroup = snapshot.cgroup.as_ref()?;
     let source = match cgroup.version {

@@ -1,7 +1,8 @@
 //! The figures of ledgers as samples with labels. `prometheus` writes them as text, `otlp` as protocol buffers.
 //!
-//! The PID is in `plimsoll_target_info` only, so a restart continues the same series. There is a series for each line,
-//! group of figures and verdict, never for a file, a thread or a call site: about 50 for a target.
+//! The PID is in `plimsoll_target_info` only, and the path of the cgroup with the limit in `plimsoll_limit_info` only.
+//! So a restart continues the same series, also where the path has the id of a container. There is a series for each
+//! line, group of figures and verdict, never for a file, a thread or a call site: about 50 for a target.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::verdict::VerdictId;
 use plimsoll_tracked::books::Books;
 
-use crate::ledger_json::Ledger;
+use crate::ledger_json::{Ledger, REQUESTED};
 use crate::words::printable;
 
 /// Maximum number of series by category. If there are more categories, the smallest share the series
@@ -19,6 +20,9 @@ const CATEGORIES: usize = 15;
 const REST: &str = "other categories";
 /// Maximum length of a label, in characters.
 const LONGEST: usize = 100;
+/// The same for the path of a cgroup. That of a container of Kubernetes has about 200.
+const LONGEST_PATH: usize = 300;
+const LIMIT_PATH: &str = "limit_path";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetricKind {
@@ -51,10 +55,12 @@ families! {
     Unexplained "plimsoll_unexplained_bytes" Gauge "By" "Resident bytes whose owner is unknown."
     Limit "plimsoll_limit_bytes" Gauge "By" "Memory limit in force."
     WorkingSet "plimsoll_working_set_bytes" Gauge "By" "Charged bytes without the page cache that the kernel takes back first."
+    LimitGroup "plimsoll_limit_info" Info "" "Control group whose memory limit is in force."
     Live "plimsoll_native_live_bytes" Gauge "By" "Live blocks by category."
     Allocated "plimsoll_native_allocated_bytes_total" Counter "By" "Bytes allocated since the books began, by category."
     Verdict "plimsoll_verdict" Gauge "" "1 while the verdict stands."
     Target "plimsoll_target_info" Info "" "Identity of the target."
+    Gaps "plimsoll_gaps" Gauge "" "Facts that could not be read, by source; no series without any."
     Reading "plimsoll_reading_seconds" Gauge "s" "Time that plimsoll took to read the target."
     Age "plimsoll_reading_age_seconds" Gauge "s" "Time since the ledger of the target was read."
     Targets "plimsoll_targets" Gauge "" "Targets that are served."
@@ -125,6 +131,18 @@ impl Samples {
             let known = [("id", id), ("severity", severity.unwrap_or("none"))];
             samples.add(Family::Verdict, &known, Value::Whole(u64::from(severity.is_some())));
         }
+        // A limit from the command line replaces the group's.
+        let of_group = ledger.limit.as_ref().filter(|limit| limit.source != REQUESTED);
+        if let Some(path) = of_group.and(ledger.cgroup.as_ref()).and_then(|cgroup| cgroup.limit_path.as_deref()) {
+            samples.add(Family::LimitGroup, &[(LIMIT_PATH, path)], Value::Whole(1));
+        }
+        let mut gaps: BTreeMap<&str, u64> = BTreeMap::new();
+        for gap in &ledger.gaps {
+            *gaps.entry(&gap.source).or_default() += 1;
+        }
+        for (source, number) in gaps {
+            samples.add(Family::Gaps, &[("source", source)], Value::Whole(number));
+        }
         let process = &ledger.process;
         let (pid, version) = (process.pid.to_string(), process.runtime_version.as_deref().unwrap_or_default());
         let known = [("pid", pid.as_str()), ("runtime", &process.runtime), ("version", version)];
@@ -142,7 +160,8 @@ impl Samples {
     }
 
     fn add(&mut self, family: Family, labels: &[(&'static str, &str)], value: Value) {
-        let labels = labels.iter().map(|(name, value)| (*name, label(value))).collect();
+        let text = |name: &str, value: &str| if name == LIMIT_PATH { path_label(value) } else { label(value) };
+        let labels = labels.iter().map(|(name, value)| (*name, text(*name, *value))).collect();
         self.all.push(Sample { family, labels, value });
     }
 }
@@ -205,6 +224,13 @@ fn label(value: &str) -> String {
     printable(value).chars().take(LONGEST).collect()
 }
 
+/// The end of a path, which tells a container from its pod.
+fn path_label(path: &str) -> String {
+    let text = printable(path);
+    let surplus = text.chars().count().saturating_sub(LONGEST_PATH);
+    text.chars().skip(surplus).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use plimsoll_tracked::books::{Category, Figures};
@@ -263,6 +289,47 @@ mod tests {
             assert_eq!(labels.len(), all, "{labels:?}");
         }
         assert_eq!(of(Family::Live).map(|sample| whole(sample.value)).sum::<u64>(), number << 20);
+    }
+
+    /// The group of a limit is in one series of its own, so that another group doesn't end those of the figures.
+    #[test]
+    fn the_group_of_a_limit_is_one_label() {
+        let golden = include_bytes!("../../../goldens/explain.json");
+        let mut ledger = crate::ledger_json::parse(golden).expect("a ledger");
+        let labels = |ledger: &Ledger| -> Vec<(&'static str, String)> {
+            let samples = Samples::of("shop", ledger, None);
+            let all = samples.all.iter().filter(|sample| sample.labels.iter().any(|(name, _)| *name == LIMIT_PATH));
+            all.flat_map(|sample| {
+                assert_eq!((sample.family, sample.value), (Family::LimitGroup, Value::Whole(1)));
+                sample.labels.clone()
+            })
+            .collect()
+        };
+        assert_eq!(labels(&ledger), [(LIMIT_PATH, "/kubepods/pod7".to_owned())]);
+        let path =
+            |ledger: &mut Ledger, path: &str| ledger.cgroup.as_mut().expect("a group").limit_path = Some(path.into());
+        path(&mut ledger, "/a\"b\\c\n\u{1b}[2J");
+        assert_eq!(labels(&ledger)[0].1, "/a\"b\\c\\n\\u{1b}[2J");
+        let container = |end: char| format!("{}/{end}", "/x".repeat(LONGEST_PATH));
+        for end in ['1', '2'] {
+            path(&mut ledger, &container(end));
+            let label = &labels(&ledger)[0].1;
+            assert!(label.ends_with(end) && label.chars().count() == LONGEST_PATH, "{label}");
+        }
+        ledger.limit.as_mut().expect("a limit").source = REQUESTED.into();
+        assert!(labels(&ledger).is_empty(), "the limit of the command line isn't the group's");
+    }
+
+    #[test]
+    fn gaps_are_counted_by_source() {
+        let golden = include_bytes!("../../../goldens/explain.json");
+        let mut ledger = crate::ledger_json::parse(golden).expect("a ledger");
+        let gap = |source: &str| crate::ledger_json::Gap { source: source.into(), ..Default::default() };
+        ledger.gaps = ["cgroup", "proc", "cgroup"].map(gap).into();
+        let samples = Samples::of("shop", &ledger, None);
+        let gaps = samples.all.iter().filter(|sample| sample.family == Family::Gaps);
+        let gaps: Vec<(&str, u64)> = gaps.map(|gap| (gap.labels[0].1.as_str(), whole(gap.value))).collect();
+        assert_eq!(gaps, [("cgroup", 2), ("proc", 1)]);
     }
 
     fn whole(value: Value) -> u64 {

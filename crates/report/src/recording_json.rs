@@ -28,6 +28,7 @@ struct RecordingDocument<'h> {
     /// Largest age that an answer of the VM or the allocators had at a reading.
     provenance_age_ms: u64,
     series: Vec<SeriesJson<'h>>,
+    limit_groups: Vec<LimitGroup<'h>>,
     verdicts: Vec<Verdict<'h>>,
     gaps: Vec<Gap<'h>>,
     more_gaps: u64,
@@ -89,6 +90,16 @@ struct PointJson {
     max: u64,
 }
 
+/// A group that had the memory limit; of its last reading.
+#[derive(Serialize)]
+struct LimitGroup<'h> {
+    limit_path: &'h str,
+    limit_bytes: u64,
+    first: String,
+    last: String,
+    readings: u64,
+}
+
 #[derive(Serialize)]
 struct Verdict<'h> {
     id: &'h str,
@@ -140,6 +151,16 @@ fn gaps(history: &History) -> Vec<Gap<'_>> {
     let gaps = history.gaps.iter();
     gaps.map(|gap| Gap { source: gap.source.name(), reason: &gap.reason, effect: &gap.effect, remedy: &gap.remedy })
         .collect()
+}
+
+fn limit_group(group: &plimsoll_observer::recording::LimitGroup) -> LimitGroup<'_> {
+    LimitGroup {
+        limit_path: &group.path,
+        limit_bytes: group.limit,
+        first: time(group.first_ns),
+        last: time(group.last_ns),
+        readings: group.readings,
+    }
 }
 
 pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
@@ -202,6 +223,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
             .find_map(|(_, series)| Some(series.figures()?.max / 1_000_000))
             .unwrap_or(0),
         series,
+        limit_groups: history.limit_groups.iter().map(limit_group).collect(),
         verdicts: verdicts.collect(),
         gaps: gaps(history),
         more_gaps: history.more_gaps,

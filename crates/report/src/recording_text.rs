@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::recording::{Growth, History, Measure, VerdictSpan};
+use plimsoll_observer::recording::{Growth, History, LimitGroup, Measure, VerdictSpan};
 
 use crate::recording::{PROCESS, Row, Section, head, period, sections, severity, shown_spans, signed, what_to_type};
 use crate::words::{columns, count, counted, cut, duration, moment_text, printable};
@@ -23,6 +23,8 @@ const TITLE_AND_REST: usize = 2;
 /// Percent of the section's sum from which a row is on the screen. A row that grows by this percentage of RSS an hour
 /// is there too.
 const LEAST: f64 = 1.0;
+/// Groups with the memory limit that are named.
+const GROUPS: usize = 3;
 
 /// `file`: the recording, for the commands that are proposed.
 pub fn write(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io::Result<()> {
@@ -210,6 +212,7 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
     if let Some(note) = other_direct(history) {
         writeln!(out, "{note}")?;
     }
+    limit_groups(out, history)?;
     let growths = || sections.iter().flat_map(|section| &section.rows).map(|row| row.figures.growth);
     if all && growths().any(|growth| growth.is_some()) {
         writeln!(
@@ -221,6 +224,19 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
         writeln!(out, "growth needs at least one minute and six readings")?;
     }
     Ok(())
+}
+
+/// Which groups have the memory limit, if there are several: then steps of its curve, and of the charge, are no growth.
+fn limit_groups(out: &mut dyn Write, history: &History) -> io::Result<()> {
+    let groups = &history.limit_groups;
+    if groups.len() < 2 {
+        return Ok(());
+    }
+    let name = |group: &LimitGroup| format!("{} ({})", printable(&group.path), counted(group.readings, "reading"));
+    let mut names: Vec<String> = groups.iter().take(GROUPS).map(name).collect();
+    names.extend((groups.len() > GROUPS).then(|| format!("{} more", groups.len() - GROUPS)));
+    let number = counted(groups.len() as u64, "group");
+    writeln!(out, "The limit and the charge are those of {number} in turn: {}.", names.join(", "))
 }
 
 /// Why the category Other may be larger than java.nio's direct buffers.
@@ -394,6 +410,31 @@ mod tests {
         let json = String::from_utf8(json).expect("UTF-8");
         assert!(json.contains("\"provenance_age_ms\": 9400") && json.contains("\"error_bytes\": 6291456"), "{json}");
         assert!(!text_of(&history(&curves[..4])).contains("queried up to"), "without an age there is no sentence");
+    }
+
+    #[test]
+    fn several_groups_with_the_limit_are_named() {
+        let mut history = history(&[(Measure::Limit, "", 100 * MIB), (Measure::Charged, "", 50 * MIB)]);
+        let group =
+            |path: &str, readings| LimitGroup { path: path.into(), readings, limit: 7, ..LimitGroup::default() };
+        history.limit_groups = vec![group("/pod", 9)];
+        assert!(!text_of(&history).contains("/pod"), "one group: the curve has no steps");
+        history.limit_groups.push(group("/pod/\u{1b}[2Jcontainer", 1));
+        let text = text_of(&history);
+        let note = "The limit and the charge are those of 2 groups in turn: /pod (9 readings), \
+                    /pod/\\u{1b}[2Jcontainer (1 reading).\n";
+        assert!(text.contains(note), "{text}");
+        history.limit_groups.extend(["/a", "/b", "/c"].map(|path| group(path, 2)));
+        assert!(
+            text_of(&history).contains("5 groups in turn: ")
+                && text_of(&history).contains(", /a (2 readings), 2 more.\n")
+        );
+        let mut json = Vec::new();
+        crate::recording_json::write(&mut json, &history).expect("written to memory");
+        let json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+        let first = &json["limit_groups"][0];
+        assert_eq!(first["limit_path"], "/pod");
+        assert_eq!((first["limit_bytes"].as_u64(), first["readings"].as_u64()), (Some(7), Some(9)));
     }
 
     #[test]

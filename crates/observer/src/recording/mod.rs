@@ -4,6 +4,7 @@
 //! that a recording lacks gives no curve.
 
 pub mod growth;
+mod limits;
 mod lines;
 mod point;
 mod range;
@@ -15,6 +16,7 @@ mod vm;
 use std::collections::BTreeMap;
 
 pub use growth::Growth;
+pub use limits::LimitGroup;
 pub use point::Point;
 pub use range::{Bound, Range};
 pub use series::{CurveFigures, Series};
@@ -22,6 +24,7 @@ pub use sites::{RecordedSites, SitesOverTime, sites, sites_over_time};
 pub use verdicts::VerdictSpan;
 
 use crate::verdict::VerdictId;
+use limits::LimitGroups;
 use lines::Lines;
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::gap::{Gap, Source};
@@ -103,6 +106,8 @@ pub struct History {
     pub to_ns: i64,
     pub chunks: Vec<ChunkSummary>,
     pub series: BTreeMap<(Measure, String), Series>,
+    /// The groups with the memory limit, in the order of their first readings.
+    pub limit_groups: Vec<LimitGroup>,
     pub verdicts: Vec<VerdictSpan>,
     pub counts: BTreeMap<String, u64>,
     pub gaps: Vec<Gap>,
@@ -119,13 +124,23 @@ fn name_in(event: &Event<'_>, field: &str) -> String {
 
 /// The last live bytes and blocks of each category before the range.
 #[derive(Default)]
-struct FiguresBefore(BTreeMap<String, [u64; 2]>);
+struct FiguresBefore {
+    known: BTreeMap<String, [u64; 2]>,
+    /// Readings of categories beyond the limit.
+    left_out: u64,
+}
 
 impl FiguresBefore {
     fn keep(&mut self, event: &Event<'_>) {
         let name = name_in(event, Measure::Live.fields().1);
-        if self.0.len() < MOST_SERIES || self.0.contains_key(&name) {
-            self.0.insert(name, [Measure::Live, Measure::LiveCount].map(|of| event.u64(of.fields().2).unwrap_or(0)));
+        self.set(name, [Measure::Live, Measure::LiveCount].map(|of| event.u64(of.fields().2).unwrap_or(0)));
+    }
+
+    fn set(&mut self, name: String, values: [u64; 2]) {
+        if self.known.len() < MOST_SERIES || self.known.contains_key(&name) {
+            self.known.insert(name, values);
+        } else {
+            self.left_out += 1;
         }
     }
 }
@@ -156,6 +171,7 @@ impl History {
         });
         let mut left_out = 0u64;
         let mut lines = Lines::default();
+        let mut limits = LimitGroups::default();
         let mut verdicts = verdicts::RecordedVerdicts::default();
         let mut before = FiguresBefore::default();
         let (lower, upper) = range.open_ended(from, to);
@@ -179,6 +195,7 @@ impl History {
                 history.end_ns = history.end_ns.max(time);
                 match name {
                     "plimsoll.Ledger" => lines.next(&mut history.series, Some(time)),
+                    "plimsoll.Cgroup" => limits.enter(event, time),
                     "plimsoll.LedgerLine" => lines.has(&event.string("line").unwrap_or_default()),
                     _ => {}
                 }
@@ -195,16 +212,21 @@ impl History {
             history.to_ns = history.end_ns;
         }
         lines.next(&mut history.series, None);
-        history.verdicts = verdicts.finish(history.from_ns, history.to_ns);
+        let more_changes;
+        (history.verdicts, more_changes) = verdicts.finish(history.from_ns, history.to_ns);
         history.chunks = summary.chunks;
         history.counts = summary.counts;
         (history.gaps, history.more_gaps) = (jfr::gaps(summary.flaws), summary.more_flaws);
+        let (groups, more_groups) = limits.finish();
+        history.limit_groups = groups;
+        history.gaps.extend(more_groups);
+        history.gaps.extend(more_changes);
+        history.series.values_mut().for_each(Series::settle);
+        left_out += history.hold(before);
         if left_out > 0 {
             let reason = format!("more than {MOST_SERIES} curves: {left_out} readings are left out");
             history.gaps.push(Gap::new(Source::Jfr, reason, "lines are missing"));
         }
-        history.series.values_mut().for_each(Series::settle);
-        history.hold(before);
         history.nothing_before();
         history.peaks();
         history.what_is_missing();
@@ -281,15 +303,19 @@ impl History {
         self.ending = Some((ending, time.and_then(|at| u64::try_from(at).ok())));
     }
 
-    /// Values from before the range apply at its beginning.
-    fn hold(&mut self, before: FiguresBefore) {
-        for (name, values) in before.0 {
+    /// Values from before the range apply at its beginning. Returns the number of those that have no space.
+    fn hold(&mut self, before: FiguresBefore) -> u64 {
+        let mut left_out = before.left_out;
+        for (name, values) in before.known {
             for (measure, value) in [Measure::Live, Measure::LiveCount].into_iter().zip(values) {
                 if self.series.len() < MOST_SERIES || self.series.contains_key(&(measure, name.clone())) {
                     self.series.entry((measure, name.clone())).or_default().begin(self.from_ns, value);
+                } else {
+                    left_out += 1;
                 }
             }
         }
+        left_out
     }
 
     /// Before a line or category existed, it was zero. So the curves of our own recordings sum to their total at each
@@ -368,5 +394,24 @@ impl History {
         named(Measure::LineCommitted, "java-heap")
             .or_else(|| named(Measure::Committed, "Java Heap"))
             .or_else(|| self.one(Measure::HeapCommitted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_from_before_the_range_that_have_no_space_are_counted() {
+        let mut before = FiguresBefore::default();
+        for number in 0..MOST_SERIES + 3 {
+            before.set(format!("category {number}"), [1, 1]);
+        }
+        before.set("category 0".into(), [2, 2]);
+        assert_eq!(before.left_out, 3);
+        let mut history = History::default();
+        // Each has two curves.
+        assert_eq!(history.hold(before), 3 + MOST_SERIES as u64);
+        assert_eq!(history.series.len(), MOST_SERIES);
     }
 }

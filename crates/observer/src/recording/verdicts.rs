@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Growth, History, Measure, Series};
 use crate::ledger::LineId;
 use crate::verdict::{LargeHeap, VerdictId, ago};
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::jdk_of;
 use plimsoll_facts::units::Bytes;
 use plimsoll_jfr::reader::Event;
@@ -40,15 +41,25 @@ pub(super) struct RecordedVerdicts {
     /// When verdicts were recorded, and the indexes of their spans.
     changes: BTreeMap<i64, BTreeSet<usize>>,
     entered: usize,
+    /// Verdicts beyond the limits.
+    left_out: u64,
     /// The last verdicts before the range; they apply at its beginning.
     before: Vec<VerdictSpan>,
 }
 
 impl RecordedVerdicts {
     pub(crate) fn enter(&mut self, event: &Event<'_>, time: i64) {
-        let Some(index) = enter(&mut self.spans, event, time) else { return };
-        if self.entered < MOST_CHANGES {
-            self.entered += usize::from(self.changes.entry(time).or_default().insert(index));
+        let index = enter(&mut self.spans, event, time);
+        self.changed(index, time);
+    }
+
+    /// `index`: of the verdict's span; none if there is no space for another one.
+    fn changed(&mut self, index: Option<usize>, time: i64) {
+        match index {
+            Some(index) if self.entered < MOST_CHANGES => {
+                self.entered += usize::from(self.changes.entry(time).or_default().insert(index));
+            }
+            _ => self.left_out += 1,
         }
     }
 
@@ -63,8 +74,8 @@ impl RecordedVerdicts {
     }
 
     /// A verdict that isn't replaced applies until the end.
-    pub(crate) fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
-        let RecordedVerdicts { mut spans, mut changes, before, .. } = self;
+    pub(crate) fn finish(self, from_ns: i64, end_ns: i64) -> (Vec<VerdictSpan>, Option<Gap>) {
+        let RecordedVerdicts { mut spans, mut changes, before, left_out, .. } = self;
         if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
             for before in before {
                 let index = spans.iter().position(|span| span.id == before.id).unwrap_or(spans.len());
@@ -89,7 +100,11 @@ impl RecordedVerdicts {
             }
             next = *time;
         }
-        spans
+        let gap = || {
+            let reason = format!("the verdicts changed too often: {left_out} of them are left out");
+            Gap::new(Source::Jfr, reason, "how long the verdicts held is not exact, and some may be missing")
+        };
+        (spans, (left_out > 0).then(gap))
     }
 }
 
@@ -186,8 +201,10 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
 /// Time until the limit, at the growth rate of the figure that counts against it.
 fn hours_to_the_limit(history: &History) -> Option<f64> {
     let limits = history.one(Measure::Limit)?.figures()?;
-    // After a change another group's limit may be the one that is reached first, and the charge is that group's.
-    let limit = Some(limits.last).filter(|_| limits.min == limits.max)?;
+    // After a change another group's limit is the one that is reached first, and the charge is that group's. A pod may
+    // have the same limit as its container.
+    let is_one = limits.min == limits.max && history.limit_groups.len() <= 1;
+    let limit = Some(limits.last).filter(|_| is_one)?;
     let counted = history.one(Measure::Charged)?.figures()?;
     let rss = history.rss()?.figures()?;
     let rate = counted.growth.filter(Growth::is_tight).or(rss.growth.filter(Growth::is_tight))?.per_hour;
@@ -356,4 +373,45 @@ fn spare_heap(history: &History) -> Option<VerdictSpan> {
     };
     let how = heap.by_restart().map(|remedy| remedy.how).unwrap_or_default();
     span(VerdictId::HeapCommittedUnused, occupied, spare, summary, &how)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::LimitGroup;
+
+    #[test]
+    fn verdicts_beyond_the_limits_are_counted() {
+        let mut verdicts = RecordedVerdicts::default();
+        verdicts.spans.push(VerdictSpan::default());
+        for time in 0..=MOST_CHANGES as i64 {
+            verdicts.changed(Some(0), time);
+        }
+        verdicts.changed(None, 0);
+        let (spans, gap) = verdicts.finish(0, 1);
+        assert_eq!(spans.len(), 1);
+        assert!(gap.is_some_and(|gap| gap.reason == "the verdicts changed too often: 2 of them are left out"));
+        assert_eq!(RecordedVerdicts::default().finish(0, 1).1, None);
+    }
+
+    /// A pod and its only container have the same limit, so its value doesn't show the change.
+    #[test]
+    fn the_time_to_a_limit_is_that_of_one_group() {
+        let mut history = History::default();
+        for minute in 0..100u64 {
+            let mut reading = |measure, mib: u64| {
+                let series = history.series.entry((measure, String::new())).or_default();
+                series.push(minute as i64 * 60_000_000_000, mib << 20);
+            };
+            reading(Measure::Limit, 1000);
+            reading(Measure::Charged, 100 + minute);
+            reading(Measure::Rss, 100 + minute);
+        }
+        let group = |path: &str| LimitGroup { path: path.into(), ..LimitGroup::default() };
+        history.limit_groups = vec![group("/pod/container")];
+        // 801 MiB at 60 MiB an hour.
+        assert!(hours_to_the_limit(&history).is_some_and(|hours| (hours - 801.0 / 60.0).abs() < 0.01));
+        history.limit_groups.push(group("/pod"));
+        assert_eq!(hours_to_the_limit(&history), None);
+    }
 }

@@ -52,8 +52,8 @@ fn families(reading: &Reading<'_>) -> Vec<Metric> {
         let data = match facts.kind {
             _ if points.is_empty() => return None,
             // The resource has these labels.
-            MetricKind::Info => return None,
-            MetricKind::Gauge => Data::Gauge(Gauge { data_points: points }),
+            MetricKind::Info if family == Family::Target => return None,
+            MetricKind::Gauge | MetricKind::Info => Data::Gauge(Gauge { data_points: points }),
             MetricKind::Counter => {
                 Data::Sum(Sum { data_points: points, aggregation_temporality: CUMULATIVE, is_monotonic: true })
             }

@@ -121,11 +121,15 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     let change = |category: &Category| category.means()[B] - category.means()[A];
     let largest = tracked.categories.iter().map(|category| change(category).abs()).fold(0.0, f64::max);
     let is_worth = |category: &&Category| category.differs() && change(category).abs() >= largest * WORTH;
-    for category in tracked.categories.iter().filter(is_worth).take(SITES) {
+    let worth: Vec<&Category> = tracked.categories.iter().filter(is_worth).collect();
+    for category in worth.iter().take(SITES) {
         let [a, b] = category.means();
         let bytes = |value: f64| figure(Metric::Steady, value);
         let change = signed(Metric::Steady, b - a);
         writeln!(out, "{change:>12}  {:<22} {} → {}", cut(&category.name, 22), bytes(a), bytes(b))?;
+    }
+    if worth.len() > SITES {
+        writeln!(out, "{:14}{} more categories differ", "", worth.len() - SITES)?;
     }
     listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
     let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));

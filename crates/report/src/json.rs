@@ -5,6 +5,7 @@
 //! `/2` holds each frame once, in a table, and each site holds indices into it instead of `frames`. That saves most of
 //! the bytes of a report with many sites. Both schemas can be read.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use plimsoll_facts::ending::{Ending, How};
@@ -438,10 +439,23 @@ fn books(r: Report) -> Result<Books, String> {
     };
     let mode = Mode::ALL.into_iter().find(|m| m.name() == r.mode).ok_or_else(|| unknown("mode", &r.mode))?;
     let modules: Vec<Module> = r.modules.iter().map(module).collect();
-    let categories: Vec<Category> = r.categories.iter().map(category).collect();
+    let mut categories: Vec<Category> = r.categories.iter().map(category).collect();
+    let mut index: HashMap<String, usize> = HashMap::new();
+    for (at, category) in categories.iter().enumerate() {
+        index.entry(category.name.clone()).or_insert(at);
+    }
+    // A category that only a caller names is added: every caller has one, and none gets another's.
+    let mut category_of = |name: &str| match index.get(name) {
+        Some(at) => *at,
+        None => {
+            index.insert(name.to_owned(), categories.len());
+            categories.push(Category { name: name.to_owned(), ..Category::default() });
+            categories.len() - 1
+        }
+    };
     let callers = if r.callers.is_empty() { r.sites } else { r.callers };
     let frames: Vec<Frame> = r.frames.into_iter().flatten().map(|f| frame(f, &modules)).collect();
-    let callers = callers.into_iter().map(|s| caller(s, &categories, &frames)).collect::<Result<_, _>>()?;
+    let callers = callers.into_iter().map(|s| caller(s, &mut category_of, &frames)).collect::<Result<_, _>>()?;
     Ok(Books {
         time_ns: parse_moment(&r.time).ok_or_else(|| unknown("time", &r.time))?,
         life,
@@ -515,10 +529,10 @@ fn frame(f: FrameLine, modules: &[Module]) -> Frame {
     }
 }
 
-fn caller(s: SiteLine, categories: &[Category], frames: &[Frame]) -> Result<Caller, String> {
+fn caller(s: SiteLine, category_of: &mut impl FnMut(&str) -> usize, frames: &[Frame]) -> Result<Caller, String> {
     let frame = |index: u32| frames.get(index as usize).cloned().ok_or_else(|| sites_json::no_frame(index));
     Ok(Caller {
-        category: categories.iter().position(|c| c.name == s.category).unwrap_or(0),
+        category: category_of(&s.category),
         truncated: s.truncated,
         figures: figures(&s.line),
         frames: s.stack.into_iter().map(frame).collect::<Result<_, _>>()?,

@@ -383,6 +383,9 @@ fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, S
     Ok(plot.end())
 }
 
+/// Curves whose growth is shown, the largest first.
+const MOST_BARS: usize = 20;
+
 /// Bars from zero; a line across the end shows the interval.
 fn growth(history: &History) -> Result<String, String> {
     let measures = [Measure::Rss, Measure::TotalCommitted, Measure::Line, Measure::Committed];
@@ -396,12 +399,17 @@ fn growth(history: &History) -> Result<String, String> {
         }
     }
     rows.sort_by(|one, other| other.1.per_hour.abs().total_cmp(&one.1.per_hour.abs()));
-    rows.truncate(20);
+    let all = rows.len();
+    rows.truncate(MOST_BARS);
     if rows.is_empty() {
         return Err("the recording is too short for growth an hour: a minute and six readings are needed".into());
     }
     let height = TOP + BOTTOM + rows.len() as f64 * 24.0;
-    let mut svg = frame(history, "Growth an hour, with its 95 % interval", height);
+    let title = match all > MOST_BARS {
+        true => format!("Growth an hour, with its 95 % interval: the largest {MOST_BARS} of {all}"),
+        false => "Growth an hour, with its 95 % interval".to_owned(),
+    };
+    let mut svg = frame(history, &title, height);
     let ends = |f: fn(f64, f64) -> f64| rows.iter().fold(0.0, |end, (_, g)| f(f(end, g.least), f(g.most, g.per_hour)));
     let (low, high) = (ends(f64::min), ends(f64::max));
     let (left, right) = (LEFT + 190.0, WIDTH - 270.0);
@@ -434,4 +442,26 @@ fn growth(history: &History) -> Result<String, String> {
         bottom + 34.0
     );
     Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::recording::Series;
+
+    #[test]
+    fn a_chart_of_growth_says_how_many_curves_it_lacks() {
+        let title = |curves: usize| {
+            let mut history = History::default();
+            for number in 0..curves {
+                let mut series = Series::default();
+                for minute in 0..20 {
+                    series.push(minute * 60_000_000_000, (minute as u64) << 20);
+                }
+                history.series.insert((Measure::Line, format!("line {number}")), series);
+            }
+            growth(&history).expect("a chart").contains("interval: the largest 20 of 21")
+        };
+        assert!(!title(MOST_BARS) && title(MOST_BARS + 1));
+    }
 }

@@ -115,6 +115,16 @@ over budget: direct-buffers grew by 2.00 MiB (at least 1.94 MiB), and 1.00 MiB i
 }
 
 #[test]
+fn categories_that_are_left_out_are_counted() {
+    let mut many = comparison();
+    let category = |number: u64| Category { name: format!("part {number}"), held: [vec![MIB; 3], vec![3 * MIB; 3]] };
+    many.tracked.as_mut().expect("tracked").categories = (0..10).map(category).collect();
+    let found = text(&many, None);
+    assert_eq!(found.matches("  part ").count(), 8, "{found}");
+    assert!(found.contains("\n              2 more categories differ\n"), "{found}");
+}
+
+#[test]
 fn without_a_difference_it_says_what_the_runs_resolve() {
     let mut equal = comparison();
     let of_a: BTreeMap<_, _> =

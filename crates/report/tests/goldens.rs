@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_report::{diff as changes, hotspot, json, native_image, text};
-use plimsoll_tracked::books::Books;
+use plimsoll_tracked::books::{Books, Caller};
 use plimsoll_tracked::diff::diff;
 use plimsoll_tracked::segment::{self, Life};
 
@@ -205,4 +205,22 @@ fn a_fault_has_no_figure() {
     let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     let (saved, _) = json::parse(&written).expect("our own");
     assert!(saved.total.fault && saved.categories.iter().any(|c| c.name == "zlib" && c.figures.fault));
+}
+
+/// As in a report that somebody edited.
+#[test]
+fn a_caller_whose_category_is_not_listed_keeps_it() {
+    let golden = include_bytes!("../../../goldens/report.json");
+    let mut saved: serde_json::Value = serde_json::from_slice(golden).expect("JSON");
+    // Without callers of its own, a report has those of its sites.
+    let sites = saved["sites"].as_array().expect("sites").iter();
+    let named: Vec<String> = sites.map(|site| site["category"].as_str().expect("a name").to_owned()).collect();
+    assert!(named.iter().any(|name| *name != named[0]), "{named:?}");
+    let first = saved["categories"][0].clone();
+    for listed in [serde_json::json!([]), serde_json::json!([first])] {
+        saved["categories"] = listed;
+        let (books, _) = json::parse(&serde_json::to_vec(&saved).expect("JSON")).expect("a report");
+        let name = |caller: &Caller| books.categories[caller.category].name.clone();
+        assert_eq!(books.callers.iter().map(name).collect::<Vec<_>>(), named);
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_observer::recording::History;
 use plimsoll_report::page::{self, Page};
 use plimsoll_tracked::segment::Life;
 use serde_json::Value as Json;
@@ -114,6 +116,18 @@ fn the_first_screen_needs_no_script() {
 }
 
 /// Versions before this rule wrote every interval.
+/// A recording of `serve` may be broken in part.
+#[test]
+fn what_the_curves_of_a_live_page_lack_is_on_it() {
+    let golden = include_bytes!("../../../goldens/explain.json");
+    let ledger = plimsoll_report::ledger_json::parse(golden).expect("a ledger");
+    let mut page = page::of_ledger(&ledger);
+    let mut history = History::default();
+    history.gaps.push(Gap::new(Source::Jfr, "one chunk is broken", "readings are missing"));
+    page::add_curves(&mut page, &history);
+    assert!(html(&page).contains("one chunk is broken"));
+}
+
 #[test]
 fn an_earlier_file_with_a_wide_interval_gives_no_figure() {
     let golden = include_str!("../../../goldens/explain.json");

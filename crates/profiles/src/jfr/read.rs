@@ -33,8 +33,27 @@ impl ReadAt for Pieces {
 }
 
 enum Origin {
-    Files(Vec<PathBuf>),
+    Files(FoundFiles),
     Bytes(Vec<u8>),
+}
+
+/// The files of a recording, and the folders that may have others.
+#[derive(Default)]
+struct FoundFiles {
+    files: Vec<PathBuf>,
+    unread: Vec<(PathBuf, io::Error)>,
+}
+
+impl FoundFiles {
+    /// Adds the entries of a folder, each by `take`.
+    fn folder(&mut self, folder: &Path, entries: fs::ReadDir, mut take: impl FnMut(&mut FoundFiles, PathBuf)) {
+        for entry in entries {
+            match entry {
+                Ok(entry) => take(self, entry.path()),
+                Err(error) => self.unread.push((folder.to_path_buf(), error)),
+            }
+        }
+    }
 }
 
 /// The files found at a path; none is kept open.
@@ -55,23 +74,26 @@ pub fn is_recording(path: &Path) -> bool {
         file.is_some_and(|file| Pieces(file).read_at(&mut magic, 0).is_ok_and(|count| count == 4) && magic == MAGIC)
     };
     if path.is_dir() {
-        chunk_files(path).is_ok_and(|files| files.iter().any(|file| begins(file)))
+        chunk_files(path).is_ok_and(|found| found.files.iter().any(|file| begins(file)))
     } else {
         begins(path)
     }
 }
 
 /// `DIR/*.jfr` and `DIR/*/*.jfr`; a JVM with `-XX:FlightRecorderOptions=repository=DIR` uses the second.
-fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = vec![];
-    for entry in fs::read_dir(folder)?.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
-        } else {
-            files.push(path);
+fn chunk_files(folder: &Path) -> io::Result<FoundFiles> {
+    let mut found = FoundFiles::default();
+    found.folder(folder, fs::read_dir(folder)?, |found, path| {
+        if !path.is_dir() {
+            found.files.push(path);
+            return;
         }
-    }
+        match fs::read_dir(&path) {
+            Ok(entries) => found.folder(&path, entries, |found, path| found.files.push(path)),
+            Err(error) => found.unread.push((path, error)),
+        }
+    });
+    let files = &mut found.files;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "jfr"));
     // Ordered by start time: within a second, names differ only by a suffix.
     let start = |path: &PathBuf| {
@@ -80,25 +102,29 @@ fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         Header::parse(&bytes[..count]).map_or(i64::MAX, |header| header.start_ns)
     };
     files.sort_by_cached_key(|path| (start(path), path.clone()));
-    Ok(files)
+    Ok(found)
 }
 
 impl RecordingFiles {
     pub fn open(path: &Path) -> Result<RecordingFiles, Gap> {
-        let refused = |error: io::Error| {
+        let unreadable = |path: &Path, error: &io::Error| {
             Gap::new(Source::Jfr, format!("{} can't be read: {error}", path.display()), "nothing of it is shown")
         };
-        let files = if path.is_dir() {
+        let refused = |error: io::Error| unreadable(path, &error);
+        let found = if path.is_dir() {
             chunk_files(path).map_err(refused)?
         } else {
             open(path).map_err(refused)?;
-            vec![path.to_path_buf()]
+            FoundFiles { files: vec![path.to_path_buf()], unread: Vec::new() }
         };
-        if files.is_empty() {
+        if found.files.is_empty() {
+            if let Some((folder, error)) = found.unread.first() {
+                return Err(unreadable(folder, error));
+            }
             let reason = format!("{} has no file *.jfr", path.display());
             return Err(Gap::new(Source::Jfr, reason, "nothing of it is shown"));
         }
-        Ok(RecordingFiles { origin: Origin::Files(files) })
+        Ok(RecordingFiles { origin: Origin::Files(found) })
     }
 
     /// A recording in memory.
@@ -136,7 +162,8 @@ impl RecordingFiles {
             Origin::Bytes(bytes) => {
                 let _ = f(&mut reader, Input::of(&bytes.as_slice()));
             }
-            Origin::Files(files) => {
+            Origin::Files(FoundFiles { files, unread }) => {
+                unread.iter().for_each(|(folder, error)| reader.unreadable(folder, error));
                 for path in files {
                     let opened = open(path).and_then(|file| Ok((file.metadata()?.len(), Pieces(file))));
                     let (length, file) = match opened {
@@ -159,4 +186,20 @@ impl RecordingFiles {
 /// Turns what could not be read into gaps of a report.
 pub fn gaps(flaws: Vec<Flaw>) -> Vec<Gap> {
     flaws.into_iter().map(|flaw| Gap::new(Source::Jfr, flaw.to_string(), flaw.effect)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The folder of another user in a repository.
+    #[test]
+    fn a_folder_that_cannot_be_read_is_a_flaw() {
+        let folder = PathBuf::from("/repository/2026_11_26");
+        let unread = vec![(folder.clone(), io::Error::from(io::ErrorKind::PermissionDenied))];
+        let recording = RecordingFiles { origin: Origin::Files(FoundFiles { files: Vec::new(), unread }) };
+        let flaws = recording.for_each(&EventFilter::when(|_| true), |_| {}).flaws;
+        assert_eq!(flaws.len(), 1);
+        assert_eq!(flaws[0].file.as_deref(), Some(folder.as_path()));
+    }
 }

@@ -8,11 +8,10 @@ use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Page, Stacks, Table};
+use super::of_ledger::{ROWS, caption};
 use crate::text::{age, built_on};
 use crate::words::{counted, moment_text};
 
-/// Rows of a table.
-const ROWS: usize = 1000;
 /// Columns of stacks that the page offers, and their names.
 const COLUMNS: [(usize, &str); 5] = [
     (sites::LIVE, "live"),
@@ -122,10 +121,11 @@ fn categories(books: &Books) -> Table {
         id: "categories",
         title: "Categories".into(),
         caption: match is_resident_known(books) {
-            true => "Blocks that the tracker counted, and mappings.".into(),
-            false => {
-                "Blocks that the tracker counted, and mappings; how much of these was resident is not known.".into()
-            }
+            true => caption("Blocks that the tracker counted, and mappings.", all.len()),
+            false => caption(
+                "Blocks that the tracker counted, and mappings; how much of these was resident is not known.",
+                all.len(),
+            ),
         },
         heads: vec!["category", "live", "blocks", "peak", "allocated", "mapped, committed", "of it resident"],
         rows: all.into_iter().take(ROWS).map(row).collect(),
@@ -149,7 +149,7 @@ fn slots(books: &Books) -> Table {
     Table {
         id: "allocating-threads",
         title: "Threads that allocate".into(),
-        caption: "A block may be freed by another thread.".into(),
+        caption: caption("A block may be freed by another thread.", all.len()),
         heads: vec!["thread", "tid", "allocated", "blocks", "freed", "stack, reserved"],
         rows: all.into_iter().take(ROWS).map(row).collect(),
         is_open: false,
@@ -171,9 +171,27 @@ fn modules(books: &Books) -> Table {
     Table {
         id: "modules",
         title: "Libraries that allocate".into(),
-        caption: "By the innermost caller.".into(),
+        caption: caption("By the innermost caller.", all.len()),
         heads: vec!["module", "live", "blocks", "allocated"],
         rows: all.into_iter().take(ROWS).map(row).collect(),
         is_open: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_lacks_rows_has_a_caption_that_says_so() {
+        let thread = |slot: usize| Thread { slot, in_use: true, ..Thread::default() };
+        let of = |number: usize| {
+            let books = Books { threads: (0..number).map(thread).collect(), ..Books::default() };
+            let table = slots(&books);
+            (table.rows.len(), table.caption)
+        };
+        assert_eq!(of(ROWS), (ROWS, "A block may be freed by another thread.".to_owned()));
+        let cut = "A block may be freed by another thread. The 1,000 biggest of 1,001.";
+        assert_eq!(of(ROWS + 1), (ROWS, cut.to_owned()));
     }
 }

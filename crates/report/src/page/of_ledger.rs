@@ -12,7 +12,7 @@ use crate::words::{count, counted, duration, signed};
 const PARTS: usize = 4;
 const WORTH: f64 = 2.0;
 /// Rows of a table.
-const ROWS: usize = 1000;
+pub(crate) const ROWS: usize = 1000;
 
 pub fn of_ledger(ledger: &Ledger) -> Page {
     let process = &ledger.process;
@@ -224,6 +224,11 @@ fn parts(ledger: &Ledger) -> Table {
     }
 }
 
+/// A caption, and which of so many rows the table shows if it lacks some.
+pub(crate) fn caption(text: &str, rows: usize) -> String {
+    if rows > ROWS { format!("{text} {}", shown(rows)) } else { text.to_owned() }
+}
+
 fn shown(rows: usize) -> String {
     match rows > ROWS {
         true => format!("The {} biggest of {}.", count(ROWS as u64), count(rows as u64)),
@@ -267,7 +272,10 @@ fn arenas(ledger: &Ledger) -> Table {
     Table {
         id: "arenas",
         title: "Arenas of glibc's malloc".into(),
-        caption: "Free and resident is what malloc keeps; a trim gives back the whole pages of it.".into(),
+        caption: caption(
+            "Free and resident is what malloc keeps; a trim gives back the whole pages of it.",
+            arenas.len(),
+        ),
         heads: vec![
             "arena",
             "resident",

@@ -24,6 +24,21 @@ pub fn of_recording(history: &History) -> Page {
         let time = time.map(|ns| format!(", last seen {}", moment_text(ns))).unwrap_or_default();
         format!("Ended: {}{time}", ending.sentence())
     });
+    Page {
+        title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
+        facts,
+        ending,
+        verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),
+        bars: bars(history),
+        curves: curves(history),
+        tables: tables(history),
+        gaps: gaps(history),
+        notes: vec![format!("The same figures for programs: plimsoll report {FILE} --format json")],
+        ..Page::default()
+    }
+}
+
+fn gaps(history: &History) -> Vec<Gap> {
     let mut gaps: Vec<Gap> = history
         .gaps
         .iter()
@@ -33,23 +48,13 @@ pub fn of_recording(history: &History) -> Page {
         let reason = format!("{} more gaps", history.more_gaps);
         gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
     }
-    Page {
-        title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
-        facts,
-        ending,
-        verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),
-        bars: bars(history),
-        curves: curves(history),
-        tables: tables(history),
-        gaps,
-        notes: vec![format!("The same figures for programs: plimsoll report {FILE} --format json")],
-        ..Page::default()
-    }
+    gaps
 }
 
-/// Adds the curves alone, to the page of a ledger.
+/// Adds the curves alone, and what they lack, to the page of a ledger.
 pub fn add_curves(page: &mut Page, history: &History) {
     page.curves = curves(history);
+    page.gaps.extend(gaps(history));
 }
 
 /// Adds the call sites of several moments.

@@ -161,7 +161,7 @@ impl Samples {
 
     fn add(&mut self, family: Family, labels: &[(&'static str, &str)], value: Value) {
         let text = |name: &str, value: &str| if name == LIMIT_PATH { path_label(value) } else { label(value) };
-        let labels = labels.iter().map(|(name, value)| (*name, text(*name, *value))).collect();
+        let labels = labels.iter().map(|(name, value)| (*name, text(name, value))).collect();
         self.all.push(Sample { family, labels, value });
     }
 }

@@ -12,7 +12,7 @@ use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, read_argument};
-use plimsoll_process::processes::{self, KnownKinds, Lacking, ProcView};
+use plimsoll_process::processes::{self, KnownKinds, Lacking, Listing, ProcView};
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, metrics, prometheus};
@@ -119,7 +119,7 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
 /// Without a target: what there is to explain, biggest first.
 fn list() -> Result<ExitCode, Failure> {
     progress::begin("reading the list of processes");
-    let mut all = processes::list(&mut KnownKinds::default(), Deadline::after(LOOK));
+    let Listing { mut all, is_whole } = processes::list(&mut KnownKinds::default(), Deadline::after(LOOK));
     all.retain(|of| of.identity.pid != std::process::id());
     let columns = width();
     let lacking = ProcView::now().lacking();
@@ -127,6 +127,9 @@ fn list() -> Result<ExitCode, Failure> {
         writeln!(out, "{:>8}  {:>9}  process", "PID", "RSS")?;
         for of in &all {
             writeln!(out, "{}", named::row(of, columns))?;
+        }
+        if !is_whole {
+            writeln!(out, "\nProcesses are missing: not all could be read in time")?;
         }
         if let Some(Lacking { what, remedy, .. }) = &lacking {
             writeln!(out, "\n{what}: {remedy}")?;

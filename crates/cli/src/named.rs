@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_facts::units::count;
 use plimsoll_process::foreign::{Deadline, LOOK};
-use plimsoll_process::processes::{self, KnownKinds, Listed};
+use plimsoll_process::processes::{self, KnownKinds, Listed, Listing};
 use plimsoll_report::process_title::java_first;
 use plimsoll_report::words::{cut, printable};
 
@@ -82,13 +82,16 @@ fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result
         return Err(format!("no process {shown}").into());
     }
     let deadline = Deadline::after(LOOK);
-    let mut all = processes::list(&mut KnownKinds::default(), deadline);
+    let Listing { mut all, is_whole } = processes::list(&mut KnownKinds::default(), deadline);
     all.retain(|of| of.identity.pid != std::process::id());
     let mut found = matching(word, &text, &all, deadline);
     if found.iter().any(|of| preferred(of)) {
         found.retain(|of| preferred(of));
     }
     match found.as_slice() {
+        [] if !is_whole => {
+            Err(format!("cannot tell which process is '{shown}': not all could be read in time. Name its PID").into())
+        }
         [] => Err(absent(&text, &all, verb)),
         [one] => Ok(one.identity.pid),
         several => choose(several, &shown, verb),

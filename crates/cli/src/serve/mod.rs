@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, read_argument};
-use plimsoll_process::processes::{self, KnownKinds, ProcView};
+use plimsoll_process::processes::{self, KnownKinds, Listing, ProcView};
 use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
 
@@ -212,13 +212,17 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
     if args.all {
         return Ok(TargetSelection::All);
     }
-    let listed = processes::list(&mut KnownKinds::default(), Deadline::after(LOOK));
+    let Listing { all: listed, is_whole } = processes::list(&mut KnownKinds::default(), Deadline::after(LOOK));
     let (mut identities, mut names) = (Vec::new(), Vec::new());
     for word in &args.targets {
         match word.parse::<u32>() {
             Ok(pid) => {
                 let of = listed.iter().find(|of| of.identity.pid == pid);
-                identities.push(of.ok_or_else(|| ProcView::now().absent(pid))?.identity);
+                let absent = || match is_whole {
+                    true => ProcView::now().absent(pid),
+                    false => format!("cannot find process {pid}: not all processes could be read in time"),
+                };
+                identities.push(of.ok_or_else(absent)?.identity);
             }
             Err(_) => {
                 let word = word.clone();

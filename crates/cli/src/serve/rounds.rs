@@ -14,7 +14,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::stat;
-use plimsoll_process::processes::{self, Identity, KnownKinds, Listed};
+use plimsoll_process::processes::{self, Identity, KnownKinds, Listed, Listing};
 use plimsoll_report::ledger_json;
 use plimsoll_report::metrics::Samples;
 use plimsoll_report::process_title::java_first;
@@ -148,7 +148,13 @@ impl Rounds {
 
     fn list(&mut self) {
         let before = thread_time();
-        let listed = processes::list(&mut self.known, Deadline::after(LISTING));
+        let Listing { all: listed, is_whole } = processes::list(&mut self.known, Deadline::after(LISTING));
+        if !is_whole && !self.targets.is_empty() {
+            // A target that is missing in the list may live. Its own readings notice its end.
+            print_message("not all processes could be read in time: new ones are not served yet");
+            self.list_again(before);
+            return;
+        }
         let served: BTreeSet<Identity> = self.targets.keys().copied().collect();
         let (chosen, left_out) = targets::chosen(&self.selection, &listed, &served, &self.own);
         targets::name_all(&mut self.names, &chosen);
@@ -168,6 +174,11 @@ impl Rounds {
         }
         let share = u32::try_from(self.targets.len() / SHARE).unwrap_or(u32::MAX).max(1);
         self.targets.values_mut().for_each(|target| target.sampler.share = share);
+        self.list_again(before);
+    }
+
+    /// Sets the time of the next listing, by the processor time since `before`.
+    fn list_again(&mut self, before: Duration) {
         self.list_at = Instant::now() + (thread_time().saturating_sub(before) * LISTS).min(Duration::from_secs(60));
     }
 

@@ -80,6 +80,7 @@ impl Worker {
             reports: report,
             reported: reported.clone(),
             known: processes::KnownKinds::default(),
+            has_listed: false,
             one: subject.map(One::new),
         };
         let run = move || job.run();
@@ -126,6 +127,8 @@ struct Job {
     reports: Sender<Report>,
     reported: Arc<OwnedFd>,
     known: processes::KnownKinds,
+    /// Whether a list was reported.
+    has_listed: bool,
     one: Option<One>,
 }
 
@@ -243,9 +246,13 @@ impl Job {
 
     /// Lists the processes; returns when to do it again.
     fn list(&mut self, began: Instant) -> Instant {
-        let listed = processes::list(&mut self.known, Deadline::after(LOOK));
+        let listing = processes::list(&mut self.known, Deadline::after(LOOK));
         let took = began.elapsed();
-        self.report(Report::Listing(now_ns(), listed));
+        // The last whole list stays: a process that is missing in a part may live.
+        if listing.is_whole || !self.has_listed {
+            self.has_listed = true;
+            self.report(Report::Listing(now_ns(), listing.all));
+        }
         began + (took * LISTING).max(LEAST)
     }
 

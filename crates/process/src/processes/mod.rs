@@ -9,4 +9,4 @@ mod read;
 
 pub use parse::{Identity, ProcessKind, is_segment};
 pub use proc_view::{Lacking, ProcView};
-pub use read::{KnownKinds, Listed, container_of, executable_of, list};
+pub use read::{KnownKinds, Listed, Listing, container_of, executable_of, list};

@@ -36,24 +36,42 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// that was examined longest ago comes first.
 const AGAIN: usize = 1;
 
-/// Every process that has memory, biggest first. Processes that could not be read before the deadline are missing.
-pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Vec<Listed> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+/// The processes that have memory, biggest first.
+pub struct Listing {
+    pub all: Vec<Listed>,
+    /// False: /proc or some of its processes could not be read before the deadline, and are missing.
+    pub is_whole: bool,
+}
+
+pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Listing {
+    let mut is_whole = true;
+    let mut pids: Vec<u32> = Vec::new();
+    match fs::read_dir("/proc") {
+        Ok(names) => {
+            for entry in names {
+                match entry {
+                    Ok(entry) => pids.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())),
+                    Err(_) => is_whole = false,
+                }
+            }
+        }
+        Err(_) => is_whole = false,
+    }
     let mut due: Vec<(Instant, Identity)> = known.0.iter().map(|(identity, (_, at))| (*at, *identity)).collect();
     due.sort_unstable();
     let due: Vec<Identity> = due.into_iter().take(AGAIN).map(|(_, identity)| identity).collect();
     let mut found: Vec<Listed> = Vec::new();
     for pid in pids {
         if deadline.has_passed() {
+            is_whole = false;
             break;
         }
         found.extend(one(pid, known, &due, deadline));
     }
     let alive: HashSet<Identity> = found.iter().map(|listed| listed.identity).collect();
-    known.0.retain(|identity, _| alive.contains(identity));
+    known.0.retain(|identity, _| !is_whole || alive.contains(identity));
     found.sort_by_key(|listed| (std::cmp::Reverse(listed.rss), listed.identity));
-    found
+    Listing { all: found, is_whole }
 }
 
 fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -> Option<Listed> {
@@ -115,4 +133,21 @@ pub fn container_of(pid: u32, deadline: Deadline) -> Option<String> {
 pub fn executable_of(pid: u32, deadline: Deadline) -> Option<PathBuf> {
     let target = Target::open(pid, deadline).ok()?;
     Some(PathBuf::from(OsString::from_vec(target.link("exe").ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::foreign::LOOK;
+
+    #[test]
+    fn a_listing_that_ends_at_the_deadline_is_not_whole() {
+        let listing = list(&mut KnownKinds::default(), Deadline::after(LOOK));
+        let own = std::process::id();
+        assert!(listing.is_whole && listing.all.iter().any(|of| of.identity.pid == own));
+        let late = list(&mut KnownKinds::default(), Deadline::after(Duration::ZERO));
+        assert!(!late.is_whole && late.all.is_empty());
+    }
 }

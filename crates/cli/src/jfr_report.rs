@@ -3,6 +3,7 @@
 //! Like every report it sends the process no query: resident bytes and limit come from the kernel. Only `record` writes
 //! a ledger.
 
+use std::borrow::Cow;
 use std::io;
 
 use plimsoll_facts::ending;
@@ -16,11 +17,15 @@ use plimsoll_tracked::sites::Sites;
 use crate::target::TrackedTarget;
 
 pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
-    let books = &of.books;
+    let mut books = Cow::Borrowed(&of.books);
     let process = of.live_pid.and_then(|pid| proc::Target::open(pid, of.deadline).ok());
     let status = process.as_ref().and_then(|process| proc::read_process(process).ok());
     let memory = proc::read_host().memory;
-    let group = process.as_ref().and_then(|process| cgroup::read_limit(process, memory).0).map(|(group, _)| group);
+    let (group, gaps) = process.as_ref().map(|process| cgroup::read_limit(process, memory)).unwrap_or_default();
+    if !gaps.is_empty() {
+        books.to_mut().gaps.extend(gaps);
+    }
+    let books = books.as_ref();
     let end = matches!(books.life, Life::Exited | Life::Killed).then(|| TargetEnd {
         how: match books.ending.map(|ending| ending.how) {
             Some(ending::How::Code(code)) => TargetEndKind::Code(i32::from(code)),
@@ -42,7 +47,7 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
     let sites = Site::of(sites, |_, _| None);
     let instant = Instant {
         rss: status.as_ref().map(|(process, rss)| (rss.total(), process.peak_rss.unwrap_or_default())),
-        cgroup: group.as_ref(),
+        cgroup: group.as_ref().map(|(group, _)| group),
         books: Some(books),
         sites: &sites,
         full: true,

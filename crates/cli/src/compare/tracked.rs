@@ -46,8 +46,10 @@ impl Folder {
     fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         let mut all = segment::list(&self.0, deadline);
         all.retain(|(_, head)| pid.is_none_or(|pid| head.pid == pid));
-        let opened = all.iter().map(|(path, _)| target::open(path, deadline));
-        let largest = opened.filter_map(Result::ok).max_by_key(|target| target.books.total.peak);
+        // One that can't be read may be the largest: without it the wrong processes would be compared.
+        let opened: Vec<TrackedTarget> =
+            all.iter().map(|(path, _)| target::open(path, deadline)).collect::<Result<_, Failure>>()?;
+        let largest = opened.into_iter().max_by_key(|target| target.books.total.peak);
         largest.ok_or_else(|| "it left no segment: the tracker could not be loaded".into())
     }
 

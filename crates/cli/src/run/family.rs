@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::Deadline;
-use plimsoll_report::words::{count, cut};
+use plimsoll_report::words::{count, cut, printable};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Head, Life};
 
-use crate::target;
+use crate::{Failure, target};
 
 pub struct Family {
     pid: u32,
@@ -67,10 +67,17 @@ impl Family {
             return Ok(());
         }
         writeln!(out, "\n{:>9} {:>10} {:>10}  processes of this run", "pid", "live", "peak")?;
-        let (mut processes, mut live, mut peak) = (0u64, Bytes::ZERO, Bytes::ZERO);
+        let (mut processes, mut unread, mut live, mut peak) = (0u64, 0u64, Bytes::ZERO, Bytes::ZERO);
         for (index, (path, head)) in self.segments.iter().enumerate() {
-            let Ok(books) = target::books(path, segment::life_of(head, path, deadline), deadline) else { continue };
             let replaced = self.segments[index + 1..].iter().any(|(_, later)| later.pid == head.pid);
+            let books = match target::books(path, segment::life_of(head, path, deadline), deadline) {
+                Ok(books) => books,
+                Err(Failure(why)) => {
+                    unread += u64::from(!replaced);
+                    writeln!(out, "{:>9} {:>10} {:>10}  {}", head.pid, "?", "?", printable(&why))?;
+                    continue;
+                }
+            };
             let is_last = head.pid == self.pid && !replaced;
             let ending = match replaced {
                 true => Ending::of(How::Exec),
@@ -91,9 +98,34 @@ impl Family {
         let (now, most) = (live.to_string(), peak.to_string());
         writeln!(
             out,
-            "{:>9} {now:>10} {most:>10}  {} (their peaks were at different times)",
+            "{:>9} {now:>10} {most:>10}  {} (their peaks were at different times){}",
             "sum",
-            if processes == 1 { "1 process".to_owned() } else { format!("{} processes", count(processes)) }
+            if processes == 1 { "1 process".to_owned() } else { format!("{} processes", count(processes)) },
+            if unread == 0 { String::new() } else { format!("; {} more could not be read", count(unread)) }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_process::foreign::LOOK;
+
+    use super::*;
+
+    #[test]
+    fn a_segment_that_cannot_be_read_is_missing_in_the_sum_and_named() {
+        let segment = |pid: u32| {
+            let head = Head { pid, ..Head::default() };
+            (PathBuf::from(format!("/nonexistent/{pid}.seg")), head)
+        };
+        let family = Family { pid: 7, segments: vec![segment(7), segment(8)] };
+        let mut out = Vec::new();
+        family.table(&mut out, Ending::UNKNOWN, Deadline::after(LOOK)).expect("written to memory");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let row = text.lines().find(|line| line.trim_start().starts_with("8 ")).expect("a row");
+        assert!(row.contains(" ? ") && row.contains("/nonexistent/8.seg"), "{text}");
+        assert!(
+            text.trim_end().ends_with("0 processes (their peaks were at different times); 2 more could not be read")
+        );
     }
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::judge;
@@ -211,7 +212,15 @@ impl Answers {
     fn page_of(&self, of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
         let mut page = page::explained(&explanation(of, deadline)?, deadline)?;
         let recent = || of.recent.lock().unwrap_or_else(PoisonError::into_inner).history();
-        let history = self.history.as_ref().and_then(|store| store.of(&of.row.name).ok()).or_else(recent);
+        let history = match self.history.as_ref().map(|store| store.of(&of.row.name)) {
+            Some(Ok(history)) => Some(history),
+            None => recent(),
+            Some(Err(Failure(reason))) => recent().map(|mut history| {
+                let effect = "the curves are those that the server has in memory";
+                history.gaps.push(Gap::new(Source::Jfr, reason, effect));
+                history
+            }),
+        };
         if let Some(history) = history {
             pages::add_curves(&mut page, &history);
         }

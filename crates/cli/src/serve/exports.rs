@@ -7,7 +7,7 @@
 //! ```
 //! Call stacks that took `t` of processor time to read are followed by a pause of `60 t`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,20 +119,30 @@ impl Exports {
 
     fn stacks(&self, answers: &Answers) {
         let mut read: BTreeMap<Identity, Instant> = BTreeMap::new();
+        // Those whose call stacks could not be read: a message says so once.
+        let mut unread: BTreeSet<Identity> = BTreeSet::new();
         let (mut of_otlp, mut of_pyroscope) = (None, None);
         loop {
             thread::sleep(LOOKS);
             let targets = answers.board.look().targets.clone();
             read.retain(|identity, _| targets.iter().any(|of| of.identity == *identity));
+            unread.retain(|identity| read.contains_key(identity));
             for of in targets.iter().filter(|of| of.row.is_tracked) {
                 if read.get(&of.identity).is_some_and(|at| at.elapsed() < STACKS) {
                     continue;
                 }
                 let before = rounds::thread_time();
                 read.insert(of.identity, Instant::now());
-                // A process that has just ended or was detached has no profile; the next round notices.
-                if let Some(profile) = profile_of(of) {
-                    let name = &of.row.name;
+                let name = &of.row.name;
+                let profile = profile_of(of).unwrap_or_else(|Failure(reason)| {
+                    self.failed.fetch_add(1, Ordering::Relaxed);
+                    if unread.insert(of.identity) {
+                        print_message(format_args!("the call stacks of /{name} can't be sent: {reason}"));
+                    }
+                    None
+                });
+                if let Some(profile) = profile {
+                    unread.remove(&of.identity);
                     if self.options.has_profiles {
                         let body = otlp::profiles(&profile, &of.samples, &self.host, VERSION);
                         self.deliver(ExportKind::Profiles, name, STACKS, &body, &mut of_otlp);
@@ -221,13 +231,18 @@ fn ns_ago(age: Duration) -> u64 {
     u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(0)
 }
 
-/// The call stacks of a tracked process, with names.
-fn profile_of(of: &Published) -> Option<Profile> {
-    let deadline = Deadline::after(LOOK);
-    let mut target = target::open(Path::new(&of.identity.pid.to_string()), deadline).ok()?;
+/// The call stacks of a tracked process, with names. None: it has ended, and another process may have the PID by now.
+fn profile_of(of: &Published) -> Result<Option<Profile>, Failure> {
+    let profile = sites_of(of.identity.pid);
+    match rounds::start_of(of.identity.pid) == Some(of.identity.start) {
+        true => profile.map(Some),
+        false => Ok(None),
+    }
+}
+
+fn sites_of(pid: u32) -> Result<Profile, Failure> {
+    let mut target = target::open(Path::new(&pid.to_string()), Deadline::after(LOOK))?;
     let names = target.symbols(&[]);
     symbols::resolve(&mut target.books, &names, target.deadline);
-    let sites = Stacks::default().sites(&mut target, false).ok()?;
-    // Another process may have the PID by now.
-    (rounds::start_of(of.identity.pid) == Some(of.identity.start)).then_some(sites.profile)
+    Ok(Stacks::default().sites(&mut target, false)?.profile)
 }

@@ -84,6 +84,25 @@ pub struct Moment {
     pub peak: Option<u64>,
     /// The process with the largest RSS.
     pub largest: Option<u32>,
+    /// Number of processes whose RSS is part of the sum, because their PSS can't be read.
+    pub by_rss: usize,
+}
+
+impl Moment {
+    /// Adds one of several processes. One that has ended meanwhile holds nothing.
+    fn add(&mut self, pss: Option<u64>, resident: impl FnOnce() -> Option<u64>) {
+        let by_rss = || resident().filter(|rss| *rss > 0).inspect(|_| self.by_rss += 1);
+        self.resident += pss.or_else(by_rss).unwrap_or(0);
+    }
+
+    /// What is wrong with the sum.
+    pub fn note(&self) -> Option<String> {
+        let processes = if self.by_rss == 1 { "process" } else { "processes" };
+        let by_rss = self.by_rss;
+        (by_rss > 0).then(|| {
+            format!("the PSS of {by_rss} {processes} can't be read, so pages that they share count more than once")
+        })
+    }
 }
 
 /// Zombies and processes that end meanwhile don't count.
@@ -109,8 +128,10 @@ pub fn moment(keeper: u32) -> Moment {
             found.peak = peak.map(|peak| peak.0.max(found.resident));
         }
         several => {
-            let one = |(target, resident, _): &(Target, u64, _)| rollup(target).map_or(*resident, |sum| sum.pss.0);
-            found.resident = several.iter().map(one).sum();
+            for (target, ..) in several {
+                let resident = || Some(proc::parse_status(&target.read("status").ok()?).rss.total().0);
+                found.add(rollup(target).map(|sum| sum.pss.0), resident);
+            }
         }
     }
     found
@@ -137,6 +158,18 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_process_without_pss_is_noted() {
+        let mut moment = Moment::default();
+        moment.add(Some(10), || panic!("it has PSS"));
+        moment.add(None, || None);
+        moment.add(None, || Some(0));
+        assert_eq!((moment.resident, moment.note()), (10, None));
+        moment.add(None, || Some(5));
+        assert_eq!(moment.resident, 15);
+        assert!(moment.note().is_some_and(|note| note.starts_with("the PSS of 1 process can't be read")));
+    }
 
     #[test]
     fn a_signal_reaches_only_what_is_still_below() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::snapshot::{HeapPart, Snapshot};
-use plimsoll_observer::collect::{Regions, take_snapshot};
+use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::{Ledger, LineId};
 use plimsoll_observer::source::hotspot;
 use plimsoll_process::foreign::{Deadline, LOOK};
@@ -82,6 +82,15 @@ struct Running<'k> {
     next_sample: Instant,
     load_errors: Option<u64>,
     note: Option<String>,
+}
+
+impl Running<'_> {
+    fn add_note(&mut self, note: String) {
+        self.note = Some(match self.note.take() {
+            Some(before) => format!("{before}; {note}"),
+            None => note,
+        });
+    }
 }
 
 impl Runner<'_> {
@@ -195,7 +204,7 @@ impl Runner<'_> {
         if let Some(Action::Trim) = action
             && let Err(reason) = self.trim(running)?
         {
-            running.note = Some(format!("the trim failed: {reason}"));
+            running.add_note(format!("the trim failed: {reason}"));
         }
         self.pass(running, conditions.idle, "idling")?;
         let moment = process_tree::moment(running.kept.pid());
@@ -210,13 +219,20 @@ impl Runner<'_> {
         let keeper = running.kept.pid();
         let moment = process_tree::moment(keeper);
         running.processes = moment.processes;
+        moment.note().into_iter().for_each(|note| running.add_note(note));
         running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
         running.figures.insert(Metric::Steady, moment.resident as f64);
         if let Some(seconds) = process_tree::cpu_seconds(keeper) {
             running.figures.insert(Metric::Cpu, seconds);
         }
         let Some(pid) = moment.largest else { return };
-        let Ok(snapshot) = take_snapshot(pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return };
+        let snapshot = match take_snapshot(pid, Regions::AsNeeded, Deadline::after(LOOK)) {
+            Ok(snapshot) => snapshot,
+            Err(Refusal(reason)) => {
+                running.add_note(format!("process {pid} was not explained at the end of the load: {reason}"));
+                return;
+            }
+        };
         let ledger = Ledger::of(&snapshot);
         let kept_free = [HeapPart::Cached, HeapPart::Dirty, HeapPart::Muzzy];
         let kept = snapshot.malloc_heap.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));

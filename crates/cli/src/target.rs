@@ -91,8 +91,11 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         && !is_thread
         && let Some(error) = segment::refused(pid, deadline)
     {
-        let command = sys::as_root(&format!("plimsoll report {pid}"));
-        return Err(format!("process {pid} is tracked, but {error}. Try: {command}").into());
+        let help = match error.is_of_contents() {
+            true => "Use the plimsoll that tracks it".to_owned(),
+            false => format!("Try: {}", sys::as_root(&format!("plimsoll report {pid}"))),
+        };
+        return Err(format!("process {pid} is tracked, but {error}. {help}").into());
     }
     match found {
         Some((path, _, Life::Live)) => live(&path, pid, deadline),

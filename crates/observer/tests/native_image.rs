@@ -70,6 +70,20 @@ fn an_image_without_diagnostic_commands_gets_no_signal() {
     assert!(waited == pid && libc::WIFSTOPPED(status), "it was signalled: wait status {status:#x}");
 }
 
+/// As after an update of the program.
+#[test]
+fn an_image_whose_file_was_deleted_is_recognised() {
+    let copy = std::env::temp_dir().join(format!("plimsoll-deleted-image-{}", std::process::id()));
+    // By another process: a descriptor of ours that a fork of another test inherits would be ETXTBSY.
+    let copied = Command::new("cp").arg(native_image("hello")).arg(&copy).status().expect("cp");
+    assert!(copied.success());
+    let child = running_hello(&copy);
+    std::fs::remove_file(&copy).expect("the copy");
+    let (image, gaps) = facts(&child);
+    assert_eq!(gaps, []);
+    assert_eq!(image.isolates.len(), 1);
+}
+
 /// Runs `hello HEAP_MIB SECONDS`.
 fn running_hello(image: &Path) -> Running {
     let mut child =

@@ -81,7 +81,7 @@ pub fn run(bytes: &[u8]) {
         let idle_stacks = find_stacks(&image, &image.vmas, &mut threads, deadline, &mut Vec::new());
         let snapshot = Snapshot {
             v8: v8.clone(),
-            pymalloc: pymalloc::find(&image, &image.vmas),
+            pymalloc: pymalloc::find(&image, &image.vmas).0,
             vmas: image.vmas.clone(),
             idle_stacks,
             threads,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::ending;
-use plimsoll_facts::gap::Source;
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Baseline, Cgroup, MemoryStat, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{MappingDetail, SeriesState};
@@ -59,6 +59,10 @@ const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 const GROWING_QUERIED: Duration = Duration::from_secs(1);
 const GROWING_OWNERS: u32 = 100;
+/// Readings in a row that find the segment unreadable before that is a gap: it has another name while it is being made,
+/// and an exec replaces it.
+const UNREAD: u32 = 2;
+const NO_BOOKS: &str = "categories and call sites are missing, although the process is tracked";
 /// Cheap readings save time for an expensive one: at most this much.
 const SAVED: Duration = FULL;
 
@@ -104,6 +108,9 @@ pub struct Sampler {
     full_at: Instant,
     sites_at: Instant,
     segment: Option<PathBuf>,
+    /// Why the segment could not be read, and how many times in a row.
+    unread_books: Option<String>,
+    unread_times: u32,
     /// Start of the process, CLOCK_BOOTTIME ns; 0: unknown. An earlier process with the same PID may have left a
     /// segment.
     started_ns: u64,
@@ -197,6 +204,8 @@ impl Sampler {
             full_at: now,
             sites_at: now,
             segment: None,
+            unread_books: None,
+            unread_times: 0,
             started_ns: segment::start_time_ns(pid).unwrap_or(0),
             names: Names::default(),
             executable: String::new(),
@@ -256,6 +265,7 @@ impl Sampler {
         if executable != self.executable {
             // After an exec the process has other memory, other owners, and another segment.
             self.segment = None;
+            self.unread_times = 0;
             self.series = SeriesState::default();
             self.growth = Growth::default();
             self.owners_at = began;
@@ -273,14 +283,16 @@ impl Sampler {
         let of_now = self.owners(began, rss, booked, full)
             || looked
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
-        let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
+        let (group, group_gaps) = cgroup::read_limit(&self.target, self.memory);
+        let group = group.map(|(group, _)| group);
         // Checked after the readings, so that no reading of a process in teardown is used.
         if proc::is_exiting(&self.target) {
             return Read::Nothing;
         }
         self.group = group.as_ref().map(|group| group.directory.clone());
-        if let (Some(snapshot), Some(group)) = (&mut self.snapshot, &group) {
-            snapshot.cgroup = Some(with_known(group.clone(), snapshot.cgroup.take()));
+        if let Some(snapshot) = &mut self.snapshot {
+            set_group(snapshot, group.clone(), group_gaps);
+            set_unread_books(snapshot, self.unread_books.as_deref().filter(|_| self.unread_times >= UNREAD));
         }
         self.count_kills(began);
         let pressure = cgroup::pressure(self.group.as_deref(), deadline);
@@ -379,8 +391,6 @@ impl Sampler {
             );
         self.memory = snapshot.host.memory;
         self.queried_at = now;
-        // Each instant reads the cgroup itself.
-        snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
         let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
         snapshot.booked = booked.map(|walk| BookedSince { walk, mmapped, now: walk });
         self.series.begin(self.snapshot.as_ref(), &snapshot);
@@ -414,13 +424,33 @@ impl Sampler {
                 _ => None,
             };
         }
-        let path = self.segment.as_deref()?;
+        let Some(path) = self.segment.as_deref() else {
+            self.unread_times = 0;
+            return None;
+        };
         if !full {
-            return Some((target::sums(path, deadline).ok()?, Vec::new()));
+            let read = target::sums(path, deadline);
+            return Some((self.noted(read)?, Vec::new()));
         }
-        let read = target::of_segment(path, Life::Live, Some(self.pid), deadline).ok()?;
+        let read = target::of_segment(path, Life::Live, Some(self.pid), deadline);
+        let read = self.noted(read)?;
         let sites = self.sites(&read, last);
         Some((read.books, sites))
+    }
+
+    /// What was read, if it could be. Counts the readings in a row that couldn't.
+    fn noted<T>(&mut self, read: Result<T, Failure>) -> Option<T> {
+        match read {
+            Ok(read) => {
+                self.unread_times = 0;
+                Some(read)
+            }
+            Err(Failure(reason)) => {
+                self.unread_books = Some(reason);
+                self.unread_times += 1;
+                None
+            }
+        }
     }
 
     /// Whether to search for the segment. A search reads all mappings and costs as much as the rest of an instant.
@@ -492,6 +522,24 @@ impl Sampler {
             cost: Cost { cpu: processor_time(), ..Cost::default() },
         }
     }
+}
+
+/// Replaces the limit, and the gaps about it, by those of this moment. A group that can't be read now must not look as if
+/// it were still charged with what it was before.
+fn set_group(snapshot: &mut Snapshot, group: Option<Cgroup>, gaps: Vec<Gap>) {
+    let known = snapshot.cgroup.take();
+    let is_same = known.as_ref().zip(group.as_ref()).is_some_and(|(known, now)| known.directory == now.directory);
+    // Each instant reads all but what others hold.
+    let stays = |gap: &Gap| gap.source != Source::Cgroup || is_same && cgroup::is_about_others(gap);
+    snapshot.gaps.retain(stays);
+    snapshot.gaps.extend(gaps);
+    snapshot.cgroup = group.map(|group| with_known(group, known));
+}
+
+/// The gap about books that can't be read, or none.
+fn set_unread_books(snapshot: &mut Snapshot, reason: Option<&str>) {
+    snapshot.gaps.retain(|gap| gap.effect != NO_BOOKS);
+    snapshot.gaps.extend(reason.map(|reason| Gap::new(Source::Segment, reason, NO_BOOKS)));
 }
 
 /// Verdicts and metrics are about this moment. What other processes and groups hold is of the last query, and so are the
@@ -605,6 +653,40 @@ mod tests {
         // After a move to another group, the old one's processes aren't beside it.
         let moved = with_known(now("/b"), Some(group("/a", 1)));
         assert_eq!((moved.throttles[0].times, moved.others.len()), (2, 0));
+    }
+
+    /// A refusal later in a recording is a gap, and the charge of before isn't judged as if it were that of now.
+    #[test]
+    fn a_group_that_can_no_longer_be_read_is_a_gap() {
+        let gap = |effect: &str| Gap::new(Source::Cgroup, "refused", effect);
+        let of = |directory: &str, charged: u64| Cgroup {
+            directory: directory.into(),
+            charged: Bytes(charged),
+            others: vec![(7, Bytes(1))],
+            ..Cgroup::default()
+        };
+        let mut snapshot = Snapshot { cgroup: Some(of("/a", 1)), ..Snapshot::default() };
+        snapshot.gaps = vec![gap("old"), gap(cgroup::OTHERS_UNKNOWN), Gap::new(Source::Proc, "refused", "other")];
+        let effects = |snapshot: &Snapshot| snapshot.gaps.iter().map(|gap| gap.effect.clone()).collect::<Vec<_>>();
+        set_group(&mut snapshot, Some(of("/a", 2)), Vec::new());
+        assert_eq!(snapshot.cgroup.as_ref().map(|group| group.charged), Some(Bytes(2)));
+        assert_eq!(effects(&snapshot), [cgroup::OTHERS_UNKNOWN, "other"]);
+        set_group(&mut snapshot, None, vec![gap("now")]);
+        assert!(snapshot.cgroup.is_none());
+        assert_eq!(effects(&snapshot), ["other", "now"]);
+        set_group(&mut snapshot, Some(of("/b", 3)), Vec::new());
+        assert_eq!(effects(&snapshot), ["other"]);
+    }
+
+    #[test]
+    fn books_that_cannot_be_read_are_a_gap_until_they_can() {
+        let mut snapshot = Snapshot::default();
+        for reason in ["one", "two"] {
+            set_unread_books(&mut snapshot, Some(reason));
+            assert_eq!(snapshot.gaps, [Gap::new(Source::Segment, reason, NO_BOOKS)]);
+        }
+        set_unread_books(&mut snapshot, None);
+        assert!(snapshot.gaps.is_empty());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The line `tracker`: every page that exists because of the tracker, and no other. Truth: the same program without it.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,7 +84,7 @@ const HUGE: u64 = 2 << 20;
 fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     let folder = fresh("own-huge");
     let fixture = tracked(&compiled("crowd_of_sites", &[]), "exact", &folder);
-    let listed = segment::own_mappings(&segment_in(&folder), Deadline::after(LOOK));
+    let listed = segment::own_mappings(&segment_in(&folder), Deadline::after(LOOK)).expect("a segment");
     let mappings = flags_of_mappings(fixture.pid());
     let sparse: Vec<_> = listed.iter().filter(|own| own.purpose != PURPOSE_OF_LIBRARY_DATA).collect();
     assert!(sparse.len() >= 2, "a pool and the index of frames: {listed:?}");
@@ -102,6 +103,30 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
             assert!(flags.contains(" nh ") || !has_space, "{start:x}-{end:x}: {flags}");
         }
     }
+    drop(fixture);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// As where another plimsoll tracks the process: that must not look as if nothing did.
+#[test]
+fn a_segment_of_another_version_is_a_gap() {
+    let folder = fresh("own-version");
+    let fixture = tracked(&compiled("crowd_of_sites", &[]), "off", &folder);
+    let segment = std::fs::File::options().write(true).open(segment_in(&folder)).expect("the segment");
+    let set = |version: u32| {
+        let at = std::mem::offset_of!(plimsoll_segment::Header, version) as u64;
+        segment.write_all_at(&version.to_ne_bytes(), at).expect("the version");
+    };
+    set(u32::MAX);
+    let explained = fixture.explained();
+    let other = "is a segment of version 4294967295";
+    let is_other = |gap: &serde_json::Value| gap["source"] == "segment" && gap["reason"].to_string().contains(other);
+    assert!(explained.0["gaps"].as_array().expect("gaps").iter().any(is_other), "{:#}", explained.0["gaps"]);
+    let report = Command::new(PLIMSOLL).args(["report", &fixture.pid().to_string()]).output().expect("plimsoll");
+    let stderr = String::from_utf8_lossy(&report.stderr);
+    assert!(!report.status.success() && stderr.contains(" is tracked, but ") && stderr.contains(other), "{stderr}");
+    assert!(stderr.ends_with(". Use the plimsoll that tracks it\n"), "{stderr}");
+    set(plimsoll_segment::VERSION);
     drop(fixture);
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -15,7 +15,9 @@ use crate::source::native_objects;
 use crate::source::other_heaps;
 use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{AllocatorKind, Glibc, OwnMapping, Process, Reading, Residency, Snapshot, VmTag, Vma};
+use plimsoll_facts::snapshot::{
+    AllocatorKind, Backing, Glibc, LoadedAllocator, OwnMapping, Process, Reading, Residency, Snapshot, VmTag, Vma,
+};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
@@ -239,8 +241,14 @@ impl Reader<'_> {
         if let Some(glibc) = &mut glibc {
             walks.compare_glibc(glibc, &snapshot.vmas);
         }
-        let later = || attached_books(target, tracked.as_ref());
-        snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));
+        let attached = earlier.and_then(|earlier| match earlier {
+            Some(earlier) => attached_books(target, tracked.as_ref()).map(|later| Some([earlier, later?])),
+            None => Ok(None),
+        });
+        snapshot.attached = attached.unwrap_or_else(|error| {
+            gaps.push(unread_segment(target, &error, "blocks from before the attach are part of glibc-live"));
+            None
+        });
         if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
             hotspot::match_tags(&mut vm.categories, &glibc.tagged);
         }
@@ -262,12 +270,15 @@ impl Reader<'_> {
         snapshot.go = go;
         gaps.extend(closed);
         gaps.extend(walks.compare(target, snapshot));
+        gaps.extend(unrecognised_glibc(snapshot, &gaps));
         match Live::open(target) {
             Ok(memory) => {
                 let deadline = target.deadline();
                 snapshot.idle_stacks =
                     proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads, deadline, &mut gaps);
-                snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
+                let (python, unsearched) = pymalloc::find(&memory, &snapshot.vmas);
+                snapshot.pymalloc = python;
+                gaps.extend(unsearched);
                 snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
             }
             // If an allocator's reader already reported the error, don't repeat it. Without mappings, there is nothing
@@ -277,7 +288,8 @@ impl Reader<'_> {
             {
                 let pid = target.pid();
                 let reason = format!("/proc/{pid}/mem can't be opened: {}", proc::why_refused(pid, &error));
-                let effect = "idle stacks, and the heaps of Python and V8, are in other-anonymous";
+                let effect =
+                    "idle stacks, the heaps of Python, V8 and Go, and unpacked programs are in other-anonymous";
                 gaps.push(Gap::new(Source::Proc, reason, effect).remedy(proc::file_remedy(target.pid())));
             }
             Err(_) => {}
@@ -292,6 +304,22 @@ impl Reader<'_> {
         self.readings.extend(readings);
         gaps
     }
+}
+
+/// The gap if glibc serves malloc, and no arena was found in its data: a newer glibc may lay them out in another way. A
+/// program that hasn't called malloc has no [heap], and a preloaded allocator serves malloc itself.
+fn unrecognised_glibc(snapshot: &Snapshot, gaps: &[Gap]) -> Option<Gap> {
+    let serves = |known: &LoadedAllocator| known.serves_malloc && known.kind == AllocatorKind::Glibc;
+    let is_used = |vma: &Vma| vma.backing == Backing::Brk && vma.rss > Bytes(0);
+    let is_unknown = snapshot.glibc.is_none()
+        && snapshot.malloc_heap.is_none()
+        && snapshot.allocators.iter().any(serves)
+        && snapshot.vmas.iter().any(is_used)
+        && gaps.iter().all(|gap| gap.source != Source::Glibc);
+    is_unknown.then(|| {
+        let reason = "no arena of glibc's malloc was found in libc's data";
+        Gap::new(Source::Glibc, reason, "glibc's live and free blocks are in glibc-unknown and other-anonymous")
+    })
 }
 
 /// The segment of a tracked or detached process, which has it mapped.
@@ -313,23 +341,40 @@ fn own_mappings(
     found: Option<(PathBuf, segment::Life)>,
     gaps: &mut Vec<Gap>,
 ) -> (Vec<OwnMapping>, bool) {
-    if let Some(error) =
-        (has_segment(vmas) && found.is_none()).then(|| segment::refused(target.pid(), target.deadline())).flatten()
-    {
-        let effect = "the tracker's memory is in other-anonymous";
-        gaps.push(Gap::new(Source::Segment, error.to_string(), effect).remedy(proc::file_remedy(target.pid())));
-    }
-    let Some((path, life)) = found else { return Default::default() };
-    (segment::own_mappings(&path, target.deadline()), life == segment::Life::Detached)
+    let read = match &found {
+        Some((path, _)) => segment::own_mappings(path, target.deadline()),
+        None if has_segment(vmas) => segment::refused(target.pid(), target.deadline()).map_or(Ok(Vec::new()), Err),
+        None => Ok(Vec::new()),
+    };
+    let own = read.unwrap_or_else(|error| {
+        gaps.push(unread_segment(
+            target,
+            &error,
+            "the tracker's memory is in other-anonymous, and its books are unknown",
+        ));
+        Vec::new()
+    });
+    (own, found.is_some_and(|(_, life)| life == segment::Life::Detached))
 }
 
-/// The books, if the tracker was attached to a running process.
-fn attached_books(target: &Target, tracked: Option<&(PathBuf, segment::Life)>) -> Option<Booked> {
-    let (path, life) = tracked.filter(|(_, life)| *life == segment::Life::Live)?;
+fn unread_segment(target: &Target, error: &segment::ReadError, effect: &str) -> Gap {
+    let gap = Gap::new(Source::Segment, error.to_string(), effect);
+    if error.is_of_contents() { gap } else { gap.remedy(proc::file_remedy(target.pid())) }
+}
+
+/// The books, if the tracker was attached to a running process. A segment that isn't found is reported by
+/// `own_mappings`.
+fn attached_books(
+    target: &Target,
+    tracked: Option<&(PathBuf, segment::Life)>,
+) -> Result<Option<Booked>, segment::ReadError> {
+    let Some((path, life)) = tracked.filter(|(_, life)| *life == segment::Life::Live) else { return Ok(None) };
     let deadline = target.deadline();
-    segment::was_attached(path, deadline).then_some(())?;
-    let segment = segment::read_books(path, deadline).ok()?;
-    Some(Books::without_frames(&segment, *life, segment.last_sign_ns()).booked())
+    if !segment::was_attached(path, deadline)? {
+        return Ok(None);
+    }
+    let segment = segment::read_books(path, deadline)?;
+    Ok(Some(Books::without_frames(&segment, *life, segment.last_sign_ns()).booked()))
 }
 
 /// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counts the CPUs that the
@@ -383,5 +428,27 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
             // No right helps where the process has too much to read.
             gaps.push(if proc::is_too_much(&error) { gap } else { gap.remedy(proc::file_remedy(target.pid())) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glibc_whose_arenas_are_not_found_is_a_gap() {
+        let heap = Vma { backing: Backing::Brk, rss: Bytes(4096), ..Vma::default() };
+        let allocator =
+            |kind| LoadedAllocator { kind, path: "/lib/libc.so.6".into(), serves_malloc: kind == AllocatorKind::Glibc };
+        let snapshot =
+            |kind| Snapshot { vmas: vec![heap.clone()], allocators: vec![allocator(kind)], ..Snapshot::default() };
+        let of_glibc = snapshot(AllocatorKind::Glibc);
+        assert!(unrecognised_glibc(&of_glibc, &[]).is_some());
+        assert_eq!(unrecognised_glibc(&of_glibc, &[Gap::new(Source::Glibc, "refused", "")]), None);
+        assert_eq!(unrecognised_glibc(&snapshot(AllocatorKind::Go), &[]), None);
+        let found = Snapshot { glibc: Some(Glibc::default()), ..snapshot(AllocatorKind::Glibc) };
+        assert_eq!(unrecognised_glibc(&found, &[]), None);
+        let unused = Snapshot { vmas: Vec::new(), ..snapshot(AllocatorKind::Glibc) };
+        assert_eq!(unrecognised_glibc(&unused, &[]), None);
     }
 }

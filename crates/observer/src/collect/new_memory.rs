@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::ledger::vma_at;
 use crate::source::glibc::{overlapping, reach, stretches};
+use plimsoll_facts::gap::Gap;
 use plimsoll_facts::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
@@ -22,13 +23,15 @@ use plimsoll_process::proc::{self, Target};
 const HEAP: u64 = 64 << 20;
 const IS_MMAPPED: u64 = 2;
 
-/// `threads` is the current number of threads; `before` are the earlier mappings, if they were read again.
+/// `threads` is the current number of threads; `before` are the earlier mappings, if they were read again. `gaps` gets
+/// what could not be read of new threads.
 pub(super) fn update_owners(
     target: &Target,
     memory: &impl Memory,
     snapshot: &mut Snapshot,
     before: Option<&[Vma]>,
     threads: u64,
+    gaps: &mut Vec<Gap>,
 ) {
     let has_moved = |before: &&[Vma]| {
         let mut pairs = before.iter().zip(&snapshot.vmas);
@@ -37,23 +40,22 @@ pub(super) fn update_owners(
     };
     let moved = before.filter(has_moved);
     if threads != snapshot.threads.len() as u64 {
-        new_threads(target, memory, snapshot);
+        new_threads(target, memory, snapshot, gaps);
     }
     if let Some(before) = moved {
         malloc(memory, snapshot, before);
     }
 }
 
-fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot) {
+fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
     let Ok(tids) = target.numbers("task") else { return };
     let now: HashSet<u32> = tids.iter().copied().collect();
     snapshot.threads.retain(|thread| now.contains(&thread.tid));
     let known: HashSet<u32> = snapshot.threads.iter().map(|thread| thread.tid).collect();
     let new = tids.into_iter().filter(|tid| !known.contains(tid));
-    let mut gaps = Vec::new();
-    snapshot.threads.extend(proc::read_these_threads(target, new, snapshot.process.contained, &mut gaps));
+    snapshot.threads.extend(proc::read_these_threads(target, new, snapshot.process.contained, gaps));
     let deadline = target.deadline();
-    snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads, deadline, &mut gaps);
+    snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads, deadline, gaps);
 }
 
 /// Adds the heaps and large blocks that glibc's malloc got since.

@@ -59,25 +59,37 @@ impl Walks {
         }
     }
 
+    /// Whether a heap was found by the walk after the mappings were read only.
+    fn lack_one(&self, snapshot: &Snapshot) -> bool {
+        let of = |before: &Option<OtherHeap>, now: &Option<OtherHeap>| before.is_none() && now.is_some();
+        self.glibc.is_none() && snapshot.glibc.is_some()
+            || of(&self.malloc_heap, &snapshot.malloc_heap)
+            || of(&self.go, &snapshot.go)
+    }
+
     /// The same for the other walks.
     pub(crate) fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
-        if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.other_heaps().next().is_some()) {
-            let why = format!("memory of more than {WALKED_TWICE} is walked only once");
+        let once = |why: String| {
             let effect =
                 "how much went from live to free meanwhile, or back, is not known, and not in the lines' error";
-            return Some(Gap::new(Source::Glibc, why, effect));
+            Gap::new(Source::Glibc, why, effect)
+        };
+        if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.other_heaps().next().is_some()) {
+            return Some(once(format!("memory of more than {WALKED_TWICE} is walked only once")));
         }
+        let mut is_missing = self.lack_one(snapshot);
         let heaps = [(&mut snapshot.malloc_heap, &self.malloc_heap), (&mut snapshot.go, &self.go)];
         for (heap, before) in heaps.into_iter().filter_map(|(heap, before)| heap.as_mut().zip(before.as_ref())) {
             parts(heap, before);
         }
         // V8's pages are recognised among resident mappings only, so both of its walks come after smaps.
-        if let Some(heap) = &mut snapshot.v8
-            && let Some(after) = other_heaps::read_v8(target, &snapshot.allocators, &snapshot.vmas).0
-        {
-            parts(heap, &after);
+        if let Some(heap) = &mut snapshot.v8 {
+            match other_heaps::read_v8(target, &snapshot.allocators, &snapshot.vmas).0 {
+                Some(after) => parts(heap, &after),
+                None => is_missing = true,
+            }
         }
-        None
+        is_missing.then(|| once("one of the two walks through a heap led nowhere".to_owned()))
     }
 }
 
@@ -137,11 +149,27 @@ fn parts(heap: &mut OtherHeap, other: &OtherHeap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_process::foreign::{Deadline, LOOK};
 
     const PAGE: u64 = 4096;
 
     fn range(page: u64, pages: u64) -> AddressRange {
         AddressRange::sized(Avma(page * PAGE), Bytes(pages * PAGE))
+    }
+
+    /// Then there is no error to show, which must not look like an error of 0.
+    #[test]
+    fn a_heap_that_only_one_walk_found_is_a_gap() {
+        let target = Target::open(std::process::id(), Deadline::after(LOOK)).expect("ourselves");
+        let reason = |walks: &Walks, glibc| {
+            let mut snapshot = Snapshot { glibc, ..Snapshot::default() };
+            walks.compare(&target, &mut snapshot).map(|gap| gap.reason)
+        };
+        let found = || Some(Glibc::default());
+        let once = Some("one of the two walks through a heap led nowhere".to_owned());
+        assert_eq!(reason(&Walks::default(), found()), once);
+        assert_eq!(reason(&Walks { glibc: found(), ..Walks::default() }, found()), None);
+        assert_eq!(reason(&Walks::default(), None), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::drift::Drift;
 use super::first::{Kept, Refusal, Regions, residency, take};
 use super::new_memory;
 use crate::source::hotspot::{self, KnownVm};
-use plimsoll_facts::gap::Source;
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
@@ -130,7 +130,7 @@ impl SeriesState {
             }
         };
         if let Ok(memory) = Live::open(target) {
-            new_memory::update_owners(target, &memory, snapshot, before.as_deref(), threads);
+            new_memory::update_owners(target, &memory, snapshot, before.as_deref(), threads, &mut gaps);
             self.direct_buffers(target, snapshot, &memory);
         }
         if snapshot.residency.is_none() && !self.too_much {
@@ -142,8 +142,7 @@ impl SeriesState {
         if let Some(drift) = &self.drift {
             drift.apply(snapshot);
         }
-        snapshot.gaps.retain(|gap| !matches!(gap.source, Source::Proc | Source::Pagemap));
-        snapshot.gaps.extend(gaps);
+        replace_gaps(&mut snapshot.gaps, gaps);
         snapshot.readings = vec![Reading { source: Source::Proc, began, took }];
         Ok(())
     }
@@ -162,11 +161,45 @@ impl SeriesState {
     }
 }
 
+/// Replaces the gaps about the mappings by those of a new reading. Gaps about the owners last as long as what is known
+/// of them.
+fn replace_gaps(known: &mut Vec<Gap>, new: Vec<Gap>) {
+    let is_of_pages = |gap: &Gap| gap.source == Source::Pagemap && gap.reason.contains("/pagemap can't be read: ");
+    known.retain(|gap| !proc::is_of_mappings(gap) && !is_of_pages(gap));
+    for gap in new {
+        known.retain(|known| known.source != gap.source || known.effect != gap.effect);
+        known.push(gap);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
     use plimsoll_process::foreign::LOOK;
+
+    #[test]
+    fn gaps_about_the_owners_last_until_the_owners_are_queried_again() {
+        let gap = |source, reason: &str, effect: &str| Gap::new(source, reason, effect);
+        let mapped = gap(
+            Source::Proc,
+            "/proc/7/smaps can't be read: refused",
+            "only the kernel's totals by kind are known, and no lines",
+        );
+        let pages = gap(
+            Source::Pagemap,
+            "/proc/7/pagemap can't be read: refused",
+            "1 mappings of the same memory are each counted in full",
+        );
+        let walk = gap(Source::Pagemap, "the page map (pagemap) can't be read", "glibc-retained is an upper bound");
+        let threads = gap(Source::Proc, "the threads' stack pointers can't be read: refused", "by their shape");
+        let mut known = vec![mapped, walk.clone(), pages, threads.clone()];
+        replace_gaps(&mut known, Vec::new());
+        assert_eq!(known, [walk.clone(), threads]);
+        let again = gap(Source::Proc, "the threads' stack pointers can't be read: refused again", "by their shape");
+        replace_gaps(&mut known, vec![again.clone()]);
+        assert_eq!(known, [walk, again]);
+    }
 
     /// A sleeping child process.
     struct Child(std::process::Child);

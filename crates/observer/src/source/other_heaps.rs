@@ -25,8 +25,9 @@ pub(crate) fn read(
     let has_walk = |kind: AllocatorKind| kind != AllocatorKind::Glibc && !kind.is_runtime();
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
     let Some(found) = allocators.iter().find(serves) else {
-        let heap = program.and_then(|program| unnamed(&timely(target).ok()?, program, vmas));
-        return (heap, Vec::new());
+        // Where memory can't be opened, other sources say so.
+        let memory = program.zip(timely(target).ok());
+        return memory.map(|(program, memory)| unnamed(&memory, program, vmas)).unwrap_or_default();
     };
     let kind = found.kind;
     let closed = |reason: String| {
@@ -129,16 +130,32 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
 
 /// The heap of an allocator that is linked into the program without its symbols: musl's in a static program, or
 /// mimalloc's.
-fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OtherHeap> {
+fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Sourced<OtherHeap> {
     let (anonymous, touched) = (Anonymous::of(vmas), Anonymous::touched(vmas));
     if let Ok(heap) = repeated(|| mallocng::walk(memory, &data_of(memory, program, vmas), &anonymous)) {
-        return Some(heap);
+        return (Some(heap), Vec::new());
     }
     let walk = || mimalloc::walk(memory, || data_of(memory, program, vmas), &anonymous, &touched);
     let first = walk();
     // Most programs have no such heap, so one attempt is enough.
     let walked = if first == Err(mimalloc::WalkError::NoSegments) { first } else { first.or_else(|_| repeated(walk)) };
-    walked.ok().map(|(heap, _)| heap)
+    unnamed_mimalloc(walked)
+}
+
+/// Segments whose secret is in the program's data are mimalloc's. Any others only look like them.
+fn unnamed_mimalloc(walked: Result<(OtherHeap, Option<mimalloc::Unread>), mimalloc::WalkError>) -> Sourced<OtherHeap> {
+    let gap = |(reason, effect)| Gap::new(Source::Allocator, reason, effect);
+    match walked {
+        Ok((heap, unread)) => {
+            let unread = unread.map(|(reason, effect)| gap((reason.to_owned(), effect)));
+            (Some(heap), unread.into_iter().collect())
+        }
+        Err(mimalloc::WalkError::NoSegments | mimalloc::WalkError::NoSecret) => (None, Vec::new()),
+        Err(error) => {
+            let reason = format!("the mimalloc in the program can't be walked: {}", error.reason());
+            (None, vec![gap((reason, "its live and free memory is in other-anonymous"))])
+        }
+    }
 }
 
 /// The target keeps running, so data that contradicts itself now may be consistent at the next attempt.
@@ -163,5 +180,23 @@ impl Memory for Timely {
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         !self.deadline.has_passed() && self.memory.pagemap(first, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mimalloc::WalkError;
+
+    /// Most programs have no mimalloc, and nothing to report about it.
+    #[test]
+    fn a_mimalloc_without_a_name_that_cannot_be_walked_is_a_gap() {
+        for none in [WalkError::NoSegments, WalkError::NoSecret] {
+            assert_eq!(unnamed_mimalloc(Err(none)).1, []);
+        }
+        for found in [WalkError::OtherSums, WalkError::Unreadable] {
+            let (heap, gaps) = unnamed_mimalloc(Err(found));
+            assert!(heap.is_none() && gaps.len() == 1 && gaps[0].reason.ends_with(found.reason()), "{gaps:?}");
+        }
     }
 }

@@ -16,6 +16,7 @@
 //!
 //! Pools are aligned to their size: 16 KiB from 3.10 on, 4 KiB before.
 
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Pymalloc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
@@ -37,19 +38,27 @@ fn is_python(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.executable && vma.backing == Backing::File && file(vma))
 }
 
-/// The pools of the process, or None if it isn't CPython or has no pools.
-pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Pymalloc> {
+/// The pools of the process, or None if it isn't CPython or has no pools. The gap says that not all were searched for.
+pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> (Option<Pymalloc>, Option<Gap>) {
     if !is_python(vmas) {
-        return None;
+        return (None, None);
     }
     let mut pages = PageStates::new(memory);
-    POOL_SIZES.into_iter().find_map(|pool| {
-        let found = pools(memory, &mut pages, vmas, pool);
+    let mut is_whole = true;
+    let found = POOL_SIZES.into_iter().find_map(|pool| {
+        let found;
+        (found, is_whole) = pools(memory, &mut pages, vmas, pool);
         (found.count >= POOLS_AT_LEAST as u64).then_some(found)
-    })
+    });
+    let gap = || {
+        let reason = "the search for Python's pools ended early: too much memory";
+        Gap::new(Source::Allocator, reason, "pools at high addresses are in other-anonymous")
+    };
+    (found, (!is_whole).then(gap))
 }
 
-fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], pool: u64) -> Pymalloc {
+/// Pools of this size, and whether all of the memory was searched.
+fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], pool: u64) -> (Pymalloc, bool) {
     let mut found = Pymalloc::default();
     let (mut budget, mut looks) = (MOST_HEADERS, MOST_LOOKS);
     let could_hold = |vma: &&Vma| {
@@ -62,7 +71,10 @@ fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], poo
     };
     for vma in vmas.iter().filter(could_hold) {
         let mut at = vma.range.start.0.next_multiple_of(pool);
-        while budget > 0 && looks > 0 && at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
+        while at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
+            if budget == 0 || looks == 0 {
+                return (found, false);
+            }
             looks -= 1;
             // An untouched page has no header, and reading it would make the kernel map it.
             if pages.of(at / PAGE) == PageState::Present {
@@ -82,7 +94,7 @@ fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], poo
             at += pool;
         }
     }
-    found
+    (found, true)
 }
 
 /// Bytes of the blocks in use in the pool at `at` with these first bytes, if it is a pool.
@@ -177,7 +189,9 @@ mod tests {
             for _ in 0..20 {
                 let (bytes, pools, live) = image(&mut random, pool, 64);
                 let vmas = vmas(bytes.len() as u64);
-                let found = find(&Image(bytes), &vmas).expect("pools");
+                let (found, gap) = find(&Image(bytes), &vmas);
+                let found = found.expect("pools");
+                assert_eq!(gap, None);
                 assert_eq!((found.count, found.live), (pools, live));
                 assert_eq!(found.pools.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(pools * pool));
             }
@@ -196,7 +210,7 @@ mod tests {
                 bytes[at as usize] = random.below(256) as u8;
             }
             let length = bytes.len() as u64;
-            let found = find(&Image(bytes), &vmas(length)).unwrap_or_default();
+            let found = find(&Image(bytes), &vmas(length)).0.unwrap_or_default();
             lost += pools.saturating_sub(found.count);
             assert!(found.live.0 <= length && found.count <= 64);
             assert!(found.pools.windows(2).all(|pair| pair[0].end < pair[1].start));
@@ -205,10 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_in_a_terabyte_of_addresses() {
+    fn the_search_ends_in_a_terabyte_of_addresses_and_is_not_whole() {
         let memory = Reserved::default();
         let mut pages = PageStates::new(&memory);
-        assert_eq!(pools(&memory, &mut pages, &vmas(1 << 40), POOL_SIZES[1]).count, 0);
+        let (found, is_whole) = pools(&memory, &mut pages, &vmas(1 << 40), POOL_SIZES[1]);
+        assert_eq!((found.count, is_whole), (0, false));
         // 16,384 pages at a time.
         assert!((4096..4120).contains(&memory.looks.get()), "{}", memory.looks.get());
     }
@@ -218,6 +233,6 @@ mod tests {
         let (bytes, ..) = image(&mut Random(3), POOL_SIZES[0], 64);
         let mut vmas = vmas(bytes.len() as u64);
         vmas[0].name = "/usr/bin/ruby3".into();
-        assert!(find(&Image(bytes), &vmas).is_none());
+        assert!(find(&Image(bytes), &vmas).0.is_none());
     }
 }

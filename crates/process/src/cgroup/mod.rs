@@ -5,5 +5,4 @@ pub(crate) mod parse;
 mod read;
 
 pub use parse::{CgroupPaths, parse_memory_stat, parse_oom_events, parse_paths};
-pub use read::read_cgroup;
-pub use read::{oom_kills, pressure, read_limit};
+pub use read::{OTHERS_UNKNOWN, is_about_others, oom_kills, pressure, read_cgroup, read_limit};

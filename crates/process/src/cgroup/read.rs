@@ -2,6 +2,7 @@
 //! with the fewest bytes left kills first. What lies above the mount can't be seen, and isn't judged.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -14,11 +15,21 @@ use crate::foreign::{self, Deadline, FileKind, Requirements, Why};
 use crate::proc::Target;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure, Sourced, Throttle};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Bytes, count};
 
 const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
-/// Limit of other processes of the group that are listed.
-const MOST_OTHERS: usize = 256;
+/// The effect of a gap about other processes of the group.
+pub const OTHERS_UNKNOWN: &str =
+    "other processes of the group hold more than is shown, and remedies leave too little for them";
+const SIBLINGS_UNKNOWN: &str = "the group that uses up the limit may be missing in the evidence of limit-near";
+
+/// Whether a gap is about what other processes and groups hold, which [`read_limit`] doesn't read.
+pub fn is_about_others(gap: &Gap) -> bool {
+    [OTHERS_UNKNOWN, SIBLINGS_UNKNOWN].contains(&gap.effect.as_str())
+}
+
+/// Limit of other processes of the group whose RSS is read, about 5 µs each.
+const MOST_OTHERS: usize = 1 << 14;
 /// An outer level is reached first only if it has fewer bytes left by this share of the inner limit, and by this amount.
 /// A pod often has the limit of its only container, and a few hundred KiB more are charged to it.
 const CLEARLY_PERCENT: u64 = 1;
@@ -31,14 +42,19 @@ const MOST_SIBLINGS: usize = 512;
 const SIBLINGS_KEPT: usize = 8;
 
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
-    let (mut cgroup, gaps) = read(target, host_memory, Stats::All);
+    let (mut cgroup, mut gaps) = read(target, host_memory, Stats::All);
     if let Some((cgroup, _)) = &mut cgroup {
-        // These change while they are read, so a refusal isn't a gap.
         let reader = Reader::until(target.deadline());
-        cgroup.others = others(&reader, &cgroup.directory, target.pid());
-        cgroup.siblings = siblings(&reader, cgroup);
+        let gap;
+        (cgroup.others, gap) = others(&reader, &cgroup.directory, target.pid(), resident);
+        gaps.extend(gap);
+        let (beside, gap) = siblings(&reader, cgroup);
+        cgroup.siblings = beside;
+        gaps.extend(gap);
         for level in &mut cgroup.further {
-            level.siblings = siblings(&reader, level);
+            let (beside, gap) = siblings(&reader, level);
+            level.siblings = beside;
+            gaps.extend(gap);
         }
     }
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
@@ -258,18 +274,29 @@ fn throttles(reader: &Reader, hierarchy: &Hierarchy) -> Vec<Throttle> {
 }
 
 /// The groups beside the target's below the group with the limit. Their names are read only in our own view of the
-/// hierarchy: the target can mount anything over its view.
-fn siblings(reader: &Reader, level: &Cgroup) -> Vec<(String, Bytes)> {
+/// hierarchy: the target can mount anything over its view. They change while they are read, so one whose charge is
+/// refused isn't a gap. That some are left out is one where the limit is near: then they are the evidence.
+fn siblings(reader: &Reader, level: &Cgroup) -> (Vec<(String, Bytes)>, Option<Gap>) {
     let folder = &level.limit_directory;
     if !level.is_above() || folder.starts_with("/proc") {
-        return Vec::new();
+        return (Vec::new(), None);
     }
+    let is_near = level.limit.is_some_and(|limit| level.charged.percent_of(limit) >= NEAR);
+    let gap = |reason: String| is_near.then(|| Gap::new(Source::Cgroup, reason, SIBLINGS_UNKNOWN));
     let charged = Files::of(level.version).charged;
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<(String, Bytes)> = entries
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return (Vec::new(), gap(format!("the groups in {} can't be listed: {error}", folder.display()))),
+    };
+    let mut beside: Vec<fs::DirEntry> = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && !level.directory.starts_with(entry.path()))
-        .take(MOST_SIBLINGS)
+        .take(MOST_SIBLINGS + 1)
+        .collect();
+    let is_cut = beside.len() > MOST_SIBLINGS;
+    beside.truncate(MOST_SIBLINGS);
+    let mut found: Vec<(String, Bytes)> = beside
+        .iter()
         .filter_map(|entry| {
             let bytes = reader.read(&entry.path(), charged).and_then(|text| parse_bytes(&text))?;
             let path = Path::new(&level.limit_path).join(entry.file_name());
@@ -278,7 +305,8 @@ fn siblings(reader: &Reader, level: &Cgroup) -> Vec<(String, Bytes)> {
         .collect();
     found.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
     found.truncate(SIBLINGS_KEPT);
-    found
+    let reason = || format!("{} has more than {MOST_SIBLINGS} groups, and the rest was not read", folder.display());
+    (found, is_cut.then(reason).and_then(gap))
 }
 
 struct Files {
@@ -435,16 +463,43 @@ fn lowest_quota(reader: &Reader, chain: &[PathBuf], version: CgroupVersion) -> O
     chain.iter().filter_map(of).min_by(f64::total_cmp)
 }
 
-/// VmRSS of the group's other processes: status is readable even if smaps isn't.
-fn others(reader: &Reader, group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
-    let pids = reader.read(group, "cgroup.procs").unwrap_or_default();
-    String::from_utf8_lossy(&pids)
-        .lines()
-        .filter_map(|line| line.trim().parse::<u32>().ok())
-        .filter(|other| *other != pid && *other != 0)
-        .take(MOST_OTHERS)
-        .filter_map(|other| Some((other, resident(other)?)))
-        .collect()
+/// RSS of the group's other processes: statm is readable even if smaps isn't, unless /proc hides the process (hidepid).
+/// The kernel lists a process of another PID namespace as 0.
+fn others(
+    reader: &Reader,
+    group: &Path,
+    pid: u32,
+    mut resident: impl FnMut(u32) -> Option<Bytes>,
+) -> (Vec<(u32, Bytes)>, Option<Gap>) {
+    let listed = || -> Option<Vec<u32>> {
+        let text = reader.read(group, "cgroup.procs")?;
+        let numbers = String::from_utf8_lossy(&text).lines().filter_map(|line| line.trim().parse().ok()).collect();
+        Some(numbers)
+    };
+    let gap = |reason: String| Some(Gap::new(Source::Cgroup, reason, OTHERS_UNKNOWN));
+    let Some(pids) = listed() else {
+        return (Vec::new(), gap(format!("cgroup.procs can't be read in {}", group.display())));
+    };
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
+    for other in pids.iter().copied().filter(|other| *other != pid && *other != 0) {
+        let is_late = found.len() >= MOST_OTHERS || reader.deadline.has_passed();
+        match Some(other).filter(|_| !is_late).and_then(&mut resident) {
+            Some(rss) => found.push((other, rss)),
+            None => unread.push(other),
+        }
+    }
+    // Those that have ended since aren't listed again.
+    if !unread.is_empty() {
+        let still: HashSet<u32> = listed().unwrap_or_default().into_iter().collect();
+        unread.retain(|other| still.contains(other));
+    }
+    let unread = unread.len() + pids.iter().filter(|other| **other == 0).count();
+    let reason = || {
+        let processes = if unread == 1 { "process" } else { "processes" };
+        format!("the RSS of {} other {processes} of the group can't be read", count(unread as u64))
+    };
+    let gap = (unread > 0).then(reason).and_then(gap);
+    (found, gap)
 }
 
 /// The second field of statm, in pages.
@@ -549,6 +604,61 @@ mod tests {
         let cgroup = read("kills", &[&own, &above], Stats::All);
         assert_eq!((cgroup.limit_path.as_str(), cgroup.oom.oom, cgroup.oom.oom_kill), ("/kubepods", 3, 1));
         assert_eq!((cgroup.further[0].oom.oom, cgroup.further[0].oom.oom_kill), (2, 1));
+    }
+
+    #[test]
+    fn groups_beside_that_are_left_out_are_a_gap_if_the_limit_is_near() {
+        let (tree, hierarchy) = Tree::new("siblings", &[&[], &[]]);
+        let folder = hierarchy.chain[1].clone();
+        let level = |charged| Cgroup {
+            directory: hierarchy.chain[0].clone(),
+            path: "/kubepods/pod".into(),
+            limit: Some(Bytes(100)),
+            limit_path: "/kubepods".into(),
+            limit_directory: folder.clone(),
+            charged: Bytes(charged),
+            ..Cgroup::default()
+        };
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        for number in 0..=MOST_SIBLINGS {
+            fs::create_dir(folder.join(format!("beside-{number}"))).expect("a directory");
+        }
+        fs::write(folder.join("beside-0/memory.current"), "7\n").expect("a file");
+        let gap = siblings(&reader, &level(95)).1.expect("one is left out");
+        assert!(gap.reason.ends_with("has more than 512 groups, and the rest was not read") && is_about_others(&gap));
+        assert_eq!(siblings(&reader, &level(50)).1, None);
+        fs::remove_dir(folder.join("beside-1")).expect("a directory");
+        assert_eq!(siblings(&reader, &level(95)), (vec![("/kubepods/beside-0".to_owned(), Bytes(7))], None));
+        let gone = Cgroup { limit_directory: folder.join("gone"), ..level(95) };
+        assert!(siblings(&reader, &gone).1.is_some());
+        drop(tree);
+    }
+
+    #[test]
+    fn other_processes_that_cannot_be_read_are_a_gap() {
+        // Of another PID namespace, ourselves, and two others, of which /proc hides one.
+        let (tree, hierarchy) = Tree::new("others", &[&[("cgroup.procs", "0\n7\n8\n9\n".to_owned())]]);
+        let group = &hierarchy.chain[0];
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        let resident = |pid: u32| (pid == 8).then_some(Bytes(4096));
+        let (found, gap) = others(&reader, group, 7, resident);
+        assert_eq!(found, [(8, Bytes(4096))]);
+        let gap = gap.expect("two are unknown");
+        assert_eq!(
+            (gap.reason.as_str(), gap.effect.as_str()),
+            ("the RSS of 2 other processes of the group can't be read", OTHERS_UNKNOWN)
+        );
+        // One that has ended meanwhile.
+        let ends = |pid: u32| {
+            fs::write(group.join("cgroup.procs"), "7\n8\n").expect("a file");
+            (pid == 8).then_some(Bytes(4096))
+        };
+        fs::write(group.join("cgroup.procs"), "7\n8\n9\n").expect("a file");
+        assert_eq!(others(&reader, group, 7, ends), (vec![(8, Bytes(4096))], None));
+        fs::remove_file(group.join("cgroup.procs")).expect("a file");
+        let (found, gap) = others(&reader, group, 7, resident);
+        assert!(found.is_empty() && gap.is_some_and(|gap| gap.reason.starts_with("cgroup.procs can't be read in ")));
+        drop(tree);
     }
 
     #[test]

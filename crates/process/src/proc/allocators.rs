@@ -3,6 +3,7 @@
 //! the order in which the dynamic linker searches.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use memchr::memmem;
 
@@ -32,14 +33,17 @@ const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
 /// Total limit for string tables: reading more of a huge or hostile program isn't worth the time.
 const LONGEST_TABLES: u64 = 32 << 20;
 
-/// Reads a program's bytes at an offset; None if it can't.
+/// Reads a program's bytes at an offset; None if it can't, or if the program ends before.
 pub(crate) trait Program {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
 }
 
 /// `program` is the executable, and the path from which it was started. Of several allocators, the one that serves
-/// malloc comes first.
-pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+/// malloc comes first. Also returns why the program may contain one that wasn't found.
+pub(crate) fn recognise_allocators(
+    program: Option<(&impl Program, String)>,
+    vmas: &[Vma],
+) -> (Vec<LoadedAllocator>, Option<Unsearched>) {
     let mut found: Vec<LoadedAllocator> = Vec::new();
     let mut code: Vec<&Vma> = vmas.iter().filter(|vma| vma.executable && vma.inode != 0).collect();
     if is_mapped_downwards(&code) {
@@ -60,8 +64,11 @@ pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vma
     }
     // Allocators linked into the program, such as jemalloc (Redis, Rust programs): their symbols are in its string
     // tables.
+    let mut unsearched = None;
     if let Some((program, path)) = program {
-        for kind in linked_in(program).unwrap_or_default() {
+        let (kinds, why) = linked_in(program);
+        unsearched = why;
+        for kind in kinds {
             // After the libraries: the program may only import the functions of one, as Debian's Redis does, or have a
             // variable of that name.
             found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
@@ -76,7 +83,7 @@ pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vma
             None => is_libc(known.kind),
         };
     }
-    found
+    (found, unsearched)
 }
 
 fn file_name(vma: &Vma) -> &str {
@@ -93,34 +100,68 @@ fn is_mapped_downwards(code: &[&Vma]) -> bool {
     first(&["ld-linux", "ld-2."]) > first(&["libc.so.6", "libc-2."])
 }
 
+/// Why the names in a program were not searched, or not all. Displays as the end of a sentence that begins with the
+/// program's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsearched {
+    /// It isn't a 64-bit ELF file.
+    Format,
+    /// It has no section headers, as after `sstrip` or a packer.
+    NoSections,
+    Sections,
+    TooLong,
+}
+
+impl fmt::Display for Unsearched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsearched::Format => write!(f, "is not a 64-bit ELF file"),
+            Unsearched::NoSections => write!(f, "has no section headers"),
+            Unsearched::Sections => write!(f, "has section headers that can't be read"),
+            Unsearched::TooLong => write!(f, "has names of more than {} MiB", LONGEST_TABLES >> 20),
+        }
+    }
+}
+
 /// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). In each: `sh_type` at 4
 /// (3 is a string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
-fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
+fn linked_in(program: &impl Program) -> (Vec<AllocatorKind>, Option<Unsearched>) {
+    let none = |why| (Vec::new(), Some(why));
     let mut header = [0u8; 64];
-    program.read_at(&mut header, 0)?;
-    if !header.starts_with(b"\x7fELF\x02") {
-        return None;
+    if program.read_at(&mut header, 0).is_none() || !header.starts_with(b"\x7fELF\x02") {
+        return none(Unsearched::Format);
     }
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let (entry, count) = (usize::from(half(0x3a)), usize::from(half(0x3c)));
+    if count == 0 {
+        return none(Unsearched::NoSections);
+    }
     if !(64..=256).contains(&entry) || count > 4096 {
-        return None;
+        return none(Unsearched::Sections);
     }
     let mut sections = vec![0u8; entry * count];
-    program.read_at(&mut sections, word(&header, 0x28))?;
+    if program.read_at(&mut sections, word(&header, 0x28)).is_none() {
+        return none(Unsearched::Sections);
+    }
     let mut kinds = Vec::new();
     let mut left = LONGEST_TABLES;
+    let mut unsearched = None;
     for section in sections.chunks_exact(entry) {
         let is_string_table = section[4..8] == 3u32.to_ne_bytes();
         if !is_string_table {
             continue;
         }
-        let length = word(section, 0x20).min(left);
+        let whole = word(section, 0x20);
+        let length = whole.min(left);
         left -= length;
         let mut table = vec![0u8; usize::try_from(length).unwrap_or(0)];
         // If a section claims more than the file has, the other sections are still read.
         if program.read_at(&mut table, word(section, 0x18)).is_none() {
+            unsearched = Some(Unsearched::Sections);
             continue;
+        }
+        if length < whole {
+            unsearched = unsearched.or(Some(Unsearched::TooLong));
         }
         for (symbol, kind) in SYMBOLS {
             if !kinds.contains(&kind) && memmem::find(&table, symbol).is_some() {
@@ -128,7 +169,7 @@ fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
             }
         }
     }
-    Some(kinds)
+    (kinds, unsearched)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -169,9 +210,9 @@ mod tests {
     #[test]
     fn a_linked_allocator_is_recognised_by_its_symbols() {
         let redis = program(b"\0main\0je_mallctl\0");
-        assert_eq!(linked_in(&redis), Some(vec![AllocatorKind::Jemalloc]));
-        assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), Some(vec![]));
-        let allocators = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
+        assert_eq!(linked_in(&redis), (vec![AllocatorKind::Jemalloc], None));
+        assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), (vec![], None));
+        let (allocators, _) = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
         assert!(allocators[0].serves_malloc);
     }
 
@@ -195,11 +236,30 @@ mod tests {
         let program = || Some((&redis, "/usr/bin/redis-server".to_owned()));
         // The kernel maps downwards, or, with an unlimited stack, upwards.
         for order in [[40, 30, 20, 10], [10, 20, 30, 40]] {
-            let found = recognise_allocators(program(), &loaded(order));
+            let (found, _) = recognise_allocators(program(), &loaded(order));
             let serving: Vec<AllocatorKind> =
                 found.iter().filter(|known| known.serves_malloc).map(|known| known.kind).collect();
             assert_eq!(serving, [AllocatorKind::Tcmalloc], "{found:?}");
         }
+    }
+
+    /// A large program's names may exceed the limit, and a packer leaves none.
+    #[test]
+    fn names_that_were_not_searched_are_reported() {
+        let whole = program(b"\0main\0je_mallctl\0");
+        let changed = |at: usize, bytes: &[u8]| {
+            let mut changed = whole.clone();
+            changed[at..at + bytes.len()].copy_from_slice(bytes);
+            linked_in(&changed)
+        };
+        assert_eq!(changed(4, &[1]), (vec![], Some(Unsearched::Format)));
+        assert_eq!(changed(0x3c, &0u16.to_ne_bytes()), (vec![], Some(Unsearched::NoSections)));
+        assert_eq!(changed(0x3c, &9u16.to_ne_bytes()), (vec![], Some(Unsearched::Sections)));
+        let length = whole.len() - 64 + 0x20;
+        assert_eq!(changed(length, &999u64.to_ne_bytes()), (vec![], Some(Unsearched::Sections)));
+        let mut strings = vec![b'x'; LONGEST_TABLES as usize];
+        strings.extend_from_slice(b"\0je_mallctl\0");
+        assert_eq!(linked_in(&program(&strings)), (vec![], Some(Unsearched::TooLong)));
     }
 
     #[test]
@@ -207,9 +267,9 @@ mod tests {
         let seed = program(b"\0main\0mi_heap_new\0");
         let (mut some, mut none) = (0, 0);
         for bytes in mutated(&seed, 20_000) {
-            match linked_in(&bytes) {
-                Some(_) => some += 1,
-                None => none += 1,
+            match linked_in(&bytes).1 {
+                None => some += 1,
+                Some(_) => none += 1,
             }
         }
         assert!(some > 500 && none > 500, "{some} {none}");

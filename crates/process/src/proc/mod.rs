@@ -19,9 +19,9 @@ mod unpacked;
 
 pub use access::{Access, Closed};
 pub use read::{
-    KnownMappings, can_scan, file_remedy, is_too_much, open_jars, permission_remedy, read_allocators, read_maps,
-    read_pages, read_residency, read_smaps, read_these_threads, read_threads, scan_residency, seconds_since_epoch,
-    start_of, why_closed, why_refused,
+    KnownMappings, can_scan, file_remedy, is_of_mappings, is_too_much, open_jars, permission_remedy, read_allocators,
+    read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads, scan_residency,
+    seconds_since_epoch, start_of, why_closed, why_refused,
 };
 pub use read::{Mappings, ScannedPages, has_sudo, is_exiting, read_host, read_mappings, read_process, refusal, timed};
 pub(crate) use scan::zero_pages;

@@ -123,7 +123,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
 
 /// Does the same without smaps_rollup: reading the kernel's own sum doubles the time.
 pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
-    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let tmpfs = tmpfs_devices(target.read("mountinfo"), gaps);
     let mut refused = false;
     let began = Stopwatch::start();
     let text = target.read("smaps");
@@ -145,10 +145,34 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
         gaps.push(Gap::new(
             Source::Proc,
             format!("{} lines of smaps were not understood", smaps.bad_lines),
-            "their pages are missing from the lines and from the sum",
+            MISSING_PAGES,
         ));
     }
     Mappings { vmas: smaps.vmas, rollup: None, refused, took }
+}
+
+/// The devices of tmpfs mounts. A process that has ended has none.
+fn tmpfs_devices(mountinfo: io::Result<Vec<u8>>, gaps: &mut Vec<Gap>) -> Vec<(u32, u32)> {
+    match mountinfo {
+        Ok(text) => parse_tmpfs_devices(&text),
+        Err(error) if has_ended(&error) => Vec::new(),
+        Err(error) => {
+            let reason = format!("the process's mountinfo can't be read: {error}");
+            gaps.push(Gap::new(Source::Proc, reason, UNKNOWN_TMPFS));
+            Vec::new()
+        }
+    }
+}
+
+/// Whether a file below /proc/PID can't be read because the process has ended.
+fn has_ended(error: &io::Error) -> bool {
+    let gone = [rustix::io::Errno::SRCH, rustix::io::Errno::INVAL].map(|errno| errno.raw_os_error());
+    error.raw_os_error().is_some_and(|errno| gone.contains(&errno))
+}
+
+/// Whether a gap is about the reading of the mappings, which the next reading repeats.
+pub fn is_of_mappings(gap: &Gap) -> bool {
+    gap.source == Source::Proc && [ONLY_TOTALS, MISSING_PAGES, UNKNOWN_TMPFS].contains(&gap.effect.as_str())
 }
 
 /// Why smaps wasn't read, and what shows more. The command that has just failed would fail again.
@@ -241,6 +265,8 @@ pub fn read_maps(target: &Target, why: &io::Error, gaps: &mut Vec<Gap>) -> Mappi
 }
 
 const ONLY_TOTALS: &str = "only the kernel's totals by kind are known, and no lines";
+const MISSING_PAGES: &str = "their pages are missing from the lines and from the sum";
+const UNKNOWN_TMPFS: &str = "mapped files on tmpfs are in mapped-files in place of shared-memory";
 
 /// The user half of the address space: the vsyscall page isn't the process's.
 const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
@@ -367,9 +393,18 @@ fn residency_of(
 
 /// Threads with their names and stack pointers. A thread that is running on a CPU has no readable stack pointer.
 pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
-    let tids = target.numbers("task").unwrap_or_default();
+    let tids = target.numbers("task").unwrap_or_else(|error| {
+        gaps.extend((!has_ended(&error) && error.kind() != io::ErrorKind::NotFound).then(|| {
+            let reason = format!("the list of threads can't be read: {error}");
+            Gap::new(Source::Proc, reason, ONLY_SHAPES)
+        }));
+        Vec::new()
+    });
     read_these_threads(target, tids.into_iter(), namespaced, gaps)
 }
+
+/// Without names and stack pointers.
+const ONLY_SHAPES: &str = "their stacks have no names and are recognised only by the shape of their mappings";
 
 pub fn read_these_threads(
     target: &Target,
@@ -407,11 +442,7 @@ pub fn read_these_threads(
         })
         .collect();
     if late > 0 {
-        gaps.push(Gap::new(
-            Source::Proc,
-            format!("{late} threads were not read in time"),
-            "their stacks have no names and are recognised only by the shape of their mappings",
-        ));
+        gaps.push(Gap::new(Source::Proc, format!("{late} threads were not read in time"), ONLY_SHAPES));
     }
     if let Some(error) = refused {
         gaps.push(
@@ -435,15 +466,20 @@ impl Program for Regular {
 pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
     let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
     let program = target.program();
+    let gap = |why: &dyn std::fmt::Display| {
+        let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";
+        Gap::new(Source::Allocator, format!("{path} {why}"), effect)
+    };
     // Without mappings nothing can be recognised, and their own gap gives the reason.
     if let Err(why) = &program
         && !vmas.is_empty()
     {
-        let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";
-        gaps.push(Gap::new(Source::Allocator, format!("{path} {why}"), effect).remedy(file_remedy(target.pid())));
+        gaps.push(gap(why).remedy(file_remedy(target.pid())));
     }
     let program = program.ok();
-    recognise_allocators(program.as_ref().map(|program| (program, path)), vmas)
+    let (found, unsearched) = recognise_allocators(program.as_ref().map(|program| (program, path.clone())), vmas);
+    gaps.extend(unsearched.map(|why| gap(&why)));
+    found
 }
 
 pub fn read_host() -> Host {
@@ -544,6 +580,17 @@ mod tests {
         let (_, remedy) = unread(own, &io::Error::new(io::ErrorKind::FileTooLarge, ""));
         let output = std::process::Command::new("sh").args(["-c", &remedy]).output().expect("sh");
         assert!(String::from_utf8_lossy(&output.stdout).contains("rw-p"), "{output:?}");
+    }
+
+    #[test]
+    fn mounts_that_cannot_be_read_are_a_gap_unless_the_process_has_ended() {
+        let mut gaps = Vec::new();
+        let ended = io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error());
+        assert!(tmpfs_devices(Err(ended), &mut gaps).is_empty() && gaps.is_empty());
+        assert_eq!(tmpfs_devices(Ok(b"36 35 0:21 / /run rw - tmpfs tmpfs rw\n".to_vec()), &mut gaps), [(0, 21)]);
+        assert!(gaps.is_empty());
+        assert!(tmpfs_devices(Err(io::Error::from(io::ErrorKind::PermissionDenied)), &mut gaps).is_empty());
+        assert!(gaps.len() == 1 && is_of_mappings(&gaps[0]), "{gaps:?}");
     }
 
     #[test]

@@ -366,15 +366,15 @@ fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     })
 }
 
-/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it. None if there is
-/// no such segment, or if it can be read.
+/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it, or its tracker is of
+/// another version. None if there is no such segment, or if it can be read.
 pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
     let target = Target::open(pid, deadline).ok()?;
     mapped_files(&target)?.find_map(|(paths, requirements)| {
         let mut errors = Vec::new();
         for path in paths {
             match foreign::open(&path, requirements, deadline) {
-                Ok(_) => return None,
+                Ok(file) => return read::head_of(&file, &path).err().filter(ReadError::is_of_contents),
                 Err(why) => errors.push(read::refused(&path, why)),
             }
         }

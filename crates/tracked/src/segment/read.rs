@@ -63,6 +63,14 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
+impl ReadError {
+    /// Whether it is a segment that was opened but can't be used: of another version, or damaged. No right and no other
+    /// path helps.
+    pub fn is_of_contents(&self) -> bool {
+        matches!(self.cause, Cause::Header(BadHeader::Version(_) | BadHeader::Section(_)))
+    }
+}
+
 /// Reads and parses the first page of a file.
 pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
     let file = foreign::open(path, Requirements::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))?;
@@ -92,32 +100,29 @@ pub(crate) fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> 
     threads.find(|t| t.stack_kind == MAIN).map(|t| (t.stack_low, t.stack_high))
 }
 
-/// The tracker's own mappings; none if the file can't be read.
-pub fn own_mappings(path: &Path, deadline: Deadline) -> Vec<OwnMapping> {
-    let section = || {
-        let file = open(path, deadline).ok()?;
-        let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
-        let s = HeaderFacts::parse(&header).ok()?.section(Section::Own);
-        let entries = s.used.min(Section::Own.capacity() as u64);
-        at(&file, path, s.offset, entries * Section::Own.entry_bytes() as u64).ok()
-    };
-    section().map(|bytes| parse::own_mappings(&bytes)).unwrap_or_default()
+/// The tracker's own mappings.
+pub fn own_mappings(path: &Path, deadline: Deadline) -> Result<Vec<OwnMapping>, ReadError> {
+    let file = open(path, deadline)?;
+    let header = at(&file, path, 0, HEADER_BYTES as u64)?;
+    let facts =
+        HeaderFacts::parse(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })?;
+    let s = facts.section(Section::Own);
+    let entries = s.used.min(Section::Own.capacity() as u64);
+    let section = at(&file, path, s.offset, entries * Section::Own.entry_bytes() as u64)?;
+    Ok(parse::own_mappings(&section))
 }
 
-/// Whether the tracker was attached to a running process, by the counters in the header. False if the file can't be
-/// read.
-pub fn was_attached(path: &Path, deadline: Deadline) -> bool {
-    let attaches = || {
-        let file = open(path, deadline).ok()?;
-        let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
-        let facts = HeaderFacts::parse(&header).ok()?;
-        let s = facts.section(Section::Schema);
-        let entries = s.capacity.min(Section::Schema.capacity() as u64);
-        let schema = at(&file, path, s.offset, entries * Section::Schema.entry_bytes() as u64).ok()?;
-        let counters = parse::counters(&facts, &schema, &mut Vec::new());
-        counters.into_iter().find(|counter| counter.name == "attaches").map(|counter| counter.value)
-    };
-    attaches().is_some_and(|attaches| attaches > 0)
+/// Whether the tracker was attached to a running process, by the counters in the header.
+pub fn was_attached(path: &Path, deadline: Deadline) -> Result<bool, ReadError> {
+    let file = open(path, deadline)?;
+    let header = at(&file, path, 0, HEADER_BYTES as u64)?;
+    let facts =
+        HeaderFacts::parse(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })?;
+    let s = facts.section(Section::Schema);
+    let entries = s.capacity.min(Section::Schema.capacity() as u64);
+    let schema = at(&file, path, s.offset, entries * Section::Schema.entry_bytes() as u64)?;
+    let counters = parse::counters(&facts, &schema, &mut Vec::new());
+    Ok(counters.iter().any(|counter| counter.name == "attaches" && counter.value > 0))
 }
 
 /// How much of a segment is read.

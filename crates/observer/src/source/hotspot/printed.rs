@@ -184,30 +184,32 @@ fn collector(line: &str) -> Option<&'static str> {
 }
 
 fn heap_line(printed: &mut Printed, generations: &mut Generations, line: &str) {
-    let occupied = figure(line, "used ").unwrap_or_default();
+    let occupied = figure(line, "used ");
     // Without "committed", "total 397312K" is the committed size (JDK 17); ZGC prints "capacity".
-    let committed = figure(line, "committed ")
-        .or_else(|| figure(line, "capacity "))
-        .or_else(|| figure(line, "total "))
-        .unwrap_or_default();
+    let committed = figure(line, "committed ").or_else(|| figure(line, "capacity ")).or_else(|| figure(line, "total "));
     let bracket = line.find('[').map(|at| &line[at..]);
     if let Some((start, committed_end, end)) = bracket.and_then(three) {
         let sized = Bytes(committed_end.0.saturating_sub(start.0));
         let range = AddressRange::new(start, end);
-        if generations.ranges.add(range) {
+        if let Some(occupied) = occupied
+            && generations.ranges.add(range)
+        {
             generations.all.push((range, sized, occupied));
         }
         return;
     }
+    let range = bracket.and_then(bracketed_range).map(|(range, _)| range);
+    range.into_iter().for_each(|range| push(printed, VmTag::JavaHeap, range, None));
+    // Unknown isn't 0: a verdict would take all of the heap for unused. Shenandoah's figures are on the next line.
+    let (Some(occupied), Some(committed)) = (occupied, committed) else { return };
     let heap = printed.heap.get_or_insert_default();
     heap.occupied = occupied;
     heap.committed = committed;
     if let Some(max) = figure(line, "max capacity ") {
         heap.max = Some(max);
     }
-    if let Some((range, _)) = bracket.and_then(bracketed_range) {
+    if let Some(range) = range {
         heap.reserved = range.length();
-        push(printed, VmTag::JavaHeap, range, None);
     }
 }
 
@@ -220,9 +222,10 @@ fn shenandoah_figure(line: &str, key: &str) -> Option<Bytes> {
 
 fn shenandoah_line(printed: &mut Printed, line: &str) {
     let before = |key: &str| shenandoah_figure(line, key);
+    let (Some(committed), Some(occupied)) = (before(" committed"), before(" used")) else { return };
     let heap = printed.heap.get_or_insert_default();
-    heap.committed = before(" committed").unwrap_or_default();
-    heap.occupied = before(" used").unwrap_or_default();
+    heap.committed = committed;
+    heap.occupied = occupied;
     heap.max = before(" max");
 }
 
@@ -432,6 +435,17 @@ mod tests {
         let shenandoah = "Shenandoah Heap\n 128M max, 128M soft max, 64M committed, 1536K used\nReserved region:\n\
              \x20- [0x00000000fc000000, 0x0000000100000000) \n";
         assert_eq!(heap(shenandoah), ("Shenandoah".into(), Bytes::mib(64), Bytes::kib(1536), Bytes::mib(64)));
+    }
+
+    /// A later JDK may print other words.
+    #[test]
+    fn a_heap_without_a_figure_is_unknown_and_not_empty() {
+        let g1 = "garbage-first heap   total 262144K, used 16553K [0x00000000f0000000, 0x0000000100000000)\n";
+        assert!(parse_printed(g1).heap.is_some());
+        let printed = parse_printed(&g1.replace("used", "in use:"));
+        assert_eq!((printed.heap, printed.regions.len()), (None, 1));
+        assert_eq!(parse_printed("Shenandoah Heap\n 128M max, 128M soft max, 64M taken, 1536K used\n").heap, None);
+        assert_eq!(parse_printed("ZHeap            used 2M, size 64M\n").heap, None);
     }
 
     #[test]

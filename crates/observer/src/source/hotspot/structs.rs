@@ -91,6 +91,11 @@ impl KnownVm {
         Some(KnownVm::new(MappedFile::of(library), Fields::of(&rows(&file, library, memory)?)))
     }
 
+    /// Whether the table has the fields that lead to the counts of direct buffers.
+    pub(crate) fn has_buffer_fields(&self) -> bool {
+        self.fields.buffers.is_some()
+    }
+
     /// Whether the classes that have the count of direct buffers were found.
     pub(crate) fn is_found(&self) -> bool {
         self.classes.is_some()

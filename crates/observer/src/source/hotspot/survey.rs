@@ -96,12 +96,12 @@ pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(H
         from_perfdata(&mut hotspot, perfdata);
     }
     let counted = perfdata.as_ref().and_then(PerfData::class_counts);
-    let facts = structs::read(target, vmas, known, counted).unwrap_or_else(|reason| {
-        let effect = "direct buffers and the whole names of threads are unknown";
-        gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
-        None
-    });
-    let VmFacts { direct_buffers, known, regions, threads } = facts.unwrap_or_default();
+    let kept = structs::read(target, vmas, known, counted);
+    gaps.extend(gap_of_facts(&kept).map(|gap| match &kept {
+        Err(_) => gap.remedy(file_remedy(target.pid())),
+        Ok(_) => gap,
+    }));
+    let VmFacts { direct_buffers, known, regions, threads } = kept.ok().flatten().unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => {
             let unnamed = threads.is_none().then(|| count_threads(target));
@@ -137,6 +137,20 @@ pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(H
     }
     hotspot.regions.sort_by_key(|region| region.range.start);
     (Some((hotspot, known)), gaps)
+}
+
+/// What the VM's own table didn't give, if it should have.
+fn gap_of_facts(kept: &Result<Option<VmFacts>, String>) -> Option<Gap> {
+    const BOTH: &str = "direct buffers and the whole names of threads are unknown";
+    let (reason, effect) = match kept {
+        Err(reason) => (reason.as_str(), BOTH),
+        Ok(None) => ("the VM's table of its fields (gHotSpotVMStructs) was not found or can't be read", BOTH),
+        Ok(Some(facts)) if !facts.known.as_ref().is_some_and(KnownVm::has_buffer_fields) => {
+            ("the VM's table has no fields that lead to java.nio's counters", "direct buffers are unknown")
+        }
+        Ok(Some(_)) => return None,
+    };
+    Some(Gap::new(Source::HotSpot, reason, effect))
 }
 
 /// Queries NMT a second time. Sets how much each category changed since the first report, unless the walk of malloc's
@@ -282,6 +296,7 @@ struct Unknown {
 }
 
 fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, gaps: &mut Vec<Gap>) {
+    const HEAP_EFFECT: &str = "how much of the Java heap is committed and occupied is unknown";
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
         let why = format!(
@@ -314,7 +329,7 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     let metaspace = answer("VM.metaspace vslist by-spacetype", "metaspace is in other-anonymous");
     let loaders = parse_loaders(&metaspace);
     // VM.info has all of this in one answer, but leaves 4 to 5 MB of libjvm's symbols in the VM.
-    let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");
+    let heap = answer("GC.heap_info", HEAP_EFFECT);
     let code = match code {
         true => answer("Compiler.codecache", "the code cache is in other-anonymous"),
         false => String::new(),
@@ -328,7 +343,12 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
             break;
         }
     }
+    let was_answered = !heap.is_empty();
     let printed = parse_printed(&[heap, code, metaspace, history].join("\n"));
+    if was_answered && printed.heap.is_none() {
+        let reason = "the answer to GC.heap_info was not understood";
+        gaps.push(Gap::new(Source::HotSpot, reason, HEAP_EFFECT));
+    }
     join_regions(&mut hotspot.regions, printed.regions);
     hotspot.categories = nmt.categories;
     hotspot.nmt_total = nmt.total;
@@ -426,5 +446,18 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
                 None => permission_remedy(pid),
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_missing_is_a_gap() {
+        let reason = |kept| gap_of_facts(&kept).map(|gap| gap.reason);
+        assert_eq!(reason(Err("libjvm.so was replaced".into())).as_deref(), Some("libjvm.so was replaced"));
+        assert!(reason(Ok(None)).is_some_and(|reason| reason.contains("gHotSpotVMStructs")));
+        assert!(reason(Ok(Some(VmFacts::default()))).is_some_and(|reason| reason.contains("java.nio")));
     }
 }

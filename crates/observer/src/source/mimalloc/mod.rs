@@ -25,6 +25,7 @@ mod segment;
 mod shape;
 mod walk;
 
+pub(crate) use walk::Unread;
 pub use walk::{WalkError, walk};
 
 #[cfg(test)]

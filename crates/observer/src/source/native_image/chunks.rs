@@ -58,17 +58,30 @@ impl ChunkLayout {
     }
 }
 
-/// Adds the chunks that have their own mappings or lie beside other memory. Returns false if it had to stop early.
-/// `layout`: as the image's file has it. In memory, the kernel may have taken back the page of the first header, which is
-/// clean.
-pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma], layout: Option<ChunkLayout>) -> bool {
+/// Why chunks are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFound {
+    /// Neither the image's file nor its heap shows how chunks are laid out.
+    Layout,
+    /// The search had to stop early.
+    TooMuch,
+}
+
+/// Adds the chunks that have their own mappings or lie beside other memory. `layout`: as the image's file has it. In
+/// memory, the kernel may have taken back the page of the first header, which is clean.
+pub fn find<M: Memory>(
+    memory: &M,
+    image: &mut NativeImage,
+    vmas: &[Vma],
+    layout: Option<ChunkLayout>,
+) -> Result<(), NotFound> {
     let untouched = Untouched::new(memory);
     let mut header = [0; HEADER];
     let mut of_memory = || {
         let mut starts = image.image_heap.iter().map(|heap| heap.range.start);
         starts.find_map(|start| untouched.read(start, &mut header).then(|| ChunkLayout::of(&header)).flatten())
     };
-    let Some(shape) = layout.or_else(&mut of_memory) else { return true };
+    let shape = layout.or_else(&mut of_memory).ok_or(NotFound::Layout)?;
     let heaps = image.image_heap.iter().map(|heap| heap.range);
     let known = merged(heaps.chain(image.isolates.iter().map(|one| one.reservation)).collect());
     let may_hold = |vma: &&Vma| {
@@ -81,7 +94,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma], layout
         let mut at = vma.range.start.0;
         while at < vma.range.end.0 {
             if budget == 0 {
-                return false;
+                return Err(NotFound::TooMuch);
             }
             budget -= 1;
             let chunk = || {
@@ -108,7 +121,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma], layout
         }
     }
     image.heap_chunks.sort_unstable();
-    true
+    Ok(())
 }
 
 #[cfg(test)]
@@ -216,7 +229,7 @@ pub(super) mod tests {
             let view = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
             let mut native =
                 NativeImage { image_heap: vec![ImageHeapRange { range: view, view: true }], ..NativeImage::default() };
-            assert!(find(&image, &mut native, &[memory(HEAP, at), memory(VIEW, view.end.0)], None));
+            assert_eq!(find(&image, &mut native, &[memory(HEAP, at), memory(VIEW, view.end.0)], None), Ok(()));
             assert_eq!(native.heap_chunks, expected);
         }
         assert!(aligned > 50 && unaligned > 50 && others > 50, "{aligned} {unaligned} {others}");
@@ -231,7 +244,7 @@ pub(super) mod tests {
             let range = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
             let mut native =
                 NativeImage { image_heap: vec![ImageHeapRange { range, view: true }], ..NativeImage::default() };
-            find(&image, &mut native, &[memory(HEAP, HEAP + 8 * size)], None);
+            assert_eq!(find(&image, &mut native, &[memory(HEAP, HEAP + 8 * size)], None), Ok(()));
             native.heap_chunks.iter().map(|range| range.length().0 / size).collect::<Vec<_>>()
         };
         assert_eq!(of(2 * size, header(1, size, 0, 100 << 10)), [1, 1]);
@@ -247,10 +260,10 @@ pub(super) mod tests {
         let chunks = |layout| {
             let image_heap = vec![ImageHeapRange { range, view: true }];
             let mut native = NativeImage { image_heap, ..NativeImage::default() };
-            assert!(find(&image, &mut native, &[memory(HEAP, HEAP + size)], layout));
-            native.heap_chunks.len()
+            let found = find(&image, &mut native, &[memory(HEAP, HEAP + size)], layout);
+            (found, native.heap_chunks.len())
         };
-        assert_eq!(chunks(ChunkLayout::of(&header(1, size, size, size))), 1);
-        assert_eq!(chunks(None), 0);
+        assert_eq!(chunks(ChunkLayout::of(&header(1, size, size, size))), (Ok(()), 1));
+        assert_eq!(chunks(None), (Err(NotFound::Layout), 0));
     }
 }

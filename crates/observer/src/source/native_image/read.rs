@@ -1,11 +1,13 @@
 //! Finds the native image among the mapped files, and queries an image that answers diagnostic commands.
 
 use std::collections::HashSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
-use super::chunks::{self, ChunkLayout, HEADER};
+use super::chunks::{self, ChunkLayout, HEADER, NotFound};
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::unpacked;
 use crate::source::glibc::overlapping;
@@ -15,8 +17,8 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use plimsoll_facts::units::{AddressRange, merged};
 use plimsoll_process::foreign::{FileKind, Regular};
-use plimsoll_process::proc::memory::Live;
-use plimsoll_process::proc::{self, Target};
+use plimsoll_process::proc::memory::{Live, Memory};
+use plimsoll_process::proc::{self, Target, file_remedy, why_refused};
 
 const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
@@ -26,9 +28,9 @@ const EXECUTABLE: u32 = 1;
 /// reading.
 pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &KnownFiles) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
-    let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
+    let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File);
     let found = executables.filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma)).find_map(|vma| {
-        let found = image_file(&target.mapped(vma, FileKind::Object).ok()?, &vma.name, vm.is_none());
+        let found = image_file(&opened(target, vma)?, &vma.name, vm.is_none());
         // After the deadline, it may be an image that could not be read.
         if found.is_none() && !target.deadline().has_passed() {
             files.add_no_image(vma);
@@ -38,18 +40,22 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
     if found.is_none() && vm.is_some() {
         return (None, Vec::new());
     }
-    let memory = Live::open(target).ok();
+    let memory = Live::open(target);
     let Some((file, layout, answers)) = found else {
         let mut gaps = Vec::new();
-        return (memory.and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
+        // `collect` says that the memory can't be opened.
+        return (memory.ok().and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
     };
     let mut image = find_image(&file, vmas);
     let mut gaps = Vec::new();
-    if let Some(memory) = memory {
-        let regions = merged(vm.unwrap_or_default().to_vec());
-        let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
-        let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
-        add_chunks(&memory, &mut image, &searched, layout, &mut gaps);
+    match memory {
+        Ok(memory) => {
+            let regions = merged(vm.unwrap_or_default().to_vec());
+            let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
+            let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
+            add_chunks(&memory, &mut image, &searched, layout, &mut gaps);
+        }
+        Err(error) => gaps.extend(unopened(&image, target.pid(), &error)),
     }
     if image.image_heap.is_empty() {
         gaps.push(Gap::new(
@@ -89,16 +95,50 @@ fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<Na
     Some(image)
 }
 
+/// Opens a mapped file. The program itself is opened also after its file was replaced or deleted, as by an update.
+fn opened(target: &Target, vma: &Vma) -> Option<Regular> {
+    target.mapped(vma, FileKind::Object).ok().or_else(|| {
+        let program = target.program().ok()?;
+        (program.meta().ino() == vma.inode).then_some(program)
+    })
+}
+
+/// The gap if the image's memory can't be opened. It stands for that of `collect`, which has the same reason.
+fn unopened(image: &NativeImage, pid: u32, error: &io::Error) -> Option<Gap> {
+    let reason = format!("/proc/{pid}/mem can't be opened: {}", why_refused(pid, error));
+    let effect = "heap chunks outside the image's reservations, and idle stacks, are in other-anonymous";
+    has_chunks_elsewhere(image).then(|| Gap::new(Source::NativeImage, reason, effect).remedy(file_remedy(pid)))
+}
+
 /// If an isolate's reservation is much larger than its view, its chunks lie inside and are already known.
-fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], layout: Option<ChunkLayout>, gaps: &mut Vec<Gap>) {
+fn has_chunks_elsewhere(image: &NativeImage) -> bool {
     let roomy = |isolate: &Isolate| isolate.reservation.length().0 >= LARGE;
-    if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas, layout) {
-        gaps.push(Gap::new(
-            Source::NativeImage,
+    !image.isolates.iter().any(roomy)
+}
+
+fn add_chunks(
+    memory: &impl Memory,
+    image: &mut NativeImage,
+    vmas: &[Vma],
+    layout: Option<ChunkLayout>,
+    gaps: &mut Vec<Gap>,
+) {
+    if !has_chunks_elsewhere(image) {
+        return;
+    }
+    let (reason, effect) = match chunks::find(memory, image, vmas, layout) {
+        Ok(()) => return,
+        Err(NotFound::TooMuch) => (
             "the search for heap chunks ended early: too much other memory",
             "heap chunks at high addresses are in other-anonymous",
-        ));
-    }
+        ),
+        // Without an image heap there is no header, and a gap of its own.
+        Err(NotFound::Layout) if image.image_heap.is_empty() => return,
+        Err(NotFound::Layout) => {
+            ("how this image lays out its heap chunks was not recognised", "heap chunks are in other-anonymous")
+        }
+    };
+    gaps.push(Gap::new(Source::NativeImage, reason, effect));
 }
 
 /// The facts of an image's file, how its heap chunks are laid out, and whether it answers diagnostic commands (a JVM's
@@ -151,4 +191,41 @@ fn contains(file: &Regular, offset: u64, length: u64, needle: &[u8]) -> bool {
         at += (count - needle.len()) as u64;
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunks::tests::{Image, memory};
+    use super::*;
+    use plimsoll_facts::snapshot::ImageHeapRange;
+    use plimsoll_facts::units::{Avma, Bytes};
+
+    const HEAP: u64 = 0x7f00_0000_0000;
+    const VIEW: u64 = 0x7f10_0000_0000;
+
+    /// An image with a view, and an isolate whose reservation has this length.
+    fn image(reservation: u64) -> NativeImage {
+        let range = AddressRange::sized(Avma(VIEW), Bytes(4 << 20));
+        let reservation = AddressRange::sized(Avma(VIEW), Bytes(reservation));
+        NativeImage {
+            image_heap: vec![ImageHeapRange { range, view: true }],
+            isolates: vec![Isolate { heap_base: Avma(VIEW), reservation }],
+            ..NativeImage::default()
+        }
+    }
+
+    #[test]
+    fn chunks_that_cannot_be_searched_for_are_a_gap() {
+        let reasons = |image: &mut NativeImage| {
+            let mut gaps = Vec::new();
+            add_chunks(&Image::default(), image, &[memory(HEAP, HEAP + (1 << 20))], None, &mut gaps);
+            gaps.into_iter().map(|gap| gap.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(&mut image(4 << 20)), ["how this image lays out its heap chunks was not recognised"]);
+        assert!(reasons(&mut image(LARGE)).is_empty(), "they lie in the reservation");
+        let refused = io::Error::from(io::ErrorKind::NotFound);
+        let gap = unopened(&image(4 << 20), 7, &refused).expect("chunks are unknown");
+        assert!(gap.reason.starts_with("/proc/7/mem can't be opened: ") && gap.effect.starts_with("heap chunks "));
+        assert_eq!(unopened(&image(LARGE), 7, &refused), None);
+    }
 }

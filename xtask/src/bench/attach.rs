@@ -90,7 +90,7 @@ impl Drop for Busy {
     }
 }
 
-fn run_verb(verb: &str, pid: &str) -> Result<()> {
+pub fn run_verb(verb: &str, pid: &str) -> Result<()> {
     let mut command = Command::new(plimsoll()?);
     command.args([verb, pid]);
     if verb == "attach" {

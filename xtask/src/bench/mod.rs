@@ -1,6 +1,7 @@
 //! `make bench`: the figures of Plimsoll and of its peers, in one session on one machine.
 
 mod attach;
+mod attach_native;
 mod cost;
 mod counters;
 mod forks;
@@ -56,6 +57,7 @@ const GROUPS: &[(&str, Group)] = &[
     ("sites-programs", sites_programs::cost),
     ("sites-check", sites_programs::check),
     ("attach", attach::pause),
+    ("attach-native", attach_native::pause),
     ("detach", attach::afterwards),
     ("record", recorder::cost),
     ("record-slowdown", recorder::slowdown),

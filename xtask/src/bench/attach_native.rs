@@ -1,0 +1,91 @@
+//! `plimsoll attach` to a program with one thread, which is the one that is borrowed: how long does it stand still?
+
+use super::results::{Results, verdict};
+use super::stats::median;
+use super::{Bench, attach::run_verb};
+use crate::stage::Result;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Milliseconds that a window lasts; an attach and its start take a tenth of it.
+const WINDOW: u64 = 300;
+
+/// ms: bars of the median and of the worst gap.
+const BARS: [f64; 2] = [1.0, 20.0];
+
+/// bench/gaps.c, killed with its user.
+struct Gaps(Child, BufReader<std::process::ChildStdout>);
+
+impl Gaps {
+    fn start(bench: &Bench, way: &str) -> Result<Gaps> {
+        let mut command = Command::new(bench.program("gaps")?);
+        let mut child = command.arg(way).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("a pipe was requested")?;
+        Ok(Gaps(child, BufReader::new(output)))
+    }
+
+    /// The longest gap of a window, and the sum of those above 0.2 ms, in ms.
+    fn window(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
+        writeln!(self.0.stdin.as_mut().ok_or("a pipe was requested")?, "{WINDOW}")?;
+        std::thread::sleep(Duration::from_millis(WINDOW / 10));
+        let done = meanwhile();
+        let mut line = String::new();
+        self.1.read_line(&mut line)?;
+        done?;
+        let figures: Vec<f64> = line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?;
+        let [longest, all] = figures[..] else { return Err(format!("gaps: {line:?}").into()) };
+        Ok([longest / 1000.0, all / 1000.0])
+    }
+}
+
+impl Drop for Gaps {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A new program each time: it is entered once.
+pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
+    let programs = bench.rounds * 7;
+    results.group(
+        "Attach to a native program",
+        &format!(
+            "bench/gaps.c: one thread, so the borrowed one, measures how long it was kept from running; {programs} programs of each kind, \
+             each entered once. Windows of {WINDOW} ms in which nothing happens stand beside (A/A). Milliseconds. Bars: median ≤ {}, \
+             worst ≤ {}.",
+            BARS[0], BARS[1]
+        ),
+    );
+    results.head(&["its thread", "window", "longest gap, median", "worst", "gaps over 0.2 ms in all, median", "worst", ""]);
+    for way in ["computes", "allocates", "waits"] {
+        let mut windows: [Vec<[f64; 2]>; 2] = Default::default();
+        for _ in 0..programs {
+            let mut gaps = Gaps::start(bench, way)?;
+            let pid = gaps.0.id().to_string();
+            windows[0].push(gaps.window(|| Ok(()))?);
+            windows[1].push(gaps.window(|| run_verb("attach", &pid))?);
+        }
+        for (name, windows) in ["A/A", "attach"].into_iter().zip(&windows) {
+            let of = |number: usize| -> Vec<f64> { windows.iter().map(|figures| figures[number]).collect() };
+            let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
+            let (longest, all) = (of(0), of(1));
+            let judged = match [verdict(median(&longest), BARS[0]), verdict(worst(&longest), BARS[1])] {
+                _ if name == "A/A" => String::new(),
+                [median, worst] => format!("median {median}, worst {worst}"),
+            };
+            let cell = |figure: f64| format!("{figure:.2}");
+            results.row(&[
+                way.into(),
+                name.into(),
+                cell(median(&longest)),
+                cell(worst(&longest)),
+                cell(median(&all)),
+                cell(worst(&all)),
+                judged,
+            ]);
+        }
+    }
+    Ok(())
+}

@@ -138,6 +138,20 @@ fn objects_that_libc_loads() {
     assert_eq!(counter(&reports[0], "stack_truncated"), 0, "walks by another object's tables");
 }
 
+/// The fixture's 300 stacks. Only those that occur a second time take the thread's memory.
+#[test]
+fn a_deep_stack_is_remembered_when_it_occurs_again() {
+    let dir = scratch("once");
+    let program = compiled("memo_many_stacks", &dir.join("memo_many_stacks"), &[]);
+    let of = |rounds: &str| {
+        let (_, reports) = tracked("once", "exact", false, &[&program, rounds]);
+        ["deep_walks", "own_private_bytes"].map(|name| counter(&reports[0], name))
+    };
+    let [[once, small], [twice, large]] = ["1", "2"].map(of);
+    assert!((300..320).contains(&once) && (600..620).contains(&twice), "{once} and {twice} walks");
+    assert!(small + (64 << 10) < large, "{small} B, then {large}");
+}
+
 /// Both modes in test-full; in `make test` only the one that remembers deep stacks.
 fn sites_of_this_tier() -> &'static [&'static str] {
     if std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full") { &SITES } else { &["exact"] }

@@ -58,7 +58,15 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             BARS[0], BARS[1]
         ),
     );
-    results.head(&["its thread", "window", "longest gap, median", "worst", "gaps over 0.2 ms in all, median", "worst", ""]);
+    results.head(&[
+        "its thread",
+        "window",
+        "longest gap, median",
+        "worst",
+        "gaps over 0.2 ms in all, median",
+        "worst",
+        "",
+    ]);
     for way in ["computes", "allocates", "waits"] {
         let mut windows: [Vec<[f64; 2]>; 2] = Default::default();
         for _ in 0..programs {

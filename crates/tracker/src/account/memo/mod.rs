@@ -286,7 +286,11 @@ unsafe fn walk_whole(books: Books<'_>, t: &mut ThreadState, ra: u64, sp: usize, 
         segment.count(Counter::memo_checks, 1);
         segment.count(Counter::memo_disagreements, !same as u64);
     }
-    if on_own_stack && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
+    if deep.is_some() && segment.seen(row).blocks() == 0 {
+        // Most deep stacks of a start occur once in a thread, and an entry takes up to some KiB. Such a miss says nothing
+        // about the memo's size, either.
+        t.misses = t.misses.saturating_sub(1);
+    } else if on_own_stack && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
         let to = Destination { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), to);
     }

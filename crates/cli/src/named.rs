@@ -89,7 +89,7 @@ fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result
         found.retain(|of| preferred(of));
     }
     match found.as_slice() {
-        [] if !is_whole => {
+        [] | [_] if !is_whole => {
             Err(format!("cannot tell which process is '{shown}': not all could be read in time. Name its PID").into())
         }
         [] => Err(absent(&text, &all, verb)),

@@ -129,7 +129,8 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
         writeln!(out, "{change:>12}  {:<22} {} → {}", cut(&category.name, 22), bytes(a), bytes(b))?;
     }
     if worth.len() > SITES {
-        writeln!(out, "{:14}{} more categories differ", "", worth.len() - SITES)?;
+        let all = tracked.categories.iter().filter(|category| category.differs()).count();
+        writeln!(out, "{:14}not listed, although they differ: {}", "", all - SITES)?;
     }
     listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
     let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));

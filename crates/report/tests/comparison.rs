@@ -121,7 +121,7 @@ fn categories_that_are_left_out_are_counted() {
     many.tracked.as_mut().expect("tracked").categories = (0..10).map(category).collect();
     let found = text(&many, None);
     assert_eq!(found.matches("  part ").count(), 8, "{found}");
-    assert!(found.contains("\n              2 more categories differ\n"), "{found}");
+    assert!(found.contains("\n              not listed, although they differ: 2\n"), "{found}");
 }
 
 #[test]

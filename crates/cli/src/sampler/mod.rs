@@ -106,6 +106,8 @@ pub struct Sampler {
     owners_at: Instant,
     lines_at: Instant,
     full_at: Instant,
+    /// Whether smaps is to be read with the next mappings. Until then PSS and huge pages of new mappings are unknown.
+    is_smaps_due: bool,
     sites_at: Instant,
     segment: Option<PathBuf>,
     /// Why the segment could not be read, and how many times in a row.
@@ -202,6 +204,7 @@ impl Sampler {
             owners_at: now,
             lines_at: now,
             full_at: now,
+            is_smaps_due: true,
             sites_at: now,
             segment: None,
             unread_books: None,
@@ -279,10 +282,13 @@ impl Sampler {
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
         let booked = books.as_ref().map(Books::booked);
-        let looked = self.has_grown(began, rss) && self.look_closer(began, (&process, rss), booked, full);
-        let of_now = self.owners(began, rss, booked, full)
+        self.is_smaps_due |= full;
+        let whole = self.is_smaps_due;
+        let looked = self.has_grown(began, rss) && self.look_closer(began, (&process, rss), booked, whole);
+        let of_now = self.owners(began, rss, booked, whole)
             || looked
-            || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
+            || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, whole);
+        self.is_smaps_due &= !of_now;
         let (group, group_gaps) = cgroup::read_limit(&self.target, self.memory);
         let group = group.map(|(group, _)| group);
         // Checked after the readings, so that no reading of a process in teardown is used.

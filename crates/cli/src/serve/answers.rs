@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::recording::MIXED;
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::ledger_text::Explanation;
@@ -221,7 +222,9 @@ impl Answers {
                 history
             }),
         };
-        if let Some(history) = history {
+        if let Some(mut history) = history {
+            // A restarted program keeps its name, so its directory has several processes, one after the other.
+            history.gaps.retain(|gap| gap.effect != MIXED);
             pages::add_curves(&mut page, &history);
         }
         Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))

@@ -7,7 +7,7 @@
 //! ```
 //! Call stacks that took `t` of processor time to read are followed by a pause of `60 t`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,14 +119,14 @@ impl Exports {
 
     fn stacks(&self, answers: &Answers) {
         let mut read: BTreeMap<Identity, Instant> = BTreeMap::new();
-        // Those whose call stacks could not be read: a message says so once.
-        let mut unread: BTreeSet<Identity> = BTreeSet::new();
+        // How often in a row call stacks could not be read. Once is no error: the process may have been detached since.
+        let mut unread: BTreeMap<Identity, u32> = BTreeMap::new();
         let (mut of_otlp, mut of_pyroscope) = (None, None);
         loop {
             thread::sleep(LOOKS);
             let targets = answers.board.look().targets.clone();
             read.retain(|identity, _| targets.iter().any(|of| of.identity == *identity));
-            unread.retain(|identity| read.contains_key(identity));
+            unread.retain(|identity, _| read.contains_key(identity));
             for of in targets.iter().filter(|of| of.row.is_tracked) {
                 if read.get(&of.identity).is_some_and(|at| at.elapsed() < STACKS) {
                     continue;
@@ -135,8 +135,12 @@ impl Exports {
                 read.insert(of.identity, Instant::now());
                 let name = &of.row.name;
                 let profile = profile_of(of).unwrap_or_else(|Failure(reason)| {
-                    self.failed.fetch_add(1, Ordering::Relaxed);
-                    if unread.insert(of.identity) {
+                    let times = unread.entry(of.identity).or_default();
+                    *times += 1;
+                    if *times > 1 {
+                        self.failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if *times == 2 {
                         print_message(format_args!("the call stacks of /{name} can't be sent: {reason}"));
                     }
                     None

@@ -83,6 +83,8 @@ pub struct Rounds {
     targets: BTreeMap<Identity, SampledTarget>,
     /// Processes that can't be read, so that each is reported once.
     refused: BTreeSet<Identity>,
+    /// Whether the last list of processes lacked some.
+    is_list_cut: bool,
     list_at: Instant,
     left_out: usize,
     /// The target that the next round begins with: the one where the last round ran out of its budget or its time.
@@ -107,6 +109,7 @@ impl Rounds {
             names: BTreeMap::new(),
             targets: BTreeMap::new(),
             refused: BTreeSet::new(),
+            is_list_cut: false,
             list_at: Instant::now(),
             left_out: 0,
             first: 0,
@@ -151,10 +154,13 @@ impl Rounds {
         let Listing { all: listed, is_whole } = processes::list(&mut self.known, Deadline::after(LISTING));
         if !is_whole && !self.targets.is_empty() {
             // A target that is missing in the list may live. Its own readings notice its end.
-            print_message("not all processes could be read in time: new ones are not served yet");
+            if !std::mem::replace(&mut self.is_list_cut, true) {
+                print_message("not all processes could be read in time: new ones are not served yet");
+            }
             self.list_again(before);
             return;
         }
+        self.is_list_cut = !is_whole;
         let served: BTreeSet<Identity> = self.targets.keys().copied().collect();
         let (chosen, left_out) = targets::chosen(&self.selection, &listed, &served, &self.own);
         targets::name_all(&mut self.names, &chosen);

@@ -269,8 +269,8 @@ impl Reader<'_> {
         let (go, closed) = other_heaps::read_go(target, &snapshot.allocators, &snapshot.vmas);
         snapshot.go = go;
         gaps.extend(closed);
-        gaps.extend(walks.compare(target, snapshot));
         gaps.extend(unrecognised_glibc(snapshot, &gaps));
+        gaps.extend(walks.compare(target, snapshot));
         match Live::open(target) {
             Ok(memory) => {
                 let deadline = target.deadline();

@@ -81,7 +81,8 @@ impl SeriesState {
                 return;
             }
             let counted = hotspot::class_counts(target, &snapshot.vmas);
-            *known = known.take().or_else(|| KnownVm::of(target, &snapshot.vmas, memory));
+            let whole = known.take().filter(KnownVm::has_buffer_fields);
+            *known = whole.or_else(|| KnownVm::of(target, &snapshot.vmas, memory));
             known.iter_mut().for_each(|known| known.search(memory, counted));
             self.direct_at = Some(began + began.elapsed() * SEARCH);
         }

@@ -31,6 +31,9 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter};
 use plimsoll_profiles::jfr;
 
+/// The effect of the gap that several processes are in one directory.
+pub const MIXED: &str = "their curves are mixed";
+
 /// What a curve shows. JSON uses the same ids.
 macro_rules! measures {
     ($($(#[$doc:meta])* $variant:ident $id:literal $title:literal $event:literal $name:literal $value:literal $peak:literal)*) => {
@@ -354,7 +357,7 @@ impl History {
         if self.pids.len() > 1 {
             let pids: Vec<String> = self.pids.iter().map(u64::to_string).collect();
             let reason = format!("these are recordings of several processes: {}", pids.join(", "));
-            let gap = Gap::new(Source::Jfr, reason, "their curves are mixed");
+            let gap = Gap::new(Source::Jfr, reason, MIXED);
             self.gaps.push(gap.remedy("name one file, or a directory with those of one process"));
         }
         if self.one(Measure::Committed).is_none()

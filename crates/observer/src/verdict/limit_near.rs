@@ -143,7 +143,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         summary: match too_low {
             Some(needed) if near < NEAR => {
                 format!(
-                    "the limit is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
+                    "{whose} is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
                 )
             }
             _ if severity == Severity::Note => format!(
@@ -169,6 +169,22 @@ impl Judged<'_> {
         self.counted.percent_of(self.limit)
     }
 
+    /// The same without page cache that was used lately.
+    fn certain_percent(&self) -> f64 {
+        (self.counted - cache_in_use(self.level).min(self.counted)).percent_of(self.limit)
+    }
+
+    /// What killed a process below a group above may be another limit.
+    fn has_killed(&self) -> bool {
+        self.level.is_some_and(|of| if of.is_above() { of.oom.oom > 0 } else { of.oom.oom_kill > 0 })
+    }
+
+    /// 2: critical, 1: a warning, 0: only page cache brings it near.
+    fn rank(&self) -> u8 {
+        let certain = self.certain_percent();
+        u8::from(certain >= NEAR || self.has_killed()) + u8::from(certain >= CRITICAL)
+    }
+
     /// Number of groups from the root to the level.
     fn depth(&self) -> usize {
         self.level.map_or(0, |level| Path::new(&level.limit_path).components().count())
@@ -180,7 +196,7 @@ fn is_another(case: Case<'_>, level: &Cgroup) -> bool {
     case.snapshot.cgroup.as_ref().is_some_and(|first| !std::ptr::eq(first, level))
 }
 
-/// Of the limits that are near, the fullest; otherwise the lowest, if the flags need more.
+/// Of the limits that are near, the most severe, of these the fullest; otherwise the lowest, if the flags need more.
 fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
     let is_too_low = |limit: Bytes| will_need.is_some_and(|needed| needed > limit);
     if case.snapshot.limit_requested.is_some() {
@@ -193,7 +209,7 @@ fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
     // A pod has the limit of its only container, and a little more is charged to it. So among limits with the same
     // percentage, as it is printed, the innermost is judged: its path is the longest.
     let near = levels().filter(|judged| judged.percent() >= NEAR);
-    let near = near.max_by_key(|judged| (judged.percent().round() as u64, judged.depth()));
+    let near = near.max_by_key(|judged| (judged.rank(), judged.percent().round() as u64, judged.depth()));
     near.or_else(|| levels().min_by_key(|judged| judged.limit).filter(|judged| is_too_low(judged.limit)))
 }
 

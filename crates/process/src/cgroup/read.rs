@@ -489,8 +489,10 @@ fn others(
         }
     }
     // Those that have ended since aren't listed again.
-    if !unread.is_empty() {
-        let still: HashSet<u32> = listed().unwrap_or_default().into_iter().collect();
+    if !unread.is_empty()
+        && let Some(still) = listed()
+    {
+        let still: HashSet<u32> = still.into_iter().collect();
         unread.retain(|other| still.contains(other));
     }
     let unread = unread.len() + pids.iter().filter(|other| **other == 0).count();

@@ -17,7 +17,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use crate::foreign::{Deadline, Regular, Stopwatch, Target};
+use crate::foreign::{Deadline, Regular, Stopwatch, Target, Why};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Root, Rss, Start, Thp, Thread, Vma,
@@ -233,7 +233,8 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma
         return Ok(ScannedPages { before: None, residency, took: began.elapsed() });
     }
     let text = target.read("maps")?;
-    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    // smaps, which is read in place of this, has a gap for it.
+    let tmpfs = parse_tmpfs_devices(&target.read("mountinfo")?);
     let parsed = parse_maps(&text, &tmpfs);
     if parsed.bad_lines > 0 {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -478,7 +479,10 @@ pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Ve
     }
     let program = program.ok();
     let (found, unsearched) = recognise_allocators(program.as_ref().map(|program| (program, path.clone())), vmas);
-    gaps.extend(unsearched.map(|why| gap(&why)));
+    gaps.extend(unsearched.map(|why| match target.deadline().has_passed() {
+        true => gap(&Why::Late),
+        false => gap(&why),
+    }));
     found
 }
 

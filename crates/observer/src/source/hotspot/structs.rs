@@ -88,7 +88,9 @@ impl KnownVm {
     pub(crate) fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<KnownVm> {
         let library = library(vmas)?;
         let file = target.mapped(library, FileKind::Object).ok()?;
-        Some(KnownVm::new(MappedFile::of(library), Fields::of(&rows(&file, library, memory)?)))
+        let rows = rows(&file, library, memory)?;
+        // After the deadline, names may be missing in the rows.
+        (!target.deadline().has_passed()).then(|| KnownVm::new(MappedFile::of(library), Fields::of(&rows)))
     }
 
     /// Whether the table has the fields that lead to the counts of direct buffers.
@@ -108,8 +110,11 @@ impl KnownVm {
         let Some(fields) = self.fields.buffers.as_ref().filter(|_| !is_same) else { return };
         // If the search ends elsewhere, the classes changed meanwhile: the next one may get through.
         if let Some(found) = direct::search(&Paged::new(memory), fields) {
-            self.classes = found.classes();
-            self.counted = counted;
+            let classes = found.classes();
+            // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
+            if classes.is_some() || self.classes.is_none() {
+                (self.classes, self.counted) = (classes, counted);
+            }
         }
     }
 
@@ -144,7 +149,9 @@ pub(crate) fn read(
     let Some(library) = library(vmas) else { return Ok(None) };
     let open =
         || Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()));
-    let (memory, mut known) = match known.filter(|known| known.library == MappedFile::of(library)) {
+    // Without these fields, the table may have been read before libjvm was relocated.
+    let is_whole = |known: &KnownVm| known.library == MappedFile::of(library) && known.has_buffer_fields();
+    let (memory, mut known) = match known.filter(is_whole) {
         Some(known) => (open()?, known),
         None => {
             let file = target.mapped(library, FileKind::Object).map_err(|why| format!("{} {why}", library.name))?;

@@ -345,7 +345,8 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     }
     let was_answered = !heap.is_empty();
     let printed = parse_printed(&[heap, code, metaspace, history].join("\n"));
-    if was_answered && printed.heap.is_none() {
+    // hsperfdata may have both figures.
+    if was_answered && printed.heap.is_none() && hotspot.java_heap.is_none() {
         let reason = "the answer to GC.heap_info was not understood";
         gaps.push(Gap::new(Source::HotSpot, reason, HEAP_EFFECT));
     }

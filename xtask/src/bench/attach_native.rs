@@ -53,7 +53,7 @@ impl Drop for Gaps {
 
 /// A new program each time: it is entered once.
 pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
-    let programs = bench.rounds * 7;
+    let programs = bench.rounds * 3;
     results.group(
         "Attach to a native program",
         &format!(

@@ -163,7 +163,7 @@ fn every_level_is_judged() {
 
 /// Whatever the order in which the limits are reached.
 #[test]
-fn of_several_limits_that_are_near_the_fullest_is_judged() {
+fn of_several_limits_that_are_near_the_most_severe_and_fullest_is_judged() {
     let mib = Bytes::mib;
     let level = |path: &str, limit: u64, charged: u64| Cgroup {
         limit: Some(mib(limit)),
@@ -187,6 +187,11 @@ fn of_several_limits_that_are_near_the_fullest_is_judged() {
     // As full as each other: 95.4, 95.2 and 94.9 %.
     let innermost = summary([root(19_080), middle(9520), own(949)]);
     assert!(innermost.starts_with("95 % of the limit of /a/b/c, this process's own group,"), "{innermost}");
+    // The fullest is so by page cache, which the kernel takes back.
+    let mut cached = middle(9900);
+    cached.stat.active_file = mib(3000);
+    let severe = summary([cached, own(970), root(100)]);
+    assert!(severe.starts_with("97 % of the limit of /a/b/c, this process's own group, is in use: 30.0"), "{severe}");
     let only = summary([own(950), middle(100), root(100)]);
     assert!(only.starts_with("95 % of the limit is in use: 50.0 MiB are left"), "{only}");
 }

@@ -204,6 +204,17 @@ mod tests {
 
     /// A sleeping child process.
     struct Child(std::process::Child);
+    impl Child {
+        /// Returns once its start has ended, so that it maps nothing any more.
+        fn asleep() -> Child {
+            let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
+            let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.0.id())).expect("our child");
+            while !call().starts_with(&format!("{} ", libc::SYS_clock_nanosleep)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            child
+        }
+    }
     impl Drop for Child {
         fn drop(&mut self) {
             let _ = self.0.kill();
@@ -213,11 +224,9 @@ mod tests {
 
     #[test]
     fn a_later_query_has_the_lines_of_one_that_reads_smaps() {
-        let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
+        let child = Child::asleep();
         let pid = child.0.id();
         let mut series = SeriesState::default();
-        // Until it has execed and sleeps.
-        std::thread::sleep(Duration::from_millis(300));
         let first = series.take(pid, None, Deadline::after(LOOK)).expect("it runs");
         series.begin(None, &first);
         let target = Target::open(pid, Deadline::after(LOOK)).expect("it runs");
@@ -240,7 +249,7 @@ mod tests {
 
     #[test]
     fn too_many_pages_are_a_gap_until_they_can_be_read() {
-        let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
+        let child = Child::asleep();
         let pid = child.0.id();
         let mut series = SeriesState::default();
         let Ok(mut snapshot) = series.take(pid, None, Deadline::after(LOOK)) else { panic!("it runs") };

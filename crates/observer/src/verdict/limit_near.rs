@@ -28,13 +28,14 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
     let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
     let will_need = max_heap.map(|max| max + native);
-    let Some(Judged { limit, counted, level }) = judged(case, will_need) else {
+    let Some(judged) = judged(case, will_need) else {
         return throttled::verdict(case, cause(others));
     };
+    let Judged { limit, counted, level } = judged;
     let near = counted.percent_of(limit);
     let too_low = will_need.filter(|needed| *needed > limit);
     let cache = cache_in_use(level).min(counted);
-    let certain = (counted - cache).percent_of(limit);
+    let certain = judged.certain_percent();
     // A limit of memory doesn't count what is swapped out.
     let swapped = case.snapshot.process.swap;
     let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(counted.0 / 2);
@@ -118,16 +119,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
     remedies.push(higher_limit::raise(case, level, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
-    // What killed a process below a group above may be another limit.
-    let has_killed = level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match above {
-        Some(_) => cgroup.oom.oom > 0,
-        None => cgroup.oom.oom_kill > 0,
-    });
-    let severity = match certain {
-        certain if certain >= CRITICAL => Severity::Critical,
-        certain if certain >= NEAR || too_low.is_some() || has_killed => Severity::Warning,
-        _ => Severity::Note,
-    };
+    let severity = judged.severity(case).max(if too_low.is_some() { Severity::Warning } else { Severity::Note });
     let whose = match (above, level) {
         (Some(level), _) => format!("the limit of {}, a group above this process's,", level.limit_path),
         // The report's head then has the limit of another group.
@@ -174,15 +166,18 @@ impl Judged<'_> {
         (self.counted - cache_in_use(self.level).min(self.counted)).percent_of(self.limit)
     }
 
-    /// What killed a process below a group above may be another limit.
-    fn has_killed(&self) -> bool {
-        self.level.is_some_and(|of| if of.is_above() { of.oom.oom > 0 } else { of.oom.oom_kill > 0 })
-    }
-
-    /// 2: critical, 1: a warning, 0: only page cache brings it near.
-    fn rank(&self) -> u8 {
-        let certain = self.certain_percent();
-        u8::from(certain >= NEAR || self.has_killed()) + u8::from(certain >= CRITICAL)
+    /// A note: only page cache brings it near. With --limit, the cgroup still says whether it killed.
+    fn severity(&self, case: Case<'_>) -> Severity {
+        // What killed a process below a group above may be another limit.
+        let has_killed = self.level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match self.level {
+            Some(level) if level.is_above() => cgroup.oom.oom > 0,
+            _ => cgroup.oom.oom_kill > 0,
+        });
+        match self.certain_percent() {
+            certain if certain >= CRITICAL => Severity::Critical,
+            certain if certain >= NEAR || has_killed => Severity::Warning,
+            _ => Severity::Note,
+        }
     }
 
     /// Number of groups from the root to the level.
@@ -209,7 +204,7 @@ fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
     // A pod has the limit of its only container, and a little more is charged to it. So among limits with the same
     // percentage, as it is printed, the innermost is judged: its path is the longest.
     let near = levels().filter(|judged| judged.percent() >= NEAR);
-    let near = near.max_by_key(|judged| (judged.rank(), judged.percent().round() as u64, judged.depth()));
+    let near = near.max_by_key(|judged| (judged.severity(case), judged.percent().round() as u64, judged.depth()));
     near.or_else(|| levels().min_by_key(|judged| judged.limit).filter(|judged| is_too_low(judged.limit)))
 }
 

@@ -1,10 +1,14 @@
 //! A thread of the target, borrowed for a few calls of libc's functions, and given back as it was.
 //!
 //! ```text
-//! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: a call ─▶ signals blocked ─▶ … ─▶ entry of rt_sigreturn
-//!                                          ▲──────────────── next call ◀───────────────┤
-//!   xstate, mask, registers (last) ◀─ stop ◀─ rt_sigreturn replaced, to begin again ◀─┘
+//! stop ─▶ fit? ─▶ frame on its stack ─▶ registers: mmap ─▶ signals blocked ─▶ end of the system call
+//!                                         mprotect, in the same way ◀─────────────────┘
+//!                           pthread_create, by our own code ─▶ its result in the page ─▶ the code waits for a stop
+//!                       xstate, mask, registers (last) ◀─ stop ◀───────────────────────────────┘
 //! ```
+//! Each stop costs two wake-ups, so there are few: a call of libc's that makes one system call is left at the end of that,
+//! and pthread_create, which makes many, runs without any.
+//!
 //! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into
 //! rt_sigreturn, and that restores it from the frame. Normally the registers are set directly instead, because the
 //! kernel then restarts an interrupted wait with the rest of its timeout; rt_sigreturn would give up that rest.
@@ -13,14 +17,16 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::Target;
 
 use super::frame::{self, Interrupted};
+use super::helper;
 use super::identity::ExecIdentity;
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
@@ -36,8 +42,13 @@ const CALLING: Duration = Duration::from_secs(20);
 const DEEPEST: u64 = 1 << 20;
 /// The longest frame, and what mmap uses below it. A signal handler needs as much.
 const ROOM: u64 = 16 << 10;
-/// pthread_create makes fewer than ten system calls, malloc below it some more.
-const MOST_CALLS: usize = 10_000;
+/// A function of libc's that maps memory makes one system call.
+const MOST_CALLS: usize = 100;
+/// How long to look for the end of pthread_create without a pause. It takes some 100 µs, and the thread stands still
+/// for each that this process oversleeps.
+const LOOKING: Duration = Duration::from_micros(300);
+/// Between two later looks.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 const USER_CODE: u64 = 0x33;
 /// x86 flags that a function may not find set: trap and direction.
 const TRAP_AND_DIRECTION: u64 = 0x500;
@@ -58,17 +69,17 @@ pub enum Unfit {
     Stuck,
 }
 
-/// The results of a call.
-pub struct CallsDone {
-    /// The system calls that were made in it, with their results.
-    calls: Vec<(i64, i64)>,
-}
-
-impl CallsDone {
-    /// The result of the last of these system calls.
-    pub fn result_of(&self, numbers: &[libc::c_long]) -> Option<i64> {
-        self.calls.iter().rev().find(|(number, _)| numbers.contains(number)).map(|(_, result)| *result)
-    }
+/// Where the borrowed thread is.
+#[derive(PartialEq, Eq)]
+enum Place {
+    /// Stopped, outside of any system call: it goes on from the registers that are set.
+    Stopped,
+    /// Stopped at the start of a system call.
+    CallBegins,
+    /// Stopped at the end of one.
+    CallEnded,
+    /// Running in [`helper::call`], or in what that calls.
+    Ours(Range<u64>),
 }
 
 pub struct Borrowed<'t> {
@@ -76,13 +87,14 @@ pub struct Borrowed<'t> {
     memory: &'t File,
     thread: Thread,
     tid: u32,
+    /// Its /proc/PID/task/TID/status at the stop.
+    status: Vec<u8>,
     restorer: u64,
     original: Registers,
     xstate: Vec<u8>,
     mask: u64,
     is_masked: bool,
-    /// Whether the last stop was the start of a system call.
-    in_call: bool,
+    place: Place,
     /// The end of the calls.
     deadline: Deadline,
 }
@@ -137,12 +149,30 @@ impl<'t> Borrowed<'t> {
         let xstate = thread.xstate().map_err(gone)?;
         let restorer = objects.restorer;
         let deadline = target.deadline().sooner(CALLING);
-        let (is_masked, in_call) = (false, false);
-        Ok(Borrowed { target, memory, thread, tid, restorer, original, xstate, mask, is_masked, in_call, deadline })
+        let thread = Borrowed {
+            target,
+            memory,
+            thread,
+            tid,
+            status,
+            restorer,
+            original,
+            xstate,
+            mask,
+            is_masked: false,
+            place: Place::Stopped,
+            deadline,
+        };
+        Ok(thread)
     }
 
     pub fn tid(&self) -> u32 {
         self.tid
+    }
+
+    /// Its /proc/PID/task/TID/status, as it was at the stop.
+    pub fn status(&self) -> &[u8] {
+        &self.status
     }
 
     /// The thread's seccomp filters.
@@ -150,14 +180,90 @@ impl<'t> Borrowed<'t> {
         self.thread.filters()
     }
 
-    /// Calls a function on the thread's own stack, or below the address `stack`.
-    pub fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<CallsDone> {
+    /// Calls a function that makes this system call, on the thread's own stack or below the address `stack`, and leaves
+    /// it at the end of the system call, whose result is returned. `None`: it returned without one.
+    pub fn call(
+        &mut self,
+        system_call: libc::c_long,
+        function: u64,
+        arguments: [u64; 6],
+        stack: Option<u64>,
+    ) -> io::Result<Option<i64>> {
+        let back = self.enter(function, arguments, stack, None)?;
+        self.thread.run_to_call(0)?;
+        for _ in 0..MOST_CALLS {
+            let stop = self.thread.wait(self.deadline)?;
+            if let Some(signal) = self.went_on(stop)? {
+                self.thread.run_to_call(signal)?;
+                continue;
+            }
+            let begins = self.place != Place::CallBegins;
+            self.place = if begins { Place::CallBegins } else { Place::CallEnded };
+            let r = self.thread.registers()?;
+            let number = r.orig_rax as i64;
+            let is_back = r.rsp == back && r.rip == self.restorer + RESTORER_BYTES;
+            if begins && is_back && number == libc::SYS_rt_sigreturn {
+                return Ok(None);
+            }
+            if !begins && number == system_call {
+                return Ok(Some(r.rax as i64));
+            }
+            self.thread.run_to_call(0)?;
+        }
+        // A hostile program could make calls without end.
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Has the thread call a function through [`helper::call`], which lies at `code` and writes the function's result
+    /// into the page at `page`. The thread doesn't stop meanwhile. Returns the result: an error of errno(3), or 0.
+    pub fn call_from(
+        &mut self,
+        code: u64,
+        page: u64,
+        function: u64,
+        arguments: [u64; 6],
+        stack: u64,
+    ) -> io::Result<i32> {
+        self.enter(code, arguments, Some(stack), Some((page, function)))?;
+        self.thread.run()?;
+        self.place = Place::Ours(code & !(helper::PAGE - 1)..code + helper::PAGE);
+        let began = Instant::now();
+        loop {
+            if let Some(stop) = self.thread.stopped()? {
+                let signal = self.went_on(stop)?.unwrap_or(0);
+                self.thread.run_with(signal)?;
+            }
+            let mut state = [0; 8];
+            self.memory.read_exact_at(&mut state, page + helper::CALLED)?;
+            if let Some(result) = helper::result(state) {
+                return Ok(result);
+            }
+            if self.deadline.has_passed() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match began.elapsed() < LOOKING {
+                true => std::hint::spin_loop(),
+                false => std::thread::sleep(BETWEEN_LOOKS),
+            }
+        }
+    }
+
+    /// Builds the frame and sets the registers for a call. Returns the stack pointer behind the return address.
+    /// `ours`: what our own code finds in rbx and rbp.
+    fn enter(
+        &mut self,
+        function: u64,
+        arguments: [u64; 6],
+        stack: Option<u64>,
+        ours: Option<(u64, u64)>,
+    ) -> io::Result<u64> {
         let again = frame::restarted(&self.original);
         let below = stack.unwrap_or(self.original.rsp);
         let frame = frame::build(below, &again, self.mask, &self.xstate, self.restorer);
         let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
         self.memory.write_all_at(&frame.bytes, frame.at)?;
         let [rdi, rsi, rdx, rcx, r8, r9] = arguments;
+        let (rbx, rbp) = ours.unwrap_or((self.original.rbx, self.original.rbp));
         self.thread.set_registers(&Registers {
             rip: function,
             rsp: frame.at,
@@ -170,6 +276,8 @@ impl<'t> Borrowed<'t> {
             rcx,
             r8,
             r9,
+            rbx,
+            rbp,
             ..self.original
         })?;
         if !self.is_masked {
@@ -177,78 +285,87 @@ impl<'t> Borrowed<'t> {
             self.thread.set_mask(!open)?;
             self.is_masked = true;
         }
-        self.run_to_its_return(frame.at + 8)
+        Ok(frame.at + 8)
     }
 
     /// The number of the system call that is made instead of the one that begins where the thread stands. A call that
     /// is cancelled would be number -1 to a seccomp filter, which may kill for it: getpid(2) has no effect. Elsewhere
     /// no call is made, and none is restarted.
     fn instead(&self) -> u64 {
-        if self.in_call { libc::SYS_getpid as u64 } else { u64::MAX }
+        if self.place == Place::CallBegins { libc::SYS_getpid as u64 } else { u64::MAX }
     }
 
-    fn run_to_its_return(&mut self, stack: u64) -> io::Result<CallsDone> {
-        let deadline = self.deadline;
-        let mut done = CallsDone { calls: Vec::new() };
-        self.thread.run_to_call(0)?;
-        loop {
-            let stop = self.thread.wait(deadline)?;
-            // A hostile program could make calls without end.
-            if deadline.has_passed() || done.calls.len() > MOST_CALLS {
-                return Err(io::ErrorKind::TimedOut.into());
+    /// What a stop within a call means: `None`, a system call begins or ends; otherwise the thread goes on with this
+    /// signal, 0 for none.
+    fn went_on(&mut self, stop: Stop) -> io::Result<Option<i32>> {
+        if self.deadline.has_passed() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stop {
+            Stop::Call => Ok(None),
+            Stop::Event => Ok(Some(0)),
+            Stop::Exec => Err(replaced()),
+            // The call itself caused this signal: it is dropped, and the thread goes back to where it was.
+            Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
+                self.place = Place::Stopped;
+                self.thread.drop_signal();
+                self.restore()?;
+                Err(io::Error::other(format!("the call was ended by signal {signal}")))
             }
-            match stop {
-                Stop::Call => {
-                    self.in_call = !self.in_call;
-                    let r = self.thread.registers()?;
-                    let number = r.orig_rax as i64;
-                    let is_back = r.rsp == stack && r.rip == self.restorer + RESTORER_BYTES;
-                    if self.in_call && is_back && number == libc::SYS_rt_sigreturn {
-                        return Ok(done);
-                    }
-                    if !self.in_call {
-                        done.calls.push((number, r.rax as i64));
-                    }
-                }
-                Stop::Event => {}
-                Stop::Exec => return Err(replaced()),
-                // The call itself caused this signal: it is dropped, and the thread goes back to where it was.
-                Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
-                    self.in_call = false;
-                    self.thread.drop_signal();
-                    self.restore()?;
-                    return Err(io::Error::other(format!("the call was ended by signal {signal}")));
-                }
-                Stop::Signal(signal) => {
-                    self.thread.run_to_call(signal)?;
-                    continue;
-                }
-            }
-            self.thread.run_to_call(0)?;
+            Stop::Signal(signal) => Ok(Some(signal)),
         }
     }
 
     /// Gives the thread back. It runs on when this returns.
     pub fn give_back(mut self) -> io::Result<()> {
-        if self.in_call {
-            // Puts the thread at the restorer, before rt_sigreturn. If plimsoll ends here, the thread makes that call
-            // again, which restores it from the frame.
-            let r = self.thread.registers()?;
-            self.thread.set_registers(&Registers { orig_rax: self.instead(), rip: self.restorer, ..r })?;
-            self.thread.interrupt()?;
-            self.thread.run()?;
-            let deadline = self.target.deadline().sooner(CALLING);
-            loop {
-                match self.thread.wait(deadline)? {
-                    Stop::Exec => return Err(replaced()),
-                    Stop::Signal(_) if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
-                    Stop::Signal(signal) => self.thread.run_with(signal)?,
-                    Stop::Event | Stop::Call => break,
+        match &self.place {
+            Place::Stopped => {}
+            Place::CallBegins => {
+                // Puts the thread at the restorer, before rt_sigreturn. If plimsoll ends here, the thread makes that
+                // call again, which restores it from the frame.
+                let r = self.thread.registers()?;
+                self.thread.set_registers(&Registers { orig_rax: self.instead(), rip: self.restorer, ..r })?;
+                self.thread.interrupt()?;
+                self.thread.run()?;
+                self.until_stopped()?;
+            }
+            Place::CallEnded => {
+                self.thread.interrupt()?;
+                self.thread.run()?;
+                self.until_stopped()?;
+            }
+            Place::Ours(_) => {
+                if !self.recall()? {
+                    return Ok(());
                 }
             }
-            self.in_call = false;
         }
         self.restore()
+    }
+
+    /// Stops the thread if it runs in our code. False: that was too late, it has restored itself or is about to.
+    pub fn recall(&mut self) -> io::Result<bool> {
+        let Place::Ours(code) = &self.place else { return Ok(true) };
+        let code = code.clone();
+        self.thread.interrupt()?;
+        self.until_stopped()?;
+        Ok(code.contains(&self.thread.registers()?.rip))
+    }
+
+    /// Waits until a thread that runs has been interrupted. It is then at a point where the kernel makes an interrupted
+    /// call again, if the registers say so.
+    fn until_stopped(&mut self) -> io::Result<()> {
+        let deadline = self.target.deadline().sooner(CALLING);
+        loop {
+            match self.thread.wait(deadline)? {
+                Stop::Exec => return Err(replaced()),
+                Stop::Signal(_) if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
+                Stop::Signal(signal) => self.thread.run_with(signal)?,
+                Stop::Event | Stop::Call => break,
+            }
+        }
+        self.place = Place::Stopped;
+        Ok(())
     }
 
     fn restore(&mut self) -> io::Result<()> {

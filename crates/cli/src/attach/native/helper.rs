@@ -9,6 +9,8 @@
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
 //! borrowed thread may still be on the stack in it.
 //!
+//! The code also has the way in which the borrowed thread calls pthread_create: see [`call`].
+//!
 //! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's
 //! name for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor
 //! stays open once the library is loaded: the path must never name another file. All others are closed.
@@ -33,6 +35,8 @@ const ERROR: Range<usize> = 3072..3584;
 const ANSWER: usize = 88;
 const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
+/// What the borrowed thread's call returned (i32), and whether it has (u32).
+pub const CALLED: u64 = 120;
 
 /// The helper's own descriptors: a thread may have a table of its own, and the first thread may have ended.
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
@@ -190,8 +194,26 @@ pub fn code() -> &'static [u8] {
     }
 }
 
+/// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, that of the function in
+/// rbp, and arguments where they belong. It writes the result, and then spins for some 10 ms to be stopped. After that,
+/// plimsoll is slow or has died, and the thread returns to where its frame leads.
+///
+/// It makes no system call: a wait would destroy what the kernel keeps to restart the thread's own wait, and one that ends
+/// at once (sched_yield) would be one more for a seccomp filter to allow.
+pub fn call() -> u64 {
+    // SAFETY: both symbols are in the assembly below, and only their addresses are used.
+    unsafe { (&raw const plimsoll_helper_call).offset_from_unsigned(&raw const plimsoll_helper_start) as u64 }
+}
+
+/// The result of that call, by the word at [`CALLED`], if it has returned.
+pub fn result(word: [u8; 8]) -> Option<i32> {
+    let [a, b, c, d, state @ ..] = word;
+    (state != [0; 4]).then(|| i32::from_le_bytes([a, b, c, d]))
+}
+
 unsafe extern "C" {
     static plimsoll_helper_start: u8;
+    static plimsoll_helper_call: u8;
     static plimsoll_helper_end: u8;
 }
 
@@ -344,6 +366,20 @@ std::arch::global_asm!(
     "pop rbx",
     // munmap returns to this thread's caller; its result is the thread's, which nobody reads.
     "jmp rax",
+    ".globl plimsoll_helper_call",
+    ".hidden plimsoll_helper_call",
+    "plimsoll_helper_call:",
+    "sub rsp, 8",
+    "call rbp",
+    "add rsp, 8",
+    "mov [rbx + 120], eax",
+    "mov dword ptr [rbx + 124], 1",
+    "mov ecx, 1 << 19",
+    "9:",
+    "pause",
+    "dec ecx",
+    "jnz 9b",
+    "ret",
     ".globl plimsoll_helper_end",
     ".hidden plimsoll_helper_end",
     "plimsoll_helper_end:",
@@ -407,6 +443,19 @@ mod tests {
             assert_eq!(std::fs::canonicalize(path).expect(path), program.canonicalize().expect("its path"), "{path}");
         }
         assert!(paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2], "{paths:?}");
+    }
+
+    #[test]
+    fn a_call_has_a_result_once_it_has_returned() {
+        assert!(call() < code().len() as u64);
+        let word = |result: i32, state: u32| {
+            let mut word = [0; 8];
+            word[..4].copy_from_slice(&result.to_le_bytes());
+            word[4..].copy_from_slice(&state.to_le_bytes());
+            word
+        };
+        assert_eq!((result(word(0, 0)), result(word(11, 0))), (None, None));
+        assert_eq!((result(word(0, 1)), result(word(11, 1))), (Some(0), Some(11)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use plimsoll_process::proc::{self, Target};
 
 use super::fault::{self, Fault};
 use crate::tracker;
-use borrowed::{Borrowed, CallsDone, Unfit};
+use borrowed::{Borrowed, Unfit};
 use filter::{Closed, Filters};
 use helper::{ACKNOWLEDGED, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
@@ -161,8 +161,8 @@ impl<'t> ThreadLoader<'t> {
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let length = library.region_bytes();
-        let mapped = thread.call(o.mmap, [0, length, data, private, u64::MAX, 0], None).map_err(lost)?;
-        let region = match mapped.result_of(&[libc::SYS_mmap]) {
+        let mapped = thread.call(libc::SYS_mmap, o.mmap, [0, length, data, private, u64::MAX, 0], None);
+        let region = match mapped.map_err(lost)? {
             Some(region) if region > 0 => region as u64,
             result => {
                 thread.give_back().map_err(lost)?;
@@ -185,21 +185,30 @@ impl<'t> ThreadLoader<'t> {
             self.memory.write_all_at(&page, region + TALK)?;
             self.memory.write_all_at(&contents, region + TALK + PAGE)?;
             let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-            let done = thread.call(o.mprotect, [region, PAGE, code, 0, 0, 0], stack)?;
-            if let Err(why) = succeeded(&done, &[libc::SYS_mprotect]) {
-                return Ok(Err(format!("may not make memory executable: {why}")));
+            let executable = thread.call(libc::SYS_mprotect, o.mprotect, [region, PAGE, code, 0, 0, 0], stack)?;
+            if executable != Some(0) {
+                return Ok(Err(format!("may not make memory executable: {}", errno(executable))));
             }
             // pthread_create writes the thread's ID into a free word of the page.
-            let done = thread.call(o.create, [region + TALK + 112, 0, region, region + TALK, 0, 0], stack)?;
-            let made = succeeded(&done, &[libc::SYS_clone, libc::SYS_clone3]);
-            Ok(made.map_err(|why| format!("cannot start a thread: {why}")))
+            let page = region + TALK;
+            let create = [page + 112, 0, region, page, 0, 0];
+            match thread.call_from(region + helper::call(), page, o.create, create, page)? {
+                0 => Ok(Ok(())),
+                code => Ok(Err(format!("cannot start a thread: {}", std::io::Error::from_raw_os_error(code)))),
+            }
         };
         let started = start().map_err(lost)?;
-        if started.is_err() {
-            thread.call(o.helper.munmap, [region, length, 0, 0, 0, 0], None).map_err(lost)?;
+        if let Err(why) = started {
+            // Otherwise the thread is no longer ours, and the region stays.
+            if thread.recall().map_err(lost)? {
+                let region = [region, length, 0, 0, 0, 0];
+                thread.call(libc::SYS_munmap, o.helper.munmap, region, None).map_err(lost)?;
+                thread.give_back().map_err(lost)?;
+            }
+            return Err(why);
         }
         thread.give_back().map_err(lost)?;
-        started.map(|()| region)
+        Ok(region)
     }
 
     /// Whether the process that was examined lives: after an execve, its memory can't be read any more, even if the new
@@ -240,9 +249,8 @@ impl<'t> ThreadLoader<'t> {
             })?;
             if let Some(thread) = found {
                 // The thread stands still, so only its own filters are looked at again.
-                let status = self.target.read(&format!("task/{}/status", thread.tid())).map_err(|_| GONE)?;
                 let own = || thread.filters().map(Some).map_err(filter::unreadable);
-                let Err(refused) = filters.check(thread.tid(), &status, self.target.deadline(), own) else {
+                let Err(refused) = filters.check(thread.tid(), thread.status(), self.target.deadline(), own) else {
                     return Ok(thread);
                 };
                 thread.give_back().map_err(|e| format!("could not be left as it was: {e}"))?;
@@ -273,13 +281,6 @@ fn first_fit<T>(
         }
     }
     Ok(None)
-}
-
-fn succeeded(done: &CallsDone, calls: &[libc::c_long]) -> Result<(), String> {
-    match done.result_of(calls) {
-        Some(result) if result >= 0 => Ok(()),
-        result => Err(errno(result)),
-    }
 }
 
 fn errno(result: Option<i64>) -> String {

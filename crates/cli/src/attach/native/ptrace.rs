@@ -70,12 +70,22 @@ impl Thread {
     pub fn wait(&mut self, deadline: Deadline) -> io::Result<Stop> {
         let began = Instant::now();
         loop {
+            match self.stopped()? {
+                Some(stop) => return Ok(stop),
+                None if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
+                None if began.elapsed() < SPIN => std::hint::spin_loop(),
+                None => sleep(),
+            }
+        }
+    }
+
+    /// Whether the thread has stopped since it last ran. An error: it has ended.
+    pub fn stopped(&mut self) -> io::Result<Option<Stop>> {
+        loop {
             let mut status = 0;
             // SAFETY: `status` is ours; the call returns at once.
             match unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) } {
-                0 if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
-                0 if began.elapsed() < SPIN => std::hint::spin_loop(),
-                0 => sleep(),
+                0 => return Ok(None),
                 -1 if self.tid != self.process && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
                     // After its execve, the thread has the number of the process, and stops under it. If another thread
                     // has run execve, this thread is gone, and nothing stops.
@@ -92,7 +102,7 @@ impl Thread {
                         _ => Stop::Signal(signal),
                     };
                     self.signal = if let Stop::Signal(signal) = stop { signal } else { 0 };
-                    return Ok(stop);
+                    return Ok(Some(stop));
                 }
                 _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
             }

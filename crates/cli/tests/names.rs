@@ -60,9 +60,11 @@ impl Sleeper {
         let child = command.stdin(Stdio::null()).spawn().expect("the program starts");
         let (pid, began) = (child.id(), Instant::now());
         self.running.push(child);
-        // plimsoll becomes the program by exec.
+        // plimsoll becomes the program by exec. The program is tracked once the loader has called the tracker, and then
+        // it sleeps.
         let is_it = || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.program());
-        while !is_it() {
+        let sleeps = || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") S "));
+        while !is_it() || !sleeps() {
             assert!(began.elapsed() < Duration::from_secs(120), "the program was not started");
             std::thread::sleep(Duration::from_millis(5));
         }

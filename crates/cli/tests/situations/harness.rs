@@ -219,9 +219,17 @@ pub fn verdict(name: &str, faults: &str, compared: usize) {
     panic!("{name}\n{}", shown.join("\n"));
 }
 
-/// A directory for this test run.
+/// A directory of this process. `make test` starts the next group while the last tests of one still run, and two groups
+/// have tests of this program: each process compiles programs of its own under the same names.
 pub fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("situations").join(name);
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("situations");
+    let own = all.join(std::process::id().to_string());
+    static SWEPT: std::sync::Once = std::sync::Once::new();
+    SWEPT.call_once(|| {
+        sweep(&all, "");
+        let _ = fs::remove_dir_all(&own);
+    });
+    let dir = own.join(name);
     fs::create_dir_all(&dir).expect("scratch directory");
     dir
 }
@@ -231,7 +239,7 @@ pub fn scratch(name: &str) -> PathBuf {
 pub fn fresh_dir(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     static SWEPT: std::sync::Once = std::sync::Once::new();
-    SWEPT.call_once(|| sweep(memory));
+    SWEPT.call_once(|| sweep(memory, "plimsoll-situations-"));
     let dir = if memory.is_dir() {
         memory.join(format!("plimsoll-situations-{}-{name}", std::process::id()))
     } else {
@@ -243,11 +251,12 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Removes what ended runs of these tests left in /dev/shm so that somebody could examine their failures.
-fn sweep(memory: &Path) {
-    for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
+/// Removes what ended runs of these tests left in a folder so that somebody could examine their failures: names of this
+/// prefix and a PID.
+fn sweep(folder: &Path, prefix: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().to_string();
-        let Some(pid) = name.strip_prefix("plimsoll-situations-").and_then(|rest| rest.split('-').next()) else {
+        let Some(pid) = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()) else {
             continue;
         };
         if !Path::new("/proc").join(pid).exists() {

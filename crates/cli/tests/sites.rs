@@ -692,6 +692,7 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
 fn what_is_resident_of_five_gib_is_known() {
     const MAP: &str = "import mmap, sys
 p = mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+p.madvise(mmap.MADV_NOHUGEPAGE)
 for at in (0, 3 << 30, (5 << 30) - 4096): p[at] = 1
 print('ready', flush=True)
 sys.stdin.readline()";

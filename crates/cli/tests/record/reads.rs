@@ -2,6 +2,8 @@
 
 use crate::stage::{jdk, log_line, must, repository};
 use crate::{Running, Workspace, events, wait_until};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Read calls of a process so far.
@@ -23,7 +25,9 @@ fn an_instant_of_an_old_process_at_rest_reads_little() {
     must(java.tool("javac").arg("-d").arg(workspace.path("")).args(sources));
     let mut command = java.tool("java");
     command.args(["-XX:+UseSerialGC", "-Xmx64m", "-cp"]).arg(workspace.path("")).args(["Crowd", "4", "3000"]);
-    let target = Running(command.stdout(std::process::Stdio::null()).spawn().expect("java"));
+    let mut target = Running(command.stdout(Stdio::piped()).spawn().expect("java"));
+    let mut lines = BufReader::new(target.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"), "it ended before it was at rest");
     // A younger process may still load its tracker.
     std::thread::sleep(Duration::from_secs(12));
     let recorder = workspace.plimsoll(&["record", &target.id().to_string(), "-o", "r.jfr"]).spawn();

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use harness::{output_of, plimsoll};
 use jdks::{Jdk, jdks};
+use plimsoll_report::words::parse_moment;
 use serde_json::Value;
 
 /// The state in which a recording has seen everything: the recorder writes each second's events in one round, and two
@@ -55,6 +56,12 @@ fn refused(arguments: &[&str]) -> String {
 
 fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&output_of(&[arguments, &["--format", "json"]].concat())).expect("JSON")
+}
+
+/// A recording takes seconds, and on an overloaded machine perhaps so long that it shows growth.
+fn lasts_a_minute(report: &Value) -> bool {
+    let [from, to] = ["from", "to"].map(|end| report[end].as_str().and_then(parse_moment).expect("a time"));
+    to - from >= 60_000_000_000
 }
 
 /// Values of one field of one event type, as `jfr print --json` shows them: by `key` if there is one.
@@ -110,10 +117,8 @@ fn the_table_has_the_figures_that_jfr_prints() {
             }
         }
         let text = output_of(&["report", &name]);
-        assert!(
-            text.contains("Java heap committed (GC)") && text.contains("growth needs at least one minute"),
-            "{text}"
-        );
+        assert!(text.contains("Java heap committed (GC)"), "{text}");
+        assert!(text.contains("growth needs at least one minute") || lasts_a_minute(&report), "{text}");
         if jdk.records_memory() {
             assert_eq!(report["gaps"].as_array().map(Vec::len), Some(0), "{}", report["gaps"]);
             assert!(text.contains("\nRSS ") && text.contains("committed by category"), "{text}");
@@ -184,7 +189,9 @@ fn charts_and_what_they_lack() {
             assert!(refused(&["report", &name, "--chart", "categories"]).contains("NativeMemoryTracking=summary"));
         }
         assert!(refused(&["report", &name, "--chart", "lines"]).contains("plimsoll record"));
-        assert!(refused(&["report", &name, "--chart", "growth"]).contains("a minute"));
+        if !lasts_a_minute(&json(&["report", &name])) {
+            assert!(refused(&["report", &name, "--chart", "growth"]).contains("a minute"));
+        }
         assert!(refused(&["report", &name, "--chart", "pie"]).contains("rss-gap"));
         assert!(refused(&["report", &name, "--from", "+1h"]).contains("later than the end"));
         assert!(

@@ -56,7 +56,7 @@ fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> 
     // The compiler goes on for a while: wait until three readings in a row agree.
     let rss = || fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs").split(' ').nth(1).map(String::from);
     let (mut last, mut same) = (None, 0);
-    for _ in 0..60 {
+    for _ in 0..240 {
         std::thread::sleep(Duration::from_millis(500));
         let now = rss();
         same = if now == last { same + 1 } else { 0 };

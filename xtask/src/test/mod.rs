@@ -2,6 +2,10 @@
 //! failure. Ends in a table of groups, the failures with the command that reruns each, and the line `N passed, N
 //! failed, N skipped`.
 
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 mod groups;
 mod mounts;
 mod plan;

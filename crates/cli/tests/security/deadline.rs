@@ -1,7 +1,7 @@
 //! A target that delays every reader, in every way at once: one deadline limits the whole command.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
@@ -16,10 +16,8 @@ use crate::kit::{MALLORY, can, of_mallory, roots};
 use crate::stage::{Scratch, log_line};
 use crate::writing::{fake_with, java};
 
-/// Limit of the command.
+/// Limit of the command. It may take longer by what a busy machine needs.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Allowance for a busy machine. If each answer of the VM had its own limit, this target would take ten seconds.
-const MARGIN: Duration = Duration::from_secs(6);
 
 #[test]
 fn one_deadline_bounds_all_that_a_target_delays() {
@@ -31,13 +29,21 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     fs::copy(libc_file(), &libjvm).expect("copied");
     chown(&libjvm, Some(MALLORY), Some(MALLORY)).expect("root may");
     // Each answer takes two seconds, and a FIFO replaces the library.
-    let (_target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
+    let (mut target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
     let began = Instant::now();
     let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
     let took = began.elapsed();
     let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
     let snapshot = taken.expect("a snapshot");
-    assert!(took < DEADLINE + MARGIN, "{took:?}");
+    assert!(took < LIMIT, "{took:?}");
+    // With a limit for each command instead, five would be answered. However busy the machine is, it sends no third one
+    // within three seconds.
+    let mut printed = String::new();
+    let mut output = target.0.stdout.take().expect("piped");
+    drop(target);
+    output.read_to_string(&mut printed).expect("text");
+    let asked = printed.lines().filter(|line| *line == "asked").count();
+    assert!((1..=2).contains(&asked), "{asked} commands: {printed}");
     // The sources that were not reached are named.
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     assert!(
@@ -72,19 +78,19 @@ fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, Buf
     Some((target, line, output))
 }
 
-/// Each read of the target's library takes half a second; reading everything would take minutes.
+/// Each read of the target's library takes four seconds; reading everything would take two minutes.
 #[test]
 fn a_file_system_that_drips_is_read_until_the_deadline() {
     if !can("a slow file system") {
         return;
     }
     let scratch = Scratch::new("drip");
-    let Some((_target, pid, _)) = on_fuse(&scratch, 500) else { return };
+    let Some((_target, pid, _)) = on_fuse(&scratch, 4000) else { return };
     let began = Instant::now();
     let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
     let took = began.elapsed();
     let snapshot = taken.expect("a snapshot");
-    assert!(took < DEADLINE + MARGIN, "{took:?}");
+    assert!(took < LIMIT, "{took:?}");
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     let is_named = |reason: &&str| reason.contains("libjvm.so was not read in time");
     assert!(reasons.iter().any(is_named), "{reasons:#?}");

@@ -403,7 +403,7 @@ const FAKE: &str = r#"
 #include <unistd.h>
 static void quit(int s) { }
 /* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods, prints short lines without end, or answers each
-   command after two seconds. With a second word in MODE a FIFO takes libjvm's place. */
+   command after two seconds, and prints a line for each. With a second word in MODE a FIFO takes libjvm's place. */
 int main(int c, char **v) {
     signal(SIGQUIT, quit); signal(SIGPIPE, SIG_IGN); signal(SIGCHLD, SIG_IGN);
     int f = open(v[1], O_RDONLY);
@@ -426,7 +426,7 @@ int main(int c, char **v) {
         if (*v[3] == 'd') for (;;) { if (write(k, "0", 1) <= 0) _exit(0); sleep(1); }
         if (*v[3] == 's') {
             static char text[] = "0\nNative memory tracking is not enabled\n";
-            char request[999]; read(k, request, sizeof request);
+            char request[999]; if (read(k, request, sizeof request) > 0) { puts("asked"); fflush(stdout); }
             sleep(2); write(k, text, sizeof text - 1); _exit(0);
         }
         write(k, "0\n", 2);
@@ -473,10 +473,14 @@ fn explain_leaves_no_request_file() {
     wait_until("a request file", || request.exists() || names(&roots_own).len() > 1);
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert_eq!(fs::metadata(&request).map(|meta| meta.uid()).ok(), Some(MALLORY), "it is the target's user's");
-    // timeout and its child.
+    // The child of timeout, by a call: plimsoll waits for the VM for a second and a half, and starting a program may take
+    // as long on a busy machine.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", explain.id())).expect("our child's");
-    let killed = Command::new("kill").arg("-KILL").args(children.split_whitespace()).status().expect("kill");
-    assert!(killed.success() && explain.wait().expect("our child").into_raw() != 0);
+    for child in children.split_whitespace() {
+        let child = rustix::process::Pid::from_raw(child.parse().expect("a PID")).expect("a PID");
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("it waits");
+    }
+    assert!(explain.wait().expect("our child").into_raw() != 0);
     wait_until("the request file gone", || !request.exists());
     assert_eq!(names(&roots_own), ["canary"]);
     canary.sings();

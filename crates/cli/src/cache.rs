@@ -83,6 +83,10 @@ pub fn is_old(modified: SystemTime) -> bool {
 /// Prunes once a day. A file that cannot be removed is left for the next day.
 /// `deadline`: of the verb; it may have passed.
 pub fn prune(shelf: &mut impl Shelf, deadline: Deadline) {
+    prune_until(shelf, deadline.sooner(LOOKING));
+}
+
+fn prune_until(shelf: &mut impl Shelf, deadline: Deadline) {
     let now = SystemTime::now();
     if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
         return;
@@ -102,7 +106,7 @@ pub fn prune(shelf: &mut impl Shelf, deadline: Deadline) {
         }
     }
     if doomed.iter().any(|(_, kind, _)| *kind == EntryKind::Library) {
-        let mapped = mapped_libraries(deadline.sooner(LOOKING));
+        let mapped = mapped_libraries(deadline);
         let is_mapped = |facts: &Facts| mapped.as_ref().is_none_or(|mapped| mapped.contains(&facts.inode));
         doomed.retain(|(_, kind, facts)| *kind != EntryKind::Library || !is_mapped(facts));
     }
@@ -209,7 +213,7 @@ mod tests {
     fn a_library_stays_after_the_deadline() {
         let was_removed = |deadline| {
             let mut shelf = Old(false);
-            prune(&mut shelf, deadline);
+            prune_until(&mut shelf, deadline);
             shelf.0
         };
         assert!(!was_removed(Deadline::after(Duration::ZERO)));

@@ -52,9 +52,15 @@ fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> 
          until grep -q 'http://' volume/log || ! kill -0 $!; do sleep 0.01; done
          port=$(sed -n 's|.*http://127.0.0.1:\\([0-9]*\\)/.*|\\1|p' volume/log)
          cat volume/truth volume/log; echo METRICS
-         exec 3<>/dev/tcp/127.0.0.1/$port
-         printf 'GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer %s\\r\\n\\r\\n' $(cat volume/token) >&3
-         cat <&3"
+         # On a busy machine, an answer may come before the first round has read the target.
+         for attempt in $(seq 20); do
+             exec 3<>/dev/tcp/127.0.0.1/$port
+             printf 'GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer %s\\r\\n\\r\\n' $(cat volume/token) >&3
+             cat <&3 >volume/metrics
+             grep -q 'target=\"healthy\".*line=\"glibc-live\"' volume/metrics && break
+             sleep 0.5
+         done
+         cat volume/metrics"
     );
     let printed = container.run(&script);
     let (start, metrics) = printed.text.split_once("METRICS").unwrap_or_else(|| panic!("{}", printed.text));

@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::child::{Running, wait_until};
 use crate::kit::{Java, Jdk, PLIMSOLL, can_read_filters, jdks, launcher, plimsoll};
 use crate::stage::{Scratch, log_line, mounting};
 
@@ -243,7 +245,9 @@ fn root_attaches_to_another_users_process() {
         // root's rights; the message names the file.
         let dead = format!("/tmp/.java_pid{}", java.pid());
         let _ = fs::remove_file(&dead);
-        drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
+        drop(UnixListener::bind(&dead).expect("a socket"));
+        // A child that another test forks has a copy of the listener until its exec.
+        wait_until("nobody to listen", || UnixStream::connect(&dead).is_err());
         let refused = plimsoll(&["attach", &java.pid(), "--yes"]);
         let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2), "{sentence}");
@@ -311,7 +315,7 @@ fn root_that_may_not_is_not_sent_to_sudo() {
         return;
     }
     // A process of another user: root may trace its own without the capability.
-    let mut sleep = Command::new("sleep").arg("60").uid(NOBODY).gid(NOBODY).spawn().expect("sleep");
+    let sleep = Running(Command::new("sleep").arg("3600").uid(NOBODY).gid(NOBODY).spawn().expect("sleep"));
     let pid = sleep.id().to_string();
     for verb in ["attach", "detach"] {
         let mut command = Command::new("setpriv");
@@ -326,6 +330,4 @@ fn root_that_may_not_is_not_sent_to_sudo() {
             "{stderr}"
         );
     }
-    sleep.kill().expect("our child");
-    sleep.wait().expect("our child");
 }

@@ -164,7 +164,7 @@ impl Java {
     }
 
     fn answer(&self) -> String {
-        let answer = self.lines.recv_timeout(Duration::from_secs(120));
+        let answer = self.lines.recv_timeout(Duration::from_secs(300));
         answer.unwrap_or_else(|_| panic!("no answer; it says: {}", self.stderr()))
     }
 

@@ -31,7 +31,7 @@ mod redis;
 #[path = "../subjects/stage.rs"]
 mod stage;
 
-use child::wait_until;
+use child::{Running, wait_until};
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};
 
 /// Bytes that a leak must reach before the test looks for it; samples can show it then.
@@ -382,7 +382,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     };
     refused(&["attach", "999999999"], &["no process 999999999"]);
     refused(&["detach", "999999999"], &["no process 999999999"]);
-    let mut sleep = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let mut sleep = Running(Command::new("sleep").arg("3600").spawn().expect("sleep"));
     let pid = sleep.id().to_string();
     refused(&["detach", &pid], &[&pid, "not attached"]);
     sleep.kill().expect("our child");
@@ -414,13 +414,9 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
 #[test]
 fn what_is_tracked_from_the_start_keeps_its_books() {
     let dir = scratch("segments-from-the-start");
-    let mut run = Command::new(PLIMSOLL)
-        .args(["run", "--dir"])
-        .arg(&dir)
-        .args(["--", "sleep", "60"])
-        .env("XDG_CACHE_HOME", scratch("cache"))
-        .spawn()
-        .expect("plimsoll");
+    let mut run = Command::new(PLIMSOLL);
+    run.args(["run", "--dir"]).arg(&dir).args(["--", "sleep", "3600"]).env("XDG_CACHE_HOME", scratch("cache"));
+    let run = Running(run.spawn().expect("plimsoll"));
     let pid = run.id().to_string();
     let printed = |arguments: &[&str]| {
         let output = Command::new(PLIMSOLL).args(arguments).env("PLIMSOLL_DIR", &dir).output().expect("plimsoll");
@@ -433,6 +429,4 @@ fn what_is_tracked_from_the_start_keeps_its_books() {
     let (code, text) = printed(&["detach", &pid]);
     assert!(code == Some(0) && text.contains("stays"), "{text}");
     assert_eq!(printed(&["report", &pid]).0, Some(0), "its books go on");
-    run.kill().expect("our child");
-    run.wait().expect("our child");
 }

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Limit for a fact on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
 /// The program under test. A copy of this one file suffices.
 pub fn plimsoll() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_plimsoll"))
@@ -170,7 +173,7 @@ pub fn wait_for(what: &str, child: &mut Child, mut happened: impl FnMut() -> boo
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
             panic!("{what}: the subject ended before, {status}");
         }
-        assert!(start.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -182,9 +185,9 @@ pub fn wait_end(what: &str, child: &mut Child) -> ExitStatus {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
             return status;
         }
-        if start.elapsed() > Duration::from_secs(120) {
+        if start.elapsed() > LIMIT {
             let _ = child.kill();
-            panic!("{what}: did not end within two minutes");
+            panic!("{what}: did not end within {LIMIT:?}");
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -250,9 +250,12 @@ fn a_stopped_vm_is_a_gap_and_gets_no_signal() {
     while !status().contains("State:\tT") {
         std::thread::sleep(Duration::from_millis(1));
     }
+    // A wait for the VM lasts until the deadline.
+    let target = Target::open(subject.pid(), Deadline::after(Duration::from_secs(600))).expect("it runs");
     let began = Instant::now();
-    let (hotspot, gaps) = query(subject.pid());
-    assert!(began.elapsed() < Duration::from_secs(10), "a hang, not a speed");
+    let (hotspot, gaps) = read(&target, &vmas(subject.pid()), None);
+    assert!(began.elapsed() < Duration::from_secs(60), "a hang, not a speed");
+    let hotspot = hotspot.expect("a HotSpot VM").0;
     assert!(gaps.len() == 1 && gaps[0].reason.contains("stopped"), "{gaps:?}");
     assert!(
         hotspot.java_heap.is_some_and(|heap| heap.committed.abs_diff(Bytes::mib(96)) < Bytes(64)),

@@ -225,7 +225,7 @@ fn of_nobody(jdk: &Jdk, scratch: &Scratch, wrap: &[&str], name: &str) -> Java {
     Java::start_as_it_is(command, &format!("{name}-{}", jdk.major))
 }
 
-fn is_root(case: &str) -> bool {
+pub fn is_root(case: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         log_line(&format!("attach, {case}: skipped, it takes root to become another user"));

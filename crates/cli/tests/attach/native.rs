@@ -173,11 +173,11 @@ fn rounds(rounds: usize) {
     assert_eq!(program.stderr(), "");
 }
 
-/// strace kills plimsoll before its Nth call of ptrace, for every N (in `make test`, every third). The program must go
+/// strace kills plimsoll before its Nth call of ptrace, for every N (in `make test`, every second). The program must go
 /// on as if nothing had happened.
 #[test]
 fn plimsoll_is_killed_at_any_step() {
-    let every = if crate::stage::is_full() { 1 } else { 3 };
+    let every = if crate::stage::is_full() { 1 } else { 2 };
     let mut program = start("native-killed", &compiled(&[]), &["2"]);
     assert_eq!(killed_at_any_step(&mut program, every), 0);
 }
@@ -226,31 +226,6 @@ pub fn killed_at_any_step(program: &mut Program, every: usize) -> u64 {
     println!("exercised: killed at {killed} of {n} calls of ptrace; {interrupted} EINTR");
     assert_eq!(program.stderr(), "");
     interrupted
-}
-
-/// strace delays each of plimsoll's calls of ptrace by longer than the borrowed thread spins for its end: the thread has
-/// restored itself by then, and plimsoll must not send it back.
-#[test]
-fn plimsoll_is_slow_at_every_step() {
-    let mut program = start("native-slow", &compiled(&[]), &["2"]);
-    let log = scratch("native-slow").join("ptrace.log");
-    let mut strace = Command::new("strace");
-    strace.args(["-qq", "-o"]).arg(&log).args(["-e", "trace=ptrace", "-e", "inject=ptrace:delay_enter=300000"]);
-    strace.args([PLIMSOLL, "attach", &program.pid()]).env("XDG_CACHE_HOME", scratch("cache")).stdin(Stdio::null());
-    let output = strace.output().expect("strace");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let log = std::fs::read_to_string(log).expect("strace's log");
-    let (calls, end) = log.rsplit_once("PTRACE_INTERRUPT").expect("the thread is stopped");
-    assert!(calls.contains("PTRACE_SETREGS") && end.contains("PTRACE_DETACH"), "{log}");
-    assert!(!end.contains("PTRACE_SETREGS"), "the thread was not late: {log}");
-    let before = stop(&mut program);
-    assert_eq!((program.send("go").as_str(), before.interrupted), ("gone", 0));
-    wait_until("the workers to go on", || {
-        let now = stop(&mut program).operations;
-        program.send("go") == "gone" && now > before.operations
-    });
-    done(&["detach", &program.pid()]);
-    assert_eq!(program.stderr(), "");
 }
 
 fn started(command: &mut Command) -> Running {

@@ -6,18 +6,18 @@
 //!                           pthread_create, by our own code ─▶ its result in the page ─▶ the code waits for a stop
 //!                       xstate, mask, registers (last) ◀─ stop ◀───────────────────────────────┘
 //! ```
-//! Each stop costs two wake-ups, so there are few: a call of libc's that makes one system call is left at the end of that,
-//! and pthread_create, which makes many, runs without any.
+//! Each stop costs two wake-ups, so there are few stops: plimsoll takes the thread over at the end of the system call of
+//! mmap and mprotect, and pthread_create, which makes many, runs without any.
 //!
 //! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into
-//! rt_sigreturn, and that restores it from the frame. Normally the registers are set directly instead, because the
-//! kernel then restarts an interrupted wait with the rest of its timeout; rt_sigreturn would give up that rest.
+//! rt_sigreturn, and that restores it from the frame. So it does if plimsoll gets no processor time for [`SPIN`].
+//! Normally the registers are set directly instead, because the kernel then restarts an interrupted wait with the rest
+//! of its timeout; rt_sigreturn would give up that rest.
 //!
 //! A thread that runs execve meanwhile is let go at once, and its new program isn't touched.
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::Target;
 
 use super::frame::{self, Interrupted};
-use super::helper;
+use super::helper::{self, TALK};
 use super::identity::ExecIdentity;
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
@@ -42,11 +42,16 @@ const CALLING: Duration = Duration::from_secs(20);
 const DEEPEST: u64 = 1 << 20;
 /// The longest frame, and what mmap uses below it. A signal handler needs as much.
 const ROOM: u64 = 16 << 10;
-/// A function of libc's that maps memory makes one system call.
-const MOST_CALLS: usize = 100;
-/// How long to look for the end of pthread_create without a pause. It takes some 100 µs, and the thread stands still
-/// for each that this process oversleeps.
+/// Stops of any kind in one call. A hostile program could make system calls without end.
+const MOST_STOPS: usize = 100;
+/// How long the thread spins, once pthread_create has returned, before it restores itself. Only a plimsoll that was
+/// killed, or is kept from running, costs the program this time.
+pub const SPIN: Duration = Duration::from_millis(100);
+/// How long to look for the end of pthread_create without a sleep: the thread stands still until this process notices.
 const LOOKING: Duration = Duration::from_micros(300);
+/// Instructions PAUSE between two such looks, some microseconds: each look takes the lock of the target's mappings,
+/// which pthread_create wants.
+const PAUSES: u32 = 50;
 /// Between two later looks.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 const USER_CODE: u64 = 0x33;
@@ -54,6 +59,11 @@ const USER_CODE: u64 = 0x33;
 const TRAP_AND_DIRECTION: u64 = 0x500;
 /// Signals that the thread itself causes; blocked, they would kill the process.
 const OWN_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// How long to look without a sleep here. On one processor that would only keep the thread from running.
+pub fn looking() -> Duration {
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) { LOOKING } else { Duration::ZERO }
+}
 
 /// Why a thread was not borrowed.
 pub enum Unfit {
@@ -78,8 +88,10 @@ enum Place {
     CallBegins,
     /// Stopped at the end of one.
     CallEnded,
-    /// Running in [`helper::call`], or in what that calls.
-    Ours(Range<u64>),
+    /// Running in [`helper::call`], or in what that calls, on the stack of the region that begins here.
+    Ours(u64),
+    /// No longer ours: it has restored itself, or has ended.
+    Gone,
 }
 
 pub struct Borrowed<'t> {
@@ -191,9 +203,9 @@ impl<'t> Borrowed<'t> {
     ) -> io::Result<Option<i64>> {
         let back = self.enter(function, arguments, stack, None)?;
         self.thread.run_to_call(0)?;
-        for _ in 0..MOST_CALLS {
+        for _ in 0..MOST_STOPS {
             let stop = self.thread.wait(self.deadline)?;
-            if let Some(signal) = self.went_on(stop)? {
+            if let Some(signal) = self.signal_to_pass(stop)? {
                 self.thread.run_to_call(signal)?;
                 continue;
             }
@@ -210,46 +222,73 @@ impl<'t> Borrowed<'t> {
             }
             self.thread.run_to_call(0)?;
         }
-        // A hostile program could make calls without end.
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Has the thread call a function through [`helper::call`], which lies at `code` and writes the function's result
-    /// into the page at `page`. The thread doesn't stop meanwhile. Returns the result: an error of errno(3), or 0.
-    pub fn call_from(
-        &mut self,
-        code: u64,
-        page: u64,
-        function: u64,
-        arguments: [u64; 6],
-        stack: u64,
-    ) -> io::Result<i32> {
-        self.enter(code, arguments, Some(stack), Some((page, function)))?;
+    /// Has the thread call a function through [`helper::call`] of the region that begins here. The thread doesn't stop
+    /// meanwhile. Returns the function's result: an error of errno(3), or 0. `looking`: see [`looking`].
+    pub fn call_in(&mut self, region: u64, function: u64, arguments: [u64; 6], looking: Duration) -> io::Result<i32> {
+        let page = region + TALK;
+        self.enter(region + helper::call(), arguments, Some(page), Some((page, function)))?;
         self.thread.run()?;
-        self.place = Place::Ours(code & !(helper::PAGE - 1)..code + helper::PAGE);
+        self.place = Place::Ours(region);
         let began = Instant::now();
         loop {
-            if let Some(stop) = self.thread.stopped()? {
-                let signal = self.went_on(stop)?.unwrap_or(0);
-                self.thread.run_with(signal)?;
+            // An ended thread may have made the call before.
+            let stopped = self.thread.stopped();
+            match &stopped {
+                Ok(None) => {}
+                Ok(Some(_)) if !self.is_in(region)? => self.let_go()?,
+                Ok(Some(stop)) => {
+                    let signal = self.signal_to_pass(*stop)?.unwrap_or(0);
+                    self.thread.run_with(signal)?;
+                }
+                Err(_) => self.place = Place::Gone,
             }
-            let mut state = [0; 8];
-            self.memory.read_exact_at(&mut state, page + helper::CALLED)?;
-            if let Some(result) = helper::result(state) {
+            if let Some(result) = self.result(page)? {
                 return Ok(result);
+            }
+            stopped?;
+            if self.place == Place::Gone {
+                return Err(io::Error::other("it has left the call"));
             }
             if self.deadline.has_passed() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            match began.elapsed() < LOOKING {
-                true => std::hint::spin_loop(),
-                false => std::thread::sleep(BETWEEN_LOOKS),
+            if began.elapsed() < looking {
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            } else {
+                std::thread::sleep(BETWEEN_LOOKS);
             }
         }
     }
 
+    /// The result of a call in the region, once it has returned.
+    fn result(&self, page: u64) -> io::Result<Option<i32>> {
+        let read = || {
+            let mut word = [0; 8];
+            self.memory.read_exact_at(&mut word, page + helper::CALLED).map(|()| helper::result(word))
+        };
+        // The result was stored before the flag. One copy of both may be older in one half than in the other.
+        Ok(if read()?.is_some() { read()? } else { None })
+    }
+
+    /// Whether the stopped thread is on the stack of the region: then it has not restored itself.
+    fn is_in(&self, region: u64) -> io::Result<bool> {
+        Ok((region..=region + TALK).contains(&self.thread.registers()?.rsp))
+    }
+
+    /// A stopped thread that has restored itself: its program must see nothing of the stop.
+    fn let_go(&mut self) -> io::Result<()> {
+        if let Some(again) = frame::without_restart_syscall(&self.thread.registers()?) {
+            self.thread.set_registers(&again)?;
+        }
+        self.place = Place::Gone;
+        Ok(())
+    }
+
     /// Builds the frame and sets the registers for a call. Returns the stack pointer behind the return address.
-    /// `ours`: what our own code finds in rbx and rbp.
+    /// `ours`: what our own code finds in rbx and r12. It is the first function on its stack, so rbp is 0.
     fn enter(
         &mut self,
         function: u64,
@@ -263,7 +302,8 @@ impl<'t> Borrowed<'t> {
         let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
         self.memory.write_all_at(&frame.bytes, frame.at)?;
         let [rdi, rsi, rdx, rcx, r8, r9] = arguments;
-        let (rbx, rbp) = ours.unwrap_or((self.original.rbx, self.original.rbp));
+        let o = &self.original;
+        let (rbx, r12, rbp) = ours.map_or((o.rbx, o.r12, o.rbp), |(rbx, r12)| (rbx, r12, 0));
         self.thread.set_registers(&Registers {
             rip: function,
             rsp: frame.at,
@@ -277,6 +317,7 @@ impl<'t> Borrowed<'t> {
             r8,
             r9,
             rbx,
+            r12,
             rbp,
             ..self.original
         })?;
@@ -295,15 +336,9 @@ impl<'t> Borrowed<'t> {
         if self.place == Place::CallBegins { libc::SYS_getpid as u64 } else { u64::MAX }
     }
 
-    /// What a stop within a call means: `None`, a system call begins or ends; otherwise the thread goes on with this
-    /// signal, 0 for none.
-    fn went_on(&mut self, stop: Stop) -> io::Result<Option<i32>> {
-        if self.deadline.has_passed() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
+    /// Handles a stop within a call. Returns the signal to go on with, 0 for none; `None`: a system call begins or ends.
+    fn signal_to_pass(&mut self, stop: Stop) -> io::Result<Option<i32>> {
         match stop {
-            Stop::Call => Ok(None),
-            Stop::Event => Ok(Some(0)),
             Stop::Exec => Err(replaced()),
             // The call itself caused this signal: it is dropped, and the thread goes back to where it was.
             Stop::Signal(signal) if OWN_SIGNALS.contains(&signal) => {
@@ -312,13 +347,16 @@ impl<'t> Borrowed<'t> {
                 self.restore()?;
                 Err(io::Error::other(format!("the call was ended by signal {signal}")))
             }
+            _ if self.deadline.has_passed() => Err(io::ErrorKind::TimedOut.into()),
+            Stop::Call => Ok(None),
+            Stop::Event => Ok(Some(0)),
             Stop::Signal(signal) => Ok(Some(signal)),
         }
     }
 
     /// Gives the thread back. It runs on when this returns.
     pub fn give_back(mut self) -> io::Result<()> {
-        match &self.place {
+        match self.place {
             Place::Stopped => {}
             Place::CallBegins => {
                 // Puts the thread at the restorer, before rt_sigreturn. If plimsoll ends here, the thread makes that
@@ -334,7 +372,7 @@ impl<'t> Borrowed<'t> {
                 self.thread.run()?;
                 self.until_stopped()?;
             }
-            Place::Ours(_) => {
+            Place::Ours(_) | Place::Gone => {
                 if !self.recall()? {
                     return Ok(());
                 }
@@ -343,13 +381,27 @@ impl<'t> Borrowed<'t> {
         self.restore()
     }
 
-    /// Stops the thread if it runs in our code. False: that was too late, it has restored itself or is about to.
+    /// Stops a thread that runs in our code. False: the thread is no longer ours.
     pub fn recall(&mut self) -> io::Result<bool> {
-        let Place::Ours(code) = &self.place else { return Ok(true) };
-        let code = code.clone();
-        self.thread.interrupt()?;
-        self.until_stopped()?;
-        Ok(code.contains(&self.thread.registers()?.rip))
+        let Place::Ours(region) = self.place else { return Ok(self.place != Place::Gone) };
+        let stopped = self.thread.interrupt().and_then(|()| self.until_stopped());
+        if stopped.as_ref().is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ECHILD))) {
+            self.place = Place::Gone;
+            return Ok(false);
+        }
+        stopped?;
+        if !self.is_in(region)? {
+            self.let_go()?;
+            return Ok(false);
+        }
+        // Up to the start of rt_sigreturn, its own way back leads through the frame, and ours doesn't need that.
+        let rip = self.thread.registers()?.rip;
+        let restorer = self.restorer..self.restorer + RESTORER_BYTES;
+        match (region..region + helper::PAGE).contains(&rip) || restorer.contains(&rip) {
+            true => Ok(true),
+            // The target has written into the page.
+            false => Err(io::Error::other("it is still in the call that it says has returned")),
+        }
     }
 
     /// Waits until a thread that runs has been interrupted. It is then at a point where the kernel makes an interrupted

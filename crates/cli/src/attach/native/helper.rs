@@ -6,16 +6,17 @@
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
 //! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
-//! have the change. Without an acknowledgement within ten seconds, plimsoll has died: the region stays, because a
-//! borrowed thread may still be on the stack in it.
+//! have the change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread: the
+//! region stays, because that thread may still be on the stack in it.
 //!
-//! The code also has the way in which the borrowed thread calls pthread_create: see [`call`].
+//! The code also contains [`call`], through which the borrowed thread calls pthread_create.
 //!
 //! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's
 //! name for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor
 //! stays open once the library is loaded: the path must never name another file. All others are closed.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::tracker;
 
@@ -35,8 +36,10 @@ const ERROR: Range<usize> = 3072..3584;
 const ANSWER: usize = 88;
 const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
-/// What the borrowed thread's call returned (i32), and whether it has (u32).
+/// What the borrowed thread's call returned (i32), then 1 once it has returned (u32).
 pub const CALLED: u64 = 120;
+/// How many instructions PAUSE the borrowed thread makes then (u32).
+const SPINS: Range<usize> = 108..112;
 
 /// The helper's own descriptors: a thread may have a table of its own, and the first thread may have ended.
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
@@ -67,6 +70,8 @@ pub struct Task<'t> {
     pub tracker_munmap: u64,
     pub library: Library<'t>,
     pub options: &'t str,
+    /// How long the borrowed thread spins: see [`call`].
+    pub spins: u32,
 }
 
 /// What the helper loads.
@@ -134,6 +139,7 @@ impl Task<'_> {
         let mut page: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         page.resize(PAGE as usize, 0);
         page[104..108].copy_from_slice(&self.flags.to_le_bytes());
+        page[SPINS].copy_from_slice(&self.spins.max(1).to_le_bytes());
         let (path, options, files) = match self.library {
             Library::Path(path) => (path.to_owned(), self.options.to_owned(), [[0; 4]; 2]),
             Library::Memory(files) => {
@@ -194,15 +200,28 @@ pub fn code() -> &'static [u8] {
     }
 }
 
-/// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, that of the function in
-/// rbp, and arguments where they belong. It writes the result, and then spins for some 10 ms to be stopped. After that,
-/// plimsoll is slow or has died, and the thread returns to where its frame leads.
+/// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, the function's in r12, and
+/// arguments in the registers of the ABI. It writes the result, and then spins until it is stopped. If nobody stops it, it
+/// returns into rt_sigreturn.
 ///
 /// It makes no system call: a wait would destroy what the kernel keeps to restart the thread's own wait, and one that ends
 /// at once (sched_yield) would be one more for a seccomp filter to allow.
 pub fn call() -> u64 {
     // SAFETY: both symbols are in the assembly below, and only their addresses are used.
     unsafe { (&raw const plimsoll_helper_call).offset_from_unsigned(&raw const plimsoll_helper_start) as u64 }
+}
+
+/// How many instructions PAUSE take this long here. Processors differ by a factor of a hundred.
+pub fn spins(duration: Duration) -> u32 {
+    const SAMPLE: u32 = 1000;
+    let sample = || {
+        let began = Instant::now();
+        (0..SAMPLE).for_each(|_| std::hint::spin_loop());
+        began.elapsed().max(Duration::from_nanos(1))
+    };
+    // The shortest of three: others may have had the processor in between.
+    let shortest = (0..3).map(|_| sample()).min().unwrap_or(duration);
+    u32::try_from(duration.as_nanos() * u128::from(SAMPLE) / shortest.as_nanos()).unwrap_or(u32::MAX)
 }
 
 /// The result of that call, by the word at [`CALLED`], if it has returned.
@@ -370,11 +389,11 @@ std::arch::global_asm!(
     ".hidden plimsoll_helper_call",
     "plimsoll_helper_call:",
     "sub rsp, 8",
-    "call rbp",
+    "call r12",
     "add rsp, 8",
     "mov [rbx + 120], eax",
     "mov dword ptr [rbx + 124], 1",
-    "mov ecx, 1 << 19",
+    "mov ecx, [rbx + 108]",
     "9:",
     "pause",
     "dec ecx",
@@ -397,7 +416,16 @@ mod tests {
         assert!((64..PAGE as usize).contains(&code().len()));
         fn task<'t>(path: &'t str, options: &'t str) -> Task<'t> {
             let functions = Functions { itself: 1, ..Functions::default() };
-            Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library: Library::Path(path), options }
+            Task {
+                functions,
+                flags: 2,
+                base: 0,
+                entry: 3,
+                tracker_munmap: 4,
+                library: Library::Path(path),
+                options,
+                spins: 7,
+            }
         }
         let page = task("/tmp/a", "attach").page(0x1000).expect("a page");
         assert_eq!((page[0], page[48], page[56], page[64..66].to_vec(), page[104]), (1, 3, 4, vec![0, 0x10], 2));
@@ -410,7 +438,8 @@ mod tests {
     fn contents_lie_where_the_page_says() {
         let library = Library::Memory([("/a/one.so", b"\x7fELF one"), ("/a/two.rules", b"two")]);
         let functions = Functions::default();
-        let task = Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library, options: "attach" };
+        let task =
+            Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library, options: "attach", spins: 7 };
         let region = 0x7000_0000_0000;
         let (page, contents) = (task.page(region).expect("a page"), library.contents());
         assert_eq!(library.region_bytes(), REGION_BYTES + PAGE);
@@ -443,6 +472,15 @@ mod tests {
             assert_eq!(std::fs::canonicalize(path).expect(path), program.canonicalize().expect("its path"), "{path}");
         }
         assert!(paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2], "{paths:?}");
+    }
+
+    #[test]
+    fn a_spin_lasts_about_as_long_as_it_should() {
+        let spins = spins(Duration::from_millis(20));
+        let began = Instant::now();
+        (0..spins).for_each(|_| std::hint::spin_loop());
+        // A busy machine makes it longer.
+        assert!(began.elapsed() > Duration::from_millis(5), "{spins} took {:?}", began.elapsed());
     }
 
     #[test]

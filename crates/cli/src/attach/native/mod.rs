@@ -155,9 +155,13 @@ impl<'t> ThreadLoader<'t> {
     fn enter(&self, library: Library, options: &str) -> Result<u64, String> {
         let o = &self.objects;
         // Not while a thread stands still.
-        let contents = library.contents();
+        let (contents, spins, looking) = (library.contents(), helper::spins(borrowed::SPIN), borrowed::looking());
         let mut thread = self.borrow()?;
-        let lost = |e: std::io::Error| format!("did not finish a call that plimsoll made in it: {e}");
+        let lost = |e: std::io::Error| match e.kind() {
+            // Its memory is gone.
+            std::io::ErrorKind::UnexpectedEof => GONE.to_owned(),
+            _ => format!("did not finish a call that plimsoll made in it: {e}"),
+        };
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let length = library.region_bytes();
@@ -179,6 +183,7 @@ impl<'t> ThreadLoader<'t> {
                 tracker_munmap: self.munmap,
                 library,
                 options,
+                spins,
             };
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
             self.memory.write_all_at(helper::code(), region)?;
@@ -190,25 +195,27 @@ impl<'t> ThreadLoader<'t> {
                 return Ok(Err(format!("may not make memory executable: {}", errno(executable))));
             }
             // pthread_create writes the thread's ID into a free word of the page.
-            let page = region + TALK;
-            let create = [page + 112, 0, region, page, 0, 0];
-            match thread.call_from(region + helper::call(), page, o.create, create, page)? {
+            let create = [region + TALK + 112, 0, region, region + TALK, 0, 0];
+            match thread.call_in(region, o.create, create, looking)? {
                 0 => Ok(Ok(())),
                 code => Ok(Err(format!("cannot start a thread: {}", std::io::Error::from_raw_os_error(code)))),
             }
         };
         let started = start().map_err(lost)?;
-        if let Err(why) = started {
-            // Otherwise the thread is no longer ours, and the region stays.
-            if thread.recall().map_err(lost)? {
+        let Err(why) = started else {
+            thread.give_back().map_err(lost)?;
+            return Ok(region);
+        };
+        let mut remove = || -> std::io::Result<()> {
+            // A thread that has restored itself can't be made to unmap the region.
+            if thread.recall()? {
                 let region = [region, length, 0, 0, 0, 0];
-                thread.call(libc::SYS_munmap, o.helper.munmap, region, None).map_err(lost)?;
-                thread.give_back().map_err(lost)?;
+                thread.call(libc::SYS_munmap, o.helper.munmap, region, None)?;
             }
-            return Err(why);
-        }
-        thread.give_back().map_err(lost)?;
-        Ok(region)
+            Ok(())
+        };
+        let removed = remove().and_then(|()| thread.give_back());
+        Err(removed.err().map_or(why.clone(), |e| format!("{why}; then it {}", lost(e))))
     }
 
     /// Whether the process that was examined lives: after an execve, its memory can't be read any more, even if the new
@@ -248,7 +255,8 @@ impl<'t> ThreadLoader<'t> {
                 Ok(None)
             })?;
             if let Some(thread) = found {
-                // The thread stands still, so only its own filters are looked at again.
+                // The thread stands still, so only its own filters are looked at again. Another thread may add some to it
+                // even now (SECCOMP_FILTER_FLAG_TSYNC), as it may during the calls.
                 let own = || thread.filters().map(Some).map_err(filter::unreadable);
                 let Err(refused) = filters.check(thread.tid(), thread.status(), self.target.deadline(), own) else {
                     return Ok(thread);

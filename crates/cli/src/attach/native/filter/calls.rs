@@ -96,7 +96,8 @@ pub const BORROWED: &[Call] = &[
     // Under the default filter of containers, clone3 fails with ENOSYS.
     call(libc::SYS_clone3, "clone3").known(1, 88).if_refused(Need::MayBeMissing),
     call(libc::SYS_clone, "clone").known(0, 0x3d_0f00),
-    // Its way back: made by itself if plimsoll is killed, and replaced if not.
+    // Its way back, which it takes by itself if plimsoll is killed or late. Where plimsoll meets the start of it, getpid
+    // takes its place.
     call(libc::SYS_rt_sigreturn, "rt_sigreturn"),
     call(libc::SYS_getpid, "getpid"),
 ];

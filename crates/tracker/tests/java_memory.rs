@@ -442,6 +442,14 @@ fn the_counters_of_a_vm_are_found_or_nothing_is() {
     write(bytes, &["sun.rt.other", "sun.rt.safepoints", "java.cls.unloadedClasses2", "java.cls.unloadedClasses"]);
     let value = |entry: u64| at + 32 + 64 * entry + 56;
     assert_eq!(lifetimes::counters(at), Some([value(3), value(1)]));
+    // Some entries are texts, which end where the entry does.
+    for text in [0, 2] {
+        write(bytes, &["sun.gc.name", "sun.rt.safepoints", "java.rt.vmFlags", "java.cls.unloadedClasses"]);
+        put(bytes, 32 + text * 64 + 16, 61);
+        assert_eq!(lifetimes::counters(at), Some([value(3), value(1)]), "entry {text} is a text of three bytes");
+    }
+    put(bytes, 32 + 64 + 16, 61);
+    assert_eq!(lifetimes::counters(at), None, "no counter has three bytes");
     write(bytes, &["sun.rt.safepoints", "java.cls.unloadedClasses2"]);
     assert_eq!(lifetimes::counters(at), None, "one is missing");
     write(bytes, &["sun.rt.safepoints", "java.cls.unloadedClasses"]);

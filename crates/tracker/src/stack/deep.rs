@@ -40,10 +40,10 @@ use super::java::{self, Guard};
 use super::read::peek;
 use super::rule::{BY_TABLE, Base, Cfa, Rule, SavedFp, Step};
 use crate::segment::Segment;
-use crate::segment::slots::GENERATION;
+use crate::segment::slots::{self, GENERATION};
 use crate::sys::os;
 use core::sync::atomic::Ordering::Relaxed;
-use plimsoll_segment::{Cut, FrameKind, frame_flags};
+use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 /// Frames at most, whatever the options say.
 pub const MOST_FRAMES: usize = 1024;
@@ -128,6 +128,10 @@ struct Record {
     /// Generation of the code map; 0: nothing may be taken over.
     generation: u32,
     depends_on_entry_fp: bool,
+    /// [`java::memory::unmappings`] when the walk began: later its guards held.
+    readable: u64,
+    /// [`java::methods_freed`] then; 0: unknown.
+    freed: u64,
 }
 
 /// A machine frame, and how much had been logged when the walk came to it.
@@ -210,6 +214,9 @@ impl<'a> Deep<'a> {
         now.generation = 0;
         (now.frames_used, now.words_used, now.guards_used, now.steps_used) = (0, 0, 0, 0);
         now.depends_on_entry_fp = false;
+        // Read before any guard is made or checked: what changes meanwhile makes the next walk check all of them.
+        now.readable = java::memory::unmappings();
+        now.freed = if java::is_found() { java::methods_freed() } else { 0 };
         let last_at = if last.generation == generation && !reach.unknown { 0 } else { MOST_FRAMES };
         let most = most.clamp(2, MOST_FRAMES);
         let momentary = reach.unknown;
@@ -272,7 +279,7 @@ impl<'a> Deep<'a> {
             }
             return false;
         }
-        if !fits || !last.guards[guards..last.guards_used].iter().all(|g| g.holds()) {
+        if !fits || !guards_hold(self.segment, last, now, guards) {
             self.last_at = MOST_FRAMES;
             return false;
         }
@@ -710,6 +717,24 @@ impl<'a> Deep<'a> {
         }
         Ok(Registers { pc, exact: true, sp, fp })
     }
+}
+
+/// Whether the guards of the last walk from this one on hold, for the walk that has begun since. The words of their
+/// frames are unchanged, so these frames are live, and the VM frees no method of a live frame.
+fn guards_hold(segment: Segment, last: &Record, now: &Record, from: usize) -> bool {
+    let guards = &last.guards[from..last.guards_used];
+    let methods_hold = now.freed != 0 && now.freed == last.freed;
+    if slots::is_checking() {
+        // All are checked, and whether the short way would have missed a change.
+        let Some(changed) = guards.iter().find(|g| !g.holds()) else { return true };
+        segment.count(Counter::memo_disagreements, (methods_hold && changed.is_of_method()) as u64);
+        return false;
+    }
+    let readable = now.readable == last.readable;
+    guards.iter().all(|g| {
+        // SAFETY: each of them held when UNMAPPINGS had the value that it had when this walk began.
+        methods_hold && g.is_of_method() || if readable { unsafe { g.holds_where_readable() } } else { g.holds() }
+    })
 }
 
 fn cut_mark(why: Cut) -> Frame {

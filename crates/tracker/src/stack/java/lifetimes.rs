@@ -68,16 +68,17 @@ pub fn counters(start: u64) -> Option<[u64; 2]> {
         let half = |offset: u64| load::<u32>(entry.wrapping_add(offset)).map(u64::from);
         let (length, name, value) = (half(0)?, half(4)?, half(16)?);
         let name = c_string(entry.wrapping_add(name))?;
-        // The VM writes an entry's offset of the value last.
-        if value < 20 || value + 8 > length {
-            return None;
-        }
-        for (wanted, at) in NAMES.iter().zip(&mut found) {
-            if *name == **wanted {
-                *at = entry.wrapping_add(value);
+        if let Some(wanted) = NAMES.iter().position(|wanted| *name == **wanted) {
+            // The VM writes an entry's offset of the value last.
+            if value < 20 || value + 8 > length {
+                return None;
+            }
+            found[wanted] = entry.wrapping_add(value);
+            if !found.contains(&0) {
+                return Some(found);
             }
         }
         entry = entry.wrapping_add(length);
     }
-    (!found.contains(&0)).then_some(found)
+    None
 }

@@ -85,14 +85,24 @@ impl Index {
     }
 
     /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
-    /// `None` without an index. `used`: entries of the section so far.
-    pub fn find(&self, hash: u64, used: usize, mut is: impl FnMut(u32) -> bool) -> Result<u32, Option<Free>> {
+    /// `None` without an index. `used`: entries of the section so far, read after the entry `after` was known. The
+    /// number sought is larger than `after`: no such number is in a level that was full when `after` was made.
+    pub fn find(
+        &self,
+        hash: u64,
+        used: usize,
+        after: u32,
+        mut is: impl FnMut(u32) -> bool,
+    ) -> Result<u32, Option<Free>> {
         let tag = ((hash >> 40) as u32) << self.number_bits;
         let mut limit = 0;
         for (i, bits) in self.levels.iter().enumerate() {
-            let Some(base) = self.level(i) else { return Err(None) };
             let cells = 1usize << bits;
             limit += cells / 4 * 3;
+            if limit <= after as usize {
+                continue;
+            }
+            let Some(base) = self.level(i) else { return Err(None) };
             let mut at = (hash >> 17) as usize & (cells - 1);
             for _ in 0..cells {
                 // SAFETY: `at` is below the level's cells; atomics in private zeroed memory, never unmapped.

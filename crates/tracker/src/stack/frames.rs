@@ -47,7 +47,8 @@ fn node(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
     let mut own = None;
     loop {
         let used = segment.used(Section::Frames);
-        let free = match INDEX.find(h, used, |i| is(segment.frame(i), parent, f)) {
+        // A node has a larger number than its parent.
+        let free = match INDEX.find(h, used, parent, |i| is(segment.frame(i), parent, f)) {
             Ok(i) => return Some(i),
             Err(free) => free?,
         };

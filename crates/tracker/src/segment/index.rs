@@ -85,8 +85,11 @@ impl Index {
     }
 
     /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
-    /// `None` without an index. `used`: entries of the section so far, read after the entry `after` was known. The
-    /// number sought is larger than `after`: no such number is in a level that was full when `after` was made.
+    /// `None` without an index. `used`: entries of the section so far, read after the entry `after` was known.
+    ///
+    /// `after` is part of what is sought, the same in each search for an entry, and smaller than the entry's number. It
+    /// alone decides which levels are left out, so a search visits the levels that the insertion could use. Those left
+    /// out were full, by its number, before any entry with this `after` could be made.
     pub fn find(
         &self,
         hash: u64,

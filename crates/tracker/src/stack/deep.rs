@@ -27,7 +27,8 @@
 //! Stacks of one thread differ at their inner end. So the last walk is kept. When a new walk comes to a machine frame
 //! with the same registers (pc, stack pointer, where the frame pointer is), it takes over the rest, if every word that
 //! the last walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that the
-//! memo misses costs a step for each frame that differs, and a comparison for each of the others.
+//! memo misses costs a step for each frame that differs, and a comparison for each of the others. Guards of interpreted
+//! methods aren't compared while the VM has freed no method.
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
 //! stack (a coroutine's, a signal's own) each page is checked by a system call. Where a signal interrupted the thread's
@@ -128,9 +129,9 @@ struct Record {
     /// Generation of the code map; 0: nothing may be taken over.
     generation: u32,
     depends_on_entry_fp: bool,
-    /// [`java::memory::unmappings`] when the walk began: later its guards held.
+    /// [`java::memory::unmappings`], read when the walk began, before its guards were checked.
     readable: u64,
-    /// [`java::methods_freed`] then; 0: unknown.
+    /// [`java::methods_freed`], read at the same moment. 0: it is unknown.
     freed: u64,
 }
 
@@ -719,20 +720,22 @@ impl<'a> Deep<'a> {
     }
 }
 
-/// Whether the guards of the last walk from this one on hold, for the walk that has begun since. The words of their
-/// frames are unchanged, so these frames are live, and the VM frees no method of a live frame.
+/// Whether the last walk's guards, from index `from` on, hold now. The words of their frames are unchanged, so these
+/// frames are live. If [`java::methods_freed`] is unchanged as well, the VM has freed no method since.
 fn guards_hold(segment: Segment, last: &Record, now: &Record, from: usize) -> bool {
     let guards = &last.guards[from..last.guards_used];
     let methods_hold = now.freed != 0 && now.freed == last.freed;
     if slots::is_checking() {
-        // All are checked, and whether the short way would have missed a change.
-        let Some(changed) = guards.iter().find(|g| !g.holds()) else { return true };
-        segment.count(Counter::memo_disagreements, (methods_hold && changed.is_of_method()) as u64);
-        return false;
+        // Checks all guards, and counts a change that the short way would have missed.
+        let hold = guards.iter().all(|g| g.holds());
+        let short = || guards.iter().all(|g| methods_hold && g.is_of_method() || g.holds());
+        segment.count(Counter::memo_disagreements, (!hold && short()) as u64);
+        return hold;
     }
     let readable = now.readable == last.readable;
     guards.iter().all(|g| {
-        // SAFETY: each of them held when UNMAPPINGS had the value that it had when this walk began.
+        // SAFETY: each of them held when UNMAPPINGS had the value that it had when this walk began, and the word of each
+        // lies in the code cache.
         methods_hold && g.is_of_method() || if readable { unsafe { g.holds_where_readable() } } else { g.holds() }
     })
 }

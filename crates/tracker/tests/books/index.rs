@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 const CAPACITY: usize = 1 << 17;
 
-/// Inserts the keys of a stream, as frames and callers do: a hash, a key, and a number that the key's is larger than.
+/// Inserts the keys of a stream, as frames and callers do: a hash, a key, and the number of its outer entry.
 fn fill(
     index: &Index,
     twin: &mut HashMap<u64, u32>,
@@ -47,8 +47,26 @@ fn an_index_finds_what_was_entered_until_its_section_is_full() {
     let all = twin.clone();
     fill(&INDEX, &mut twin, &mut keys, all.into_keys().map(|key| (hash(key), key, parent(key))));
     let late = twin.keys().filter(|key| parent(**key) as usize > CAPACITY / 4).count();
-    println!("exercised: {} keys, {late} below an entry that itself is late", twin.len());
+    println!("exercised: {} keys, {late} whose outer entry is late", twin.len());
     assert!(late > CAPACITY / 8);
+}
+
+#[test]
+fn a_level_that_was_full_before_the_outer_entry_is_left_out() {
+    static INDEX: Index = Index::new(CAPACITY, &[10, 14, 17, 16], Purpose::FrameIndex);
+    const FULL: u32 = (1 << 10) / 4 * 3;
+    assert!(INDEX.init());
+    let entered = |after: u32| {
+        let mut seen = Vec::new();
+        let found = INDEX.find(7 << 17, FULL as usize, after, |number| {
+            seen.push(number);
+            false
+        });
+        assert!(matches!(found, Err(Some(_))));
+        seen
+    };
+    assert!(INDEX.find(7 << 17, 1, 0, |_| false).expect_err("it is empty").expect("a free cell").put(1));
+    assert_eq!((entered(FULL - 1), entered(FULL)), (vec![1], vec![]));
 }
 
 #[test]

@@ -210,7 +210,8 @@ impl Guard {
     /// The same where the word is known to be readable.
     ///
     /// # Safety
-    /// The guard held when [`memory::unmappings`] had the value that it has now.
+    /// The guard held when [`memory::unmappings`] had the value that it had when the caller's walk began, and its word
+    /// lies in the code cache, which the VM never unmaps.
     #[inline]
     pub unsafe fn holds_where_readable(self) -> bool {
         if self.at == 0 || self.at & 7 != 0 {

@@ -207,7 +207,9 @@ fn mimalloc_linked_into_a_stripped_program_is_found_by_its_segments() {
     let settings = verdict["remedies"][0]["how"].as_str().unwrap().split(' ').map(|pair| pair.split_once('=').unwrap());
     let with = Fixture::run(Command::new(program).envs(settings)).explained();
     let rss = |explained: &Explained| explained.0["rss_bytes"].as_u64().unwrap();
-    is_near("saving", rss(&explained) - rss(&with), dirty);
+    // Memory in huge pages comes and goes in steps of 2 MiB.
+    let saved = rss(&explained) - rss(&with);
+    assert!(saved.abs_diff(dirty) * 10 <= dirty, "saving: {saved} of {dirty}");
 }
 
 /// Applies the second remedy: the same load with jemalloc's thread. The verdict does not repeat pages that are about to

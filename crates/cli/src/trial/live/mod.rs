@@ -183,7 +183,7 @@ impl Live {
             (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
             (None, Step::Trim) => Some(format!(
                 "it isn't a JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
-                 malloc. On a replica, type: gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex \
+                 malloc, and gdb 13 may end the program on a processor with AMX. On a replica, type: gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex \
                  'call (int)malloc_trim(0)'"
             )),
             (None, _) => Some("it isn't a JVM".to_owned()),

@@ -44,6 +44,18 @@ fn gdb_passes_signals_on_during_a_call() {
     assert_eq!(headline, "remedy 1 of allocator-retention: it stops or restarts the program");
 }
 
+/// gdb 13 may end the program there.
+#[test]
+fn no_call_by_gdb_is_offered_on_a_processor_with_amx() {
+    let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+    let expected = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    snapshot.host.has_tiles = true;
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert_eq!(how(&verdict)[0], "have the program call (int)malloc_trim(0)");
+    assert!(!how(&verdict).concat().contains("gdb"), "{verdict:?}");
+    assert_eq!(verdict.remedies[0].effect, expected.remedies[0].effect);
+}
+
 /// A Java heap of which 900 MiB are resident, 60 were live after the last collection, and `occupied` are taken now.
 fn after_a_collection(collector: &str, occupied: Bytes, flags: &[(&str, &str)]) -> Snapshot {
     let mib = Bytes::mib;

@@ -211,17 +211,24 @@ pub fn call() -> u64 {
     unsafe { (&raw const plimsoll_helper_call).offset_from_unsigned(&raw const plimsoll_helper_start) as u64 }
 }
 
+/// Instructions PAUSE whose time is measured.
+const SAMPLE: u32 = 1000;
+
 /// How many instructions PAUSE take this long here. Processors differ by a factor of a hundred.
 pub fn spins(duration: Duration) -> u32 {
-    const SAMPLE: u32 = 1000;
     let sample = || {
         let began = Instant::now();
         (0..SAMPLE).for_each(|_| std::hint::spin_loop());
-        began.elapsed().max(Duration::from_nanos(1))
+        began.elapsed()
     };
     // The shortest of three: others may have had the processor in between.
     let shortest = (0..3).map(|_| sample()).min().unwrap_or(duration);
-    u32::try_from(duration.as_nanos() * u128::from(SAMPLE) / shortest.as_nanos()).unwrap_or(u32::MAX)
+    spins_by(duration, shortest)
+}
+
+/// `sample`: how long [`SAMPLE`] of them take.
+fn spins_by(duration: Duration, sample: Duration) -> u32 {
+    u32::try_from(duration.as_nanos() * u128::from(SAMPLE) / sample.as_nanos().max(1)).unwrap_or(u32::MAX)
 }
 
 /// The result of that call, by the word at [`CALLED`], if it has returned.
@@ -475,12 +482,12 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_lasts_about_as_long_as_it_should() {
-        let spins = spins(Duration::from_millis(20));
-        let began = Instant::now();
-        (0..spins).for_each(|_| std::hint::spin_loop());
-        // A busy machine makes it longer.
-        assert!(began.elapsed() > Duration::from_millis(5), "{spins} took {:?}", began.elapsed());
+    fn a_spin_is_as_long_as_the_sample_says() {
+        let duration = Duration::from_millis(100);
+        let by = |nanoseconds| spins_by(duration, Duration::from_nanos(nanoseconds));
+        assert_eq!([40_000, 1_000_000, 100_000_000].map(by), [2_500_000, 100_000, 1000]);
+        assert_eq!((by(1), by(0), spins_by(Duration::ZERO, duration)), (u32::MAX, u32::MAX, 0));
+        assert!(spins(duration) > 0);
     }
 
     #[test]

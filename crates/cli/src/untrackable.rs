@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use memchr::memmem;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_tracked::rules::read as rules;
@@ -97,8 +98,8 @@ fn privileged(path: &Path) -> Option<&'static str> {
 }
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-/// The names of allocator functions, plain and with the usual prefixes.
-const ALLOCATORS: [&[u8]; 5] = [b"malloc", b"je_malloc", b"tc_malloc", b"mi_malloc", b"jemalloc"];
+/// What may stand before `malloc` in the name of an allocator's function.
+const ALLOCATOR_PREFIXES: [&str; 5] = ["", "je_", "tc_", "mi_", "je"];
 type Header = elf::FileHeader64<LittleEndian>;
 
 /// Examines the bytes of the file, 64-bit little-endian ELF. A damaged file is left for execve to refuse.
@@ -118,7 +119,8 @@ fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
         // The stub of UPX looks static, but then the loader of the packed program runs. The loader itself, if started
         // by name, has no interpreter either. Both honour LD_PRELOAD.
         let packed = data.read_bytes_at(0, 512).ok()?.windows(4).any(|w| w == b"UPX!");
-        let is_loader = defined(header, data, &|name, _| name == b"_rtld_global" || name == b"__dls3").is_some();
+        let is_loader =
+            ["_rtld_global", "__dls3"].iter().any(|name| defined(header, data, &[""], name, |_| true).is_some());
         return (!packed && !is_loader).then_some(Obstacle::Static);
     }
     own_allocator(header, data).map(Obstacle::OwnAllocator)
@@ -141,24 +143,57 @@ fn is_dynamic<'d, R: ReadRef<'d>>(data: R) -> bool {
 /// The name of an allocator function that the program itself defines. A stripped program shows no hidden one.
 fn own_allocator<'d, R: ReadRef<'d>>(header: &Header, data: R) -> Option<String> {
     let is_function = |kind| matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
-    defined(header, data, &|name, kind| is_function(kind) && ALLOCATORS.contains(&name))
+    defined(header, data, &ALLOCATOR_PREFIXES, "malloc", is_function)
 }
 
-/// The first defined symbol whose name and type satisfy `wanted`.
+/// The first defined symbol of such a type whose name is one of the prefixes and the stem.
+///
+/// Node's tables have 190,000 symbols. So no symbol's name is read: the stem is searched for in the strings, and the symbol
+/// begins at a known distance before its end, be it inside the string of another one.
 fn defined<'d, R: ReadRef<'d>>(
     header: &Header,
     data: R,
-    wanted: &dyn Fn(&[u8], elf::SymbolType) -> bool,
+    prefixes: &[&str],
+    stem: &str,
+    is_type: impl Fn(elf::SymbolType) -> bool,
 ) -> Option<String> {
     let sections = header.sections(LittleEndian, data).ok()?;
-    let tables = [elf::SHT_SYMTAB, elf::SHT_DYNSYM].map(|kind| sections.symbols(LittleEndian, data, kind));
-    tables.into_iter().flatten().find_map(|table| {
-        let defined = table.iter().filter(|symbol| symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF);
-        let names =
-            defined.filter_map(|symbol| Some((symbol.name(LittleEndian, table.strings()).ok()?, symbol.st_type())));
-        let mut wanted = names.filter(|(name, kind)| wanted(name, *kind));
-        wanted.next().map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+    [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().find_map(|kind| {
+        let table = sections.symbols(LittleEndian, data, kind).ok().filter(|table| !table.is_empty())?;
+        let strings = sections.section(table.string_section()).ok()?.file_range(LittleEndian)?;
+        let places = places(data, strings, prefixes, stem);
+        let symbols = table.iter().filter(|_| !places.is_empty());
+        let defined = symbols.filter(|symbol| symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF);
+        defined.filter(|symbol| is_type(symbol.st_type())).find_map(|symbol| {
+            let begins = u64::from(symbol.st_name(LittleEndian));
+            places.iter().find(|(at, _)| *at == begins).map(|(_, prefix)| format!("{prefix}{stem}"))
+        })
     })
+}
+
+/// Bytes of a string table that are read at once. Blocks overlap, so that a name is in one of them as a whole.
+const BLOCK: u64 = 256 << 10;
+const OVERLAP: u64 = 16;
+
+/// Where these names, with the zero behind them, lie in a string table: offset and prefix.
+fn places<'d, 'p, R: ReadRef<'d>>(
+    data: R,
+    (offset, size): (u64, u64),
+    prefixes: &[&'p str],
+    stem: &str,
+) -> Vec<(u64, &'p str)> {
+    let wanted = [stem.as_bytes(), &[0]].concat();
+    let finder = memmem::Finder::new(&wanted);
+    let mut places = Vec::new();
+    for begin in (0..size).step_by(BLOCK as usize) {
+        let length = (BLOCK + OVERLAP).min(size - begin);
+        let block = offset.checked_add(begin).and_then(|at| data.read_bytes_at(at, length).ok()).unwrap_or_default();
+        for at in finder.find_iter(block) {
+            let before = prefixes.iter().filter(|prefix| block[..at].ends_with(prefix.as_bytes()));
+            places.extend(before.map(|prefix| (begin + (at - prefix.len()) as u64, *prefix)));
+        }
+    }
+    places
 }
 
 /// Bytes that a segment needs at its start: its populated pages (docs/segment.md).
@@ -225,6 +260,29 @@ mod tests {
         let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
         assert!(!loader.exists() || of(loader).is_none(), "nor is the loader");
         fs::remove_dir_all(dir).expect("removed");
+    }
+
+    /// Each name at each distance from the border of two blocks, and as the end of another string.
+    #[test]
+    fn a_name_is_found_wherever_it_lies_in_the_strings() {
+        for prefix in ALLOCATOR_PREFIXES {
+            for before in (BLOCK - 2 * OVERLAP..BLOCK + OVERLAP).map(|n| n as usize) {
+                let mut strings = vec![b'x'; before];
+                strings.extend(format!("{prefix}malloc\0malloc_trim\0mallocx\0").bytes());
+                strings.resize(BLOCK as usize * 2, b'y');
+                let data: Vec<u8> = [&[b'z'; 8][..], &strings].concat();
+                let mut found = places(&data[..], (8, strings.len() as u64), &ALLOCATOR_PREFIXES, "malloc");
+                found.dedup();
+                assert!(found.contains(&(before as u64, prefix)), "{prefix} at {before}: {found:?}");
+                let stem = (before + prefix.len()) as u64;
+                assert!(
+                    found.iter().all(|(at, prefix)| at + prefix.len() as u64 == stem),
+                    "{prefix} at {before}: {found:?}"
+                );
+            }
+        }
+        assert_eq!(places(&b"malloc"[..], (0, 6), &ALLOCATOR_PREFIXES, "malloc"), []);
+        assert_eq!(places(&b"malloc\0"[..], (u64::MAX, 6), &ALLOCATOR_PREFIXES, "malloc"), []);
     }
 
     #[test]

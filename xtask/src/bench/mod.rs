@@ -8,9 +8,11 @@ mod forks;
 mod load;
 pub mod measure;
 mod observers;
+mod postgres;
 pub mod published;
 mod recorder;
 mod recordings;
+mod rest;
 mod results;
 mod savings;
 mod servers;
@@ -19,6 +21,7 @@ mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
+mod users;
 mod workloads;
 
 use crate::stage::{Result, folder, jdk, must, repository};
@@ -45,13 +48,14 @@ const GROUPS: &[(&str, Group)] = &[
     ("memory", cost::memory),
     ("threads", workloads::threads),
     ("start", cost::start),
-    ("rest", load::at_rest),
+    ("rest", rest::servers),
     ("mappings", cost::mappings),
     ("forks", forks::cost),
     ("reports", servers::reports),
     ("recordings", recordings::reading),
     ("servers", servers::mapping_operations),
     ("load", load::requests),
+    ("users", users::programs),
     ("sites", sites::pairs),
     ("sites-cpp", sites::cpp),
     ("sites-programs", sites_programs::cost),
@@ -83,7 +87,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         return Err(format!("bench: no group {unknown}; there are {}", names.join(", ")).into());
     }
     let bench = Bench { quick, rounds: if quick { 3 } else { 15 } };
-    let mut results = Results::default();
+    let mut results = Results::new();
     for (name, group) in GROUPS {
         if only.as_ref().is_none_or(|only| only.contains(name)) {
             // A group that fails must not cost the others their figures.

@@ -13,12 +13,17 @@ pub fn verdict(figure: f64, bar: f64) -> String {
     if figure <= bar { "holds".into() } else { "fails".into() }
 }
 
-#[derive(Default)]
 pub struct Results {
     text: String,
+    /// When the session began.
+    began: String,
 }
 
 impl Results {
+    pub fn new() -> Results {
+        Results { text: String::new(), began: output_of("date", &["-u", "+%F %H:%M"]) }
+    }
+
     /// Starts a group; the terminal shows it as it grows.
     pub fn group(&mut self, title: &str, how: &str) {
         self.add(&format!("\n## {title}\n\n{how}\n\n"));
@@ -63,10 +68,6 @@ impl Results {
 
     /// Writes the whole file: figures of different days never share a table.
     pub fn write(&self, quick: bool) -> Result<()> {
-        let first = |text: String| text.lines().next().unwrap_or_default().trim().to_string();
-        let output_of = |program: &str, arguments: &[&str]| -> String {
-            must(Command::new(program).args(arguments)).map(first).unwrap_or_else(|_| "unknown".into())
-        };
         let processor = fs::read_to_string("/proc/cpuinfo")?;
         let model =
             processor.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
@@ -74,8 +75,9 @@ impl Results {
         let mut head = String::from("# Results of `make bench`\n\n");
         writeln!(
             head,
-            "- day: {}, commit {}",
-            output_of("date", &["-u", "+%F %H:%M UTC"]),
+            "- day: {} to {}, commit {}",
+            self.began,
+            output_of("date", &["-u", "+%H:%M UTC"]),
             output_of("git", &["rev-parse", "--short", "HEAD"])
         )?;
         writeln!(
@@ -95,7 +97,8 @@ impl Results {
         writeln!(head, "- load before and after: {}", fs::read_to_string("/proc/loadavg")?.trim())?;
         head += "\nRuns alternate (A, B, C, A, B, C, …) in one session. A ratio is that of two medians, against the first line of its \
             table; its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
-            A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`.\n";
+            A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`. What stands in the way of bars that fail \
+            is in docs/decisions/blocks.md, map.md and own-cost.md.\n";
         if quick {
             head += "\n**A quick run: few rounds, to see that everything works. Not for judging.**\n";
         }
@@ -108,4 +111,10 @@ impl Results {
         eprintln!("written: {name}");
         Ok(())
     }
+}
+
+/// The first line that a command prints.
+fn output_of(program: &str, arguments: &[&str]) -> String {
+    let first = |text: String| text.lines().next().unwrap_or_default().trim().to_string();
+    must(Command::new(program).args(arguments)).map_or_else(|_| "unknown".into(), first)
 }

@@ -11,7 +11,7 @@ mod arenas;
 mod callgrind;
 mod image;
 mod mapping_books;
-mod quarkus;
+pub mod quarkus;
 mod requests;
 mod section;
 mod start_up;

@@ -34,7 +34,7 @@ pub enum Step {
     Trim,
     /// A full collection of the Java heap.
     Collect,
-    /// Redis's jemalloc gives back its free pages.
+    /// Redis, or the program's own jemalloc or tcmalloc, gives back its free pages.
     Purge,
     /// Flags that the VM can change while it runs. With `collect`, a collection follows, because the heap shrinks only
     /// then.
@@ -72,6 +72,7 @@ impl Step {
                 // The words between them give the port or the socket, if it isn't the default.
                 ["redis-cli" | "valkey-cli", .., "MEMORY", "PURGE"] => return Some(Step::Purge),
                 ["jcmd", _, "System.trim_native_heap"] => return Some(Step::Trim),
+                ["plimsoll", "try", "--pid", _, "--with", step] => return Step::parse(step).ok(),
                 ["jcmd", _, "GC.run"] => collect = true,
                 ["jcmd", _, "VM.set_flag", name, value] => settings.push(Setting::checked(name, value)?),
                 ["plimsoll", ..] | ["sleep", _] => {}
@@ -224,7 +225,9 @@ mod tests {
     fn advice_that_needs_no_restart_is_a_step() {
         assert_eq!(Step::from_advice("jcmd 7 System.trim_native_heap"), Some(Step::Trim));
         assert_eq!(Step::from_advice("jcmd 7 GC.run && sleep 10 && plimsoll explain 7"), Some(Step::Collect));
-        for purge in ["redis-cli MEMORY PURGE", "valkey-cli -p 7000 MEMORY PURGE"] {
+        assert_eq!(Step::from_advice("plimsoll try --pid 7 --with trim"), Some(Step::Trim));
+        for purge in ["redis-cli MEMORY PURGE", "valkey-cli -p 7000 MEMORY PURGE", "plimsoll try --pid 7 --with purge"]
+        {
             assert_eq!(Step::from_advice(purge), Some(Step::Purge));
         }
         let ratios =
@@ -234,6 +237,7 @@ mod tests {
         for other in [
             "MALLOC_ARENA_MAX=2",
             "gdb -p 7 -batch -ex 'call (int)malloc_trim(0)'",
+            "plimsoll try --pid 7 --with tri",
             "jcmd 7 GC.run; rm",
             "jcmd 7 VM.set_flag A b;c",
             "plimsoll explain 7",

@@ -49,7 +49,7 @@ impl PreloadedAllocator {
 /// What is done to the live process, between the load and the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// malloc_trim, by the VM's own command or by gdb.
+    /// malloc_trim, by the VM's own command or by a thread of plimsoll's.
     Trim,
 }
 
@@ -134,7 +134,7 @@ impl Remedy {
 
     /// The row of a remedy that a verdict offers, by its pasteable text. `None`: it can't be tried by a restart.
     pub fn from_advice(how: &str) -> Option<Remedy> {
-        if how.ends_with(" System.trim_native_heap") || how.contains("call (int)malloc_trim(0)") {
+        if how.ends_with(" System.trim_native_heap") || how.ends_with(" --with trim") {
             return Some(Remedy::one("trim", RemedyChange::Live(Action::Trim)));
         }
         // A shell's assignments come first; the lines for a Dockerfile and for Kubernetes repeat them.
@@ -388,7 +388,7 @@ mod tests {
         let beside_another = jemalloc.replace(".so.2", r".so.2:/opt/\$LIB/a.so");
         assert_eq!(of(&beside_another).as_deref(), Some("jemalloc,background"));
         assert_eq!(of("jcmd 7 System.trim_native_heap").as_deref(), Some("trim"));
-        assert_eq!(of("gdb -p 7 -batch -ex 'call (int)malloc_trim(0)'").as_deref(), Some("trim"));
+        assert_eq!(of("plimsoll try --pid 7 --with trim").as_deref(), Some("trim"));
         let periodic = "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'";
         let options = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
         assert_eq!(of(periodic).as_deref(), Some(options));
@@ -401,6 +401,7 @@ mod tests {
             "",
             "jcmd 7 GC.run",
             "redis-cli MEMORY PURGE",
+            "plimsoll try --pid 7 --with purge",
             "jcmd 7 VM.class_hierarchy | grep -oE 'io\\.opentelemetry' | sort -u",
             "cd /srv && GOGC=100 /srv/shop -x",
             "plimsoll run -- /srv/shop   # then: plimsoll report shop --by site",

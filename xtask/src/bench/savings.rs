@@ -42,7 +42,7 @@ fn cells(row: &str) -> Option<Vec<String>> {
     let words = |from: usize| remedy.split(' ').skip(from).collect::<Vec<_>>().join(" ");
     let remedy = match remedy {
         jcmd if jcmd.starts_with("jcmd ") => words(2),
-        gdb if gdb.starts_with("gdb -p ") => format!("gdb {}", words(3)),
+        step if step.starts_with("plimsoll try --pid ") => format!("plimsoll try --pid PID {}", words(4)),
         other => other.to_owned(),
     };
     Some(vec![case.to_owned(), format!("`{}`", remedy.replace('|', "\\|")), mib(before)?, predicted, mib(measured)?])
@@ -58,8 +58,8 @@ mod tests {
             cells("a burst\tjcmd 77 System.trim_native_heap\t1048576\t2097152\t104857600\t1572864").expect("six cells");
         assert_eq!(row, ["a burst", "`System.trim_native_heap`", "100.0", "1.0 to 2.0", "1.5"]);
         assert_eq!(cells("a\tb\t-\t-\t1048576\t-1048576").expect("six cells")[3..], ["none", "-1.0"]);
-        let call = cells("a\tgdb -p 77 -batch -ex 'call f()'\t-\t-\t0\t0").expect("six cells");
-        assert_eq!(call[1], "`gdb -batch -ex 'call f()'`");
+        let step = cells("a\tplimsoll try --pid 77 --with trim\t-\t-\t0\t0").expect("six cells");
+        assert_eq!(step[1], "`plimsoll try --pid PID --with trim`");
         assert_eq!(cells("a\tb"), None);
     }
 }

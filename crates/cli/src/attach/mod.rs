@@ -40,10 +40,12 @@ mod native;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_native.rs"]
 mod native;
+pub mod release;
 mod threads_outside;
 
 use fault::Fault;
 use native::ThreadLoader;
+use release::Release;
 
 /// Long limits: on an overloaded machine the VM answers late, and attach can only wait.
 const PATIENCE: Patience = Patience {
@@ -89,6 +91,17 @@ impl Args {
     fn sites(&self) -> String {
         self.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
     }
+}
+
+/// Has a program call the function of its allocator that gives free memory back. The error is the end of a sentence: what
+/// keeps plimsoll from it. `verb`: the command, for remedies.
+pub fn release(target: &Target, release: Release, verb: &'static str) -> Result<(), String> {
+    let maps = target.read("maps").map_err(|_| "it has ended or can't be read")?;
+    let mut vmas = proc::parse_maps(&maps, &[]).vmas;
+    vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());
+    let answer =
+        native::release(target, &vmas, release, verb).map_err(|why| format!("it {}", fault::without_run(&why)))?;
+    release.error(answer).map_or(Ok(()), |error| Err(format!("{} failed: {error}", release.call())))
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {

@@ -4,11 +4,16 @@ use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::proc::{Target, start_of};
 
 use super::fault::Fault;
+use super::release::Release;
 use crate::target::started_behind;
 
 /// Filters are read on x86-64 only.
 pub fn check_vm(_: &Target, _: &str) -> Result<Option<String>, String> {
     Ok(None)
+}
+
+pub fn release(_: &Target, _: &[Vma], _: Release, _: &str) -> Result<i32, String> {
+    Err("can't be entered on this CPU".to_owned())
 }
 
 pub enum ThreadLoader<'t> {

@@ -25,6 +25,7 @@ use super::kept_program::{Exit, Kept, Output};
 use super::process_tree;
 use super::ready::Ready;
 use super::run_cgroup::Group;
+use crate::attach::{self, release::Release};
 use crate::sys::Signals;
 
 /// Time between two readings of the tree. Readings may take a twentieth of the time.
@@ -32,8 +33,8 @@ const TICK: Duration = Duration::from_millis(50);
 const SHARE: u32 = 20;
 /// Time from SIGTERM to SIGKILL.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Time for gdb to call malloc_trim. If gdb stops the program inside malloc, the call deadlocks.
-const GDB: Duration = Duration::from_secs(60);
+/// Limit for the call of malloc_trim in a program that isn't a JVM.
+const TRIM: Duration = Duration::from_secs(100);
 /// Bytes of output that are kept: of the program for its last words, of the load for its report.
 const LAST_WORDS: usize = 4 << 10;
 const REPORT: usize = 1 << 20;
@@ -202,7 +203,7 @@ impl Runner<'_> {
         }
         self.measure(running);
         if let Some(Action::Trim) = action
-            && let Err(reason) = self.trim(running)?
+            && let Err(reason) = self.trimmed(running)?
         {
             running.add_note(format!("the trim failed: {reason}"));
         }
@@ -243,7 +244,7 @@ impl Runner<'_> {
     }
 
     fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), EarlyEnd> {
-        let (exit, output) = self.helper(running, &["/bin/sh", "-c", load], "under load", None)?;
+        let (exit, output) = self.helper(running, &["/bin/sh", "-c", load], "under load")?;
         let last = output.last_line().unwrap_or_default();
         match exit {
             Some(Exit::Code(0)) => {}
@@ -299,22 +300,19 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs another program beside the one under trial, and returns its exit and output. `None`: it took longer than
-    /// `limit`.
+    /// Runs another program beside the one under trial, and returns its exit and output.
     fn helper(
         &mut self,
         running: &mut Running<'_>,
         command: &[&str],
         phase: &'static str,
-        limit: Option<Duration>,
     ) -> Result<(Option<Exit>, Arc<Output>), EarlyEnd> {
         let command = command.iter().map(OsString::from).collect();
         let start = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
         let output = Output::new(REPORT, None);
         let mut helper =
             Kept::start(&start, None, output.clone()).map_err(|error| (RunEnd::LoadFailed, Some(error.to_string())))?;
-        let until = limit.map(|limit| Instant::now() + limit);
-        while !helper.has_ended() && until.is_none_or(|until| Instant::now() < until) {
+        while !helper.has_ended() {
             self.step(running, phase, true)?;
             helper.step(running.kept.descriptor(), Duration::ZERO);
         }
@@ -324,24 +322,16 @@ impl Runner<'_> {
         Ok((exit, output))
     }
 
-    /// Gives free pages of malloc back: a JVM by its own command, other programs by gdb. The inner error says why not.
-    fn trim(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, EarlyEnd> {
+    /// Gives free pages of malloc back. The inner error says why not.
+    fn trimmed(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, EarlyEnd> {
         let Some(pid) = process_tree::moment(running.kept.pid()).largest else {
             return Ok(Err("no process is left".into()));
         };
-        if let Some(done) = trim_vm(pid) {
-            return Ok(done);
+        let trim = std::thread::spawn(move || trim(pid));
+        while !trim.is_finished() {
+            self.step(running, "trimming", true)?;
         }
-        let pid = pid.to_string();
-        // A signal in any thread would make gdb abandon the call.
-        let signals = "handle all nostop noprint pass";
-        let gdb = ["gdb", "-p", &pid, "-batch", "-nx", "-ex", signals, "-ex", "call (int)malloc_trim(0)"];
-        let (exit, output) = self.helper(running, &gdb, "trimming", Some(GDB))?;
-        Ok(match exit {
-            Some(Exit::Code(0)) => Ok(()),
-            Some(_) => Err(output.last_line().unwrap_or_else(|| "gdb failed".into())),
-            None => Err("gdb did not return within 60 s, or is not installed (apt-get install gdb)".into()),
-        })
+        Ok(trim.join().unwrap_or_else(|_| Err("plimsoll failed".into())))
     }
 
     fn pass(&mut self, running: &mut Running<'_>, time: Duration, phase: &'static str) -> Result<(), EarlyEnd> {
@@ -384,16 +374,17 @@ impl Runner<'_> {
     }
 }
 
-/// Trims by the VM's own command. `None`: the process isn't a JVM.
-fn trim_vm(pid: u32) -> Option<Result<(), String>> {
-    let target = proc::Target::open(pid, Deadline::after(LOOK)).ok()?;
-    let vmas = proc::parse_maps(&target.read("maps").ok()?, &[]).vmas;
+/// Gives free pages of malloc back: a JVM by its own command, other programs by a call of malloc_trim. The error says why
+/// not.
+fn trim(pid: u32) -> Result<(), String> {
+    let target = proc::Target::open(pid, Deadline::after(TRIM)).map_err(|_| "the process has ended")?;
+    let vmas = proc::parse_maps(&target.read("maps").unwrap_or_default(), &[]).vmas;
     if !hotspot::is_hotspot(&vmas) {
-        return None;
+        return attach::release(&target, Release::Glibc, "try");
     }
     let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
-    Some(match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
+    match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
         Ok(mut vm) => vm.query("System.trim_native_heap").map(drop),
         Err(_) => Err("the VM does not answer".into()),
-    })
+    }
 }

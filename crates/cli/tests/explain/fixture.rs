@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::stage::{cached, fetch, fetcher, installed, is_call_by_gdb};
+use crate::stage::{cached, fetch, fetcher, in_short, installed};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -247,7 +247,7 @@ impl Explained {
         let folder = |program: &Path| program.parent().expect("a folder").display().to_string();
         let tools = installed().first().map(|jdk| folder(&jdk.bin("jcmd"))).unwrap_or_default();
         let path = format!("{}:{tools}:{}", folder(PLIMSOLL.as_ref()), std::env::var("PATH").expect("a path"));
-        let output = Command::new("sh").args(["-c", how]).env("PATH", path).output().expect("a shell");
+        let output = Command::new("sh").args(["-c", &in_short(how)]).env("PATH", path).output().expect("a shell");
         assert!(output.status.success(), "{how}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("UTF-8")
     }
@@ -255,10 +255,6 @@ impl Explained {
     /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, within a MiB.
     #[track_caller]
     pub fn typed_and_saves(&self, verdict: &str, which: usize) {
-        let how = self.verdict(verdict)["remedies"][which]["how"].as_str().expect("a command");
-        if !is_call_by_gdb(how) && how.starts_with("have the program ") {
-            return;
-        }
         let pid = self.0["process"]["pid"].as_u64().expect("a PID");
         let rss = || {
             let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");

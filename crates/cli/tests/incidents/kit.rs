@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use crate::fixture::has;
 use crate::fixture::{Explained, Fixture, PLIMSOLL};
-use crate::stage::{Jdk, cache, cached, fetch, fetcher, installed, is_full, jdk, must, repository, vms};
+use crate::stage::{Jdk, cache, cached, fetch, fetcher, in_short, installed, is_full, jdk, must, repository, vms};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -131,7 +131,7 @@ pub fn typed(fixture: &mut Fixture, remedy: &Value) -> String {
             continue;
         }
         // Without a terminal `attach` doesn't ask.
-        let command = command.replace("plimsoll attach", "plimsoll attach --yes");
+        let command = in_short(command).replace("plimsoll attach", "plimsoll attach --yes");
         printed = must(Command::new("sh").args(["-c", &command]).env("PATH", &path));
     }
     String::from_utf8(printed).expect("UTF-8")

@@ -216,6 +216,90 @@ fn redis_purges_by_its_own_protocol() {
     assert_eq!(refused, "Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE");
 }
 
+/// A burst of two threads whose free blocks stay in the allocator, over glibc or another.
+fn burst(trial: &Trial, environment: &[(&str, &str)], tracked: bool) -> Program {
+    let file = trial.burst();
+    let mut command = Command::new(if tracked { harness::PLIMSOLL } else { &file });
+    if tracked {
+        command.args(["run", "--report", "none", "--dir", &trial.path("segments"), "--", &file]);
+    }
+    command.args(["2", "40"]).envs(environment.iter().copied());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut program = Program { child: Running(child), truth: BTreeMap::new() };
+    let mut line = String::new();
+    BufReader::new(program.child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "burst done\n");
+    program
+}
+
+/// What must be as before: the threads and the mappings, by number.
+fn threads_and_regions(pid: &str) -> (usize, usize) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    (tasks, maps.lines().filter(|line| line.contains("r-xp") && line.split_whitespace().count() == 5).count())
+}
+
+/// A thread of plimsoll's calls the function of each allocator, and ends. Two threads have freed 40 MiB, one after the
+/// other. glibc and jemalloc serve each from an arena of its own, tcmalloc serves the second with what the first freed.
+#[test]
+fn a_program_without_a_vm_gives_free_pages_back() {
+    const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+    let trial = Trial::new("live-native");
+    let jemalloc = format!("{LIBRARIES}/libjemalloc.so.2");
+    let tcmalloc = format!("{LIBRARIES}/libtcmalloc_minimal.so.4");
+    type Row<'r> = (&'r str, &'r str, f64, &'r [(&'r str, &'r str)]);
+    let rows: [Row; 3] = [
+        ("trim", "malloc_trim(0)", 80.0, &[]),
+        // It would give pages back by itself after ten seconds.
+        (
+            "purge",
+            "mallctl(\"arena.4096.purge\"",
+            80.0,
+            &[("LD_PRELOAD", &jemalloc), ("MALLOC_CONF", "dirty_decay_ms:600000")],
+        ),
+        ("purge", "MallocExtension_ReleaseFreeMemory()", 40.0, &[("LD_PRELOAD", &tcmalloc)]),
+    ];
+    for (name, function, freed, environment) in rows {
+        let program = burst(&trial, environment, false);
+        let pid = program.pid();
+        let before = threads_and_regions(&pid);
+        let (status, found, error) = trial.live(&pid, &SHORT);
+        assert_eq!(status, Some(0), "{function}: {error}");
+        let names: Vec<&str> =
+            found["steps"].as_array().expect("steps").iter().filter_map(|step| step["name"].as_str()).collect();
+        assert_eq!(names[..2], ["nothing", name], "{found:#}");
+        let step = step(&found, name);
+        let called = step["commands"][0].as_str().expect("a call");
+        assert!(called.starts_with(function), "{called}");
+        let saved = -mib(&step["difference_bytes"]);
+        let bounds = ["least_bytes", "most_bytes"].map(|key| mib(&step["predicted_saving"][key]));
+        assert!(bounds[0] - 1.0 < saved && saved < bounds[1] + 1.0, "{function}: {saved} outside of {bounds:?}");
+        assert!(saved > freed * 0.8 && saved < freed * 1.05, "{function}: {saved} of {freed}");
+        wait_until("the thread of plimsoll ends", || threads_and_regions(&pid) == before);
+    }
+}
+
+/// The region of plimsoll's thread is no mapping of the program's: the books stay as they are.
+#[test]
+fn a_trim_leaves_the_books_of_a_tracked_program() {
+    let trial = Trial::new("live-tracked");
+    let program = burst(&trial, &[], true);
+    let books = || {
+        let output = trial.verb("report", &[&program.pid(), "--format", "json"]).output().expect("plimsoll");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        ["live_bytes", "live_count", "cumulative_count", "reserved_bytes"]
+            .map(|key| report["total"][key].as_u64().expect("a figure"))
+    };
+    let before = books();
+    let (status, found, error) = trial.live(&program.pid(), &[&SHORT[..], &["--with", "trim"]].concat());
+    assert_eq!(status, Some(0), "{error}");
+    assert!(-mib(&step(&found, "trim")["difference_bytes"]) > 60.0, "{found:#}");
+    let [bytes, count, cumulative, reserved] = books();
+    // libc keeps the stack of an ended thread for the next one, with a block for its thread-local storage.
+    assert!(count - before[1] <= 1 && bytes - before[0] <= 1024, "{bytes} B in {count} after {before:?}");
+    assert!(cumulative - before[2] <= 4 && reserved == before[3], "{cumulative}, {reserved} after {before:?}");
+}
+
 /// One sentence each, and nothing is done.
 #[test]
 fn what_cannot_be_tried_is_a_sentence() {
@@ -225,8 +309,8 @@ fn what_cannot_be_tried_is_a_sentence() {
     let burst = Program { child: Running(burst), truth: BTreeMap::new() };
     let pid = burst.pid();
     let cases: [(&[&str], &str); 6] = [
-        (&["--pid", &pid, "--with", "trim"], "it isn't a JVM: only a debugger could call malloc_trim"),
-        (&["--pid", &pid, "--with", "purge"], "only Redis and Valkey have such a command"),
+        (&["--pid", &pid, "--with", "gc"], "it isn't a JVM"),
+        (&["--pid", &pid, "--with", "purge"], "it is neither Redis nor Valkey, and has no jemalloc or tcmalloc"),
         (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart is tried on a command, without --pid"),
         (&["--with", "gc", "--", "true"], "gc and purge need a running process (--pid)"),
         (&["--pid", "999999999"], "no process 999999999"),
@@ -239,7 +323,7 @@ fn what_cannot_be_tried_is_a_sentence() {
         assert!(error.contains(expected), "{options:?}: {error}");
     }
     // What needs a restart can be pasted.
-    let error = trial.verb("try", &["--pid", &pid, "--with", "trim"]).output().expect("plimsoll").stderr;
+    let error = trial.verb("try", &["--pid", &pid, "--with", "gc"]).output().expect("plimsoll").stderr;
     let restart = format!("plimsoll try -- {} 2 8\n", trial.burst());
     assert!(String::from_utf8_lossy(&error).ends_with(&restart), "{}", String::from_utf8_lossy(&error));
 }

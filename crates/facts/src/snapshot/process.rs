@@ -79,8 +79,8 @@ pub struct Host {
     pub max_map_count: Option<u64>,
     pub thp: Thp,
     pub thp_size: Option<Bytes>,
-    /// Whether the processor has Intel's tiles (AMX), whose registers gdb 13 can't write.
-    pub has_tiles: bool,
+    /// Whether this plimsoll can have a process without a VM call a function: it has code for x86-64 only.
+    pub can_enter: bool,
     pub root: Root,
 }
 

@@ -36,7 +36,7 @@ fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        let purge = is_library.then(|| call(case.snapshot, "(void)MallocExtension_ReleaseFreeMemory()"));
+        let purge = is_library.then(|| call(case.snapshot, "purge", "(void)MallocExtension_ReleaseFreeMemory()"));
         remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
         if case.variable("TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
             let decommit = remedy(
@@ -59,8 +59,8 @@ fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
     remedies
 }
 
-/// Offers no call by gdb: mi_collect purges for the calling thread only, and a thread that gdb stopped inside malloc
-/// would find its heap changed.
+/// Offers no call: mi_collect purges for the calling thread only, and a thread that gdb stopped inside malloc would find
+/// its heap changed.
 fn mimalloc(case: Case<'_>, heap: &OtherHeap) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
@@ -102,8 +102,9 @@ fn jemalloc(case: Case<'_>, heap: &OtherHeap, redis: Option<&Redis>, returns: bo
 
 fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Remedy> {
     // 4096 means all arenas.
-    let by_gdb = || is_library.then(|| call(case.snapshot, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#));
-    redis.map_or_else(by_gdb, |redis| Some(redis.purge()))
+    let function = r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#;
+    let by_call = || is_library.then(|| call(case.snapshot, "purge", function));
+    redis.map_or_else(by_call, |redis| Some(redis.purge()))
 }
 
 /// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.

@@ -28,7 +28,7 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
         )
     } else {
-        call(case.snapshot, "(int)malloc_trim(0)")
+        call(case.snapshot, "trim", "(int)malloc_trim(0)")
     };
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.

@@ -23,19 +23,19 @@ pub(crate) fn remedy(
     Remedy { what: what.into(), how, form, effort, trade_off: trade_off.into(), effect: Effect::Unknown }
 }
 
-/// Has gdb call a function of the process that gives free pages back. All threads run meanwhile. A signal in one of them,
-/// such as the SIGSEGV with which a JVM stops its threads, would make gdb abandon the call, and the thread return into
-/// nothing. `all` leaves out the signals that gdb needs itself.
+/// Has the process call a function that gives free pages back. `with`: the step of `plimsoll try --pid` that makes the
+/// call; `function`: how a debugger writes it.
 ///
-/// gdb 13.1 on an Intel Xeon with AMX (2026-11-26): "Couldn't write extended state status: Bad address". Nothing is
-/// called, and the nanosleep that gdb had interrupted returns errno 516, so that `sleep` ends. Newer ones weren't at hand.
-pub(crate) fn call(snapshot: &Snapshot, function: &str) -> Remedy {
-    if snapshot.host.has_tiles {
-        let how = format!("have the program call {function}");
-        let cost = "needs a change of the program: gdb 13 can't call functions on a processor with AMX, and the program may end";
-        return Remedy { form: Form::Code, ..remedy(Effort::Now, GIVE_BACK, how, cost) };
-    }
+/// gdb makes a stopped thread call it. A signal in another thread, such as the SIGSEGV with which a JVM stops its threads,
+/// would make gdb abandon the call, and the thread return into nothing. `all` leaves out the signals that gdb needs itself.
+pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Remedy {
     let pid = snapshot.process.pid;
+    if snapshot.host.can_enter {
+        let how = format!("plimsoll try --pid {pid} --with {with}");
+        let cost = "a thread of the process stands still for about a millisecond, and its allocator's locks are held while pages go \
+                    back; the memory comes back with the next burst";
+        return remedy(Effort::Now, GIVE_BACK, how, cost);
+    }
     let how = format!("gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call {function}'");
     let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
     // Nobody should type it unread.

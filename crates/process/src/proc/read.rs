@@ -1,7 +1,7 @@
 //! The I/O on /proc/PID. Whatever can be refused (another user's process, yama, hidepid) becomes a gap.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -501,20 +501,13 @@ pub fn read_host() -> Host {
         max_map_count: number("/proc/sys/vm/max_map_count"),
         thp,
         thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
-        has_tiles: has_tiles(),
+        can_enter: cfg!(target_arch = "x86_64"),
         root: match rustix::process::geteuid().is_root() {
             true => Root::Already,
             false if has_sudo() => Root::Sudo,
             false => Root::Elsewhere,
         },
     }
-}
-
-/// By the flags of the first processor, which begin within the first page.
-fn has_tiles() -> bool {
-    let mut text = Vec::new();
-    let read = File::open("/proc/cpuinfo").and_then(|file| file.take(8192).read_to_end(&mut text));
-    read.is_ok() && text.split(|byte| byte.is_ascii_whitespace()).any(|word| word == b"amx_tile")
 }
 
 /// Zero if the kernel doesn't report it.

@@ -1,11 +1,11 @@
-//! The code of the helper thread, which loads the tracker in the target, and the page through which plimsoll talks to
-//! it.
+//! The code of the helper thread, which loads the tracker in the target or calls a function there, and the page through
+//! which plimsoll talks to it.
 //!
 //! ```text
 //! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if no directory can hold them
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
-//! acknowledgement. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
+//! acknowledgement. A function of another library takes the entry's place where the target is to give memory back. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
 //! have the change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread: the
 //! region stays, because that thread may still be on the stack in it.
 //!
@@ -30,6 +30,8 @@ pub const TALK: u64 = REGION_BYTES - PAGE;
 /// Two files, each: address of the name, address and length of the contents, address of the last digit of the
 /// descriptor's number in a text below, the descriptor.
 const FILES: usize = 128;
+/// Five words for the entry, in the order of the ABI.
+const ARGUMENTS: usize = 208;
 const PATH: Range<usize> = 256..1280;
 const OPTIONS: Range<usize> = 1280..3072;
 const ERROR: Range<usize> = 3072..3584;
@@ -63,15 +65,34 @@ pub struct Task<'t> {
     pub functions: Functions,
     /// Flags of dlopen(3).
     pub flags: u32,
-    /// Where the tracker is loaded; 0: load it.
-    pub base: u64,
-    /// Offsets of its entry and of its munmap.
-    pub entry: u64,
-    pub tracker_munmap: u64,
-    pub library: Library<'t>,
-    pub options: &'t str,
+    pub call: Call<'t>,
     /// How long the borrowed thread spins: see [`call`].
     pub spins: u32,
+}
+
+/// Which function the helper calls.
+#[derive(Clone, Copy)]
+pub struct Call<'t> {
+    /// Where its library is loaded; 0: load it.
+    pub base: u64,
+    /// The distance of the function from there, and of the munmap that removes the region.
+    pub entry: u64,
+    pub munmap: u64,
+    pub library: Library<'t>,
+    pub arguments: Arguments,
+    /// The text among them.
+    pub text: &'t str,
+}
+
+/// What the function gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// (NULL, text, NULL), as an agent of a VM does.
+    Agent,
+    /// (text, NULL, NULL, NULL, 0), as mallctl(3) does.
+    Name,
+    /// Zeros.
+    None,
 }
 
 /// What the helper loads.
@@ -130,20 +151,28 @@ impl Task<'_> {
             f.dlopen,
             f.dlerror,
             f.munmap,
-            self.base,
-            self.entry,
-            self.tracker_munmap,
+            self.call.base,
+            self.call.entry,
+            self.call.munmap,
             region,
-            self.library.region_bytes(),
+            self.call.library.region_bytes(),
         ];
         let mut page: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         page.resize(PAGE as usize, 0);
         page[104..108].copy_from_slice(&self.flags.to_le_bytes());
         page[SPINS].copy_from_slice(&self.spins.max(1).to_le_bytes());
-        let (path, options, files) = match self.library {
-            Library::Path(path) => (path.to_owned(), self.options.to_owned(), [[0; 4]; 2]),
+        let text = match self.call.arguments {
+            Arguments::Agent => Some(1),
+            Arguments::Name => Some(0),
+            Arguments::None => None,
+        };
+        if let Some(at) = text.map(|nth| ARGUMENTS + 8 * nth) {
+            page[at..at + 8].copy_from_slice(&(region + TALK + OPTIONS.start as u64).to_le_bytes());
+        }
+        let (path, options, files) = match self.call.library {
+            Library::Path(path) => (path.to_owned(), self.call.text.to_owned(), [[0; 4]; 2]),
             Library::Memory(files) => {
-                let options = format!("{}{RULES}", self.options);
+                let options = format!("{}{RULES}", self.call.text);
                 let last = |range: Range<usize>, text: &str| region + TALK + (range.start + text.len() - 1) as u64;
                 let path = library_path(tracker::SHA256);
                 let digits = [last(PATH, &path), last(OPTIONS, &options)];
@@ -309,12 +338,14 @@ std::arch::global_asm!(
     "jz 3f",
     "mov r12, [rax]",
     "2:",
-    // entry(NULL, options, NULL)
+    // The function of the call, with its arguments.
     "mov rax, [rbx + 48]",
     "add rax, r12",
-    "xor edi, edi",
-    "lea rsi, [rbx + 1280]",
-    "xor edx, edx",
+    "mov rdi, [rbx + 208]",
+    "mov rsi, [rbx + 216]",
+    "mov rdx, [rbx + 224]",
+    "mov rcx, [rbx + 232]",
+    "mov r8, [rbx + 240]",
     "call rax",
     "mov [rbx + 88], eax",
     "add r12, [rbx + 56]",
@@ -423,20 +454,23 @@ mod tests {
         assert!((64..PAGE as usize).contains(&code().len()));
         fn task<'t>(path: &'t str, options: &'t str) -> Task<'t> {
             let functions = Functions { itself: 1, ..Functions::default() };
-            Task {
-                functions,
-                flags: 2,
-                base: 0,
-                entry: 3,
-                tracker_munmap: 4,
-                library: Library::Path(path),
-                options,
-                spins: 7,
-            }
+            let (library, arguments) = (Library::Path(path), Arguments::Agent);
+            let call = Call { base: 0, entry: 3, munmap: 4, library, arguments, text: options };
+            Task { functions, flags: 2, call, spins: 7 }
         }
         let page = task("/tmp/a", "attach").page(0x1000).expect("a page");
         assert_eq!((page[0], page[48], page[56], page[64..66].to_vec(), page[104]), (1, 3, 4, vec![0, 0x10], 2));
         assert_eq!((&page[256..263], &page[1280..1287]), (&b"/tmp/a\0"[..], &b"attach\0"[..]));
+        let arguments = |arguments| {
+            let mut task = task("/tmp/a", "purge");
+            task.call.arguments = arguments;
+            let page = task.page(0x1000).expect("a page");
+            [0, 8, 16, 24, 32].map(|at| u64::from_le_bytes(page[208 + at..][..8].try_into().expect("8 bytes")))
+        };
+        let text = 0x1000 + TALK + 1280;
+        assert_eq!(arguments(Arguments::Agent), [0, text, 0, 0, 0]);
+        assert_eq!(arguments(Arguments::Name), [text, 0, 0, 0, 0]);
+        assert_eq!(arguments(Arguments::None), [0; 5]);
         assert!(task(&"x".repeat(1024), "").page(0).is_none() && task("a\0b", "").page(0).is_none());
         assert!(task(&"x".repeat(1023), &"y".repeat(1791)).page(0).is_some());
     }
@@ -445,8 +479,8 @@ mod tests {
     fn contents_lie_where_the_page_says() {
         let library = Library::Memory([("/a/one.so", b"\x7fELF one"), ("/a/two.rules", b"two")]);
         let functions = Functions::default();
-        let task =
-            Task { functions, flags: 2, base: 0, entry: 3, tracker_munmap: 4, library, options: "attach", spins: 7 };
+        let call = Call { base: 0, entry: 3, munmap: 4, library, arguments: Arguments::Agent, text: "attach" };
+        let task = Task { functions, flags: 2, call, spins: 7 };
         let region = 0x7000_0000_0000;
         let (page, contents) = (task.page(region).expect("a page"), library.contents());
         assert_eq!(library.region_bytes(), REGION_BYTES + PAGE);

@@ -1,8 +1,10 @@
-//! Loads the tracker into a program that has no way of its own to load an agent.
+//! Loads the tracker into a program that has no way of its own to load an agent, or has it call the function of its
+//! allocator that gives free memory back.
 //!
 //! ```text
 //! refusals ─▶ objects: libc's functions, forbidden code ─▶ a thread at a fit point, borrowed
 //!    mmap, mprotect, pthread_create ─▶ given back           helper thread: dlopen, entry ─▶ answer ─▶ acknowledged
+//!                                                                          malloc_trim(0) ─▶ answer ─▶ acknowledged
 //! ```
 //! Only one thread stands still, for the time of three calls. All else happens on a thread of its own.
 
@@ -15,10 +17,11 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{self, Target};
 
 use super::fault::{self, Fault};
+use super::release::Release;
 use crate::tracker;
 use borrowed::{Borrowed, Unfit};
-use filter::{Closed, Filters};
-use helper::{ACKNOWLEDGED, Library, PAGE, State, TALK, Task};
+use filter::{Closed, Filters, Purpose};
+use helper::{ACKNOWLEDGED, Arguments, Call, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
 use objects::Objects;
 
@@ -40,8 +43,8 @@ mod unwind_tests;
 
 /// How long to look for a thread at a fit point.
 const SEARCH: Duration = Duration::from_secs(20);
-/// How long the loading may take: a loaded machine, a slow disk.
-const LOADING: Duration = Duration::from_secs(60);
+/// How long the call may take: a loaded machine, a slow disk.
+const CALLING: Duration = Duration::from_secs(60);
 /// Time between two checks of the threads, or of the helper's answer.
 const PAUSE: Duration = Duration::from_micros(500);
 /// How long to read the filters of a VM: it may have hundreds of threads, and each is stopped for a moment.
@@ -50,19 +53,47 @@ const FILTERS_OF_VM: Duration = Duration::from_secs(20);
 const GONE: &str = "ended or was replaced by exec";
 
 /// A process that can be entered.
-pub struct ThreadLoader<'t> {
+struct Enterable<'t> {
     target: &'t Target,
-    /// The command: "attach" or "detach".
+    /// The command, such as "attach".
     verb: &'static str,
     /// The identity of the process that was examined.
     identity: ExecIdentity,
     objects: Objects,
     filters: Filters,
     memory: File,
+}
+
+/// A process that can load the tracker.
+pub struct ThreadLoader<'t> {
+    process: Enterable<'t>,
     /// Where the tracker is loaded, if it is.
     base: u64,
     entry: u64,
     munmap: u64,
+}
+
+/// Has the process call the function of its allocator that gives free memory back, and returns what that returned. The
+/// error follows "process PID".
+pub fn release(target: &Target, vmas: &[Vma], release: Release, verb: &'static str) -> Result<i32, String> {
+    let process = Enterable::find(target, vmas, Purpose::Release, verb)?;
+    let objects = &process.objects;
+    let found = objects.releases.iter().find(|(known, _)| *known == release);
+    let (_, function) = found.ok_or_else(|| format!("has no library with {}", release.symbol()))?;
+    let (arguments, text) = match release {
+        Release::Jemalloc => (Arguments::Name, Release::ALL_ARENAS),
+        Release::Glibc | Release::Tcmalloc => (Arguments::None, ""),
+    };
+    let munmap = objects.helper.munmap.wrapping_sub(*function);
+    let call = Call { base: *function, entry: 0, munmap, library: Library::Path(""), arguments, text };
+    let late = || {
+        let (limit, called) = (CALLING.as_secs(), release.call());
+        format!("has not returned from {called} within {limit} s: a thread of it may hold a lock of its allocator")
+    };
+    match process.call(&call, late)? {
+        State::Answered(answer) => Ok(answer),
+        _ => Err("gave no answer".into()),
+    }
 }
 
 /// Refuses a VM whose seccomp filters don't allow what the tracker does in it, before the VM loads the tracker on a
@@ -87,24 +118,14 @@ impl<'t> ThreadLoader<'t> {
         loaded: Option<&str>,
         verb: &'static str,
     ) -> Result<ThreadLoader<'t>, String> {
-        let status = target.read("status").map_err(|_| GONE)?;
-        let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
-        refusals::check(target, &status, verb)?;
-        let memory = target.memory_for_writing().map_err(|_| refusals::closed(target.pid(), verb))?;
-        let read_code = |range: std::ops::Range<u64>| {
-            let mut bytes = vec![0; usize::try_from(range.end - range.start).ok().filter(|n| *n < 64 << 20)?];
-            memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
-        };
-        let objects = objects::survey(target, vmas, read_code)?;
-        let filters = Filters::read(target, &identity, target.deadline())
-            .map_err(|closed| refusals::filtered(target, verb, closed))?;
+        let process = Enterable::find(target, vmas, Purpose::Track, verb)?;
         let [entry, munmap] = tracker::library_bytes()
             .ok()
             .and_then(|library| objects::offsets(library, ["Agent_OnAttach", "munmap"]))
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
         let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
         let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
-        Ok(ThreadLoader { target, verb, identity, objects, filters, memory, base, entry, munmap })
+        Ok(ThreadLoader { process, base, entry, munmap })
     }
 
     /// Has the target load the library, or only calls its entry if it is loaded. Returns the tracker's answer.
@@ -114,8 +135,9 @@ impl<'t> ThreadLoader<'t> {
 
     /// Has the target load the library from a file in its own memory. `options`: without rules.
     pub fn load_from_memory(&self, rules: &[u8], options: &str) -> Result<i32, Fault> {
-        if let Some(closed) = self.filters.refusal_from_memory(self.target.deadline()) {
-            let why = refusals::filtered(self.target, self.verb, closed);
+        let Enterable { target, filters, verb, .. } = &self.process;
+        if let Some(closed) = filters.refusal_from_memory(target.deadline()) {
+            let why = refusals::filtered(target, verb, closed);
             return Err(Fault::File(format!("it {}", fault::without_run(&why))));
         }
         let library = tracker::library_bytes().map_err(Fault::Final)?;
@@ -124,38 +146,62 @@ impl<'t> ThreadLoader<'t> {
     }
 
     fn load(&self, library: Library, options: &str) -> Result<i32, Fault> {
-        let region = self.enter(library, options).map_err(Fault::Final)?;
-        let deadline = self.target.deadline().sooner(LOADING);
+        let (base, entry, munmap) = (self.base, self.entry, self.munmap);
+        let call = Call { base, entry, munmap, library, arguments: Arguments::Agent, text: options };
+        let late = || {
+            let limit = CALLING.as_secs();
+            format!(
+                "has not loaded the tracker within {limit} s: another thread may hold the loader's lock, or the disk is slow"
+            )
+        };
+        match self.process.call(&call, late).map_err(Fault::Final)? {
+            State::NotLoaded(why) => Err(Fault::File(why)),
+            State::Answered(answer) => Ok(answer),
+            State::Working => Err(Fault::Final("gave no answer".into())),
+        }
+    }
+}
+
+impl<'t> Enterable<'t> {
+    /// The error follows "process PID".
+    fn find(target: &'t Target, vmas: &[Vma], purpose: Purpose, verb: &'static str) -> Result<Enterable<'t>, String> {
+        let status = target.read("status").map_err(|_| GONE)?;
+        let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
+        refusals::check(target, &status, purpose, verb)?;
+        let memory = target.memory_for_writing().map_err(|_| refusals::closed(target.pid(), verb))?;
+        let read_code = |range: std::ops::Range<u64>| {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).ok().filter(|n| *n < 64 << 20)?];
+            memory.read_exact_at(&mut bytes, range.start).ok().map(|()| bytes)
+        };
+        let objects = objects::survey(target, vmas, read_code)?;
+        let filters = Filters::read(target, &identity, purpose, target.deadline())
+            .map_err(|closed| refusals::filtered(target, verb, closed))?;
+        Ok(Enterable { target, verb, identity, objects, filters, memory })
+    }
+
+    /// Has a helper thread make the call, and returns how that ended. `late`: what to say of a call that doesn't end.
+    fn call(&self, call: &Call, late: impl Fn() -> String) -> Result<State, String> {
+        let region = self.enter(call)?;
+        let deadline = self.target.deadline().sooner(CALLING);
         let mut page = vec![0; PAGE as usize];
         let state = loop {
-            if self.memory.read_exact_at(&mut page, region + TALK).is_err() {
-                return Err(Fault::Final(GONE.into()));
-            }
+            self.memory.read_exact_at(&mut page, region + TALK).map_err(|_| GONE)?;
             match helper::state(&page) {
-                State::Working if deadline.has_passed() => {
-                    return Err(Fault::Final(format!(
-                        "has not loaded the tracker within {} s: another thread may hold the loader's lock, or the disk is slow",
-                        LOADING.as_secs()
-                    )));
-                }
+                State::Working if deadline.has_passed() => return Err(late()),
                 State::Working => std::thread::sleep(PAUSE),
                 state => break state,
             }
         };
         // From here on no thread of the target needs the region but the helper, which removes it.
         let _ = self.memory.write_all_at(&1u32.to_le_bytes(), region + TALK + ACKNOWLEDGED);
-        match state {
-            State::NotLoaded(why) => Err(Fault::File(why)),
-            State::Answered(answer) => Ok(answer),
-            State::Working => Err(Fault::Final("gave no answer".into())),
-        }
+        Ok(state)
     }
 
     /// Starts the helper thread. Returns the address of its region.
-    fn enter(&self, library: Library, options: &str) -> Result<u64, String> {
+    fn enter(&self, call: &Call) -> Result<u64, String> {
         let o = &self.objects;
         // Not while a thread stands still.
-        let (contents, spins, looking) = (library.contents(), helper::spins(borrowed::SPIN), borrowed::looking());
+        let (contents, spins, looking) = (call.library.contents(), helper::spins(borrowed::SPIN), borrowed::looking());
         let mut thread = self.borrow()?;
         let lost = |e: std::io::Error| match e.kind() {
             // Its memory is gone.
@@ -164,7 +210,7 @@ impl<'t> ThreadLoader<'t> {
         };
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let length = library.region_bytes();
+        let length = call.library.region_bytes();
         let mapped = thread.call(libc::SYS_mmap, o.mmap, [0, length, data, private, u64::MAX, 0], None);
         let region = match mapped.map_err(lost)? {
             Some(region) if region > 0 => region as u64,
@@ -175,16 +221,7 @@ impl<'t> ThreadLoader<'t> {
         };
         let stack = Some(region + TALK);
         let mut start = || -> std::io::Result<Result<(), String>> {
-            let task = Task {
-                functions: o.helper,
-                flags: o.dlopen_flags,
-                base: self.base,
-                entry: self.entry,
-                tracker_munmap: self.munmap,
-                library,
-                options,
-                spins,
-            };
+            let task = Task { functions: o.helper, flags: o.dlopen_flags, call: *call, spins };
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
             self.memory.write_all_at(helper::code(), region)?;
             self.memory.write_all_at(&page, region + TALK)?;
@@ -310,7 +347,7 @@ mod tests {
             });
             (found, tried.len())
         };
-        let (past, future) = (Deadline::after(Duration::ZERO), Deadline::after(LOADING));
+        let (past, future) = (Deadline::after(Duration::ZERO), Deadline::after(CALLING));
         assert_eq!(tried(past, 1), (Ok(Some(1)), 1));
         assert_eq!(tried(past, 2), (Ok(None), 1));
         assert_eq!(tried(future, 2), (Ok(Some(2)), 2));

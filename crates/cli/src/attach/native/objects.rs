@@ -16,6 +16,7 @@ use plimsoll_process::proc::{Target, start_of};
 use super::helper::Functions;
 use super::point::Forbidden;
 use super::unwind::{Tables, call};
+use crate::attach::release::Release;
 use crate::target::started_behind;
 use crate::tracker;
 
@@ -107,6 +108,8 @@ pub struct Objects {
     pub mprotect: u64,
     pub create: u64,
     pub restorer: u64,
+    /// Where the functions of [`Release`] are that it has.
+    pub releases: Vec<(Release, u64)>,
 }
 
 /// The functions of one object, at their addresses in the target.
@@ -147,7 +150,7 @@ pub fn survey(
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
     }
     let (mut forbidden, mut all, mut libc_code, mut tables) = (vec![], vec![], None, Tables::default());
-    let (mut left, mut calls_of_program) = (MOST_FUNCTIONS, vec![]);
+    let (mut left, mut calls_of_program, mut releases) = (MOST_FUNCTIONS, vec![], vec![]);
     if let Some(vdso) = vmas.iter().find(|vma| vma.name == "[vdso]") {
         let bytes = read_memory(vdso.range.start.0..vdso.range.end.0).unwrap_or_default();
         tables.add(&bytes[..], &[vdso]);
@@ -167,6 +170,7 @@ pub fn survey(
             .checked_sub(exports.functions.len())
             .ok_or_else(|| refused("has libraries with more exported functions than attach reads"))?;
         let has = |name: &[u8]| exports.address(name).is_some();
+        let of = |release: Release| Some((release, exports.address(release.symbol().as_bytes())?));
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
             forbidden.extend(whole("the loader"));
@@ -174,6 +178,7 @@ pub fn survey(
             forbidden
                 .extend(in_libc(&exports).ok_or_else(|| refused("has a C library whose malloc cannot be located"))?);
             libc_code = Some(parts[0].range.start.0..parts[0].range.end.0);
+            releases.extend(of(Release::Glibc));
             all.insert(0, exports);
             continue;
         } else if has(b"malloc") {
@@ -182,6 +187,7 @@ pub fn survey(
                 return Err(format!("{why}. For its mappings and its libraries' blocks, start it with: {}", run()));
             }
             forbidden.extend(whole("an allocator"));
+            releases.extend([Release::Jemalloc, Release::Tcmalloc].into_iter().filter_map(of));
         } else if has(b"pthread_create") || has(b"dlopen") {
             forbidden.extend(holders(&exports));
             let is_libpthread = file_name(name).starts_with("libpthread");
@@ -226,6 +232,7 @@ pub fn survey(
         create: need("pthread_create")?,
         restorer: restorer.ok_or_else(|| refused("has a C library without a known return from signals"))? as u64
             + code.start,
+        releases,
     })
 }
 

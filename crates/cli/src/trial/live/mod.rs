@@ -4,13 +4,13 @@
 //! snapshot, verdicts ─▶ announce, ask ─▶ nothing ─▶ step ─▶ step ─▶ table
 //!                                        each: RSS, act, RSS, idle, RSS, ledger, set flags back
 //! ```
-//! `vm` and `redis` carry the steps out; `guard` sets flags back if plimsoll is killed.
+//! `vm`, `redis` and `attach::release` carry the steps out; `guard` sets flags back if plimsoll is killed.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{HotSpot, Snapshot};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Effort, Remedy, Verdict, judge};
@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::INTERRUPTS;
 use super::run_progress::Meter;
 use crate::Failure;
+use crate::attach::{self, release::Release};
 use crate::output::{is_confirmed, print_message};
 use crate::sys::{Signals, unless_nohup};
 use crate::target::{closed, started_behind};
@@ -36,6 +37,8 @@ use guard::Guard;
 
 /// Time between two checks whether the program still runs.
 const TICK: Duration = Duration::from_millis(200);
+/// Limit for a call in a program without a VM: until a thread is at a fit point, and until the function returns.
+const CALL: Duration = Duration::from_secs(100);
 /// Lines of the ledger that a step shows, and the least part of RSS that a line must change by.
 const LINES: usize = 4;
 const PART_OF_RSS: u64 = 200;
@@ -54,7 +57,7 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     let steps = live.plan(options.steps);
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
-        let reason = reason.unwrap_or_else(|| "it is neither a JVM nor Redis".into());
+        let reason = reason.unwrap_or_else(|| "it has neither a VM nor an allocator with a command for that".into());
         let (reason, restart) = (printable(&reason), &live.trial.restart);
         return Err(format!(
             "nothing can be tried on process {pid} while it runs: {reason}. What needs a restart: {restart}"
@@ -79,14 +82,22 @@ fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
         live.idle.as_secs_f64()
     );
     for (step, tried) in done() {
+        let is_redis = live.is_redis();
         let what = match step {
             Step::Nothing => continue,
             Step::Trim => "glibc gives free pages back and holds each arena's lock meanwhile",
             Step::Collect => "a full collection: all Java threads stand still",
-            Step::Purge => "Redis gives free pages back and answers nobody meanwhile",
+            Step::Purge if is_redis => "Redis gives free pages back and answers nobody meanwhile",
+            Step::Purge => "the allocator gives free pages back and holds its locks meanwhile",
             Step::Flags { .. } => "set back to the old value afterwards, also after Ctrl-C or if plimsoll is killed",
         };
-        text += &format!("\n  {}: {what}", tried.commands.join(" && "));
+        let by = match live.function(step) {
+            Some(_) => {
+                "; a thread of plimsoll's calls it, while one of the program's stands still for about a millisecond"
+            }
+            None => "",
+        };
+        text += &format!("\n  {}: {what}{by}", tried.commands.join(" && "));
     }
     print_message(text);
 }
@@ -145,6 +156,29 @@ impl Live {
         self.snapshot.process.redis_client().is_some()
     }
 
+    /// The function that a thread of plimsoll's calls for this step, where neither a VM nor Redis has a command for it.
+    fn function(&self, step: &Step) -> Option<Release> {
+        let has_command = match step {
+            Step::Trim => self.snapshot.hotspot.as_ref().is_some_and(HotSpot::has_trim_command),
+            Step::Purge => self.is_redis(),
+            Step::Nothing | Step::Collect | Step::Flags { .. } => true,
+        };
+        let serving = self.snapshot.allocators.iter().find(|known| known.serves_malloc)?;
+        let release = Release::of(serving.kind)?;
+        ((release == Release::Glibc) == (*step == Step::Trim) && !has_command).then_some(release)
+    }
+
+    /// Why a step can't be done at all in this process.
+    fn missing(&self, step: &Step) -> String {
+        let serving = self.snapshot.allocators.iter().find(|known| known.serves_malloc);
+        match (step, serving) {
+            (Step::Trim, Some(other)) => format!("its malloc is {}'s, and malloc_trim is glibc's", other.kind),
+            (Step::Trim, None) => "its malloc isn't known".to_owned(),
+            (Step::Purge, _) => "it is neither Redis nor Valkey, and has no jemalloc or tcmalloc".to_owned(),
+            _ => "it isn't a JVM".to_owned(),
+        }
+    }
+
     /// The steps in the order in which they run, with what the verdicts expect of each, and why some can't be done.
     fn plan(&mut self, mut steps: Vec<Step>) -> Vec<(Step, Tried)> {
         let mut vm = vm::open(&mut self.target);
@@ -159,10 +193,10 @@ impl Live {
             .collect();
         let is_explicit = !steps.is_empty();
         if !is_explicit {
-            if vm.is_some() && self.snapshot.glibc.is_some() {
+            if self.snapshot.glibc.is_some() && (vm.is_some() || self.function(&Step::Trim).is_some()) {
                 steps.push(Step::Trim);
             }
-            if is_redis {
+            if is_redis || self.function(&Step::Purge).is_some() {
                 steps.push(Step::Purge);
             }
             if vm.is_some() {
@@ -176,24 +210,26 @@ impl Live {
         }
         let mut missing = |step: &Step| match (&mut vm, step) {
             (_, Step::Nothing) => None,
+            (_, step) if self.function(step).is_some() => match self.snapshot.host.can_enter {
+                true => None,
+                false => Some(not_on_this_processor(pid, step)),
+            },
             (_, Step::Purge) if is_redis => None,
-            (_, Step::Purge) => Some("only Redis and Valkey have such a command".to_owned()),
+            (_, Step::Purge) | (None, _) => Some(self.missing(step)),
             (Some(Ok(vm)), Step::Flags { settings, .. }) => vm::present(vm, settings).err(),
             (Some(Ok(_)), _) => None,
             (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
-            (None, Step::Trim) => Some(format!(
-                "it isn't a JVM: only a debugger could call malloc_trim, which deadlocks the program if a thread is inside \
-                 malloc, and gdb 13 may end the program on a processor with AMX. On a replica, type: gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex \
-                 'call (int)malloc_trim(0)'"
-            )),
-            (None, _) => Some("it isn't a JVM".to_owned()),
         };
         let row = |step: Step| {
             let same = || advised.iter().filter(|one| one.step == step);
             let predicted = same().find_map(|one| one.bounds);
             // A remedy for Redis names its port.
             let purge = same().next().filter(|_| step == Step::Purge);
-            let commands = purge.map_or_else(|| step.commands(pid), |one| vec![one.how.clone()]);
+            let commands = match (self.function(&step), purge) {
+                (Some(function), _) => vec![function.call().to_owned()],
+                (None, Some(one)) => vec![one.how.clone()],
+                (None, None) => step.commands(pid),
+            };
             let missing = missing(&step);
             (step.clone(), Tried { label: step.label(), commands, predicted, missing, ..Tried::default() })
         };
@@ -306,6 +342,10 @@ impl Live {
             Some(Err(mute)) => Err(format!("the VM can't be queried: {mute}")),
             None => Err("it is no longer a JVM".to_owned()),
         };
+        if let Some(function) = self.function(step) {
+            self.target.allow(Deadline::after(CALL));
+            return attach::release(&self.target, function, "try --pid");
+        }
         match step {
             Step::Nothing => Ok(()),
             Step::Trim => vm::trim(&mut vm(&mut self.target)?),
@@ -387,6 +427,18 @@ impl Live {
         lines.truncate(LINES);
         self.ledger = ledger;
         lines
+    }
+}
+
+/// What to type instead where plimsoll can't have a program call a function.
+fn not_on_this_processor(pid: u32, step: &Step) -> String {
+    match step {
+        Step::Trim => format!(
+            "it isn't a JVM, and on this processor only a debugger could call malloc_trim, which deadlocks the program if a \
+             thread is inside malloc. On a replica, type: gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call \
+             (int)malloc_trim(0)'"
+        ),
+        _ => "on this processor only a debugger could call its allocator".to_owned(),
     }
 }
 

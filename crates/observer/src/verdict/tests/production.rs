@@ -28,6 +28,9 @@ fn an_old_vm_is_trimmed_by_gdb() {
         let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
         assert_eq!(how(&verdict)[0] == "jcmd 0 System.trim_native_heap", has_command, "{version}: {verdict:?}");
         assert_eq!(how(&verdict)[0].starts_with("gdb -p 0 "), !has_command, "{version}: {verdict:?}");
+        snapshot.host.can_enter = true;
+        let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+        assert_eq!(how(&verdict)[0] == "plimsoll try --pid 0 --with trim", !has_command, "{version}: {verdict:?}");
     }
 }
 
@@ -44,14 +47,15 @@ fn gdb_passes_signals_on_during_a_call() {
     assert_eq!(headline, "remedy 1 of allocator-retention: it stops or restarts the program");
 }
 
-/// gdb 13 may end the program there.
+/// It can be typed from the headline: only one thread stands still.
 #[test]
-fn no_call_by_gdb_is_offered_on_a_processor_with_amx() {
+fn where_plimsoll_can_make_the_call_gdb_is_not_offered() {
     let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
     let expected = verdict_of(&snapshot, VerdictId::AllocatorRetention);
-    snapshot.host.has_tiles = true;
+    snapshot.host.can_enter = true;
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
-    assert_eq!(how(&verdict)[0], "have the program call (int)malloc_trim(0)");
+    assert_eq!(how(&verdict)[0], "plimsoll try --pid 0 --with trim");
+    assert_eq!(verdict.remedies[0].headline(verdict.id).as_deref(), Some(how(&verdict)[0]));
     assert!(!how(&verdict).concat().contains("gdb"), "{verdict:?}");
     assert_eq!(verdict.remedies[0].effect, expected.remedies[0].effect);
 }

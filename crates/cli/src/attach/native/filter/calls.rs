@@ -1,5 +1,5 @@
-//! The system calls that an attach makes in a program, and those of the tracker afterwards. A filter of the program
-//! must allow each. `cli/tests/attach/filtered.rs` attaches to a program that is killed for any other.
+//! The system calls that an attach makes in a program, and those of the tracker afterwards; and those of a function that
+//! gives free memory back. A filter of the program must allow each. `cli/tests/attach/filtered.rs` attaches to a program that is killed for any other.
 //!
 //! Arguments that a filter may look at are given where they are always the same. One row stands for calls with the same
 //! known arguments. libc's calls are those of glibc 2.17 to 2.43.
@@ -199,6 +199,25 @@ pub const TRACKER: &[Call] = &[
     call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(&[libc::SYS_shmat])),
 ];
 
+/// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do. The first call of a thread makes jemalloc memory
+/// of its own.
+const RELEASE: &[Call] = &[
+    call(libc::SYS_madvise, "madvise"),
+    call(libc::SYS_brk, "brk"),
+    call(libc::SYS_munmap, "munmap"),
+    mmap(3, 0x22),
+    mmap(3, 0x4022),
+    mprotect(3),
+    call(libc::SYS_futex, "futex").known(1, 128),
+    call(libc::SYS_futex, "futex").known(1, 129),
+];
+
+/// For an attach.
 pub fn all() -> impl Iterator<Item = Call> {
     BORROWED.iter().chain(HELPER).chain(LOADER).chain(TRACKER).copied()
+}
+
+/// For a call of a function that gives free memory back.
+pub fn release() -> impl Iterator<Item = Call> {
+    BORROWED.iter().chain(HELPER).chain(RELEASE).copied()
 }

@@ -46,6 +46,15 @@ impl Mark {
     }
 }
 
+/// What plimsoll enters a process for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To load the tracker, or to call it.
+    Track,
+    /// To have its allocator give free memory back.
+    Release,
+}
+
 /// Why plimsoll doesn't enter a process with these filters.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -83,9 +92,19 @@ pub struct Filters {
 
 impl Filters {
     /// Reads the filters of all threads, and looks each call up in them. Threads without a filter aren't stopped.
-    pub fn read(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<Filters, Closed> {
+    pub fn read(
+        target: &Target,
+        identity: &ExecIdentity,
+        purpose: Purpose,
+        deadline: Deadline,
+    ) -> Result<Filters, Closed> {
         let filters = Filters::of_threads(target, identity, deadline)?;
-        filters.refusal(deadline, calls::all(), |need| need != Need::FromMemory).map_or(Ok(filters), Err)
+        let is_needed = |need| need != Need::FromMemory;
+        let refusal = match purpose {
+            Purpose::Track => filters.refusal(deadline, calls::all(), is_needed),
+            Purpose::Release => filters.refusal(deadline, calls::release(), is_needed),
+        };
+        refusal.map_or(Ok(filters), Err)
     }
 
     /// The same for a VM, a thread of which loads the tracker: that makes fewer calls.

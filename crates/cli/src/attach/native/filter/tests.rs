@@ -129,7 +129,7 @@ fn neither_time_nor_the_number_of_lists_is_without_a_bound() {
     assert_eq!(filters.refusal(past, calls::all(), |_| true), Some(Closed::Late));
     assert_eq!(filters.check(9, &status(2, Some(1)), past, || Ok(Some(a))), Err(Closed::Late));
     let us = Target::open(std::process::id(), later()).expect("we live");
-    assert_eq!(Filters::read(&us, &identity(&us), past).err(), Some(Closed::Late));
+    assert_eq!(Filters::read(&us, &identity(&us), Purpose::Track, past).err(), Some(Closed::Late));
     for n in 1..MOST_LISTS {
         filters.add(vec![filter(n as libc::c_long, KILL)]).expect("as many as that");
     }

@@ -60,8 +60,21 @@ fn built(folder: &Path) {
             .arg(to);
         must(javac.args(names.iter().map(|name| sources.join(name))));
     };
-    compile(folder, &["Sites.java", "Churn.java"]);
+    compile(&folder.join("body_b"), &["body_b/Body.java"]);
+    compile(&folder.join("body_a"), &["body_a/Body.java"]);
+    compile(folder, &["Sites.java", "Churn.java", "body_a/Body.java", "Redefined.java"]);
     compile(&folder.join("gone"), &["Gone.java"]);
+    let manifest = folder.join("manifest");
+    fs::write(&manifest, "Premain-Class: Redefined\nCan-Redefine-Classes: true\n").expect("scratch");
+    must(
+        jdk.tool("jar")
+            .arg("cfm")
+            .arg(folder.join("agent.jar"))
+            .arg(manifest)
+            .arg("-C")
+            .arg(folder)
+            .arg("Redefined.class"),
+    );
     for (level, name, needs) in [("3", "three", ""), ("2", "two", "-lthree"), ("1", "one", "-ltwo")] {
         let mut gcc = Command::new("gcc");
         gcc.args(["-O2", "-shared", "-fPIC", &format!("-DLEVEL={level}"), "-Wl,-rpath,$ORIGIN", "-o"]);
@@ -386,7 +399,12 @@ fn classes_and_code_that_go() {
     for (n, vm) in vms().into_iter().enumerate() {
         // Outside of test-full one VM runs with the comparison, the next one at full speed.
         for check in [false, true].into_iter().filter(|check| stage::is_full() || *check == (n % 2 == 0)) {
-            let arguments = ["Churn", gone.to_str().expect("a path"), &classes.to_string(), &rounds.to_string()];
+            let (classes_text, rounds_text) = (classes.to_string(), rounds.to_string());
+            let mut arguments = vec!["Churn", gone.to_str().expect("a path"), &classes_text, &rounds_text];
+            // ZGC unloads classes while their methods' callers run. In JDK 11 it is an experiment.
+            if stage::is_full() && check && vm.major > 11 {
+                arguments.insert(0, "-XX:+UseZGC");
+            }
             let run = run(&vm, folder.path(), check, &arguments);
             for class in 0..classes {
                 for method in ["leaf", "ask"] {
@@ -397,6 +415,61 @@ fn classes_and_code_that_go() {
                 }
             }
             agrees(&run, &format!("churn {}", vm.major), check, 100_000);
+        }
+    }
+}
+
+/// The VM's counters that prove a remembered method to be alive are found whatever the collector is: without them, each
+/// interpreted frame's method is compared again each time.
+#[test]
+fn the_vms_counters_spare_comparisons_with_each_collector() {
+    let folder = Scratch::new("java-counters");
+    built(folder.path());
+    let here = folder.path().to_str().expect("a path");
+    for vm in vms() {
+        let compared = |options: &[&str]| {
+            let arguments = [options, &["-Xint", "-Drounds=1000", "Sites", here, "unsafe", "direct"]].concat();
+            let run = run(&vm, folder.path(), false, &arguments);
+            let (blocks, _) = run.sum(|s| s.leaf() == ALLOCATE && s.has("Sites.allocateUnsafe"));
+            assert!(blocks >= 1000, "{} {options:?}: {blocks}", vm.major);
+            run.segment.counter("methods_compared")
+        };
+        let without = compared(&["-XX:+UseSerialGC", "-XX:-UsePerfData"]);
+        let collectors = ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC", "-XX:+UseZGC"];
+        // In JDK 11, ZGC is an experiment.
+        for collector in collectors.into_iter().filter(|name| vm.major > 11 || *name != "-XX:+UseZGC") {
+            let with = compared(&[collector]);
+            log_line(&format!("JDK {} {collector}: {with} methods compared, {without} without counters", vm.major));
+            assert!(with * 10 < without, "{} {collector}: {with}, without counters {without}", vm.major);
+        }
+    }
+}
+
+/// The VM frees the methods of the version before, and gives their memory to others. Each block is at the line of its
+/// own version.
+#[test]
+fn a_class_that_is_redefined() {
+    let folder = Scratch::new("java-redefined");
+    built(folder.path());
+    let agent = format!("-javaagent:{}", folder.path().join("agent.jar").display());
+    let here = folder.path().to_str().expect("a path");
+    let (rounds, line_of) = (200, |version: &str| {
+        let source = repository().join("fixtures/java/sites").join(version).join("Body.java");
+        let source = fs::read_to_string(source).expect("the fixture");
+        1 + source.lines().position(|line| line.contains("allocateMemory(")).expect("in the source") as u16
+    });
+    for (n, vm) in vms().into_iter().enumerate() {
+        for check in [false, true].into_iter().filter(|check| stage::is_full() || *check == (n % 2 == 0)) {
+            let run = run(&vm, folder.path(), check, &[&agent, "Redefined", here, &rounds.to_string()]);
+            for (version, bytes) in [("body_a", 7808), ("body_b", 7904)] {
+                let of = |s: &Site| s.leaf() == ALLOCATE && s.has("Body.leaf") && s.requested == s.blocks * bytes;
+                assert_eq!(run.sum(of).0, rounds / 2 * 20, "{} {version}", vm.major);
+                for site in run.sites.iter().filter(|s| of(s)) {
+                    let leaf = site.frames.iter().find(|frame| frame.name == "Body.leaf").expect("just found");
+                    assert_eq!(leaf.line, Some(line_of(version)), "{} {version}: {:#?}", vm.major, site.frames);
+                }
+            }
+            agrees(&run, &format!("redefined {}", vm.major), check, 1000);
         }
     }
 }

@@ -143,4 +143,7 @@ counters! {
     sample_mean_highest "bytes",
     /// Calls booked with their innermost frame at most, because the thread's stack has too little space for a walk.
     stacks_unwalked "count",
+    /// Remembered interpreted frames of Java whose method was compared again, because the VM may have freed it since, or
+    /// because the counters that tell so weren't found in the VM.
+    methods_compared "count",
 }

@@ -203,6 +203,7 @@ impl Guard {
         if self.at & 1 == 0 {
             memory::load(self.at) == Some(self.value)
         } else {
+            Segment::current().inspect(|segment| segment.count(Counter::methods_compared, 1));
             method::identity(vm, self.at - 1) == Some(self.value)
         }
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
-use plimsoll_process::foreign::Deadline;
+use plimsoll_process::foreign::{Deadline, Pieces};
 use plimsoll_tracked::rules::read as rules;
 
 use crate::sys;
@@ -103,7 +103,7 @@ const ALLOCATOR_PREFIXES: [&str; 5] = ["", "je_", "tc_", "mi_", "je"];
 type Header = elf::FileHeader64<LittleEndian>;
 
 /// Examines the bytes of the file, 64-bit little-endian ELF. A damaged file is left for execve to refuse.
-fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
+fn of_elf<'d, R: ObjectFile<'d>>(data: R) -> Option<Obstacle> {
     let ident = data.read_bytes_at(0, 6).ok()?;
     if ident[..4] != elf::ELFMAG {
         return None;
@@ -141,7 +141,7 @@ fn is_dynamic<'d, R: ReadRef<'d>>(data: R) -> bool {
 }
 
 /// The name of an allocator function that the program itself defines. A stripped program shows no hidden one.
-fn own_allocator<'d, R: ReadRef<'d>>(header: &Header, data: R) -> Option<String> {
+fn own_allocator<'d, R: ObjectFile<'d>>(header: &Header, data: R) -> Option<String> {
     let is_function = |kind| matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
     defined(header, data, &ALLOCATOR_PREFIXES, "malloc", is_function)
 }
@@ -150,7 +150,7 @@ fn own_allocator<'d, R: ReadRef<'d>>(header: &Header, data: R) -> Option<String>
 ///
 /// Node's tables have 190,000 symbols. So no symbol's name is read: the stem is searched for in the strings, and the symbol
 /// begins at a known distance before its end, be it inside the string of another one.
-fn defined<'d, R: ReadRef<'d>>(
+fn defined<'d, R: ObjectFile<'d>>(
     header: &Header,
     data: R,
     prefixes: &[&str],
@@ -171,12 +171,31 @@ fn defined<'d, R: ReadRef<'d>>(
     })
 }
 
+/// The bytes of a file, of which long parts needn't be kept.
+trait ObjectFile<'d>: ReadRef<'d> {
+    /// Copies the bytes at this offset. `None`: they don't exist, or can't be read.
+    fn copy_at(self, offset: u64, to: &mut [u8]) -> Option<()>;
+}
+
+impl<'d> ObjectFile<'d> for &'d Pieces<'_> {
+    fn copy_at(self, offset: u64, to: &mut [u8]) -> Option<()> {
+        self.fill(offset, to)
+    }
+}
+
+impl<'d> ObjectFile<'d> for &'d [u8] {
+    fn copy_at(self, offset: u64, to: &mut [u8]) -> Option<()> {
+        to.copy_from_slice(self.read_bytes_at(offset, to.len() as u64).ok()?);
+        Some(())
+    }
+}
+
 /// Bytes of a string table that are read at once. Blocks overlap, so that a name is in one of them as a whole.
 const BLOCK: u64 = 256 << 10;
 const OVERLAP: u64 = 16;
 
 /// Where these names, with the zero behind them, lie in a string table: offset and prefix.
-fn places<'d, 'p, R: ReadRef<'d>>(
+fn places<'d, 'p, R: ObjectFile<'d>>(
     data: R,
     (offset, size): (u64, u64),
     prefixes: &[&'p str],
@@ -184,11 +203,14 @@ fn places<'d, 'p, R: ReadRef<'d>>(
 ) -> Vec<(u64, &'p str)> {
     let wanted = [stem.as_bytes(), &[0]].concat();
     let finder = memmem::Finder::new(&wanted);
-    let mut places = Vec::new();
+    let (mut places, mut bytes) = (Vec::new(), vec![0; (BLOCK + OVERLAP) as usize]);
     for begin in (0..size).step_by(BLOCK as usize) {
         let length = (BLOCK + OVERLAP).min(size - begin);
-        let block = offset.checked_add(begin).and_then(|at| data.read_bytes_at(at, length).ok()).unwrap_or_default();
-        for at in finder.find_iter(block) {
+        let block = &mut bytes[..length as usize];
+        if offset.checked_add(begin).and_then(|at| data.copy_at(at, block)).is_none() {
+            break;
+        }
+        for at in finder.find_iter(&*block) {
             let before = prefixes.iter().filter(|prefix| block[..at].ends_with(prefix.as_bytes()));
             places.extend(before.map(|prefix| (begin + (at - prefix.len()) as u64, *prefix)));
         }
@@ -283,6 +305,8 @@ mod tests {
         }
         assert_eq!(places(&b"malloc"[..], (0, 6), &ALLOCATOR_PREFIXES, "malloc"), []);
         assert_eq!(places(&b"malloc\0"[..], (u64::MAX, 6), &ALLOCATOR_PREFIXES, "malloc"), []);
+        // A table that claims more than the file has ends the search.
+        assert_eq!(places(&b"malloc\0"[..], (0, u64::MAX), &ALLOCATOR_PREFIXES, "malloc"), []);
     }
 
     #[test]

@@ -81,11 +81,21 @@ impl<'f> Pieces<'f> {
     }
 
     fn read(&self, offset: u64, size: u64) -> Option<Box<[u8]>> {
+        self.is_allowed(offset, size)?;
+        let mut bytes = vec![0; usize::try_from(size).ok()?].into_boxed_slice();
+        self.fill_allowed(offset, &mut bytes).map(|()| bytes)
+    }
+
+    /// Reads into the caller's memory and keeps nothing. `None` as in [`Pieces::bytes`].
+    pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        self.is_allowed(offset, bytes.len() as u64)?;
+        self.fill_allowed(offset, bytes)
+    }
+
+    /// Counts a read, unless the limits don't allow it.
+    fn is_allowed(&self, offset: u64, size: u64) -> Option<()> {
         let end = offset.checked_add(size).filter(|end| *end <= self.length)?;
-        let refuse = |why| {
-            self.refused.set(Some(why));
-            None
-        };
+        let refuse = |why| self.refuse(why);
         let Some(left) = self.left.get().checked_sub(size) else {
             return refuse("needs more reads than such a file may have");
         };
@@ -95,12 +105,20 @@ impl<'f> Pieces<'f> {
             Err(_) => return refuse("has large holes"),
         }
         self.left.set(left);
-        let mut bytes = vec![0; usize::try_from(size).ok()?].into_boxed_slice();
-        match self.file.at(offset, &mut bytes) {
-            Ok(count) if count == bytes.len() => Some(bytes),
-            Err(Why::Late) => refuse("was not read in time"),
+        Some(())
+    }
+
+    fn fill_allowed(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        match self.file.at(offset, bytes) {
+            Ok(count) if count == bytes.len() => Some(()),
+            Err(Why::Late) => self.refuse("was not read in time"),
             _ => None,
         }
+    }
+
+    fn refuse(&self, why: &'static str) -> Option<()> {
+        self.refused.set(Some(why));
+        None
     }
 }
 

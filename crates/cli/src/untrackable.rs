@@ -161,12 +161,15 @@ fn defined<'d, R: ObjectFile<'d>>(
     [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().find_map(|kind| {
         let table = sections.symbols(LittleEndian, data, kind).ok().filter(|table| !table.is_empty())?;
         let strings = sections.section(table.string_section()).ok()?.file_range(LittleEndian)?;
-        let places = places(data, strings, prefixes, stem);
+        let mut places = places(data, strings, prefixes, stem);
+        // A hostile file may have as many as symbols.
+        places.sort_unstable();
         let symbols = table.iter().filter(|_| !places.is_empty());
         let defined = symbols.filter(|symbol| symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF);
         defined.filter(|symbol| is_type(symbol.st_type())).find_map(|symbol| {
             let begins = u64::from(symbol.st_name(LittleEndian));
-            places.iter().find(|(at, _)| *at == begins).map(|(_, prefix)| format!("{prefix}{stem}"))
+            let (at, prefix) = places.get(places.partition_point(|(at, _)| *at < begins))?;
+            (*at == begins).then(|| format!("{prefix}{stem}"))
         })
     })
 }

@@ -8,8 +8,10 @@
 //! Where no directory of the target can hold the library, the thread loads it from a file in the target's memory.
 //! crates/tracker/src/agent.rs is the side in the target.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -93,9 +95,28 @@ impl Args {
     }
 }
 
-/// Has a program call the function of its allocator that gives free memory back. The error is the end of a sentence: what
-/// keeps plimsoll from it. `verb`: the command, for remedies.
-pub fn release(target: &Target, release: Release, verb: &'static str) -> Result<(), String> {
+/// A program calls the function of its allocator that gives free memory back.
+pub struct Releasing(JoinHandle<Result<(), String>>);
+
+impl Releasing {
+    /// Begins it, on a thread of ours: the caller can look at signals meanwhile. Whoever doesn't wait for the end lets the
+    /// call go on. `verb`: the command up to the PID, for remedies.
+    pub fn start(target: Target, release: Release, verb: &'static str) -> io::Result<Releasing> {
+        let call = move || call(&target, release, verb);
+        thread::Builder::new().name("release".into()).spawn(call).map(Releasing)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for the end. The error is the end of a sentence: what keeps plimsoll from it.
+    pub fn result(self) -> Result<(), String> {
+        self.0.join().unwrap_or_else(|_| Err("plimsoll failed".to_owned()))
+    }
+}
+
+fn call(target: &Target, release: Release, verb: &'static str) -> Result<(), String> {
     let maps = target.read("maps").map_err(|_| "it has ended or can't be read")?;
     let mut vmas = proc::parse_maps(&maps, &[]).vmas;
     vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());

@@ -25,7 +25,7 @@ use super::kept_program::{Exit, Kept, Output};
 use super::process_tree;
 use super::ready::Ready;
 use super::run_cgroup::Group;
-use crate::attach::{self, release::Release};
+use crate::attach::{Releasing, release::Release};
 use crate::sys::Signals;
 
 /// Time between two readings of the tree. Readings may take a twentieth of the time.
@@ -331,7 +331,7 @@ impl Runner<'_> {
         while !trim.is_finished() {
             self.step(running, "trimming", true)?;
         }
-        Ok(trim.join().unwrap_or_else(|_| Err("plimsoll failed".into())))
+        Ok(trim.join().unwrap_or_else(|_| Err("plimsoll failed".to_owned())))
     }
 
     fn pass(&mut self, running: &mut Running<'_>, time: Duration, phase: &'static str) -> Result<(), EarlyEnd> {
@@ -374,17 +374,22 @@ impl Runner<'_> {
     }
 }
 
-/// Gives free pages of malloc back: a JVM by its own command, other programs by a call of malloc_trim. The error says why
-/// not.
+/// Gives free pages of malloc back: a JVM by its own command if it has one, all others by a call of malloc_trim. The error
+/// says why not.
 fn trim(pid: u32) -> Result<(), String> {
     let target = proc::Target::open(pid, Deadline::after(TRIM)).map_err(|_| "the process has ended")?;
     let vmas = proc::parse_maps(&target.read("maps").unwrap_or_default(), &[]).vmas;
-    if !hotspot::is_hotspot(&vmas) {
-        return attach::release(&target, Release::Glibc, "try");
+    if hotspot::is_hotspot(&vmas) {
+        let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
+        match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
+            Ok(mut vm) => match vm.query("System.trim_native_heap") {
+                Err(why) if why.contains("Unknown diagnostic command") => {}
+                answer => return answer.map(drop),
+            },
+            Err(hotspot::Mute::Disabled) => {}
+            Err(mute) => return Err(format!("the VM can't be queried: {mute}")),
+        }
     }
-    let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
-    match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
-        Ok(mut vm) => vm.query("System.trim_native_heap").map(drop),
-        Err(_) => Err("the VM does not answer".into()),
-    }
+    let releasing = Releasing::start(target, Release::Glibc, "try --with trim --pid");
+    releasing.map_err(|error| format!("plimsoll can't start a thread of its own: {error}"))?.result()
 }

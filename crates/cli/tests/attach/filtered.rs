@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::environments::{can_contain, contained, nothing_executable};
 use crate::kit::{Java as Program, can_read_filters, fixtures, jdks, launcher, plimsoll, scratch};
-use crate::native::{Redis, books, compiled, done, killed_at_any_step, live_bytes, own, start, stop};
+use crate::native::{Redis, books, compiled, compiled_from, done, killed_at_any_step, live_bytes, own, start, stop};
 use crate::{category, counter};
 
 #[path = "../../src/attach/native/filter/calls.rs"]
@@ -155,20 +155,31 @@ fn no_call_is_made_that_is_not_in_the_table() {
     is_entered(program, &file, "from memory");
 }
 
-/// glibc gives memory back in a program that is killed for any call that isn't in the table of that.
+/// Each allocator gives memory back in a program that is killed for any call that isn't in the table of that.
 #[test]
-fn a_trim_makes_no_call_that_is_not_in_its_table() {
-    if !can_read_filters("the table of calls, for a trim") {
+fn a_release_makes_no_call_that_is_not_in_its_table() {
+    if !can_read_filters("the table of calls, for a release") {
         return;
     }
-    // The fixture itself loads a library.
-    let table = calls::release().chain(calls::LOADER.iter().copied());
-    let arguments = [vec!["3".to_owned()], only(table)].concat();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut program = start("filtered-trim", &compiled(&[]), &arguments);
-    assert_eq!(program.send("turn"), "turned");
-    done(&["try", "--pid", &program.pid(), "--with", "trim", "--idle", "0.1"]);
-    assert_eq!((program.send("turn").as_str(), program.stderr().as_str()), ("turned", ""));
+    let file = compiled_from("filtered_idle", &[]);
+    let rules = only(calls::release());
+    let libraries =
+        ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"].map(|name| format!("/usr/lib/x86_64-linux-gnu/{name}"));
+    for (library, step) in [(None, "trim"), (Some(&libraries[0]), "purge"), (Some(&libraries[1]), "purge")] {
+        let mut command = Command::new(&file);
+        command.args(&rules).envs(library.map(|library| ("LD_PRELOAD", library)));
+        let mut program = Program::start(command, "filtered-release");
+        let resident = |pid: &str| {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+            let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a sum");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+        };
+        let before = resident(&program.pid());
+        done(&["try", "--pid", &program.pid(), "--with", step, "--idle", "0.1"]);
+        let after = resident(&program.pid());
+        assert!(after + (16 << 10) < before, "{library:?}: {before} KiB, then {after}");
+        assert_eq!((program.send("").as_str(), program.stderr().as_str()), ("here", ""), "{library:?}");
+    }
 }
 
 /// As `native::plimsoll_is_killed_at_any_step`, where each call that is not expected would end the program. Here all

@@ -90,7 +90,7 @@ fn a_call_that_fails_leaves_the_program_as_it_was() {
     fs::copy(compiled(), &file).expect("copied");
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     for (limit, message) in [
-        ("--as=4096:", "has no memory for the tracker: Cannot allocate memory"),
+        ("--as=4096:", "has no memory for a thread of plimsoll: Cannot allocate memory"),
         ("--nproc=0:", "cannot start a thread: Resource temporarily unavailable"),
     ] {
         let mut command = Command::new("setpriv");

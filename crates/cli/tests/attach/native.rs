@@ -15,11 +15,16 @@ use crate::{category, counter, held, wait_until};
 
 /// The fixture, compiled with these flags.
 pub fn compiled(flags: &[&str]) -> PathBuf {
-    let to = scratch("native").join(format!("attach_rounds{}-{}", flags.concat(), std::process::id()));
+    compiled_from("attach_rounds", flags)
+}
+
+/// The program of fixtures/c/SOURCE.c.
+pub fn compiled_from(source: &str, flags: &[&str]) -> PathBuf {
+    let to = scratch("native").join(format!("{source}{}-{}", flags.concat(), std::process::id()));
     let mut gcc = Command::new("gcc");
     // Without -fno-builtin the compiler may remove a malloc whose block is not used.
     gcc.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-pthread", "-w"]).args(flags);
-    gcc.arg(fixtures().join("c/attach_rounds.c")).arg("-o").arg(&to);
+    gcc.arg(fixtures().join(format!("c/{source}.c"))).arg("-o").arg(&to);
     once(&to, || drop(must(&mut gcc)));
     to
 }
@@ -28,6 +33,21 @@ pub fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
     let mut command = Command::new(program);
     command.args(arguments);
     Program::start(command, name)
+}
+
+/// The functions found may be those of the other copy, and a thread that holds a lock of one could be borrowed.
+#[test]
+fn a_program_with_two_copies_of_libc_is_not_entered() {
+    let program = start("two-libcs", &compiled_from("two_libcs", &[]), &[]);
+    let pid = program.pid();
+    for command in [&["attach", &pid][..], &["try", "--pid", &pid, "--with", "trim", "--idle", "0.1"]] {
+        let output = plimsoll(command);
+        let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let is_refused = !output.status.success() && printed.contains("has its C library loaded twice");
+        assert!(is_refused, "{command:?}: {printed}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("it runs");
+    assert!(status.contains("State:\tR") && status.contains("Threads:\t2\n"), "{status}");
 }
 
 /// No directory of the program can hold a library that can be loaded: the helper loads it from a file in memory. The

@@ -273,7 +273,8 @@ fn a_program_without_a_vm_gives_free_pages_back() {
         assert!(called.starts_with(function), "{called}");
         let saved = -mib(&step["difference_bytes"]);
         let bounds = ["least_bytes", "most_bytes"].map(|key| mib(&step["predicted_saving"][key]));
-        assert!(bounds[0] - 1.0 < saved && saved < bounds[1] + 1.0, "{function}: {saved} outside of {bounds:?}");
+        // The call itself touches pages of the library, and of its thread's stack: some 0.5 MiB.
+        assert!(bounds[0] - 2.0 < saved && saved < bounds[1] + 1.0, "{function}: {saved} outside of {bounds:?}");
         assert!(saved > freed * 0.8 && saved < freed * 1.05, "{function}: {saved} of {freed}");
         wait_until("the thread of plimsoll ends", || threads_and_regions(&pid) == before);
     }
@@ -310,7 +311,10 @@ fn what_cannot_be_tried_is_a_sentence() {
     let pid = burst.pid();
     let cases: [(&[&str], &str); 6] = [
         (&["--pid", &pid, "--with", "gc"], "it isn't a JVM"),
-        (&["--pid", &pid, "--with", "purge"], "it is neither Redis nor Valkey, and has no jemalloc or tcmalloc"),
+        (
+            &["--pid", &pid, "--with", "purge"],
+            "it is neither Redis nor Valkey, and has no library of jemalloc or tcmalloc",
+        ),
         (&["--pid", &pid, "--with", "arenas=2"], "what needs a restart is tried on a command, without --pid"),
         (&["--with", "gc", "--", "true"], "gc and purge need a running process (--pid)"),
         (&["--pid", "999999999"], "no process 999999999"),

@@ -1,7 +1,7 @@
 //! The constructor of remedies, and what several of them share.
 
 use super::{Effect, Effort, Form, Remedy};
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{LoadedAllocator, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 /// Below this, a remedy isn't worth offering.
@@ -30,10 +30,13 @@ pub(crate) fn remedy(
 /// would make gdb abandon the call, and the thread return into nothing. `all` leaves out the signals that gdb needs itself.
 pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Remedy {
     let pid = snapshot.process.pid;
-    if snapshot.host.can_enter {
+    // No thread of a program with its allocator inside can be borrowed.
+    let program = snapshot.process.executable.as_ref();
+    let is_library = |known: &LoadedAllocator| known.serves_malloc && Some(&known.path) != program;
+    if snapshot.host.can_enter && snapshot.allocators.iter().any(is_library) {
         let how = format!("plimsoll try --pid {pid} --with {with}");
-        let cost = "a thread of the process stands still for about a millisecond, and its allocator's locks are held while pages go \
-                    back; the memory comes back with the next burst";
+        let cost = "threads of the process stop for moments, one after the other, until one has started the call; the allocator's \
+                    locks are held while pages go back; the memory comes back with the next burst";
         return remedy(Effort::Now, GIVE_BACK, how, cost);
     }
     let how = format!("gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call {function}'");

@@ -35,6 +35,11 @@ pub enum Absent {
 }
 
 impl Target {
+    /// Another handle of the same process, with a limit of its own.
+    pub fn again(&self, deadline: Deadline) -> io::Result<Target> {
+        Ok(Target { pid: self.pid, directory: self.directory.try_clone()?, root: self.root.clone(), deadline })
+    }
+
     /// `deadline` is the command's limit for everything that is read from this process.
     pub fn open(pid: u32, deadline: Deadline) -> Result<Target, Absent> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;

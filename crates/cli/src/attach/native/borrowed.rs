@@ -127,6 +127,7 @@ impl<'t> Borrowed<'t> {
             Some(libc::ESRCH) => Unfit::Now("has ended"),
             // The kernel returns EPERM for an ending thread, too.
             Some(libc::EPERM) if threads::is_ending(target, tid) => Unfit::Now("has ended"),
+            Some(libc::EPERM) if threads::is_traced(target, tid) => Unfit::Now("is traced by another process"),
             _ => Unfit::Refused,
         })?;
         stop(&mut thread, target.deadline().sooner(STOPPING))?;
@@ -140,7 +141,8 @@ impl<'t> Borrowed<'t> {
         }
         let original = thread.registers().map_err(gone)?;
         let mask = thread.mask().map_err(gone)?;
-        let stack = stack(vmas, &original).ok_or(Unfit::Now("runs on a stack of its own"))?;
+        let stack =
+            stack(vmas, &original).ok_or(Unfit::Now("runs on a stack of its own, or has too little of it left"))?;
         if original.cs & 0xffff != USER_CODE {
             return Err(Unfit::Now("runs 32-bit code"));
         }

@@ -16,7 +16,7 @@ pub struct ExecIdentity {
 
 impl ExecIdentity {
     /// `status` is that of the process or of one of its threads, which differs only if the thread has changed its own
-    /// rights. `None`: the process has ended.
+    /// rights. `None`: the process has ended, or the kernel doesn't show its program.
     pub fn of(target: &Target, status: &[u8]) -> Option<ExecIdentity> {
         let program = target.link("exe").ok()?;
         ExecIdentity::new(program, &String::from_utf8_lossy(status))

@@ -166,7 +166,10 @@ impl<'t> Enterable<'t> {
     /// The error follows "process PID".
     fn find(target: &'t Target, vmas: &[Vma], purpose: Purpose, verb: &'static str) -> Result<Enterable<'t>, String> {
         let status = target.read("status").map_err(|_| GONE)?;
-        let identity = ExecIdentity::of(target, &status).ok_or(GONE)?;
+        let identity = ExecIdentity::of(target, &status).ok_or_else(|| match target.link("exe") {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => refusals::closed(target.pid(), verb),
+            _ => GONE.to_owned(),
+        })?;
         refusals::check(target, &status, purpose, verb)?;
         let memory = target.memory_for_writing().map_err(|_| refusals::closed(target.pid(), verb))?;
         let read_code = |range: std::ops::Range<u64>| {
@@ -216,7 +219,7 @@ impl<'t> Enterable<'t> {
             Some(region) if region > 0 => region as u64,
             result => {
                 thread.give_back().map_err(lost)?;
-                return Err(format!("has no memory for the tracker: {}", errno(result)));
+                return Err(format!("has no memory for a thread of plimsoll: {}", errno(result)));
             }
         };
         let stack = Some(region + TALK);

@@ -168,13 +168,18 @@ pub fn survey(
         // Where a function is left out, a lock's holder may be missed.
         left = left
             .checked_sub(exports.functions.len())
-            .ok_or_else(|| refused("has libraries with more exported functions than attach reads"))?;
+            .ok_or_else(|| refused("has libraries with more exported functions than plimsoll reads"))?;
         let has = |name: &[u8]| exports.address(name).is_some();
         let of = |release: Release| Some((release, exports.address(release.symbol().as_bytes())?));
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
             forbidden.extend(whole("the loader"));
         } else if has(b"gnu_get_libc_version") {
+            // dlmopen(3). A thread may hold a lock of either copy, and the functions found may be those of the wrong one.
+            let copies = parts.iter().filter(|part| part.offset == parts[0].offset).count();
+            if copies > 1 || libc_code.is_some() {
+                return Err(refused("has its C library loaded twice (dlmopen or LD_AUDIT)"));
+            }
             forbidden
                 .extend(in_libc(&exports).ok_or_else(|| refused("has a C library whose malloc cannot be located"))?);
             libc_code = Some(parts[0].range.start.0..parts[0].range.end.0);
@@ -207,7 +212,7 @@ pub fn survey(
     let find = |name: &str| all.iter().find_map(|exports| exports.address(name.as_bytes()));
     let need = |name: &str| find(name).ok_or_else(|| refused(&format!("has a C library without {name}")));
     let code = libc_code.ok_or_else(|| {
-        format!("uses no glibc, which attach needs. For its mappings: plimsoll explain {}", target.pid())
+        format!("uses no glibc, which plimsoll needs in it. For its mappings: plimsoll explain {}", target.pid())
     })?;
     let bytes = read_memory(code.clone()).unwrap_or_default();
     let restorer = bytes.windows(RESTORER.len()).position(|bytes| bytes == RESTORER);
@@ -221,7 +226,7 @@ pub fn survey(
         helper: Functions {
             itself: need("pthread_self")?,
             detach: find("pthread_detach")
-                .ok_or_else(|| refused("has no library for threads (libpthread), which attach needs"))?,
+                .ok_or_else(|| refused("has no library for threads (libpthread), which plimsoll needs in it"))?,
             dlopen,
             dlerror: find("dlerror").unwrap_or(0),
             munmap: need("munmap")?,

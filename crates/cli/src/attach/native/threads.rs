@@ -34,6 +34,12 @@ pub fn in_order<E>(target: &Target, mut check: impl FnMut(u32, &[u8]) -> Result<
     Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
 }
 
+/// Whether another process traces it: perhaps another plimsoll, for a moment.
+pub fn is_traced(target: &Target, tid: u32) -> bool {
+    let status = target.read(&format!("task/{tid}/status")).unwrap_or_default();
+    status_field(&String::from_utf8_lossy(&status), "TracerPid:").is_some_and(|tracer| tracer != "0")
+}
+
 fn rank(target: &Target, tid: u32, status: &str) -> Option<u8> {
     if !matches!(status_field(status, "State:")?.chars().next(), Some('R' | 'S')) {
         return None;

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{HotSpot, Snapshot};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
@@ -24,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::INTERRUPTS;
 use super::run_progress::Meter;
 use crate::Failure;
-use crate::attach::{self, release::Release};
+use crate::attach::{Releasing, release::Release};
 use crate::output::{is_confirmed, print_message};
 use crate::sys::{Signals, unless_nohup};
 use crate::target::{closed, started_behind};
@@ -39,6 +40,8 @@ use guard::Guard;
 const TICK: Duration = Duration::from_millis(200);
 /// Limit for a call in a program without a VM: until a thread is at a fit point, and until the function returns.
 const CALL: Duration = Duration::from_secs(100);
+/// Time between two looks whether it has returned.
+const CALL_TICK: Duration = Duration::from_millis(2);
 /// Lines of the ledger that a step shows, and the least part of RSS that a line must change by.
 const LINES: usize = 4;
 const PART_OF_RSS: u64 = 200;
@@ -93,7 +96,7 @@ fn announce(pid: u32, live: &Live, steps: &[(Step, Tried)]) {
         };
         let by = match live.function(step) {
             Some(_) => {
-                "; a thread of plimsoll's calls it, while one of the program's stands still for about a millisecond"
+                "; plimsoll starts a thread in it for that, and stops threads of the program for moments, one after the other"
             }
             None => "",
         };
@@ -110,6 +113,24 @@ struct Live {
     verdicts: Vec<Verdict>,
     trial: LiveTrial,
 }
+
+/// What a step waits for.
+#[derive(Clone, Copy)]
+enum Until<'r> {
+    Passed(Instant),
+    Done(&'r Releasing),
+}
+
+impl Until<'_> {
+    fn phase(&self) -> &'static str {
+        match self {
+            Until::Passed(_) => "idling",
+            Until::Done(_) => "calling",
+        }
+    }
+}
+
+type Wait<'w> = dyn FnMut(&Live, Until) -> Result<(), StepEnd> + 'w;
 
 /// Why the trial ended before its last step.
 enum StepEnd {
@@ -156,26 +177,39 @@ impl Live {
         self.snapshot.process.redis_client().is_some()
     }
 
-    /// The function that a thread of plimsoll's calls for this step, where neither a VM nor Redis has a command for it.
+    /// The function that a thread of plimsoll's calls for this step, where neither a VM nor Redis has a command for it. An
+    /// allocator inside the program file is left alone, since every thread has a return address there.
     fn function(&self, step: &Step) -> Option<Release> {
         let has_command = match step {
-            Step::Trim => self.snapshot.hotspot.as_ref().is_some_and(HotSpot::has_trim_command),
+            Step::Trim => self.trims_by_command(),
             Step::Purge => self.is_redis(),
             Step::Nothing | Step::Collect | Step::Flags { .. } => true,
         };
-        let serving = self.snapshot.allocators.iter().find(|known| known.serves_malloc)?;
-        let release = Release::of(serving.kind)?;
-        ((release == Release::Glibc) == (*step == Step::Trim) && !has_command).then_some(release)
+        let program = self.snapshot.process.executable.as_ref();
+        let libraries = self.snapshot.allocators.iter().filter(|known| Some(&known.path) != program);
+        let of_step = |release: &Release| (*release == Release::Glibc) == (*step == Step::Trim);
+        let mut releases = libraries.filter_map(|known| Release::of(known.kind)).filter(of_step);
+        releases.next().filter(|_| !has_command)
+    }
+
+    /// Whether it is a VM that trims on a command.
+    fn trims_by_command(&self) -> bool {
+        let refuses = |gap: &Gap| gap.source == Source::HotSpot && gap.reason.contains("-XX:+DisableAttachMechanism");
+        let vm = self.snapshot.hotspot.as_ref().filter(|_| !self.snapshot.gaps.iter().any(refuses));
+        vm.is_some_and(HotSpot::has_trim_command)
+    }
+
+    /// Whether this kind serves the program's malloc.
+    fn is_served_by(&self, release: Release) -> bool {
+        self.snapshot.allocators.iter().any(|known| known.serves_malloc && Release::of(known.kind) == Some(release))
     }
 
     /// Why a step can't be done at all in this process.
-    fn missing(&self, step: &Step) -> String {
-        let serving = self.snapshot.allocators.iter().find(|known| known.serves_malloc);
-        match (step, serving) {
-            (Step::Trim, Some(other)) => format!("its malloc is {}'s, and malloc_trim is glibc's", other.kind),
-            (Step::Trim, None) => "its malloc isn't known".to_owned(),
-            (Step::Purge, _) => "it is neither Redis nor Valkey, and has no jemalloc or tcmalloc".to_owned(),
-            _ => "it isn't a JVM".to_owned(),
+    fn missing(&self, step: &Step) -> &'static str {
+        match step {
+            Step::Trim => "it has no library of glibc's",
+            Step::Purge => "it is neither Redis nor Valkey, and has no library of jemalloc or tcmalloc",
+            _ => "it isn't a JVM",
         }
     }
 
@@ -193,10 +227,11 @@ impl Live {
             .collect();
         let is_explicit = !steps.is_empty();
         if !is_explicit {
-            if self.snapshot.glibc.is_some() && (vm.is_some() || self.function(&Step::Trim).is_some()) {
+            let calls = |step| self.function(step).is_some_and(|release| self.is_served_by(release));
+            if self.snapshot.glibc.is_some() && (vm.is_some() || calls(&Step::Trim)) {
                 steps.push(Step::Trim);
             }
-            if is_redis || self.function(&Step::Purge).is_some() {
+            if is_redis || calls(&Step::Purge) {
                 steps.push(Step::Purge);
             }
             if vm.is_some() {
@@ -215,7 +250,7 @@ impl Live {
                 false => Some(not_on_this_processor(pid, step)),
             },
             (_, Step::Purge) if is_redis => None,
-            (_, Step::Purge) | (None, _) => Some(self.missing(step)),
+            (_, Step::Purge) | (None, _) => Some(self.missing(step).to_owned()),
             (Some(Ok(vm)), Step::Flags { settings, .. }) => vm::present(vm, settings).err(),
             (Some(Ok(_)), _) => None,
             (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
@@ -277,9 +312,9 @@ impl Live {
             if tried.missing.is_none() && early.is_none() {
                 let done = self.trial.steps.iter().filter(|tried| tried.missing.is_none()).count();
                 let label = tried.label.clone();
-                let mut wait = |live: &Live| {
-                    let mut draw = || meter.draw(&format!("{label}: idling"), done, all);
-                    live.pass(&signals, &mut draw)
+                let mut wait = |live: &Live, until: Until| {
+                    let mut draw = || meter.draw(&format!("{label}: {}", until.phase()), done, all);
+                    live.pass(&signals, until, &mut draw)
                 };
                 early = self.once(&step, &mut tried, guard.as_mut(), &mut wait).err();
             } else if tried.missing.is_none() {
@@ -305,17 +340,20 @@ impl Live {
         step: &Step,
         tried: &mut Tried,
         mut guard: Option<&mut Guard>,
-        wait: &mut dyn FnMut(&Live) -> Result<(), StepEnd>,
+        wait: &mut Wait<'_>,
     ) -> Result<(), StepEnd> {
         tried.before = Some(self.resident().ok_or(StepEnd::Ended)?);
         let mut old = Vec::new();
-        if let Err(reason) = self.act(step, guard.as_deref_mut(), &mut old) {
-            tried.missing = Some(reason);
-        }
+        let acted = match self.function(step) {
+            Some(function) => self.call(function, wait)?,
+            None => self.act(step, guard.as_deref_mut(), &mut old),
+        };
+        tried.missing = acted.err();
         tried.after = self.resident();
         let waited = match tried.missing {
-            None => wait(self),
-            Some(_) => Ok(()),
+            None => wait(self, Until::Passed(Instant::now() + self.idle)),
+            // A signal may have come meanwhile.
+            Some(_) => wait(self, Until::Passed(Instant::now())),
         };
         if waited.is_ok() && tried.missing.is_none() {
             tried.idle = self.resident();
@@ -335,6 +373,21 @@ impl Live {
         if self.resident().is_none() { Err(StepEnd::Ended) } else { Ok(()) }
     }
 
+    /// Has the program call a function. The inner error says why it didn't.
+    fn call(&self, function: Release, wait: &mut Wait<'_>) -> Result<Result<(), String>, StepEnd> {
+        let verb = match function {
+            Release::Glibc => "try --with trim --pid",
+            Release::Jemalloc | Release::Tcmalloc => "try --with purge --pid",
+        };
+        let target = self.target.again(Deadline::after(CALL));
+        let releasing = match target.and_then(|target| Releasing::start(target, function, verb)) {
+            Ok(releasing) => releasing,
+            Err(error) => return Ok(Err(format!("plimsoll can't start a thread of its own: {error}"))),
+        };
+        wait(self, Until::Done(&releasing))?;
+        Ok(releasing.result())
+    }
+
     /// `old`: the flags that were changed, with their values before.
     fn act(&mut self, step: &Step, guard: Option<&mut Guard>, old: &mut Vec<Setting>) -> Result<(), String> {
         let vm = |target: &mut Target| match vm::open(target) {
@@ -342,10 +395,6 @@ impl Live {
             Some(Err(mute)) => Err(format!("the VM can't be queried: {mute}")),
             None => Err("it is no longer a JVM".to_owned()),
         };
-        if let Some(function) = self.function(step) {
-            self.target.allow(Deadline::after(CALL));
-            return attach::release(&self.target, function, "try --pid");
-        }
         match step {
             Step::Nothing => Ok(()),
             Step::Trim => vm::trim(&mut vm(&mut self.target)?),
@@ -386,22 +435,27 @@ impl Live {
         }
     }
 
-    /// Waits for the idle time, or until a signal comes or the program ends.
-    fn pass(&self, signals: &Signals, draw: &mut dyn FnMut()) -> Result<(), StepEnd> {
-        let until = Instant::now() + self.idle;
+    /// Waits, unless a signal comes or the program ends.
+    fn pass(&self, signals: &Signals, until: Until, draw: &mut dyn FnMut()) -> Result<(), StepEnd> {
         loop {
             draw();
             if signals.next().is_some() {
                 return Err(StepEnd::Interrupted);
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let tick = match until {
+                Until::Passed(at) => at.saturating_duration_since(Instant::now()).min(TICK),
+                Until::Done(releasing) if releasing.is_done() => Duration::ZERO,
+                Until::Done(_) => CALL_TICK,
+            };
+            if tick.is_zero() {
                 return Ok(());
             }
-            if self.target.read("statm").map_or(true, |text| text.starts_with(b"0 ")) {
+            if matches!(until, Until::Passed(_))
+                && self.target.read("statm").map_or(true, |text| text.starts_with(b"0 "))
+            {
                 return Err(StepEnd::Ended);
             }
-            let time = Timespec::try_from(left.min(TICK)).ok();
+            let time = Timespec::try_from(tick).ok();
             let signal = signals.as_fd();
             let _ = poll(&mut [PollFd::new(&signal, PollFlags::IN)], time.as_ref());
         }
@@ -434,7 +488,7 @@ impl Live {
 fn not_on_this_processor(pid: u32, step: &Step) -> String {
     match step {
         Step::Trim => format!(
-            "it isn't a JVM, and on this processor only a debugger could call malloc_trim, which deadlocks the program if a \
+            "on this processor only a debugger could call malloc_trim, which deadlocks the program if a \
              thread is inside malloc. On a replica, type: gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call \
              (int)malloc_trim(0)'"
         ),

@@ -28,7 +28,7 @@ fn an_old_vm_is_trimmed_by_gdb() {
         let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
         assert_eq!(how(&verdict)[0] == "jcmd 0 System.trim_native_heap", has_command, "{version}: {verdict:?}");
         assert_eq!(how(&verdict)[0].starts_with("gdb -p 0 "), !has_command, "{version}: {verdict:?}");
-        snapshot.host.can_enter = true;
+        enterable(&mut snapshot);
         let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
         assert_eq!(how(&verdict)[0] == "plimsoll try --pid 0 --with trim", !has_command, "{version}: {verdict:?}");
     }
@@ -47,12 +47,29 @@ fn gdb_passes_signals_on_during_a_call() {
     assert_eq!(headline, "remedy 1 of allocator-retention: it stops or restarts the program");
 }
 
+/// On x86-64, with glibc as a library.
+fn enterable(snapshot: &mut Snapshot) {
+    snapshot.host.can_enter = true;
+    let path = "/lib/libc.so.6".into();
+    snapshot.allocators.push(LoadedAllocator { kind: AllocatorKind::Glibc, path, serves_malloc: true });
+}
+
+/// A static program's malloc is in its program file, where each thread has a return address.
+#[test]
+fn a_static_program_is_not_entered() {
+    let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+    enterable(&mut snapshot);
+    snapshot.process.executable = Some(snapshot.allocators[0].path.clone());
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert!(how(&verdict)[0].starts_with("gdb -p 0 "), "{verdict:?}");
+}
+
 /// It can be typed from the headline: only one thread stands still.
 #[test]
 fn where_plimsoll_can_make_the_call_gdb_is_not_offered() {
     let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
     let expected = verdict_of(&snapshot, VerdictId::AllocatorRetention);
-    snapshot.host.can_enter = true;
+    enterable(&mut snapshot);
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
     assert_eq!(how(&verdict)[0], "plimsoll try --pid 0 --with trim");
     assert_eq!(verdict.remedies[0].headline(verdict.id).as_deref(), Some(how(&verdict)[0]));

@@ -114,20 +114,28 @@ pub const HELPER: &[Call] = &[
     call(libc::SYS_exit, "exit"),
 ];
 
-/// What the thread does that loads the tracker: the helper, or one of a VM.
-pub const LOADER: &[Call] = &[
-    // malloc, for the loader: a heap of this thread's own, and locks that other threads hold.
+/// What malloc does, for pthread_create and for the loader: a heap of this thread's own, and locks that other threads hold.
+/// Its size depends on the number of processors, which libc before 2.35 may read from a file.
+pub const MALLOC: &[Call] = &[
     mmap(0, 0x4022),
+    mprotect(3),
     call(libc::SYS_brk, "brk"),
     call(libc::SYS_munmap, "munmap"),
     call(libc::SYS_sched_getaffinity, "sched_getaffinity").if_refused(Need::MayFail),
     call(libc::SYS_getrandom, "getrandom").if_refused(Need::MayFail),
     call(libc::SYS_futex, "futex").known(1, 128),
     call(libc::SYS_futex, "futex").known(1, 129),
-    // dlopen: libc before 2.26 opens by open(2), from 2.33 on it examines files by newfstatat(2).
     opens(0x8_0000),
     call(libc::SYS_open, "open").known(1, 0x8_0000),
     call(libc::SYS_read, "read"),
+    call(libc::SYS_close, "close"),
+    // The tunable glibc.mem.decorate_maps.
+    call(libc::SYS_prctl, "prctl").known(0, 0x5356_4d41).known(1, 0).if_refused(Need::MayFail),
+];
+
+/// What the thread does besides that loads the tracker: the helper, or one of a VM.
+pub const LOADER: &[Call] = &[
+    // dlopen: libc before 2.26 opens by open(2), as malloc does; from 2.33 on it examines files by newfstatat(2).
     call(libc::SYS_pread64, "pread64"),
     call(libc::SYS_fstat, "fstat"),
     call(libc::SYS_newfstatat, "newfstatat").known(3, 0x1000),
@@ -138,7 +146,6 @@ pub const LOADER: &[Call] = &[
     mmap(3, 0x812),
     mmap(3, 0x32),
     mprotect(1),
-    call(libc::SYS_close, "close"),
 ];
 
 const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
@@ -199,25 +206,29 @@ pub const TRACKER: &[Call] = &[
     call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(&[libc::SYS_shmat])),
 ];
 
-/// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do. The first call of a thread makes jemalloc memory
-/// of its own.
+/// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do besides. The first call of a thread makes jemalloc
+/// memory of its own: without MAP_NORESERVE where the kernel overcommits as it likes, and first without rights where it
+/// doesn't.
 const RELEASE: &[Call] = &[
     call(libc::SYS_madvise, "madvise"),
-    call(libc::SYS_brk, "brk"),
-    call(libc::SYS_munmap, "munmap"),
-    mmap(3, 0x22),
+    mmap(3, 0x4032),
+    mmap(0, 0x4032),
     mmap(3, 0x4022),
-    mprotect(3),
-    call(libc::SYS_futex, "futex").known(1, 128),
-    call(libc::SYS_futex, "futex").known(1, 129),
+    mmap(3, 0x32),
+    mmap(0, 0x32),
+    mmap(3, 0x22),
+    mmap(0, 0x22),
+    clock_gettime(0),
+    clock_gettime(1),
+    clock_gettime(6),
 ];
 
 /// For an attach.
 pub fn all() -> impl Iterator<Item = Call> {
-    BORROWED.iter().chain(HELPER).chain(LOADER).chain(TRACKER).copied()
+    BORROWED.iter().chain(HELPER).chain(MALLOC).chain(LOADER).chain(TRACKER).copied()
 }
 
 /// For a call of a function that gives free memory back.
 pub fn release() -> impl Iterator<Item = Call> {
-    BORROWED.iter().chain(HELPER).chain(RELEASE).copied()
+    BORROWED.iter().chain(HELPER).chain(MALLOC).chain(RELEASE).copied()
 }

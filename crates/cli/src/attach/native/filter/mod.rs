@@ -110,7 +110,7 @@ impl Filters {
     /// The same for a VM, a thread of which loads the tracker: that makes fewer calls.
     pub fn check_vm(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<(), Closed> {
         let filters = Filters::of_threads(target, identity, deadline)?;
-        let calls = calls::LOADER.iter().chain(calls::TRACKER).copied();
+        let calls = calls::MALLOC.iter().chain(calls::LOADER).chain(calls::TRACKER).copied();
         filters.refusal(deadline, calls, |need| need != Need::FromMemory).map_or(Ok(()), Err)
     }
 

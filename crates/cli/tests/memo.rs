@@ -17,10 +17,10 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Runs a command under the tracker; returns its output and the report on each of its processes.
 fn tracked(name: &str, sites: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
-    let dir = scratch(&format!("{name}-segments"));
+    let folder = scratch(&format!("{name}-segments"));
     let output = Command::new(PLIMSOLL)
         .args(["run", "--follow", "--sites", sites, "--dir"])
-        .arg(&dir)
+        .arg(&folder)
         .arg("--")
         .args(command)
         .env("PLIMSOLL_CHECK", if check { "1" } else { "0" })
@@ -29,7 +29,7 @@ fn tracked(name: &str, sites: &str, check: bool, command: &[&str]) -> (String, V
         .output()
         .expect("plimsoll");
     assert!(output.status.success(), "{name}: {} {}", output.status, String::from_utf8_lossy(&output.stderr));
-    let found = segments(&dir);
+    let found = segments(&folder);
     let reports = found.iter().map(|segment| {
         let segment = segment.to_str().expect("path");
         let report = plimsoll(&["report", "--by", "caller", "--format", "json", segment]);
@@ -73,8 +73,8 @@ const SITES: [&str; 2] = ["sampled", "exact"];
 
 #[test]
 fn a_shared_callee_that_moves_its_frames() {
-    let dir = scratch("alloca");
-    let program = compiled("memo_alloca", &dir.join("memo_alloca"), &[]);
+    let folder = scratch("alloca");
+    let program = compiled("memo_alloca", &folder.join("memo_alloca"), &[]);
     for sites in SITES {
         let (_, reports) = tracked("alloca", sites, true, &[&program]);
         agrees("memo_alloca", &reports, 5000);
@@ -87,8 +87,8 @@ fn a_shared_callee_that_moves_its_frames() {
 
 #[test]
 fn a_stack_that_became_smaller() {
-    let dir = scratch("small_stack");
-    let program = compiled("memo_small_stack", &dir.join("memo_small_stack"), &[]);
+    let folder = scratch("small_stack");
+    let program = compiled("memo_small_stack", &folder.join("memo_small_stack"), &[]);
     for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
         let (output, _) = tracked("small_stack", sites, check, &[&program]);
         assert!(!output.contains("FAILED") && output.contains("moment final"), "{output}");
@@ -98,10 +98,10 @@ fn a_stack_that_became_smaller() {
 /// The category follows the object that requested the block, although another object had the same addresses before.
 #[test]
 fn other_code_at_the_same_address() {
-    let dir = scratch("reload");
-    let library = |name: &str| compiled("libplugin", &dir.join(name), &["-shared", "-fPIC"]);
+    let folder = scratch("reload");
+    let library = |name: &str| compiled("libplugin", &folder.join(name), &["-shared", "-fPIC"]);
     let (one, other) = (library("libone.so"), library("libother.so"));
-    let program = compiled("reload_elsewhere", &dir.join("reload_elsewhere"), &[]);
+    let program = compiled("reload_elsewhere", &folder.join("reload_elsewhere"), &[]);
     for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
         let (output, reports) = tracked("reload", sites, check, &[&program, &one, &other]);
         assert!(output.contains("mostly"), "the fixture found no address twice: {output}");
@@ -122,8 +122,8 @@ fn other_code_at_the_same_address() {
 /// libc loads and unloads objects without a dlopen. A walk through such an object notices the replacement.
 #[test]
 fn objects_that_libc_loads() {
-    let dir = scratch("gconv");
-    let program = compiled("gconv", &dir.join("gconv"), &[]);
+    let folder = scratch("gconv");
+    let program = compiled("gconv", &folder.join("gconv"), &[]);
     let (output, reports) = tracked("gconv", "exact", true, &[&program]);
     if output.contains("SKIP") {
         return eprintln!("memo gconv: skipped, {output}");
@@ -141,8 +141,8 @@ fn objects_that_libc_loads() {
 /// The fixture's 300 stacks. Only those that occur a second time take the thread's memory.
 #[test]
 fn a_deep_stack_is_remembered_when_it_occurs_again() {
-    let dir = scratch("once");
-    let program = compiled("memo_many_stacks", &dir.join("memo_many_stacks"), &[]);
+    let folder = scratch("once");
+    let program = compiled("memo_many_stacks", &folder.join("memo_many_stacks"), &[]);
     let of = |rounds: &str| {
         let (_, reports) = tracked("once", "exact", false, &[&program, rounds]);
         ["deep_walks", "own_private_bytes"].map(|name| counter(&reports[0], name))
@@ -160,13 +160,13 @@ fn sites_of_this_tier() -> &'static [&'static str] {
 #[test]
 #[ignore = "full: a third big program; make test has javac and node"]
 fn a_cpp_compiler() {
-    let dir = scratch("real");
-    let source = dir.join("words.cc");
+    let folder = scratch("real");
+    let source = folder.join("words.cc");
     let text = "#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n\
                 int main(int n, char **v) { std::map<std::string, std::vector<int>> m; m[v[0]].push_back(n);\n\
                 return std::regex_match(v[0], std::regex(\"a+b*\")) + m.size(); }\n";
     fs::write(&source, text).expect("source");
-    let object = dir.join("words.o");
+    let object = folder.join("words.o");
     let (source, object) = (source.to_str().expect("path"), object.to_str().expect("path"));
     for sites in sites_of_this_tier() {
         let (_, reports) = tracked("compiler", sites, true, &["g++", "-O1", "-c", source, "-o", object]);
@@ -203,14 +203,14 @@ fn node() {
 
 #[test]
 fn javac() {
-    let dir = scratch("javac");
+    let folder = scratch("javac");
     if Command::new("javac").arg("-version").output().is_ok_and(|o| o.status.success()) {
-        let java = dir.join("Hello.java");
+        let java = folder.join("Hello.java");
         fs::write(&java, "class Hello { public static void main(String[] a) { System.out.println(a.length); } }\n")
             .expect("source");
-        let (dir, java) = (dir.to_str().expect("path"), java.to_str().expect("path"));
+        let (folder, java) = (folder.to_str().expect("path"), java.to_str().expect("path"));
         for sites in sites_of_this_tier() {
-            let (_, reports) = tracked("javac", sites, true, &["javac", "-d", dir, java]);
+            let (_, reports) = tracked("javac", sites, true, &["javac", "-d", folder, java]);
             agrees(&format!("javac {sites}"), &reports, 10_000);
         }
     } else {

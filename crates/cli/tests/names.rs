@@ -40,7 +40,7 @@ impl Sleeper {
     /// Starts one, tracked or not, and returns its PID.
     fn start(&mut self, tracked: bool) -> u32 {
         let command = self.command(tracked);
-        self.started(command)
+        self.start_command(command)
     }
 
     fn command(&self, tracked: bool) -> Command {
@@ -56,7 +56,7 @@ impl Sleeper {
         command
     }
 
-    fn started(&mut self, mut command: Command) -> u32 {
+    fn start_command(&mut self, mut command: Command) -> u32 {
         let child = command.stdin(Stdio::null()).spawn().expect("the program starts");
         let (pid, began) = (child.id(), Instant::now());
         self.running.push(child);
@@ -170,7 +170,7 @@ fn a_containers_id_names_its_process() {
     };
     let mut sleeper = Sleeper::new("box");
     let outside = sleeper.start(true);
-    let inside = sleeper.started(group.wrap(&sleeper.command(true)));
+    let inside = sleeper.start_command(group.wrap(&sleeper.command(true)));
     let pid_of = format!("pid {inside}");
     for word in [&id[..12], &id] {
         for (arguments, fact) in [

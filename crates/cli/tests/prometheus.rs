@@ -21,7 +21,8 @@ use metrics::samples;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-fn folder(name: &str) -> PathBuf {
+/// An empty folder for one test.
+fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("prometheus-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -42,7 +43,7 @@ fn accepts(text: &str, file: &Path) {
 /// A tracked shell, whose own name and whose name in the metrics try to break out of the format.
 #[test]
 fn promtool_accepts_the_metrics_of_a_tracked_process() {
-    let folder = folder("metrics");
+    let folder = scratch("metrics");
     let mut child = Command::new(PLIMSOLL)
         .args(["run", "--dir"])
         .arg(folder.join("segments"))
@@ -127,7 +128,7 @@ fn queries_of_the_dashboard() -> Vec<(String, String)> {
 /// The real Prometheus scrapes `plimsoll serve` with a token, and answers every query of the dashboard.
 #[test]
 fn prometheus_scrapes_serve_and_answers_the_dashboard() {
-    let folder = folder("scrape");
+    let folder = scratch("scrape");
     let mut tracked = Command::new(PLIMSOLL);
     tracked.args(["run", "--dir"]).arg(folder.join("segments")).args(["--", "sh", "-c", "echo up; read end"]);
     let mut tracked = Running(tracked.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("plimsoll"));
@@ -218,7 +219,7 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
 #[test]
 #[ignore = "full: three minutes until growth is certain"]
 fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {
-    let folder = folder("alerts");
+    let folder = scratch("alerts");
     let groups = ["leaking", "healthy"].map(|name| {
         let group = cgroup::Cgroup::make(&format!("alerts-{name}"));
         group.inspect(|group| group.limit(2 << 30))

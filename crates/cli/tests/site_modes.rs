@@ -36,9 +36,9 @@ fn stacks_that_are_hard_to_walk() {
         ("unwind_tables_off", &["-fno-asynchronous-unwind-tables", "-fno-omit-frame-pointer"][..], "16"),
     ] {
         for check in ["0", "1"] {
-            let dir = scratch(&format!("hard-{name}-{check}"));
+            let folder = scratch(&format!("hard-{name}-{check}"));
             let segments = scratch(&format!("hard-{name}-{check}-segments"));
-            let program = compiled("deep_stacks", &dir.join("deep_stacks"), flags);
+            let program = compiled("deep_stacks", &folder.join("deep_stacks"), flags);
             let output = Command::new(PLIMSOLL)
                 .args(["run", "--sites", "exact", "--depth", depth, "--dir"])
                 .arg(&segments)
@@ -84,8 +84,8 @@ fn stacks_that_are_hard_to_walk() {
 /// off → sampled → exact → off, on one running program; the books by category stay complete.
 #[test]
 fn modes_are_switched_while_the_program_runs() {
-    let (dir, segments) = (scratch("switch"), scratch("switch-segments"));
-    let program = compiled("churn", &dir.join("churn"), &[]);
+    let (folder, segments) = (scratch("switch"), scratch("switch-segments"));
+    let program = compiled("churn", &folder.join("churn"), &[]);
     let mut child = Command::new(PLIMSOLL)
         .args(["run", "--sites", "off", "--dir"])
         .arg(&segments)

@@ -27,14 +27,14 @@ fn tidy(pid: u32) {
 }
 
 /// A private folder for one test.
-fn folder(name: &str) -> PathBuf {
+fn scratch(name: &str) -> PathBuf {
     harness::scratch("sites", name)
 }
 
 fn native() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let program = folder("build").join("native");
+        let program = scratch("build").join("native");
         must(Command::new("g++").args(["-O2", "-g", "-o"]).arg(&program).arg(fixture("native.cc")));
         program
     })
@@ -50,11 +50,11 @@ struct Tracked {
 
 impl Tracked {
     fn start(name: &str, mode: &[&str], program: &mut Command) -> (Tracked, Vec<String>) {
-        let folder = folder(name);
+        let folder = scratch(name);
         let mut command = Command::new(PLIMSOLL);
         command.arg("run").args(mode).arg("--dir").arg(&folder).arg("--").arg(program.get_program());
         // Node leaves a log in its working directory.
-        command.args(program.get_args()).current_dir(self::folder(&format!("{name}-runs")));
+        command.args(program.get_args()).current_dir(scratch(&format!("{name}-runs")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("plimsoll starts");
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
@@ -366,7 +366,7 @@ for site in report['sites']:
 for stack, amount in folded.items():
     if amount: print(stack, amount)
 "#;
-    let (folder, segments) = (folder("documented"), folder("documented-segments"));
+    let (folder, segments) = (scratch("documented"), scratch("documented-segments"));
     let program = harness::compiled("deep_stacks", &folder.join("deep_stacks"), &[]);
     let dir = segments.display().to_string();
     must(Command::new(PLIMSOLL).args(["run", "--sites", "exact", "--dir", &dir, "--", &program]));
@@ -395,7 +395,7 @@ for stack, amount in folded.items():
 /// A stripped program keeps module+offset; symbols that are given later name them.
 #[test]
 fn symbols_given_later_name_a_stripped_program() {
-    let folder = folder("stripped");
+    let folder = scratch("stripped");
     let program = folder.join("bare");
     must(Command::new("strip").arg("-s").arg("-o").arg(&program).arg(native()));
     let (tracked, printed) =
@@ -464,7 +464,7 @@ fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value 
 
 #[test]
 fn rust_through_a_trait_object() {
-    let program = folder("rust").join("blocks");
+    let program = scratch("rust").join("blocks");
     must(Command::new("rustc").args(["-g", "-O", "-o"]).arg(&program).arg(fixture("blocks.rs")));
     other_language(
         "rust-run",
@@ -477,7 +477,7 @@ fn rust_through_a_trait_object() {
 fn go_with_cgo() {
     let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|go| Path::new(go).exists());
     let go = go.expect("go (.ci/setup)");
-    let folder = folder("go");
+    let folder = scratch("go");
     let program = folder.join("main");
     must(
         Command::new(go)
@@ -510,7 +510,7 @@ fn a_node_addon_through_v8() {
     let prefix = must(Command::new("node").args(["-p", "require('path').resolve(process.execPath, '../..')"]));
     let own = Path::new(String::from_utf8_lossy(&prefix).trim()).join("include/node");
     let headers = if own.join("node_api.h").exists() { own } else { PathBuf::from("/usr/include/node") };
-    let addon = folder("node").join("addon.node");
+    let addon = scratch("node").join("addon.node");
     let mut cc = Command::new("gcc");
     must(cc.args(["-O2", "-g", "-shared", "-fPIC", "-I"]).arg(headers).arg("-o").arg(&addon).arg(fixture("addon.c")));
     let mut node = Command::new("node");
@@ -613,7 +613,7 @@ fn arrays_of_numpy() {
 /// Committed bytes would put the mapping on top.
 #[test]
 fn a_mapping_that_nobody_touched_stands_below_blocks() {
-    let program = folder("untouched-build").join("untouched");
+    let program = scratch("untouched-build").join("untouched");
     must(
         Command::new("gcc")
             .args(["-O1", "-g", "-fno-optimize-sibling-calls", "-o"])
@@ -720,7 +720,7 @@ sys.stdin.readline()";
 fn a_program_is_called_as_it_was_started() {
     for (link, expected) in [("server", "server"), ("nat", "native")] {
         let name = format!("called-{link}");
-        let path = folder(&format!("{name}-bin")).join(link);
+        let path = scratch(&format!("{name}-bin")).join(link);
         std::os::unix::fs::symlink(native(), &path).expect("a link");
         let shown = if link == expected { path.clone() } else { native().to_path_buf() };
         let shown = shown.to_str().expect("a path");

@@ -11,7 +11,7 @@ macro_rules! parsers {
 parsers! {
     attach: source::hotspot::attach;
     chunks: source::native_image::chunks;
-    direct: source::hotspot::direct;
+    direct_buffers: source::hotspot::direct_buffers;
     golang: source::golang;
     heap: source::hotspot::heap;
     heap_data: source::heap_data;

@@ -24,10 +24,10 @@ const TLAB_EVENTS: [&str; 2] =
 /// An array of 4 MiB with its header.
 const ARRAY: i64 = (4 << 20) + 16;
 
-fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("allocation");
-    std::fs::create_dir_all(&dir).expect("a directory");
-    dir.join(format!("{}-{name}", std::process::id()))
+fn scratch_file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("allocation");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder.join(format!("{}-{name}", std::process::id()))
 }
 
 fn run(command: &mut Command) {
@@ -38,7 +38,7 @@ fn run(command: &mut Command) {
 /// Records with settings in the syntax of `jfr configure`; an empty list means the JDK's default.
 fn recorded(jdk: &Jdk, name: &str, settings: &[&str], arguments: &[&str]) -> PathBuf {
     let name = format!("{name}-{}", jdk.major);
-    let (file, jfc) = (scratch(&format!("{name}.jfr")), scratch(&format!("{name}.jfc")));
+    let (file, jfc) = (scratch_file(&format!("{name}.jfr")), scratch_file(&format!("{name}.jfc")));
     let mut options = format!("-XX:StartFlightRecording=filename={}", file.display());
     if !settings.is_empty() {
         run(jdk.tool("jfr").arg("configure").args(settings).arg("--output").arg(&jfc));
@@ -201,10 +201,10 @@ fn missing_events_are_a_gap_with_the_command_that_enables_them() {
         // The command in the remedy works.
         let line = gap.remedy.split(';').next().expect("a line");
         let arguments: Vec<&str> = line.strip_prefix("jfr configure ").expect("of jfr").split(' ').collect();
-        let jfc = scratch(&format!("remedy-{}.jfc", jdk.major));
+        let jfc = scratch_file(&format!("remedy-{}.jfc", jdk.major));
         let configured: Vec<&str> = arguments[..arguments.len() - 1].to_vec();
         run(jdk.tool("jfr").arg("configure").args(configured).arg(&jfc));
-        let file = scratch(&format!("remedy-{}.jfr", jdk.major));
+        let file = scratch_file(&format!("remedy-{}.jfr", jdk.major));
         let options = format!("-XX:StartFlightRecording=settings={},filename={}", jfc.display(), file.display());
         run(&mut jdk.program(
             "Allocates",
@@ -254,7 +254,7 @@ fn a_native_images_slow_paths_and_chunks_are_counted() {
     let jdk = jdks.iter().max_by_key(|jdk| jdk.major).expect("a JDK");
     // A native image of GraalVM 25.
     let image = native_image("app");
-    let (file, jfc) = (scratch("image.jfr"), scratch("image.jfc"));
+    let (file, jfc) = (scratch_file("image.jfr"), scratch_file("image.jfc"));
     run(jdk.tool("jfr").arg("configure").args(TLAB_EVENTS).arg("--output").arg(&jfc));
     let options = format!("-XX:StartFlightRecording=settings={},filename={}", jfc.display(), file.display());
     run(Command::new(&image).args(["-XX:+FlightRecorder", &options, "24", "1", "1", "4", "0"]));

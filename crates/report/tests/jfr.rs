@@ -100,107 +100,140 @@ fn how_the_bytes_of_a_verdict_go() {
     assert_eq!(verdicts.map(|event| event.long("bytes") >> 20).collect::<Vec<_>>(), [100, 150, 160]);
 }
 
+/// A simulated server: sizes that move.
+struct Server {
+    random: Random,
+    /// Of 30 lines, then 20 categories, then 200 sites.
+    sizes: Vec<u64>,
+    names: Vec<String>,
+    /// One for each site.
+    stacks: Vec<Stack>,
+}
+
+impl Server {
+    fn new() -> Server {
+        let mut random = Random(11);
+        let sizes = (0..250).map(|_| 1 << (12 + random.below(18))).collect();
+        let names = (0..50).map(|index| format!("name-{index}-of-a-line")).collect();
+        let frame = |site: u64, depth: u64| Frame {
+            class: format!("lib{}.so", (site + depth) % 17),
+            function: format!("a_function_of_some_length_{}", (site * 7 + depth * 13) % 900),
+            line: 0,
+            kind: FrameType::Native,
+        };
+        let stack = |site| Stack { frames: (0..20).map(|depth| frame(site, depth)).collect(), truncated: false };
+        Server { random, sizes, names, stacks: (0..200).map(stack).collect() }
+    }
+
+    /// Four of five sizes move, by up to 6 %.
+    fn move_sizes(&mut self) {
+        for size in &mut self.sizes {
+            if self.random.below(5) > 0 {
+                let step = *size / 16 + 1;
+                *size = *size - step + self.random.below(2 * step + 2);
+            }
+        }
+    }
+
+    fn lines(&self) -> &[u64] {
+        &self.sizes[..30]
+    }
+
+    /// Names and sizes.
+    fn categories(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.names[30..].iter().map(String::as_str).zip(self.sizes[30..50].iter().copied())
+    }
+
+    fn write(&self, batch: &mut Batch<'_>, second: u64, full: bool) {
+        self.write_lines(batch, second);
+        for (category, size) in self.categories() {
+            write_category(batch, category, size, second);
+            if full {
+                write_peak(batch, category, size);
+            }
+        }
+        let live = Bytes(self.categories().map(|(_, size)| size).sum());
+        e::NativeMemoryUsageTotal { reserved: live, committed: live }.write(batch);
+        if full {
+            self.write_sites(batch, second);
+        }
+    }
+
+    fn write_lines(&self, batch: &mut Batch<'_>, second: u64) {
+        let rss = Bytes(self.lines().iter().sum());
+        let (remainder, swap) = (Bytes(4096), Bytes(0));
+        e::Ledger { rss, remainder, swap, mappings: 2000, threads: 200, provenance_age: second }.write(batch);
+        e::ResidentSetSize { size: rss, peak: rss }.write(batch);
+        for (line, name) in self.lines().iter().zip(&self.names) {
+            let (resident, reserved) = (Bytes(line & !4095), Bytes(line * 2));
+            let (error, grade) = (Bytes(line / 50), "derived");
+            e::LedgerLine { line: name, resident, reserved, committed: resident, error, grade }.write(batch);
+        }
+    }
+
+    fn write_sites(&self, batch: &mut Batch<'_>, second: u64) {
+        let sites = &self.sizes[50..];
+        for ((site, stack), category) in sites.iter().zip(&self.stacks).zip(self.names[30..].iter().cycle()) {
+            let cumulative = Bytes(site * (second + 1));
+            e::Site {
+                stack_trace: Some(stack),
+                category,
+                live: Bytes(*site),
+                live_count: site / 100,
+                requested: Bytes(*site),
+                peak: Bytes(*site),
+                count_at_peak: site / 100,
+                cumulative,
+                cumulative_count: cumulative.0 / 100,
+                error: Bytes(site / 20),
+            }
+            .write(batch);
+        }
+    }
+}
+
+fn write_category(batch: &mut Batch<'_>, category: &str, size: u64, second: u64) {
+    let (bytes, cumulative) = (Bytes(size), Bytes(size * (second + 1)));
+    e::Category {
+        category,
+        origin: "module",
+        live: bytes,
+        live_count: size / 100,
+        requested: bytes,
+        peak: bytes,
+        count_at_peak: size / 100,
+        cumulative,
+        cumulative_count: cumulative.0 / 100,
+        reserved: bytes,
+        committed: bytes,
+    }
+    .write(batch);
+    e::NativeMemoryUsage { category, reserved: bytes, committed: bytes }.write(batch);
+}
+
+fn write_peak(batch: &mut Batch<'_>, category: &str, size: u64) {
+    e::NativeMemoryUsagePeak {
+        duration: 0,
+        event_thread: (),
+        stack_trace: None,
+        category,
+        peak_reserved: Bytes(size),
+        peak_committed: Bytes(size),
+        count_at_peak: 9,
+    }
+    .write(batch);
+}
+
 /// A simulated hour at 1 s: 30 lines, 20 categories and 200 sites that move as those of a server do, with sites and
 /// peaks every 20 s.
 #[test]
 fn an_hour_is_smaller_than_8_mib() {
-    let mut random = Random(11);
-    let mut figures = vec![0u64; 250];
-    for figure in &mut figures {
-        *figure = 1 << (12 + random.below(18));
-    }
+    let mut server = Server::new();
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    let names: Vec<String> = (0..50).map(|index| format!("name-{index}-of-a-line")).collect();
-    let stacks: Vec<Stack> = (0..200)
-        .map(|site| {
-            let frame = |depth: u64| Frame {
-                class: format!("lib{}.so", (site + depth) % 17),
-                function: format!("a_function_of_some_length_{}", (site * 7 + depth * 13) % 900),
-                line: 0,
-                kind: FrameType::Native,
-            };
-            Stack { frames: (0..20).map(frame).collect(), truncated: false }
-        })
-        .collect();
     for second in 0..3600u64 {
-        for figure in &mut figures {
-            // Four of five move, by up to 6 %.
-            if random.below(5) > 0 {
-                let step = *figure / 16 + 1;
-                *figure = *figure - step + random.below(2 * step + 2);
-            }
-        }
-        let (lines, rest) = figures.split_at(30);
-        let (categories, sites) = rest.split_at(20);
+        server.move_sizes();
         let full = second.is_multiple_of(20);
-        let write = |batch: &mut Batch<'_>| {
-            let sum = |of: &[u64]| Bytes(of.iter().sum());
-            let (rss, live) = (sum(lines), sum(categories));
-            e::Ledger {
-                rss,
-                remainder: Bytes(4096),
-                swap: Bytes(0),
-                mappings: 2000,
-                threads: 200,
-                provenance_age: second,
-            }
-            .write(batch);
-            e::ResidentSetSize { size: rss, peak: rss }.write(batch);
-            for (line, name) in lines.iter().zip(&names) {
-                let (resident, reserved) = (Bytes(line & !4095), Bytes(line * 2));
-                let (error, grade) = (Bytes(line / 50), "derived");
-                e::LedgerLine { line: name, resident, reserved, committed: resident, error, grade }.write(batch);
-            }
-            for (category, name) in categories.iter().zip(&names[30..]) {
-                let (bytes, cumulative) = (Bytes(*category), Bytes(category * (second + 1)));
-                e::Category {
-                    category: name,
-                    origin: "module",
-                    live: bytes,
-                    live_count: category / 100,
-                    requested: bytes,
-                    peak: bytes,
-                    count_at_peak: category / 100,
-                    cumulative,
-                    cumulative_count: cumulative.0 / 100,
-                    reserved: bytes,
-                    committed: bytes,
-                }
-                .write(batch);
-                e::NativeMemoryUsage { category: name, reserved: bytes, committed: bytes }.write(batch);
-                if full {
-                    e::NativeMemoryUsagePeak {
-                        duration: 0,
-                        event_thread: (),
-                        stack_trace: None,
-                        category: name,
-                        peak_reserved: bytes,
-                        peak_committed: bytes,
-                        count_at_peak: 9,
-                    }
-                    .write(batch);
-                }
-            }
-            e::NativeMemoryUsageTotal { reserved: live, committed: live }.write(batch);
-            if full {
-                for ((site, stack), name) in sites.iter().zip(&stacks).zip(names[30..].iter().cycle()) {
-                    let cumulative = Bytes(site * (second + 1));
-                    e::Site {
-                        stack_trace: Some(stack),
-                        category: name,
-                        live: Bytes(*site),
-                        live_count: site / 100,
-                        requested: Bytes(*site),
-                        peak: Bytes(*site),
-                        count_at_peak: site / 100,
-                        cumulative,
-                        cumulative_count: cumulative.0 / 100,
-                        error: Bytes(site / 20),
-                    }
-                    .write(batch);
-                }
-            }
-        };
+        let write = |batch: &mut Batch<'_>| server.write(batch, second, full);
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let bytes = recording.finish().expect("memory takes all");

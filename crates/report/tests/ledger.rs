@@ -14,23 +14,54 @@ use plimsoll_observer::verdict::{Severity, VerdictId, judge};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
+fn mib(number: u64) -> Bytes {
+    Bytes::mib(number)
+}
+
+/// A snapshot, and the address for its next mapping.
+struct Builder {
+    snapshot: Snapshot,
+    at: Avma,
+}
+
+impl Builder {
+    fn map(&mut self, rss: Bytes, size: Bytes, vma: Vma) -> AddressRange {
+        let range = AddressRange::sized(self.at, size);
+        self.at = Avma(range.end.0 + (1 << 20));
+        let vma = Vma { range, readable: true, writable: true, rss, pss: rss, private_dirty: rss, ..vma };
+        self.snapshot.vmas.push(vma);
+        range
+    }
+}
+
 /// A server in a container on a large host: 24 thread arenas that keep what their threads freed.
 fn shop() -> Explanation {
-    let mut snapshot = Snapshot { time: 1_795_211_234.5, ..Snapshot::default() };
+    let snapshot = Snapshot { time: 1_795_211_234.5, ..Snapshot::default() };
+    let mut builder = Builder { snapshot, at: Avma(0x7f00_0000_0000) };
+    java_process(&mut builder.snapshot);
+    let regions = vm_regions(&mut builder);
+    glibc_arenas(&mut builder);
+    thread_stacks(&mut builder);
+    files(&mut builder);
+    builder.map(mib(2), mib(30), Vma::default());
+    let mut snapshot = builder.snapshot;
+    snapshot.hotspot = Some(hotspot(regions));
+    snapshot.cgroup = Some(container());
+    gap_and_readings(&mut snapshot);
+    let ledger = Ledger::of(&snapshot);
+    let verdicts = judge(&snapshot, &ledger);
+    Explanation { snapshot, ledger, verdicts }
+}
+
+fn java_process(snapshot: &mut Snapshot) {
     let process = &mut snapshot.process;
     (process.pid, process.namespaced_pid, process.name) = (4711, Some(7), "java".to_owned());
     process.command = ["java", "-jar", "shop.jar", "\x1b]0;pwned\x07"].map(str::to_owned).to_vec();
     (process.uptime, process.thread_count) = (Some(273_600.0), 212);
     (snapshot.host.page, snapshot.host.cpus_online, snapshot.host.max_map_count) = (Bytes(4096), 40, Some(65_530));
+}
 
-    let mut at = Avma(0x7f00_0000_0000);
-    let mut map = |snapshot: &mut Snapshot, rss: Bytes, size: Bytes, vma: Vma| {
-        let range = AddressRange::sized(at, size);
-        at = Avma(range.end.0 + (1 << 20));
-        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, pss: rss, private_dirty: rss, ..vma });
-        range
-    };
-    let mib = Bytes::mib;
+fn vm_regions(builder: &mut Builder) -> Vec<VmRegion> {
     let regions = [
         (VmTag::JavaHeap, mib(1044), mib(3072)),
         (VmTag::Class, mib(184), mib(1200)),
@@ -38,13 +69,18 @@ fn shop() -> Explanation {
         (VmTag::Gc, mib(61), mib(80)),
     ];
     let regions = regions.map(|(tag, rss, size)| {
-        let range = map(&mut snapshot, rss, size, Vma::default());
+        let range = builder.map(rss, size, Vma::default());
         VmRegion { range, tag, committed: vec![range] }
     });
+    regions.to_vec()
+}
+
+/// The main arena, and 24 of threads.
+fn glibc_arenas(builder: &mut Builder) {
     let mut arenas = Vec::new();
     for index in 0..25u64 {
         let (live, free) = if index == 0 { (mib(40), mib(3)) } else { (mib(14), mib(50)) };
-        let heap = map(&mut snapshot, live + free, live + free, Vma::default());
+        let heap = builder.map(live + free, live + free, Vma::default());
         arenas.push(Arena {
             address: heap.start,
             kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
@@ -63,14 +99,25 @@ fn shop() -> Explanation {
             ..Arena::default()
         });
     }
-    snapshot.glibc = Some(Glibc { version: "2.36".into(), arenas, arena_cap: Some(320), ..Glibc::default() });
+    builder.snapshot.glibc = Some(Glibc { version: "2.36".into(), arenas, arena_cap: Some(320), ..Glibc::default() });
+}
+
+fn event_loop(tid: u32) -> String {
+    format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16)
+}
+
+fn thread_stacks(builder: &mut Builder) {
     for tid in 1..=212u32 {
-        let stack = map(&mut snapshot, Bytes::kib(180), mib(1), Vma::default());
-        let name =
-            if tid <= 192 { format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16) } else { format!("exec-{tid}") };
+        let stack = builder.map(Bytes::kib(180), mib(1), Vma::default());
+        let name = if tid <= 192 { event_loop(tid) } else { format!("exec-{tid}") };
         let name = name[..name.len().min(15)].to_owned();
-        snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack: Some(stack), ..Thread::default() });
+        let thread = Thread { tid, namespaced_tid: tid, name, stack: Some(stack), ..Thread::default() };
+        builder.snapshot.threads.push(thread);
     }
+}
+
+/// A library, and a deleted file with an escape sequence in its name.
+fn files(builder: &mut Builder) {
     let file = |name: &str, executable| Vma {
         name: name.into(),
         inode: 9,
@@ -78,15 +125,17 @@ fn shop() -> Explanation {
         backing: Backing::File,
         ..Vma::default()
     };
-    map(&mut snapshot, mib(15), mib(20), file("/usr/lib/jvm/lib/server/libjvm.so", true));
+    builder.map(mib(15), mib(20), file("/usr/lib/jvm/lib/server/libjvm.so", true));
     let index = Vma { inode: 10, deleted: true, shared_clean: mib(30), ..file("/data/\x1b[31mindex\n.cfs", false) };
-    map(&mut snapshot, mib(30), mib(400), index);
-    map(&mut snapshot, mib(2), mib(30), Vma::default());
+    builder.map(mib(30), mib(400), index);
+}
 
+fn hotspot(regions: Vec<VmRegion>) -> HotSpot {
     let category = |name: &str, malloc| NmtCategory { name: name.into(), malloc, ..NmtCategory::default() };
-    snapshot.hotspot = Some(HotSpot {
+    let code = regions.iter().find(|region| region.tag == VmTag::Code).expect("code").range;
+    HotSpot {
         version: "25.0.3+9-LTS".into(),
-        regions: regions.to_vec(),
+        regions,
         categories: vec![category("Other", mib(96)), category("Compiler", mib(9)), category("Internal", mib(4))],
         java_heap: Some(JavaHeap {
             reserved: mib(3072),
@@ -97,16 +146,17 @@ fn shop() -> Explanation {
         }),
         code_cache: vec![CodeCacheSegment {
             name: "profiled nmethods".into(),
-            range: regions[2].range,
+            range: code,
             committed: mib(118),
             occupied: mib(110),
             reserved: mib(240),
         }],
-        threads: (1..=192)
-            .map(|tid| JavaThread { name: format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16), tid })
-            .collect(),
+        threads: (1..=192).map(|tid| JavaThread { name: event_loop(tid), tid }).collect(),
         ..HotSpot::default()
-    });
+    }
+}
+
+fn container() -> Cgroup {
     let mut cgroup = Cgroup {
         path: "/kubepods/pod7".into(),
         limit_path: "/kubepods/pod7".into(),
@@ -117,7 +167,11 @@ fn shop() -> Explanation {
     };
     (cgroup.stat.anon, cgroup.stat.file, cgroup.stat.inactive_file) = (mib(3300), mib(220), mib(100));
     (cgroup.stat.kernel, cgroup.stat.sock) = (mib(60), mib(18));
-    snapshot.cgroup = Some(cgroup);
+    cgroup
+}
+
+/// What could not be read, and how long the rest took.
+fn gap_and_readings(snapshot: &mut Snapshot) {
     let reason = "no permission to read \x1b[2Jsomething";
     snapshot.gaps.push(Gap::new(Source::Segment, reason, "no call sites").remedy("plimsoll run -- java -jar shop.jar"));
     let reading = |source, took| Reading {
@@ -127,10 +181,6 @@ fn shop() -> Explanation {
     };
     snapshot.readings =
         vec![reading(Source::HotSpot, 21_000), reading(Source::Proc, 11_300), reading(Source::Glibc, 64_000)];
-
-    let ledger = Ledger::of(&snapshot);
-    let verdicts = judge(&snapshot, &ledger);
-    Explanation { snapshot, ledger, verdicts }
 }
 
 fn compare(name: &str, found: &[u8]) {
@@ -194,7 +244,6 @@ fn several_headlines_have_ids() {
 /// In JSON, the line keeps its name.
 #[test]
 fn the_line_of_another_allocator_is_called_by_it() {
-    let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(110));
     let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
     heap.ranges.push(range);
@@ -262,7 +311,6 @@ fn the_tables_have_their_columns_and_sums() {
 /// Half of the mapping belongs to an arena, and all its resident pages are dirty.
 #[test]
 fn a_mapping_that_is_cut_shares_out_its_dirty_and_its_proportional_bytes() {
-    let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(8));
     let (rss, pss, swap) = (mib(6), mib(4), mib(1));
     let vma = Vma { range, readable: true, writable: true, rss, pss, private_dirty: rss, swap, ..Vma::default() };

@@ -19,10 +19,10 @@ mod text_of;
 use random::Random;
 use text_of::text_of;
 
-fn scratch(name: &str) -> PathBuf {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("profile");
-    std::fs::create_dir_all(&dir).expect("a directory");
-    dir.join(name)
+fn scratch() -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("profile");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
 }
 
 /// A JVM's server: native and Java frames, threads, estimates; `grown` in hundredths makes the later one of two.
@@ -446,14 +446,14 @@ fn pprof_says_what_the_profile_says() {
 
 #[test]
 fn go_tool_pprof_opens_it() {
-    let path = scratch("shop.pb.gz");
+    let path = scratch().join("shop.pb.gz");
     let mut gz = vec![];
     pprof::write(&mut gz, &view(&shop(100))).expect("written");
     std::fs::write(&path, gz).expect("written");
     let pprof = |arguments: &[&str]| {
         let mut command = Command::new("go");
         command.args(["tool", "pprof", "-symbolize=none"]).args(arguments).arg(&path);
-        let output = command.env("PPROF_TMPDIR", scratch("")).stdin(Stdio::null()).output();
+        let output = command.env("PPROF_TMPDIR", scratch()).stdin(Stdio::null()).output();
         output.ok().map(|o| {
             assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
             String::from_utf8_lossy(&o.stdout).into_owned()
@@ -577,7 +577,7 @@ fn every_format_of_one_profile() {
         ("diff.svg", text_of(|out| svg::diff(out, &changes))),
         ("diff.html", text_of(|out| html::diff(out, &changes))),
     ] {
-        std::fs::write(scratch(name), &bytes).expect("written");
+        std::fs::write(scratch().join(name), &bytes).expect("written");
         // Other tests check pictures and pages: their layout changes often.
         if name.ends_with(".svg") || name.ends_with(".html") {
             continue;

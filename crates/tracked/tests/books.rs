@@ -527,51 +527,56 @@ fn the_books_are_read_without_the_sites() {
     assert!(segment::was_attached(&path, deadline()).is_err(), "a file that is gone");
 }
 
-/// 100,000 segments with random damage in the most sensitive parts: header, section table, records in use.
-#[test]
-fn mutated_segments_never_break_the_reader() {
-    let good = with_sites();
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    let sections = ALL_SECTIONS;
-    let used = [4096, 90].into_iter().chain(sections[2..].iter().map(|s| good.used(*s)));
-    let slices: Vec<Vec<u8>> = sections
-        .iter()
-        .zip(used)
-        .map(|(s, n)| good.bytes.get(s.offset()..s.offset() + n * s.entry_bytes()).unwrap_or_default().to_vec())
-        .collect();
-    let header = good.bytes[..4096].to_vec();
-    let (mut refused, mut gaps, mut clean, mut summed) = (0u32, 0u32, 0u32, 0u32);
-    let mut hit = [0u32; SECTIONS + 1];
-    for _ in 0..100_000 {
-        let mut parts = slices.clone();
-        let mut head = header.clone();
-        let mut second = parts[Section::Rows as usize].clone();
-        for _ in 0..1 + random.index(8) {
-            let which = random.index(SECTIONS + 2);
-            let part = match which {
-                n if n < SECTIONS => &mut parts[n],
-                n if n == SECTIONS => &mut second,
-                _ => &mut head,
-            };
-            hit[which.min(SECTIONS)] += 1;
-            // The header's interesting part is its first 1000 bytes.
-            let length = if which > SECTIONS { 1000 } else { part.len() };
-            if length == 0 {
-                continue;
-            }
-            let at = random.index(length);
-            match random.index(4) {
-                0 => part[at] ^= 1 << random.index(8),
-                1 => part[at] = random.next() as u8,
-                2 => {
-                    let word = [0, 1, u64::MAX, i64::MAX as u64, random.next()][random.index(5)].to_ne_bytes();
-                    let end = (at + 8).min(part.len());
-                    part[at..end].copy_from_slice(&word[..end - at]);
-                }
-                _ if which <= SECTIONS => part.truncate(at),
-                _ => part[at] = 0,
-            }
+/// The bytes of a segment, part by part.
+#[derive(Clone)]
+struct Parts {
+    header: Vec<u8>,
+    sections: Vec<Vec<u8>>,
+    /// The rows as they are read the second time.
+    second: Vec<u8>,
+}
+
+impl Parts {
+    /// The header, and the records in use.
+    fn of(good: &Synthetic) -> Parts {
+        let used = [4096, 90].into_iter().chain(ALL_SECTIONS[2..].iter().map(|s| good.used(*s)));
+        let records = |(s, n): (&Section, usize)| {
+            good.bytes.get(s.offset()..s.offset() + n * s.entry_bytes()).unwrap_or_default().to_vec()
+        };
+        let sections: Vec<Vec<u8>> = ALL_SECTIONS.iter().zip(used).map(records).collect();
+        let second = sections[Section::Rows as usize].clone();
+        Parts { header: good.bytes[..4096].to_vec(), sections, second }
+    }
+
+    /// Damages a random part at a random place. `hit` counts by section; the last one: the second rows or the header.
+    fn damage(&mut self, random: &mut Random, hit: &mut [u32; SECTIONS + 1]) {
+        let which = random.index(SECTIONS + 2);
+        let part = match which {
+            n if n < SECTIONS => &mut self.sections[n],
+            n if n == SECTIONS => &mut self.second,
+            _ => &mut self.header,
+        };
+        hit[which.min(SECTIONS)] += 1;
+        // The header's interesting part is its first 1000 bytes.
+        let length = if which > SECTIONS { 1000 } else { part.len() };
+        if length == 0 {
+            return;
         }
+        let at = random.index(length);
+        match random.index(4) {
+            0 => part[at] ^= 1 << random.index(8),
+            1 => part[at] = random.next() as u8,
+            2 => {
+                let word = [0, 1, u64::MAX, i64::MAX as u64, random.next()][random.index(5)].to_ne_bytes();
+                let end = (at + 8).min(part.len());
+                part[at..end].copy_from_slice(&word[..end - at]);
+            }
+            _ if which <= SECTIONS => part.truncate(at),
+            _ => part[at] = 0,
+        }
+    }
+
+    fn into_raw(self) -> parse::Raw {
         let [
             schema,
             command,
@@ -587,9 +592,9 @@ fn mutated_segments_never_break_the_reader() {
             samples,
             site_samples_first,
             own,
-        ] = parts.try_into().unwrap();
-        let raw = parse::Raw {
-            header: head,
+        ] = self.sections.try_into().unwrap();
+        parse::Raw {
+            header: self.header,
             schema,
             command,
             categories,
@@ -597,7 +602,7 @@ fn mutated_segments_never_break_the_reader() {
             threads,
             callers,
             rows_first,
-            rows_second: second,
+            rows_second: self.second,
             vmap,
             frames,
             methods,
@@ -608,22 +613,36 @@ fn mutated_segments_never_break_the_reader() {
             site_samples_first,
             vmap_moved: false,
             cut: Vec::new(),
-        };
-        match parse::segment(&raw) {
-            Err(_) => refused += 1,
-            Ok(segment) => {
-                let books = Books::new(&segment, Life::Killed, random.next());
-                let sum: u128 = books.categories.iter().map(|c| u128::from(c.figures.live.0)).sum();
-                assert_eq!(u64::try_from(sum).unwrap_or(u64::MAX), books.total.live.0);
-                assert!(books.total.peak >= books.total.live);
-                walk_sites(&segment);
-                // A profile costs more than all the rest, so only every tenth segment gets one.
-                if (gaps + clean) % 10 == 0 {
-                    summed += u32::from(profiled(&segment, &books, refused % 2 == 0).1);
-                }
-                if books.gaps.is_empty() { clean += 1 } else { gaps += 1 }
-            }
         }
+    }
+}
+
+/// 100,000 segments with random damage in the most sensitive parts: header, section table, records in use.
+#[test]
+fn mutated_segments_never_break_the_reader() {
+    let good = Parts::of(&with_sites());
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let (mut refused, mut gaps, mut clean, mut summed) = (0u32, 0u32, 0u32, 0u32);
+    let mut hit = [0u32; SECTIONS + 1];
+    for _ in 0..100_000 {
+        let mut parts = good.clone();
+        for _ in 0..1 + random.index(8) {
+            parts.damage(&mut random, &mut hit);
+        }
+        let Ok(segment) = parse::segment(&parts.into_raw()) else {
+            refused += 1;
+            continue;
+        };
+        let books = Books::new(&segment, Life::Killed, random.next());
+        let sum: u128 = books.categories.iter().map(|c| u128::from(c.figures.live.0)).sum();
+        assert_eq!(u64::try_from(sum).unwrap_or(u64::MAX), books.total.live.0);
+        assert!(books.total.peak >= books.total.live);
+        walk_sites(&segment);
+        // A profile costs more than all the rest, so only every tenth segment gets one.
+        if (gaps + clean) % 10 == 0 {
+            summed += u32::from(profiled(&segment, &books, refused % 2 == 0).1);
+        }
+        if books.gaps.is_empty() { clean += 1 } else { gaps += 1 }
     }
     assert!(summed > 1_000, "{summed} profiles had sums to compare");
     assert!(refused > 1000 && gaps > 1000 && clean > 1000, "refused {refused}, gaps {gaps}, clean {clean}");

@@ -87,118 +87,134 @@ impl Machine {
         *self.truth.last_mut().expect("a frame") = (self.pc, true);
     }
 
-    fn call(&mut self) {
+    /// Pushes the return address. Returns the CFA of the function that is entered next.
+    fn call(&mut self) -> u64 {
         self.sp -= 8;
         self.set(self.sp, self.pc);
+        self.sp + 8
     }
 
     /// Calls one more function. After a function without a rule or in run-time code, only functions follow that keep
     /// the chain of frame pointers, which the walk needs then.
     fn step(&mut self, random: &mut Random, jit: bool) {
         let locals = 8 * random.below(20);
-        let kind = match random.below(if jit { 17 } else { 16 }) {
-            16 => 13,
-            java @ 13..=15 => java + 1,
-            kind => kind,
-        };
-        if kind == 12 {
-            self.interrupt();
-            // Below the red zone and some vector state.
-            let context = self.sp - 128 - 8 * random.below(30) - 968;
-            self.set(context + arch::SIGNAL_FP as u64, self.fp);
-            self.set(context + arch::SIGNAL_SP as u64, self.sp);
-            self.set(context + arch::SIGNAL_PC as u64, self.pc);
-            self.sp = context;
-            self.enter(Some(Rule::SIGNAL), MODULE);
-            self.made.signal += 1;
-            // The handler.
-            self.call();
-            self.enter(Some(frame(Base::Sp, 8, SavedFp::Same)), MODULE);
-            return;
-        }
-        let before = self.sp;
-        if kind == 14 {
-            // An adapter moved the stack pointer.
-            self.sp -= 8 * random.below(5);
-        }
-        self.call();
-        let cfa = self.sp + 8;
-        match kind {
-            14 => {
-                self.set(cfa - 16, self.fp);
-                self.fp = cfa - 16;
-                self.set(self.fp - 8, before);
-                self.sp = self.fp - 64 - locals;
-                // Of JDK 8, or of a later one.
-                self.enter(Some(Rule::interpreted(-56 - 8 * random.below(2) as i32)), JIT);
-                self.made.interpreted += 1;
+        match random.below(if jit { 17 } else { 16 }) {
+            0..=2 => self.call_plain(locals),
+            3..=6 => self.call_saving_fp(random, locals),
+            10 => self.call_realigned(locals),
+            11 => {
+                self.call_keeping_fp(locals, Some(Rule::FRAME_POINTER), MODULE);
+                self.made.uncovered += 1;
             }
-            15 => {
-                let bytes = 32 + locals;
-                self.set(cfa - 16, self.fp);
-                self.fp = random.next();
-                self.sp = cfa - bytes;
-                self.enter(Some(Rule::deoptimised(bytes as i32, 8)), JIT);
-                self.made.deoptimised += 1;
-            }
+            12 => self.be_interrupted(random),
+            13 => self.call_interpreted(random, locals),
+            14 => self.call_deoptimised(random, locals),
+            15 => self.call_compiled(random),
             16 => {
-                let java = self.rules.get(&(self.pc - 1)).copied().flatten().is_some_and(Rule::is_java);
-                self.set(cfa - 16, self.fp);
-                self.fp = random.next();
-                self.sp = cfa - 64;
-                if java {
-                    // Arguments of the innermost frame that is still in the heap.
-                    self.sp -= 8 * random.below(20);
-                    self.enter(Some(Rule::continuation(64)), JIT);
-                    self.made.continuation += 1;
-                } else {
-                    self.enter(Some(Rule::compiled(64)), JIT);
-                }
+                self.call_keeping_fp(locals, None, JIT);
+                self.made.jit += 1;
             }
-            0..=2 => {
-                self.sp -= locals;
-                self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, SavedFp::Same)), MODULE);
-                self.made.sp += 1;
+            _ => {
+                self.call_keeping_fp(locals, Some(frame(Base::Fp, 16, SavedFp::Cfa(-16))), MODULE);
+                self.made.fp += 1;
             }
-            3..=6 => {
-                let at = 8 * random.below(4) + 16;
-                self.set(cfa - at, self.fp);
-                self.fp = random.next();
-                self.sp = cfa - at - locals;
-                let saved = SavedFp::Cfa(-(at as i16));
-                self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, saved)), MODULE);
-                self.made.sp_saving_fp += 1;
-            }
-            10 => {
-                // gcc's dynamic realignment: the CFA in a slot below the aligned frame pointer.
-                let aligned = (cfa - 16) & !63;
-                self.set(aligned, self.fp);
-                self.set(aligned - 8, cfa);
-                self.fp = aligned;
-                self.sp = aligned - 8 - locals;
-                let rule = Rule::frame(Cfa { base: Base::Fp, offset: -8, deref: Some(0) }, SavedFp::Fp(0));
-                self.enter(Some(rule), MODULE);
-                self.made.realigned += 1;
-            }
-            kind => {
-                self.set(cfa - 16, self.fp);
-                self.fp = cfa - 16;
-                self.sp = self.fp - locals;
-                match kind {
-                    11 => {
-                        self.enter(Some(Rule::FRAME_POINTER), MODULE);
-                        self.made.uncovered += 1;
-                    }
-                    13 => {
-                        self.enter(None, JIT);
-                        self.made.jit += 1;
-                    }
-                    _ => {
-                        self.enter(Some(frame(Base::Fp, 16, SavedFp::Cfa(-16))), MODULE);
-                        self.made.fp += 1;
-                    }
-                }
-            }
+        }
+    }
+
+    /// A signal interrupts the function: the frame of the signal, then that of its handler.
+    fn be_interrupted(&mut self, random: &mut Random) {
+        self.interrupt();
+        // Below the red zone and some vector state.
+        let context = self.sp - 128 - 8 * random.below(30) - 968;
+        self.set(context + arch::SIGNAL_FP as u64, self.fp);
+        self.set(context + arch::SIGNAL_SP as u64, self.sp);
+        self.set(context + arch::SIGNAL_PC as u64, self.pc);
+        self.sp = context;
+        self.enter(Some(Rule::SIGNAL), MODULE);
+        self.made.signal += 1;
+        self.call();
+        self.enter(Some(frame(Base::Sp, 8, SavedFp::Same)), MODULE);
+    }
+
+    /// The frame pointer stays the caller's.
+    fn call_plain(&mut self, locals: u64) {
+        let cfa = self.call();
+        self.sp -= locals;
+        self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, SavedFp::Same)), MODULE);
+        self.made.sp += 1;
+    }
+
+    /// The frame pointer is saved somewhere, and used for something else.
+    fn call_saving_fp(&mut self, random: &mut Random, locals: u64) {
+        let cfa = self.call();
+        let at = 8 * random.below(4) + 16;
+        self.set(cfa - at, self.fp);
+        self.fp = random.next();
+        self.sp = cfa - at - locals;
+        let saved = SavedFp::Cfa(-(at as i16));
+        self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, saved)), MODULE);
+        self.made.sp_saving_fp += 1;
+    }
+
+    fn call_keeping_fp(&mut self, locals: u64, rule: Option<Rule>, within: u64) {
+        let cfa = self.call();
+        self.set(cfa - 16, self.fp);
+        self.fp = cfa - 16;
+        self.sp = self.fp - locals;
+        self.enter(rule, within);
+    }
+
+    /// gcc's dynamic realignment: the CFA in a slot below the aligned frame pointer.
+    fn call_realigned(&mut self, locals: u64) {
+        let cfa = self.call();
+        let aligned = (cfa - 16) & !63;
+        self.set(aligned, self.fp);
+        self.set(aligned - 8, cfa);
+        self.fp = aligned;
+        self.sp = aligned - 8 - locals;
+        let rule = Rule::frame(Cfa { base: Base::Fp, offset: -8, deref: Some(0) }, SavedFp::Fp(0));
+        self.enter(Some(rule), MODULE);
+        self.made.realigned += 1;
+    }
+
+    fn call_interpreted(&mut self, random: &mut Random, locals: u64) {
+        let before = self.sp;
+        // An adapter moved the stack pointer.
+        self.sp -= 8 * random.below(5);
+        let cfa = self.call();
+        self.set(cfa - 16, self.fp);
+        self.fp = cfa - 16;
+        self.set(self.fp - 8, before);
+        self.sp = self.fp - 64 - locals;
+        // Of JDK 8, or of a later one.
+        self.enter(Some(Rule::interpreted(-56 - 8 * random.below(2) as i32)), JIT);
+        self.made.interpreted += 1;
+    }
+
+    fn call_deoptimised(&mut self, random: &mut Random, locals: u64) {
+        let cfa = self.call();
+        let bytes = 32 + locals;
+        self.set(cfa - 16, self.fp);
+        self.fp = random.next();
+        self.sp = cfa - bytes;
+        self.enter(Some(Rule::deoptimised(bytes as i32, 8)), JIT);
+        self.made.deoptimised += 1;
+    }
+
+    /// Compiled Java code; if Java code calls it, the innermost frame of a continuation.
+    fn call_compiled(&mut self, random: &mut Random) {
+        let cfa = self.call();
+        let by_java = self.rules.get(&(self.pc - 1)).copied().flatten().is_some_and(Rule::is_java);
+        self.set(cfa - 16, self.fp);
+        self.fp = random.next();
+        self.sp = cfa - 64;
+        if by_java {
+            // Arguments of the innermost frame that is still in the heap.
+            self.sp -= 8 * random.below(20);
+            self.enter(Some(Rule::continuation(64)), JIT);
+            self.made.continuation += 1;
+        } else {
+            self.enter(Some(Rule::compiled(64)), JIT);
         }
     }
 
@@ -434,8 +450,7 @@ fn no_frame_pointer_is_logged_that_no_cfa_needs() {
     let mut machine = Machine::new(&mut random);
     for _ in 0..10 {
         // Saves the frame pointer, as a callee-saved register.
-        machine.call();
-        let cfa = machine.sp + 8;
+        let cfa = machine.call();
         machine.set(cfa - 16, machine.fp);
         machine.fp = random.next();
         machine.sp = cfa - 32;

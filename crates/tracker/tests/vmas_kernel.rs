@@ -2,7 +2,7 @@
 //! booked, then compared with `/proc/self/maps`.
 
 use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
-use plimsoll_tracker::account::vmas::{Placement, Remap, VmaBook};
+use plimsoll_tracker::account::vmas::{Delta, Placement, Remap, VmaBook};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -13,6 +13,8 @@ use random::Random;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 1024;
+/// The time of every entry.
+const TIME: u32 = 1;
 
 /// Protection, and whether it is shared, of each page of the area; what is not mapped is `None`.
 type Pages = Vec<Option<(u16, bool)>>;
@@ -47,140 +49,197 @@ fn ours(region: &[u64], area: usize) -> Pages {
     pages
 }
 
+/// The area, its book, and what was done so far.
+struct Area {
+    start: usize,
+    region: Vec<u64>,
+    book: VmaBook<fn(usize) -> bool>,
+    /// What file mappings map.
+    file: fs::File,
+    random: Random,
+    committed: i64,
+    /// The last mremap.
+    log: String,
+}
+
+/// Pages of the area.
+#[derive(Clone, Copy)]
+struct Range {
+    at: usize,
+    n: usize,
+}
+
+impl Area {
+    /// A reservation of the whole area, booked.
+    fn reserve() -> Area {
+        let mut region = vec![0u64; (512 << 10) / 8];
+        // SAFETY: the vector outlives the book, which alone stores there.
+        let book = unsafe { VmaBook::create(region.as_mut_ptr().cast(), 512 << 10, (|_| true) as fn(usize) -> bool) };
+        // SAFETY: a fresh reservation; only the operations below map over it.
+        let start = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(std::ptr::null_mut(), PAGES * PAGE, libc::PROT_NONE, flags, -1, 0)
+        } as usize;
+        assert_ne!(start, usize::MAX);
+        let mut book = book.expect("room for a map");
+        let reservation = Attributes::new(1, 1, MappingKind::Anonymous, 0, TIME);
+        book.map(start as u64, (PAGES * PAGE) as u64, reservation, Placement::Chosen, |_| ());
+        let file = fs::File::open("/proc/self/exe").expect("this program");
+        let random = Random(0x0123_4567_89ab_cdef);
+        Area { start, region, book, file, random, committed: 0, log: String::new() }
+    }
+
+    fn kernels(&self) -> Pages {
+        kernels(self.start)
+    }
+
+    fn ours(&self) -> Pages {
+        ours(&self.region, self.start)
+    }
+
+    fn address(&self, page: usize) -> usize {
+        self.start + page * PAGE
+    }
+
+    /// A random operation on random pages. Returns what it was and where; `None`: nothing was done.
+    fn any_operation(&mut self, round: usize) -> Option<(&'static str, Range)> {
+        let n = 1 + self.random.index([3, 12, 48][round % 3]);
+        let range = Range { at: self.random.index(PAGES - n + 1), n };
+        let prot = [libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE][self.random.index(3)];
+        let what = match self.random.index(10) {
+            0..=2 => self.map(range, prot),
+            // Every other munmap fails.
+            3 if round.is_multiple_of(2) => self.unmap(range),
+            3 => self.unmap_misaligned(range),
+            4..=6 => self.protect(range, prot),
+            _ => self.remap(range, round.is_multiple_of(4))?,
+        };
+        Some((what, range))
+    }
+
+    fn map(&mut self, Range { at, n }: Range, prot: i32) -> &'static str {
+        let (start, bytes) = (self.address(at), n * PAGE);
+        let (kind, flags, fd) = match self.random.index(3) {
+            0 => (MappingKind::Shared, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
+            1 => (MappingKind::File, libc::MAP_PRIVATE, self.file.as_raw_fd()),
+            _ => (MappingKind::Anonymous, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        let address = start as *mut libc::c_void;
+        // SAFETY: MAP_FIXED inside the area, which holds nothing that anyone uses.
+        let mapped = unsafe { libc::mmap(address, bytes, prot, flags | libc::MAP_FIXED, fd, 0) };
+        assert_eq!(mapped, address);
+        let new = Attributes::new(1 + self.random.index(3) as u32, 2, kind, prot as u16, TIME);
+        let post = |delta: Delta| self.committed += delta.committed;
+        self.book.map(start as u64, bytes as u64, new, Placement::Fixed, post);
+        if prot == 0 { "uncommit" } else { "commit" }
+    }
+
+    fn unmap(&mut self, Range { at, n }: Range) -> &'static str {
+        let (start, bytes) = (self.address(at), n * PAGE);
+        let post = |delta: Delta| self.committed += delta.committed;
+        self.book.unmap(start as u64, bytes as u64, post, |_| ());
+        // SAFETY: inside the area.
+        assert_eq!(unsafe { libc::munmap(start as *mut _, bytes) }, 0);
+        "munmap"
+    }
+
+    /// The kernel refuses the address. What was booked is taken back.
+    fn unmap_misaligned(&mut self, Range { at, n }: Range) -> &'static str {
+        let (start, bytes) = (self.address(at), n * PAGE);
+        let mut pieces = Vec::new();
+        let mut post = |delta: Delta| self.committed += delta.committed;
+        self.book.unmap(start as u64, bytes as u64, &mut post, |piece| pieces.push(piece));
+        // SAFETY: the kernel refuses it.
+        assert_eq!(unsafe { libc::munmap((start + 1) as *mut _, bytes) }, -1);
+        for piece in &pieces {
+            self.book.restore(piece, &mut post);
+        }
+        "munmap fails"
+    }
+
+    fn protect(&mut self, Range { at, n }: Range, prot: i32) -> &'static str {
+        let start = self.address(at);
+        // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays changed.
+        let refused = unsafe { libc::mprotect(start as *mut _, n * PAGE, prot) } != 0;
+        let mapped = if refused { self.ours()[at..at + n].iter().take_while(|page| page.is_some()).count() } else { n };
+        let post = |delta: Delta| self.committed += delta.committed;
+        self.book.protect(start as u64, (mapped * PAGE) as u64, prot as u16, 4, TIME, post);
+        if refused { "mprotect stops at a hole" } else { "mprotect" }
+    }
+
+    /// `None` if the pages and their destination overlap, or the destination leaves the area.
+    fn remap(&mut self, mut range: Range, grows: bool) -> Option<&'static str> {
+        let before = self.kernels();
+        let mut new_n = 1 + self.random.index(16);
+        if self.random.index(3) == 0 {
+            new_n = range.n;
+        }
+        // To grow, take a page with a free one behind it: at random, the page behind is seldom free.
+        let room = |&page: &usize| before[page].is_some() && before[page + 1].is_none();
+        if grows && let Some(page) = (range.at..PAGES - 1).find(room) {
+            (range, new_n) = (Range { at: page, n: 1 }, 2);
+        }
+        let Range { at, n } = range;
+        let in_same_position = grows || self.random.index(3) == 0;
+        let to = if in_same_position { at } else { self.random.index(PAGES - new_n + 1) };
+        if to + new_n > PAGES || (!in_same_position && to < at + n && at < to + new_n) {
+            return None;
+        }
+        let keeps = !in_same_position && n == new_n && self.random.index(3) == 0;
+        let flags = match (in_same_position, keeps) {
+            (true, _) => 0,
+            (false, false) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            (false, true) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP,
+        };
+        self.log = format!("mremap {at}+{n} to {to}+{new_n} keeps {keeps}: {:?}", &before[at..at + n]);
+        let (old, new) = (self.address(at), self.address(to) as *mut libc::c_void);
+        // SAFETY: source and destination are inside the area; without MAYMOVE it stays where it is.
+        let moved = unsafe { libc::mremap(old as *mut _, n * PAGE, new_n * PAGE, flags, new) };
+        if moved == libc::MAP_FAILED {
+            self.unmap_what_a_refused_remap_unmapped(&before);
+            return Some("mremap refused");
+        }
+        let (old, new, old_bytes, new_bytes) = (old as u64, moved as u64, (n * PAGE) as u64, (new_n * PAGE) as u64);
+        let post = |delta: Delta| self.committed += delta.committed;
+        self.book.remap(Remap { old, old_bytes, new, new_bytes, keeps_old: keeps }, post);
+        Some(match (in_same_position, keeps, new_n > n) {
+            (true, _, true) => "mremap grows",
+            (true, _, false) => "mremap shrinks",
+            (_, true, _) => "mremap keeps",
+            _ => "mremap moves",
+        })
+    }
+
+    /// A refused mremap may have unmapped its destination, or a part of it: book what the kernel shows.
+    fn unmap_what_a_refused_remap_unmapped(&mut self, before: &Pages) {
+        let after = self.kernels();
+        for page in (0..PAGES).filter(|&page| before[page].is_some() && after[page].is_none()) {
+            let address = self.address(page) as u64;
+            self.book.unmap(address, PAGE as u64, |delta| self.committed += delta.committed, |_| ());
+        }
+    }
+}
+
 #[test]
 fn the_map_equals_the_kernels() {
-    let mut region = vec![0u64; (512 << 10) / 8];
-    // SAFETY: the vector outlives the book, which alone stores there.
-    let book = unsafe { VmaBook::create(region.as_mut_ptr().cast(), 512 << 10, |_| true) };
-    let mut book = book.expect("room for a map");
-    let file = fs::File::open("/proc/self/exe").expect("this program");
-    // SAFETY: a fresh reservation; only what follows here maps over it.
-    let area = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        libc::mmap(std::ptr::null_mut(), PAGES * PAGE, libc::PROT_NONE, flags, -1, 0)
-    } as usize;
-    assert_ne!(area, usize::MAX);
-    let time = 1;
-    let reservation = Attributes::new(1, 1, MappingKind::Anonymous, 0, time);
-    book.map(area as u64, (PAGES * PAGE) as u64, reservation, Placement::Chosen, |_| ());
-    let mut random = Random(0x0123_4567_89ab_cdef);
+    let mut area = Area::reserve();
     let mut done = BTreeMap::<&str, u32>::new();
-    let mut committed = 0i64;
-    let mut log = String::new();
     for round in 0..3_000 {
-        let n = 1 + random.index([3, 12, 48][round % 3]);
-        let at = random.index(PAGES - n + 1);
-        let (start, bytes) = (area + at * PAGE, n * PAGE);
-        let address = start as *mut libc::c_void;
-        let prot = [libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE][random.index(3)];
-        let mut post = |delta: plimsoll_tracker::account::vmas::Delta| committed += delta.committed;
-        let what = match random.index(10) {
-            0..=2 => {
-                let (kind, flags, fd) = match random.index(3) {
-                    0 => (MappingKind::Shared, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
-                    1 => (MappingKind::File, libc::MAP_PRIVATE, file.as_raw_fd()),
-                    _ => (MappingKind::Anonymous, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
-                };
-                // SAFETY: MAP_FIXED inside the area, which holds nothing that anyone uses.
-                let mapped = unsafe { libc::mmap(address, bytes, prot, flags | libc::MAP_FIXED, fd, 0) };
-                assert_eq!(mapped, address);
-                let new = Attributes::new(1 + random.index(3) as u32, 2, kind, prot as u16, time);
-                book.map(start as u64, bytes as u64, new, Placement::Fixed, &mut post);
-                if prot == 0 { "uncommit" } else { "commit" }
-            }
-            3 => {
-                let mut pieces = Vec::new();
-                book.unmap(start as u64, bytes as u64, &mut post, |piece| pieces.push(piece));
-                // Every other munmap fails, because its address is misaligned.
-                if round % 2 == 0 {
-                    // SAFETY: inside the area.
-                    assert_eq!(unsafe { libc::munmap(address, bytes) }, 0);
-                    "munmap"
-                } else {
-                    // SAFETY: the kernel refuses it.
-                    assert_eq!(unsafe { libc::munmap((start + 1) as *mut _, bytes) }, -1);
-                    for piece in &pieces {
-                        book.restore(piece, &mut post);
-                    }
-                    "munmap fails"
-                }
-            }
-            4..=6 => {
-                // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays
-                // changed.
-                let refused = unsafe { libc::mprotect(address, bytes, prot) } != 0;
-                let mapped = if refused {
-                    let pages = ours(&region, area);
-                    pages[at..at + n].iter().take_while(|page| page.is_some()).count()
-                } else {
-                    n
-                };
-                book.protect(start as u64, (mapped * PAGE) as u64, prot as u16, 4, time, &mut post);
-                if refused { "mprotect stops at a hole" } else { "mprotect" }
-            }
-            _ => {
-                let before = kernels(area);
-                let (mut at, mut n, mut new_n) = (at, n, 1 + random.index(16));
-                let mut bytes = bytes;
-                if random.index(3) == 0 {
-                    new_n = n;
-                }
-                // Every fourth round takes a page with a free one behind it: at random, the page behind is seldom free.
-                let room = |&page: &usize| before[page].is_some() && before[page + 1].is_none();
-                if round % 4 == 0
-                    && let Some(page) = (at..PAGES - 1).find(room)
-                {
-                    (at, n, new_n, bytes) = (page, 1, 2, PAGE);
-                }
-                let (start, address) = (area + at * PAGE, (area + at * PAGE) as *mut libc::c_void);
-                let in_same_position = round % 4 == 0 || random.index(3) == 0;
-                let to = if in_same_position { at } else { random.index(PAGES - new_n + 1) };
-                if to + new_n > PAGES || (!in_same_position && to < at + n && at < to + new_n) {
-                    continue;
-                }
-                let new = (area + to * PAGE) as *mut libc::c_void;
-                let keeps = !in_same_position && n == new_n && random.index(3) == 0;
-                let flags = match (in_same_position, keeps) {
-                    (true, _) => 0,
-                    (false, false) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                    (false, true) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP,
-                };
-                log = format!("mremap {at}+{n} to {to}+{new_n} keeps {keeps}: {:?}", &before[at..at + n]);
-                // SAFETY: source and destination are inside the area; without MAYMOVE it stays where it is.
-                let moved = unsafe { libc::mremap(address, bytes, new_n * PAGE, flags, new) };
-                if moved == libc::MAP_FAILED {
-                    // A refused mremap may have unmapped its destination, or a part of it: book what the kernel shows.
-                    let after = kernels(area);
-                    for page in (0..PAGES).filter(|&page| before[page].is_some() && after[page].is_none()) {
-                        book.unmap((area + page * PAGE) as u64, PAGE as u64, &mut post, |_| ());
-                    }
-                    "mremap refused"
-                } else {
-                    let (old, new) = (start as u64, moved as u64);
-                    let (old_bytes, new_bytes) = (bytes as u64, (new_n * PAGE) as u64);
-                    book.remap(Remap { old, old_bytes, new, new_bytes, keeps_old: keeps }, &mut post);
-                    match (in_same_position, keeps, new_n > n) {
-                        (true, _, true) => "mremap grows",
-                        (true, _, false) => "mremap shrinks",
-                        (_, true, _) => "mremap keeps",
-                        _ => "mremap moves",
-                    }
-                }
-            }
-        };
+        let Some((what, Range { at, n })) = area.any_operation(round) else { continue };
         *done.entry(what).or_default() += 1;
         if round % 16 == 0 || what.starts_with("mremap") {
-            let (kernel, ours) = (kernels(area), ours(&region, area));
+            let (kernel, ours) = (area.kernels(), area.ours());
             let differs = (0..PAGES).find(|&page| kernel[page] != ours[page]);
             assert_eq!(
                 differs.map(|page| (page, kernel[page], ours[page])),
                 None,
-                "after {what} of {at}+{n}, {round}; last {log}"
+                "after {what} of {at}+{n}, {round}; last {}",
+                area.log
             );
         }
     }
-    let accessible = kernels(area).iter().flatten().filter(|(prot, _)| *prot != 0).count();
-    assert_eq!(committed, (accessible * PAGE) as i64);
+    let accessible = area.kernels().iter().flatten().filter(|(prot, _)| *prot != 0).count();
+    assert_eq!(area.committed, (accessible * PAGE) as i64);
     let wanted = [
         "commit",
         "uncommit",

@@ -1,6 +1,6 @@
 //! A VM's own structures, read from the memory of a process that only claims to be one.
 
-use plimsoll_observer::parsers::{direct, heap, names, objects};
+use plimsoll_observer::parsers::{direct_buffers, heap, names, objects};
 
 use crate::image::Image;
 
@@ -19,10 +19,10 @@ pub fn run(bytes: &[u8]) {
         z_load_shift: 8,
     };
     let is_version_8 = bytes.first().is_some_and(|byte| byte & 1 != 0);
-    let direct_fields = direct::BufferFields {
+    let direct_fields = direct_buffers::BufferFields {
         classes: match is_version_8 {
-            true => direct::Classes::Below { object: at(5), first: 8, next: 24, loader: 32 },
-            false => direct::Classes::OfLoaders { head: at(5), next_loader: 0, klasses: 16, next_klass: 8 },
+            true => direct_buffers::Classes::Below { object: at(5), first: 8, next: 24, loader: 32 },
+            false => direct_buffers::Classes::OfLoaders { head: at(5), next_loader: 0, klasses: 16, next_klass: 8 },
         },
         loader_object: 8,
         klass_name: 0,
@@ -32,8 +32,8 @@ pub fn run(bytes: &[u8]) {
         mirror_size: at(6),
         objects,
     };
-    if let Some(classes) = direct::find_classes(&image, &direct_fields) {
-        direct::direct_buffers(&image, &direct_fields, classes);
+    if let Some(classes) = direct_buffers::find_classes(&image, &direct_fields) {
+        direct_buffers::read(&image, &direct_fields, classes);
     }
     let heap_fields = heap::HeapFields {
         heap: at(7),

@@ -248,15 +248,15 @@ pub fn killed_at_any_step(program: &mut Program, every: usize) -> u64 {
     interrupted
 }
 
-fn started(command: &mut Command) -> Running {
-    started_reading(command, Stdio::null())
-}
-
-fn started_reading(command: &mut Command, input: Stdio) -> Running {
-    Running(command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
-}
-
 impl Running {
+    fn start(command: &mut Command) -> Running {
+        Running::start_reading(command, Stdio::null())
+    }
+
+    fn start_reading(command: &mut Command, input: Stdio) -> Running {
+        Running(command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+
     fn pid(&self) -> String {
         self.id().to_string()
     }
@@ -295,7 +295,7 @@ impl Redis {
         let socket = folder.path().join("redis.sock");
         server.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
         server.arg("--dir").arg(folder.path()).env("PLIMSOLL_DIR", scratch("segments-redis"));
-        let redis = Redis { server: started(&mut server), socket, _folder: folder };
+        let redis = Redis { server: Running::start(&mut server), socket, _folder: folder };
         wait_until("redis", || redis.command(&["ping"]) == "PONG\n");
         redis
     }
@@ -348,7 +348,7 @@ impl Beating {
         let shell = format!("exec {program} \"$@\" 3>'{}'", heartbeat.display());
         let mut command = Command::new("sh");
         command.args(["-c", &shell, "sh"]).args(arguments).env("PLIMSOLL_DIR", scratch("segments-beating"));
-        let beating = Beating { service: started(&mut command), heartbeat };
+        let beating = Beating { service: Running::start(&mut command), heartbeat };
         wait_until("its first steps", || beating.beats() > 10);
         beating
     }
@@ -398,7 +398,7 @@ fn idle_programs_are_entered() {
         ("attach_rounds", &mut waits),
     ] {
         let (reads, input) = std::io::pipe().expect("a pipe");
-        let program = started_reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
+        let program = Running::start_reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
         let pid = program.pid();
         // read, poll, select, nanosleep, futex, epoll_pwait. Before that, the process may be a shell that will exec.
         let waits = [
@@ -505,7 +505,7 @@ fn a_thousand_injections_harm_no_node() {
 #[test]
 #[ignore = "full: 1,000 injections"]
 fn a_thousand_injections_harm_no_sleep() {
-    let sleep = started(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
+    let sleep = Running::start(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
     entered(INJECTIONS, "sleep", &sleep.pid(), || ());
 }
 
@@ -529,7 +529,7 @@ fn a_thousand_injections_harm_no_redis() {
     let redis = Redis::start("redis-many");
     let mut load = Command::new("redis-benchmark");
     load.arg("-s").arg(&redis.socket).args(["-t", "set,get,lpush", "-r", "10000", "-d", "300"]);
-    let _load = started(load.args(["-c", "8", "-n", "100000000", "-q"]));
+    let _load = Running::start(load.args(["-c", "8", "-n", "100000000", "-q"]));
     let commands = || redis.figure("stats", "total_commands_processed:");
     entered(INJECTIONS, "redis", &redis.server.pid(), || {
         let then = commands();
@@ -571,7 +571,7 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     ] {
         let other = scratch("native").join(format!("{compiler}-{}", std::process::id()));
         must(Command::new(compiler).args(flags).arg(fixtures().join("c/pauses.c")).arg("-o").arg(&other));
-        let program = started(&mut Command::new(&other));
+        let program = Running::start(&mut Command::new(&other));
         refused(&program.pid(), &[&program.pid(), words, "plimsoll explain"]);
     }
     let naive = scratch("native").join(format!("naive-{}", std::process::id()));
@@ -583,7 +583,7 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     program.halt();
     refused(&program.pid(), &[&program.pid(), "stopped", "kill -CONT"]);
     program.signal("-CONT");
-    let tracer = started(Command::new("strace").args(["-f", "-o", "/dev/null", "-p", &program.pid()]));
+    let tracer = Running::start(Command::new("strace").args(["-f", "-o", "/dev/null", "-p", &program.pid()]));
     let status = || fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("status");
     wait_until("the tracer", || status().contains(&format!("TracerPid:\t{}", tracer.pid())));
     refused(&program.pid(), &["traced by process", &tracer.pid()]);

@@ -36,7 +36,7 @@ impl Build {
 }
 
 /// Starts the program without the Go settings of the user who runs the tests.
-fn started(program: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Fixture {
+fn start(program: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Fixture {
     let mut command = Command::new(program);
     for name in ["GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS"] {
         command.env_remove(name);
@@ -83,7 +83,7 @@ fn splits(builds: &[Build]) {
     for build in builds {
         let program = build.program(&folder);
         for arguments in [&["kept"][..], &[]] {
-            let fixture = started(&program, arguments, &[]);
+            let fixture = start(&program, arguments, &[]);
             let explained = fixture.explained();
             is_split_as_stated(build.name, &fixture, &explained);
             if build.cgo {
@@ -127,7 +127,7 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
     let program = PLAIN.program(&fresh("golang-lazy"));
     for lazily in [true, false] {
         let advice = format!("madvdontneed={}", u8::from(!lazily));
-        let fixture = started(&program, &[], &[("GODEBUG", &advice)]);
+        let fixture = start(&program, &[], &[("GODEBUG", &advice)]);
         let explained = fixture.explained();
         is_split_as_stated(&advice, &fixture, &explained);
         // The kernel may have taken some already: smaps has what is left.
@@ -152,7 +152,7 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
 #[ignore = "full: a second fixture of Go"]
 fn free_pages_that_go_keeps_go_back_as_predicted() {
     let program = PLAIN.program(&fresh("golang-kept"));
-    let fixture = started(&program, &["kept"], &[]);
+    let fixture = start(&program, &["kept"], &[]);
     let explained = fixture.explained();
     let verdict = explained.verdict("allocator-retention");
     assert_eq!(verdict["severity"], "warning", "{verdict:#}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::fixture::{Explained, Fixture, skip};
-use crate::kit::{MIB, command, evidence, has, how, on, promised, remedy, rss, saved, started, typed};
+use crate::kit::{MIB, command, evidence, has, how, on, promised, remedy, rss, saved, start_command, typed};
 use crate::stage::Jdk;
 
 /// On a busy machine the allocators' delays may pass during the burst: with these they don't. Version 2.0 of mimalloc
@@ -55,7 +55,7 @@ fn free_pages(case: &str, workers: &Fixture, explained: &Explained, allocator: &
 fn a_call_gives_pages_back(name: &str, allocator: &str) {
     over(name, |jdk, library| {
         let case = format!("40 workers' burst over {allocator}, JDK {}", jdk.major);
-        let mut workers = started(burst(jdk, library).envs(NOT_YET));
+        let mut workers = start_command(burst(jdk, library).envs(NOT_YET));
         let explained = workers.explained();
         let pages = free_pages(&case, &workers, &explained, allocator);
         let purge = remedy(&explained, "allocator-retention", 0);
@@ -87,13 +87,13 @@ fn a_burst_over_tcmalloc() {
 fn a_burst_over_mimalloc() {
     over("libmimalloc.so.2.0", |jdk, library| {
         let case = format!("40 workers' burst over mimalloc, JDK {}", jdk.major);
-        let workers = started(burst(jdk, library).envs(NOT_YET));
+        let workers = start_command(burst(jdk, library).envs(NOT_YET));
         let explained = workers.explained();
         let pages = free_pages(&case, &workers, &explained, "mimalloc");
         let settings = remedy(&explained, "allocator-retention", 0);
         assert_eq!(how(&settings), "MIMALLOC_PURGE_DELAY=0 MIMALLOC_DECOMMIT_DELAY=0", "{case}");
         let pairs = how(&settings).split(' ').map(|pair| pair.split_once('=').expect("an assignment"));
-        let mut at_once = started(burst(jdk, library).envs(pairs));
+        let mut at_once = start_command(burst(jdk, library).envs(pairs));
         let (before, after) = (rss(&workers), rss(&at_once));
         saved(&case, &settings, before, after);
         // Some stay in the workers' own lists (measured: 17 of 93 MiB), which version 2.0 doesn't give back.

@@ -86,13 +86,13 @@ pub fn command(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str]) -> 
     command
 }
 
-pub fn started(command: &mut Command) -> Fixture {
+pub fn start_command(command: &mut Command) -> Fixture {
     Fixture::run(command.stdin(Stdio::piped()).stderr(Stdio::null()))
 }
 
 /// `options` are the VM's; `environment` is what a remedy sets.
 pub fn start(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Fixture {
-    started(command(jdk, options, class, arguments).envs(environment.iter().copied()))
+    start_command(command(jdk, options, class, arguments).envs(environment.iter().copied()))
 }
 
 #[track_caller]

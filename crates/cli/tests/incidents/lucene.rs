@@ -3,13 +3,13 @@
 
 use crate::cgroup::Cgroup;
 use crate::fixture::{Fixture, skip};
-use crate::kit::{MIB, command, has, near, on, remedy, started, typed};
+use crate::kit::{MIB, command, has, near, on, remedy, start_command, typed};
 use crate::stage::{Jdk, Scratch};
 
 fn index(jdk: &Jdk, group: &Cgroup, folder: &Scratch) -> Fixture {
     let folder = folder.path().join("index").display().to_string();
     let options = ["-Xms48m", "-Xmx48m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC"];
-    started(&mut group.wrap(&command(jdk, &options, "Lucene", &[&folder, "1200", "50000"])))
+    start_command(&mut group.wrap(&command(jdk, &options, "Lucene", &[&folder, "1200", "50000"])))
 }
 
 fn mapped_index(jdk: &Jdk) {

@@ -14,7 +14,7 @@ use plimsoll_segment::Header;
 
 use crate::child::Running;
 use crate::commands::{fifo, only_segment};
-use crate::kit::{MALLORY, can, compiled, of_mallory, roots, started, text};
+use crate::kit::{MALLORY, can, compiled, of_mallory, roots, start, text};
 use crate::rights::{LOOKER, Stage};
 use crate::stage::Scratch;
 
@@ -48,7 +48,7 @@ fn tracked(stage: &Stage, program: &[&Path]) -> (Running, String) {
     let home = of_mallory(&stage.scratch, &format!("home-{MALLORY}"));
     let mut command = Command::new(&stage.plimsoll);
     command.args(["run", "--"]).args(program).env("HOME", &home).env("PLIMSOLL_DIR", home.join("books"));
-    started(command.env_remove("XDG_CACHE_HOME"))
+    start(command.env_remove("XDG_CACHE_HOME"))
 }
 
 /// Another file lies where the mapped one was. Root reads the mapped inode; a user who may not is given no names.

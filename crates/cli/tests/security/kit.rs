@@ -86,7 +86,7 @@ pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str])
 }
 
 /// Starts a process of mallory's and waits for its first line; without that line the attack is not in place.
-pub fn started(command: &mut Command) -> (Running, String) {
+pub fn start(command: &mut Command) -> (Running, String) {
     let child = command.uid(MALLORY).gid(MALLORY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Running(child.spawn().expect("it starts"));
     let mut line = String::new();

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::child::Running;
 use crate::commands::{libc_file, only_segment};
-use crate::kit::{MALLORY, can, compiled, of_mallory, started, text};
+use crate::kit::{MALLORY, can, compiled, of_mallory, start, text};
 use crate::rights::{LOOKER, PTRACE, Stage};
 
 /// Maps each file that it gets, prints its PID and waits.
@@ -62,7 +62,7 @@ fn a_file_that_may_not_be_read_is_a_gap() {
         fs::set_permissions(file, PermissionsExt::from_mode(0o600)).expect("root may");
     }
     let program = mapper(&stage);
-    let (_target, pid) = started(Command::new(&program).args(&files));
+    let (_target, pid) = start(Command::new(&program).args(&files));
     let [libjvm, counters] = files.each_ref().map(|file| file.to_str().expect("UTF-8"));
     let refused = gaps(&stage, (LOOKER, PTRACE), &pid);
     let memory = format!("/proc/{pid}/mem");
@@ -82,7 +82,7 @@ fn tracked(stage: &Stage) -> (Running, String, PathBuf) {
     let books = home.join("books");
     let mut command = Command::new(&stage.plimsoll);
     command.args(["run", "--"]).arg(&program).env("HOME", &home).env("PLIMSOLL_DIR", &books);
-    let (process, pid) = started(command.env_remove("XDG_CACHE_HOME"));
+    let (process, pid) = start(command.env_remove("XDG_CACHE_HOME"));
     let segment = only_segment(&books);
     (process, pid, segment)
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::child::Running;
 use crate::commands::only_segment;
 use crate::executable;
-use crate::kit::{MALLORY, PLIMSOLL, can, clear_socket, of_mallory, started, text};
+use crate::kit::{MALLORY, PLIMSOLL, can, clear_socket, of_mallory, start, text};
 use crate::stage::Scratch;
 use crate::writing::idle;
 
@@ -59,7 +59,7 @@ impl Stage {
         let home = of_mallory(&self.scratch, "target");
         let mut command = Command::new("sh");
         command.args(["-c", &idle(&self.scratch)]).env("HOME", &home).env("PLIMSOLL_DIR", home.join("books"));
-        let (process, pid) = started(command.env_remove("XDG_CACHE_HOME"));
+        let (process, pid) = start(command.env_remove("XDG_CACHE_HOME"));
         clear_socket(&pid);
         (process, pid)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::{Running, wait_until};
 use crate::executable;
-use crate::kit::{Canary, MALLORY, can, clear_socket, compiled, names, of_mallory, roots, started, text};
+use crate::kit::{Canary, MALLORY, can, clear_socket, compiled, names, of_mallory, roots, start, text};
 use crate::stage::{Scratch, installed};
 
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
@@ -47,7 +47,7 @@ fn attach_gives_away_no_file_of_root() {
         idle = idle(&scratch)
     );
     let mut command = Command::new("sh");
-    let (target, line) = started(
+    let (target, line) = start(
         command
             .args(["-c", &script])
             .env("HOME", &home)
@@ -84,7 +84,7 @@ fn attach_makes_no_directory_where_the_target_could_not() {
         .env("XDG_CACHE_HOME", &roots_own)
         .env("HOME", &home)
         .env("PLIMSOLL_DIR", home.join("books"));
-    let (target, pid) = started(&mut command);
+    let (target, pid) = start(&mut command);
     clear_socket(&pid);
     let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
@@ -128,7 +128,7 @@ fn attach_wins_no_race_for_the_cache() {
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("XDG_CACHE_HOME", &home).env("HOME", "/nowhere");
-    let (target, pid) = started(command.env("PLIMSOLL_DIR", home.join("books")));
+    let (target, pid) = start(command.env("PLIMSOLL_DIR", home.join("books")));
     // A process that creates the directory with root's rights and then looks at it sometimes finds root's own.
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", name.display()));
     let own = fs::metadata(&roots_own).expect("a folder").ino();
@@ -205,7 +205,7 @@ fn run_loads_no_library_from_another_users_directory() {
     fs::set_permissions(&other, PermissionsExt::from_mode(0o755)).expect("root may");
     fs::copy(&evil, other.join(&name)).expect("copied");
     let swap = compiled(&scratch, "swap", SWAP, &[]);
-    let (swapping, _) = started(Command::new(&swap).arg(&cache).arg(&other));
+    let (swapping, _) = start(Command::new(&swap).arg(&cache).arg(&other));
     wait_until("mallory's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == MALLORY));
     wait_until("root's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == 0));
     for _ in 0..30 {
@@ -343,7 +343,7 @@ fn a_verb_writes_only_what_the_page_names() {
     let run = roots(&scratch, &["run", "--", "true"]).env("PLIMSOLL_DIR", &books).output().expect("plimsoll");
     assert!(run.status.success(), "{}", text(&run));
     let segment = crate::commands::only_segment(&books);
-    let (_target, pid) = started(Command::new("sh").args(["-c", "echo $$; exec sleep 600"]));
+    let (_target, pid) = start(Command::new("sh").args(["-c", "echo $$; exec sleep 600"]));
     let script = "set -e
         own=$1; shift
         mount --make-rprivate /
@@ -443,9 +443,9 @@ pub fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Running, String
 pub fn fake_with(scratch: &Scratch, libjvm: &Path, directory: &Path, mode: &str) -> (Running, String) {
     let program = compiled(scratch, "fake", FAKE, &[]);
     // If a killed JVM of root's had the same PID, its socket is in the way, and the program ends silently.
-    let start = || started(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
-    let started = std::iter::repeat_with(start).take(20).find(|(_, pid)| !pid.is_empty());
-    started.expect("one of 20 PIDs has no socket yet")
+    let attempt = || start(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
+    let running = std::iter::repeat_with(attempt).take(20).find(|(_, pid)| !pid.is_empty());
+    running.expect("one of 20 PIDs has no socket yet")
 }
 
 /// The request file of the handshake is never created where the target's user could not have created it, and is never
@@ -504,7 +504,7 @@ fn only_its_owner_can_remove_a_taken_attach_socket() {
     ];
     for (script, expected) in places {
         let home = of_mallory(&scratch, "target");
-        let (_target, pid) = started(Command::new("sh").args(["-c", &script]).env("HOME", home));
+        let (_target, pid) = start(Command::new("sh").args(["-c", &script]).env("HOME", home));
         let socket = format!("/tmp/.java_pid{pid}");
         clear_socket(&pid);
         fs::write(&socket, "").expect("root may");

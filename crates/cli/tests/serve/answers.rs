@@ -60,7 +60,7 @@ fn documents_are_those_of_the_command_line() {
 #[test]
 fn a_tracked_process_has_its_report_and_its_categories() {
     let mut command = std::process::Command::new(crate::kit::PLIMSOLL);
-    let segments = crate::kit::folder("tracked");
+    let segments = crate::kit::scratch("tracked");
     command.args(["run", "--dir"]).arg(&segments).args(["--", "sh", "-c", "echo up; read end"]);
     let subject = Subject::of(command);
     let server = Server::of(&subject, &[]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::child::wait_for;
 use crate::chromium::Browser;
-use crate::kit::{PLIMSOLL, Server, Subject, folder};
+use crate::kit::{PLIMSOLL, Server, Subject, scratch};
 
 /// Presses the mouse on the middle of an element.
 fn click(browser: &mut Browser, element: &str) {
@@ -99,7 +99,7 @@ fn begins_with_its_end(browser: &mut Browser, page: &Path, end: &str) {
 
 #[test]
 fn the_page_of_a_killed_process_begins_with_its_end() {
-    let folder = folder("killed");
+    let folder = scratch("killed");
     let (recording, segments) = (folder.join("x.jfr"), folder.join("segments"));
     let plimsoll = |arguments: &[&str]| {
         let mut command = Command::new(PLIMSOLL);

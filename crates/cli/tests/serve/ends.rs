@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::child::wait_for;
-use crate::kit::{PLIMSOLL, Server, Subject, folder};
+use crate::kit::{PLIMSOLL, Server, Subject, scratch};
 
 /// The exit status and the sentence of a server that does not start.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
@@ -27,7 +27,7 @@ fn what_can_not_be_served_is_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let own = std::process::id().to_string();
-    let short = folder("short").join("token");
+    let short = scratch("short").join("token");
     std::fs::write(&short, "too short\n").expect("a file");
     let short = short.to_str().expect("UTF-8");
     for (arguments, expected) in [

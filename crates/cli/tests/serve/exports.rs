@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use crate::child::{Running, wait_for};
-use crate::kit::{LONG, PLIMSOLL, Server, Subject, folder};
+use crate::kit::{LONG, PLIMSOLL, Server, Subject, scratch};
 use crate::metrics::samples;
 use crate::rights::{sockets, status};
 
@@ -117,7 +117,7 @@ fn read(kind: &str, body: &[u8], folder: &Path) -> Vec<Value> {
 
 #[test]
 fn metrics_and_call_stacks_arrive_as_their_protocols_have_them() {
-    let folder = folder("exports");
+    let folder = scratch("exports");
     let subject = tracked(&folder);
     let receiver = Receiver::new("200 OK");
     let base = format!("{}/base/", receiver.url());
@@ -241,7 +241,7 @@ fn a_receiver_that_is_away_is_one_sentence_and_one_that_is_back_another() {
 #[test]
 #[ignore = "full: builds the OpenTelemetry Collector, which needs Go 1.26"]
 fn the_collector_takes_metrics_and_profiles() {
-    let folder = folder("collector");
+    let folder = scratch("collector");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/go/collector");
     for file in ["main.go", "go.mod"] {
         std::fs::copy(sources.join(file), folder.join(file)).expect("a file");

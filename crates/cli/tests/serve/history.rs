@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::child::wait_for;
-use crate::kit::{PLIMSOLL, Server, Subject, folder};
+use crate::kit::{PLIMSOLL, Server, Subject, scratch};
 
 fn report(of: &Path) -> Value {
     let output = Command::new(PLIMSOLL).arg("report").arg(of).args(["--format", "json"]).output().expect("plimsoll");
@@ -17,7 +17,7 @@ fn report(of: &Path) -> Value {
 #[test]
 fn recordings_are_whole_after_a_kill_and_go_on() {
     let subject = Subject::named("shop");
-    let directory = folder("history").join("recordings");
+    let directory = scratch("history").join("recordings");
     let more = ["--interval", "1s", "--history", directory.to_str().expect("UTF-8")];
     let files = || std::fs::read_dir(directory.join("shop")).into_iter().flatten().flatten().count();
     for round in 1..=2 {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use crate::kit::{Answer, Server, Subject, folder};
+use crate::kit::{Answer, Server, Subject, scratch};
 
 const GOOD: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -106,7 +106,7 @@ fn names_and_arguments_of_a_target_stay_text() {
 #[test]
 fn a_token_is_required() {
     let subject = Subject::named("shop");
-    let file = folder("token").join("token");
+    let file = scratch("token").join("token");
     std::fs::write(&file, "correct-horse-battery\n").expect("a file");
     let pid = subject.pid();
     let server = Server::start(&[&pid, "--token-file", file.to_str().expect("UTF-8")]);

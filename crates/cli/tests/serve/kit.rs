@@ -12,7 +12,8 @@ pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// Limit for what must happen, on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-pub fn folder(name: &str) -> PathBuf {
+/// An empty folder for one test.
+pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");

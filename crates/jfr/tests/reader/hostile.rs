@@ -70,61 +70,84 @@ fn element(out: &mut Out, name: i64, attributes: &[i64], children: i64) {
 /// types that contain themselves.
 #[test]
 fn hostile_files() {
-    // Memory is measured per process, so this test runs in its own process.
-    const ALONE: &str = "PLIMSOLL_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let test = std::env::current_exe().expect("a path");
-        let mut command = std::process::Command::new(test);
-        command.args(["--exact", "hostile::hostile_files", "--nocapture"]).env(ALONE, "1");
-        let output = command.output().expect("this program again");
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && printed.contains("1 passed"),
-            "{printed}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+    if !is_alone("hostile::hostile_files") {
         return;
     }
     let before = peak_rss();
     let mut outcomes = Outcomes::default();
-    // A count of 2³¹ - 1 strings, elements, children, pools, entries.
-    for position in 0..4 {
-        look_at(
-            &around(|out| {
-                let metadata = out.event(0, |out| {
-                    (0..3).for_each(|value| out.long(value));
-                    out.int(if position == 0 { i64::from(i32::MAX) } else { 1 });
-                    out.bytes.extend([3, 4]);
-                    out.bytes.extend(b"root");
-                    out.int(0);
-                    out.int(if position == 1 { i64::from(i32::MAX) } else { 0 });
-                    out.int(if position == 2 { i64::from(i32::MAX) } else { 0 });
-                });
-                let checkpoint = out.event(1, |out| {
-                    [0, 0, 0].iter().for_each(|value| out.long(*value));
-                    out.bytes.push(0);
-                    out.int(i64::from(i32::MAX));
-                });
-                (metadata, checkpoint)
-            }),
-            &mut outcomes,
-        );
+    huge_counts(&mut outcomes);
+    unlimited_nesting(&mut outcomes);
+    types_within_types(&mut outcomes);
+    long_names(&mut outcomes);
+    wrong_chains_of_checkpoints(&mut outcomes);
+    damaged_headers(&mut outcomes);
+    // The largest file has 9 MiB and is in memory once.
+    let more = peak_rss() - before;
+    eprintln!("{outcomes:?}, {} MiB", more >> 20);
+    assert!(outcomes.files == 25 && outcomes.with_flaws >= 19, "{outcomes:?}");
+    assert!(more < 256 << 20, "{} MiB", more >> 20);
+}
+
+/// Whether this process runs only this test. If not, runs it so: memory is measured per process.
+fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "PLIMSOLL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
     }
-    // Metadata with unlimited nesting.
-    look_at(
-        &around(|out| {
+    let test = std::env::current_exe().expect("a path");
+    let mut command = std::process::Command::new(test);
+    command.args(["--exact", name, "--nocapture"]).env(ALONE, "1");
+    let output = command.output().expect("this program again");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    false
+}
+
+/// A count of 2³¹ - 1 strings, elements, children, pools, entries.
+fn huge_counts(outcomes: &mut Outcomes) {
+    for position in 0..4 {
+        let bytes = around(|out| {
             let metadata = out.event(0, |out| {
                 (0..3).for_each(|value| out.long(value));
-                out.int(1);
-                out.bytes.extend([3, 1, b'x']);
-                (0..100_000).for_each(|_| element(out, 0, &[], 1));
+                out.int(if position == 0 { i64::from(i32::MAX) } else { 1 });
+                out.bytes.extend([3, 4]);
+                out.bytes.extend(b"root");
+                out.int(0);
+                out.int(if position == 1 { i64::from(i32::MAX) } else { 0 });
+                out.int(if position == 2 { i64::from(i32::MAX) } else { 0 });
             });
-            (metadata, 0)
-        }),
-        &mut outcomes,
-    );
-    // 40 types, each with 10 fields of the next: 10⁴⁰ values of size zero. In the second round, the last type contains
-    // the first.
+            let checkpoint = out.event(1, |out| {
+                [0, 0, 0].iter().for_each(|value| out.long(*value));
+                out.bytes.push(0);
+                out.int(i64::from(i32::MAX));
+            });
+            (metadata, checkpoint)
+        });
+        look_at(&bytes, outcomes);
+    }
+}
+
+/// In the metadata.
+fn unlimited_nesting(outcomes: &mut Outcomes) {
+    let bytes = around(|out| {
+        let metadata = out.event(0, |out| {
+            (0..3).for_each(|value| out.long(value));
+            out.int(1);
+            out.bytes.extend([3, 1, b'x']);
+            (0..100_000).for_each(|_| element(out, 0, &[], 1));
+        });
+        (metadata, 0)
+    });
+    look_at(&bytes, outcomes);
+}
+
+/// 40 types, each with 10 fields of the next: 10⁴⁰ values of size zero. In the second round, the last type contains
+/// the first.
+fn types_within_types(outcomes: &mut Outcomes) {
     for cyclic in [false, true] {
         let strings: Vec<String> =
             ["root", "metadata", "class", "field", "id", "name", "superType", "jdk.jfr.Event", "class"]
@@ -133,59 +156,61 @@ fn hostile_files() {
                 .chain((0..41).map(|id| (100 + id).to_string()))
                 .collect();
         let id = |number: i64| 9 + number;
-        look_at(
-            &around(|out| {
-                let metadata = out.event(0, |out| {
-                    (0..3).for_each(|value| out.long(value));
-                    out.int(strings.len() as i64);
-                    for text in &strings {
-                        out.bytes.push(3);
-                        out.int(text.len() as i64);
-                        out.bytes.extend(text.as_bytes());
+        let bytes = around(|out| {
+            let metadata = out.event(0, |out| {
+                (0..3).for_each(|value| out.long(value));
+                out.int(strings.len() as i64);
+                for text in &strings {
+                    out.bytes.push(3);
+                    out.int(text.len() as i64);
+                    out.bytes.extend(text.as_bytes());
+                }
+                element(out, 0, &[], 1);
+                element(out, 1, &[], 40);
+                for number in 0..40 {
+                    let next = if number < 39 { Some(number + 1) } else { cyclic.then_some(0) };
+                    element(out, 2, &[4, id(number), 5, id(number), 6, 7], if next.is_some() { 10 } else { 0 });
+                    for _ in 0..next.map_or(0, |_| 10) {
+                        element(out, 3, &[5, id(40), 8, id(next.unwrap_or(0))], 0);
                     }
-                    element(out, 0, &[], 1);
-                    element(out, 1, &[], 40);
-                    for number in 0..40 {
-                        let next = if number < 39 { Some(number + 1) } else { cyclic.then_some(0) };
-                        element(out, 2, &[4, id(number), 5, id(number), 6, 7], if next.is_some() { 10 } else { 0 });
-                        for _ in 0..next.map_or(0, |_| 10) {
-                            element(out, 3, &[5, id(40), 8, id(next.unwrap_or(0))], 0);
-                        }
-                    }
-                });
-                (0..40).for_each(|number| {
-                    out.event(100 + number, |out| out.bytes.extend([0; 64]));
-                });
-                (metadata, 0)
-            }),
-            &mut outcomes,
-        );
+                }
+            });
+            (0..40).for_each(|number| {
+                out.event(100 + number, |out| out.bytes.extend([0; 64]));
+            });
+            (metadata, 0)
+        });
+        look_at(&bytes, outcomes);
     }
-    // One text of 8 MiB. In the first round, it names 60,000 types; in the second round, it names one type, of which
-    // there are 60,000 annotations.
+}
+
+/// One text of 8 MiB. In the first round, it names 60,000 types; in the second round, it names one type, of which there
+/// are 60,000 annotations.
+fn long_names(outcomes: &mut Outcomes) {
     for of_annotations in [false, true] {
-        look_at(
-            &around(|out| {
-                let metadata = out.event(0, |out| {
-                    (0..3).for_each(|value| out.long(value));
-                    let strings = ["root", "metadata", "class", "id", "7", "name", "annotation"];
-                    out.int(strings.len() as i64 + 1);
-                    strings.iter().for_each(|text| out.utf8(text));
-                    out.utf8(&"x".repeat(8 << 20));
-                    element(out, 0, &[], 1);
-                    let (classes, annotations) = if of_annotations { (1, 60_000) } else { (60_000, 0) };
-                    element(out, 1, &[], classes);
-                    for _ in 0..classes {
-                        element(out, 2, &[3, 4, 5, 7], annotations);
-                        (0..annotations).for_each(|_| element(out, 6, &[2, 4], 0));
-                    }
-                });
-                (metadata, 0)
-            }),
-            &mut outcomes,
-        );
+        let bytes = around(|out| {
+            let metadata = out.event(0, |out| {
+                (0..3).for_each(|value| out.long(value));
+                let strings = ["root", "metadata", "class", "id", "7", "name", "annotation"];
+                out.int(strings.len() as i64 + 1);
+                strings.iter().for_each(|text| out.utf8(text));
+                out.utf8(&"x".repeat(8 << 20));
+                element(out, 0, &[], 1);
+                let (classes, annotations) = if of_annotations { (1, 60_000) } else { (60_000, 0) };
+                element(out, 1, &[], classes);
+                for _ in 0..classes {
+                    element(out, 2, &[3, 4, 5, 7], annotations);
+                    (0..annotations).for_each(|_| element(out, 6, &[2, 4], 0));
+                }
+            });
+            (metadata, 0)
+        });
+        look_at(&bytes, outcomes);
     }
-    // A chain of checkpoints that is circular, that leads forwards, or that leaves the chunk.
+}
+
+/// Circular, forwards, or out of the chunk.
+fn wrong_chains_of_checkpoints(outcomes: &mut Outcomes) {
     for delta in [i64::from(i32::MIN), -1, 1, 100, i64::MIN, i64::MAX] {
         let whole = chunk(true);
         let checkpoint = u64::from_be_bytes(whole[16..24].try_into().expect("8 bytes")) as usize;
@@ -197,27 +222,25 @@ fn hostile_files() {
         });
         let size = out.bytes.len() as u64;
         out.bytes[8..16].copy_from_slice(&size.to_be_bytes());
-        look_at(&out.bytes, &mut outcomes);
+        look_at(&out.bytes, outcomes);
     }
-    // Zeros and ones after a header that says it is unfinished; and headers directly after each other.
+}
+
+/// Zeros and ones after a header that says it is unfinished; headers directly after each other; and other versions.
+fn damaged_headers(outcomes: &mut Outcomes) {
     for filler in [0u8, 0xff, 1, 2] {
         let mut bytes = chunk(true);
         bytes[8..16].fill(0);
         bytes.resize(4 << 20, filler);
-        look_at(&bytes, &mut outcomes);
+        look_at(&bytes, outcomes);
     }
-    look_at(&chunk(true)[..68].repeat(10_000), &mut outcomes);
-    look_at(&b"FLR\0".repeat(1 << 18), &mut outcomes);
+    look_at(&chunk(true)[..68].repeat(10_000), outcomes);
+    look_at(&b"FLR\0".repeat(1 << 18), outcomes);
     for (major, minor) in [(0, 9), (1, 0), (3, 0), (2, 9)] {
         let mut bytes = chunk(true);
         bytes[4..8].copy_from_slice(&[0, major, 0, minor]);
-        look_at(&bytes, &mut outcomes);
+        look_at(&bytes, outcomes);
     }
-    // The largest file has 9 MiB and is in memory once.
-    let more = peak_rss() - before;
-    eprintln!("{outcomes:?}, {} MiB", more >> 20);
-    assert!(outcomes.files == 25 && outcomes.with_flaws >= 19, "{outcomes:?}");
-    assert!(more < 256 << 20, "{} MiB", more >> 20);
 }
 
 /// Counts the bytes that are read.

@@ -190,95 +190,14 @@ pub const EVENTS: usize = 3;
 
 pub fn chunk(compressed: bool) -> Vec<u8> {
     let mut out = Out { bytes: vec![0; 68], compressed };
-    let metadata = out.event(0, |out| {
-        (0..3).for_each(|value| out.long(value));
-        let root = Element("root", vec![], vec![Element("metadata", vec![], types())]);
-        let (mut strings, mut elements) = (vec![], Out { bytes: vec![], compressed });
-        write_element(&mut elements, &root, &mut strings);
-        out.int(strings.len() as i64);
-        strings.iter().for_each(|text| out.utf8(text));
-        out.bytes.extend(elements.bytes);
-    });
-    let checkpoint = |out: &mut Out, delta: i64, pools: i64, fill: &dyn Fn(&mut Out)| {
-        out.event(1, |out| {
-            [0, 0, delta].iter().for_each(|value| out.long(*value));
-            out.bytes.push(1);
-            out.int(pools);
-            fill(out);
-        })
-    };
-    let pool = |out: &mut Out, id: i64, count: i64| {
-        out.long(id);
-        out.int(count);
-    };
-    let first = checkpoint(&mut out, 0, 3, &|out| {
-        pool(out, 30, 2);
-        out.long(1);
-        out.utf8("java/lang/Object");
-        out.long(2);
-        out.utf16("größer");
-        pool(out, 12, 1);
-        out.long(7);
-        out.utf8("from the pool");
-        pool(out, 35, 1);
-        out.long(11);
-        out.utf8("main");
-        out.long(1);
-    });
+    let metadata = write_metadata(&mut out, types());
+    let first = write_checkpoint(&mut out, 0, 3, texts_and_threads);
     for number in 0..EVENTS as i64 {
         out.event(41, |out| out.long(number));
-        out.event(40, |out| {
-            out.long(1000 + number);
-            out.long(11);
-            out.long(5);
-            out.bytes.extend([1, 0x80]);
-            out.integer(-2, 2);
-            out.integer(i64::from(b'x'), 2);
-            out.int(-70_000);
-            out.int(-1);
-            out.long(i64::MAX);
-            out.bytes.extend(0.5f32.to_be_bytes());
-            out.bytes.extend((-0.25f64).to_be_bytes());
-            out.utf8("✓ plain");
-            out.utf16("🚢");
-            out.bytes.push(5);
-            out.int(2);
-            out.bytes.extend([b'a', 0xe9]);
-            out.bytes.push(2);
-            out.long(7);
-            out.bytes.extend([0, 1]);
-            out.int(3);
-            [1, -1, 300].iter().for_each(|value| out.int(*value));
-            out.int(2);
-            out.utf8("one");
-            out.utf8("two");
-            out.int(2);
-            out.long(2);
-            out.long(1);
-            out.long(6);
-            out.int(12);
-            out.long(99);
-        });
+        out.event(40, |out| small_event(out, number));
     }
     let here = out.bytes.len() as i64;
-    let second = checkpoint(&mut out, first as i64 - here, 3, &|out| {
-        pool(out, 32, 1);
-        out.long(5);
-        out.bytes.push(1);
-        out.int(2);
-        [6, 6].iter().for_each(|method| {
-            out.long(*method);
-            out.int(42);
-        });
-        pool(out, 33, 1);
-        out.long(6);
-        out.long(8);
-        out.long(2);
-        pool(out, 34, 1);
-        out.long(8);
-        out.long(8);
-        out.long(1);
-    });
+    let second = write_checkpoint(&mut out, first as i64 - here, 3, stacks_and_methods);
     let mut header = Vec::with_capacity(68);
     header.extend(b"FLR\0\0\x02\0\x01");
     let start = 1_795_000_000_000_000_000u64;
@@ -288,6 +207,102 @@ pub fn chunk(compressed: bool) -> Vec<u8> {
     header.extend([0, 0, 0, if compressed { 3 } else { 2 }]);
     out.bytes[..68].copy_from_slice(&header);
     out.bytes
+}
+
+/// Returns where it begins.
+fn write_metadata(out: &mut Out, types: Vec<Element>) -> u64 {
+    out.event(0, |out| {
+        (0..3).for_each(|value| out.long(value));
+        let root = Element("root", vec![], vec![Element("metadata", vec![], types)]);
+        let (mut strings, mut elements) = (vec![], Out { bytes: vec![], compressed: out.compressed });
+        write_element(&mut elements, &root, &mut strings);
+        out.int(strings.len() as i64);
+        strings.iter().for_each(|text| out.utf8(text));
+        out.bytes.extend(elements.bytes);
+    })
+}
+
+/// Returns where it begins. `delta` leads to the checkpoint before.
+fn write_checkpoint(out: &mut Out, delta: i64, pools: i64, fill: fn(&mut Out)) -> u64 {
+    out.event(1, |out| {
+        [0, 0, delta].iter().for_each(|value| out.long(*value));
+        out.bytes.push(1);
+        out.int(pools);
+        fill(out);
+    })
+}
+
+fn pool(out: &mut Out, id: i64, count: i64) {
+    out.long(id);
+    out.int(count);
+}
+
+fn texts_and_threads(out: &mut Out) {
+    pool(out, 30, 2);
+    out.long(1);
+    out.utf8("java/lang/Object");
+    out.long(2);
+    out.utf16("größer");
+    pool(out, 12, 1);
+    out.long(7);
+    out.utf8("from the pool");
+    pool(out, 35, 1);
+    out.long(11);
+    out.utf8("main");
+    out.long(1);
+}
+
+fn stacks_and_methods(out: &mut Out) {
+    pool(out, 32, 1);
+    out.long(5);
+    out.bytes.push(1);
+    out.int(2);
+    [6, 6].iter().for_each(|method| {
+        out.long(*method);
+        out.int(42);
+    });
+    pool(out, 33, 1);
+    out.long(6);
+    out.long(8);
+    out.long(2);
+    pool(out, 34, 1);
+    out.long(8);
+    out.long(8);
+    out.long(1);
+}
+
+/// An event with a value of every kind.
+fn small_event(out: &mut Out, number: i64) {
+    out.long(1000 + number);
+    out.long(11);
+    out.long(5);
+    out.bytes.extend([1, 0x80]);
+    out.integer(-2, 2);
+    out.integer(i64::from(b'x'), 2);
+    out.int(-70_000);
+    out.int(-1);
+    out.long(i64::MAX);
+    out.bytes.extend(0.5f32.to_be_bytes());
+    out.bytes.extend((-0.25f64).to_be_bytes());
+    out.utf8("✓ plain");
+    out.utf16("🚢");
+    out.bytes.push(5);
+    out.int(2);
+    out.bytes.extend([b'a', 0xe9]);
+    out.bytes.push(2);
+    out.long(7);
+    out.bytes.extend([0, 1]);
+    out.int(3);
+    [1, -1, 300].iter().for_each(|value| out.int(*value));
+    out.int(2);
+    out.utf8("one");
+    out.utf8("two");
+    out.int(2);
+    out.long(2);
+    out.long(1);
+    out.long(6);
+    out.int(12);
+    out.long(99);
 }
 
 /// A chunk with one event type per entry of `types` (ids from 50 on: name, then fields of type long or, with a leading
@@ -304,15 +319,7 @@ pub fn chunk_of(types: &[(&str, &[&str])], start_ns: u64, end_ns: u64, fill: imp
         classes.push(class(50 + number as u32, name, &[("superType", "jdk.jfr.Event")], all));
     }
     let mut out = Out { bytes: vec![0; 68], compressed: true };
-    let metadata = out.event(0, |out| {
-        (0..3).for_each(|value| out.long(value));
-        let root = Element("root", vec![], vec![Element("metadata", vec![], classes)]);
-        let (mut strings, mut elements) = (vec![], Out { bytes: vec![], compressed: true });
-        write_element(&mut elements, &root, &mut strings);
-        out.int(strings.len() as i64);
-        strings.iter().for_each(|text| out.utf8(text));
-        out.bytes.extend(elements.bytes);
-    });
+    let metadata = write_metadata(&mut out, classes);
     fill(&mut out);
     let checkpoint = out.event(1, |out| {
         [0, 0, 0].iter().for_each(|value| out.long(*value));

@@ -213,9 +213,30 @@ impl Types<'_> {
     }
 }
 
+/// The constants by type and number.
+type Pools = HashMap<(u64, u64), Value>;
+
 fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
-    let header = |offset: usize| u64::from_be_bytes(chunk[offset..offset + 8].try_into().expect("8 bytes"));
-    let mut cursor = Cursor { bytes: chunk, at: header(24) as usize };
+    let root = metadata(chunk)?;
+    let metadata = root.all("metadata").next().ok_or("no metadata element")?;
+    root.all("region").next().ok_or("no region")?;
+    let types = Types(metadata.all("class").map(|class| (class.get("id").parse().unwrap_or(0), class)).collect());
+    read.chunks.push(Chunk { types: types.0.len() });
+    let pools = constants(chunk, &types)?;
+    events(chunk, &types, &pools, &mut read.events)?;
+    if !types.0.is_empty() {
+        read.event_types = event_types(&types);
+    }
+    Ok(())
+}
+
+fn header(chunk: &[u8], offset: usize) -> u64 {
+    u64::from_be_bytes(chunk[offset..offset + 8].try_into().expect("8 bytes"))
+}
+
+/// The root of the elements.
+fn metadata(chunk: &[u8]) -> Outcome<Element> {
+    let mut cursor = Cursor { bytes: chunk, at: header(chunk, 24) as usize };
     cursor.long()?;
     if cursor.long()? != 0 {
         return Err("no metadata where the header says".into());
@@ -225,14 +246,13 @@ fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
     }
     let strings: Vec<String> =
         (0..cursor.long()?).map(|_| Ok(cursor.text()?.text().to_owned())).collect::<Outcome<_>>()?;
-    let root = element(&mut cursor, &strings)?;
-    let metadata = root.all("metadata").next().ok_or("no metadata element")?;
-    root.all("region").next().ok_or("no region")?;
-    let types = Types(metadata.all("class").map(|class| (class.get("id").parse().unwrap_or(0), class)).collect());
-    read.chunks.push(Chunk { types: types.0.len() });
+    element(&mut cursor, &strings)
+}
 
-    let mut pools: HashMap<(u64, u64), Value> = HashMap::new();
-    let mut at = header(16) as i64;
+/// Every constant of the checkpoints, along their chain from the last one.
+fn constants(chunk: &[u8], types: &Types) -> Outcome<Pools> {
+    let mut pools = Pools::new();
+    let mut at = header(chunk, 16) as i64;
     for links in 0.. {
         if links > 100_000 {
             return Err("the chain of checkpoints has no end".into());
@@ -268,8 +288,12 @@ fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
         }
         at += delta;
     }
+    Ok(pools)
+}
 
-    let (start_ns, start, per_second) = (header(32), header(48), header(56));
+/// Every event, from the header to the end, with its constants.
+fn events(chunk: &[u8], types: &Types, pools: &Pools, into: &mut Vec<Event>) -> Outcome<()> {
+    let (start_ns, start, per_second) = (header(chunk, 32), header(chunk, 48), header(chunk, 56));
     let mut ended = false;
     let mut position = 68;
     while position < chunk.len() {
@@ -287,14 +311,14 @@ fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
                 let mut fields = BTreeMap::new();
                 for field in class.all("field") {
                     let value = types.value(&mut cursor, field)?;
-                    fields.insert(field.get("name").to_owned(), resolved(value, &pools, 0)?);
+                    fields.insert(field.get("name").to_owned(), resolved(value, pools, 0)?);
                 }
                 if cursor.at != position + size {
                     return Err(format!("the event at {position} is longer or shorter than it says"));
                 }
                 let ticks = fields.get("startTime").map_or(0, Value::long);
                 let time_ns = start_ns + ((ticks - start) as f64 / (per_second as f64 / 1e9)) as u64;
-                read.events.push(Event { name: class.get("name").to_owned(), time_ns, fields });
+                into.push(Event { name: class.get("name").to_owned(), time_ns, fields });
             }
             Some(_) => return Err(format!("an event of type {id} at {position}")),
             // Only a reserve page ('L') may follow here, and only where Mission Control has stopped.
@@ -308,13 +332,10 @@ fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
     if !ended {
         return Err("Mission Control would read past the end".into());
     }
-    if !types.0.is_empty() {
-        read.event_types = event_types(&types);
-    }
     Ok(())
 }
 
-fn resolved(value: Value, pools: &HashMap<(u64, u64), Value>, depth: u32) -> Outcome<Value> {
+fn resolved(value: Value, pools: &Pools, depth: u32) -> Outcome<Value> {
     if depth > 20 {
         return Err("constants that refer to each other without end".into());
     }

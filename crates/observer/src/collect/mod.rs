@@ -3,8 +3,8 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `first` | one snapshot: the sources, in the order that keeps them close together |
-//! | `second` | a second reading of sources that change fast: how much each figure may be wrong by |
+//! | `snapshot` | one snapshot: the sources, in the order that keeps them close together |
+//! | `skew` | a second reading of sources that change fast: how much each figure may be wrong by |
 //! | `series` | the next snapshot of a series: current figures of the kernel, joined with the owners that the first snapshot found |
 //! | `drift` | how wrong the figures of the last query may be by now |
 //! | `new_memory` | owners of memory that came after the first snapshot, if the memory itself identifies them |
@@ -13,10 +13,10 @@
 //! several owners, and expensive queries of a VM if too much is unexplained.
 
 mod drift;
-mod first;
 mod new_memory;
-mod second;
 mod series;
+mod skew;
+mod snapshot;
 
-pub use first::{Refusal, Regions, take_snapshot};
 pub use series::{MappingDetail, SeriesState};
+pub use snapshot::{Refusal, Regions, take_snapshot};

@@ -13,11 +13,11 @@
 //!
 //! Σ lines + remainder = Rss still holds, because it is a sum over the new mappings. New memory goes to its owner at
 //! once if the memory itself identifies it (`new_memory`). The rest is unknown until the owners are read again
-//! (`first`), and is in `other-anonymous` or `glibc-unknown`.
+//! (`snapshot`), and is in `other-anonymous` or `glibc-unknown`.
 
 use super::drift::Drift;
-use super::first::{Kept, Refusal, Regions, residency, take};
 use super::new_memory;
+use super::snapshot::{Kept, Refusal, Regions, residency, take};
 use crate::source::hotspot::{self, KnownVm};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};

@@ -493,28 +493,77 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
             drop(baton.wait_for(0));
         }
         let (books, random) = (BookChanges::new(segment), Random(0x7e57_ab1e));
-        let exercised = operations(below, &baton, books, random, &categories, &mut to);
+        let operations = Operations::new(below, segment, &baton, &categories, random);
+        let exercised = operations.run(books, &mut to);
         writeln!(to, "exercised {exercised:?}").expect("the pipe");
     });
 }
 
-fn operations(
+/// The random operations of one process: both versions draw the same ones.
+struct Operations<'r> {
     below: Below,
-    baton: &Baton,
-    mut books: BookChanges,
-    mut random: Random,
-    categories: &[u32],
-    to: &mut File,
-) -> Exercised {
-    let segment = books.segment;
-    let mut exercised = Exercised::default();
-    // Blocks and their threads. Apart from new paths there are a few dozen, so that most are remembered.
-    let mut live: Vec<(usize, usize)> = Vec::with_capacity(4096);
-    let mut paths: Vec<(u64, u32)> = (0..24).map(|_| (random.next(), 2 + random.below(12) as u32)).collect();
-    let mut text = String::with_capacity(1 << 20);
-    for step in 0..OPERATIONS {
-        text.clear();
-        let on = random.below(THREADS as u64) as usize;
+    segment: Segment,
+    baton: &'r Baton,
+    categories: &'r [u32],
+    random: Random,
+    exercised: Exercised,
+    /// Blocks and their threads.
+    live: Vec<(usize, usize)>,
+    /// Paths and their depths. Apart from new ones there are a few dozen, so that most are remembered.
+    paths: Vec<(u64, u32)>,
+}
+
+/// What is compared of an operation, besides the books.
+struct Done {
+    todo: Todo,
+    note: &'static str,
+    /// The block that an allocation returned.
+    block: Option<usize>,
+}
+
+impl Operations<'_> {
+    fn new<'r>(
+        below: Below,
+        segment: Segment,
+        baton: &'r Baton,
+        categories: &'r [u32],
+        mut random: Random,
+    ) -> Operations<'r> {
+        let live = Vec::with_capacity(4096);
+        let paths = (0..24).map(|_| (random.next(), 2 + random.below(12) as u32)).collect();
+        Operations { below, segment, baton, categories, random, exercised: Exercised::default(), live, paths }
+    }
+
+    /// Runs all operations, and writes a line for each.
+    fn run(mut self, mut books: BookChanges, to: &mut File) -> Exercised {
+        let mut text = String::with_capacity(1 << 20);
+        for step in 0..OPERATIONS {
+            text.clear();
+            let on = self.random.below(THREADS as u64) as usize;
+            let todo = self.any_malloc();
+            let Done { todo, note, block } = self.any_operation(on, todo);
+            let freed = FREED.swap(GONE, Relaxed);
+            write!(text, "{step} {note} thread {on} {todo:?}:").expect("a string");
+            if freed != GONE {
+                write!(text, " freed with row {freed}").expect("a string");
+            }
+            if let Some(block) = block {
+                self.write_new_block(block, on, &mut text);
+            }
+            books.changes(&mut text);
+            writeln!(to, "{text}").expect("the pipe");
+        }
+        self.exercised.look_at_memo();
+        for me in 1..THREADS {
+            let end = Todo { what: What::End, block: 0, bytes: 0, path: 0, depth: 0 };
+            self.baton.run(me, end);
+        }
+        self.exercised
+    }
+
+    /// A malloc of a random size on a random path.
+    fn any_malloc(&mut self) -> Todo {
+        let Self { random, paths, .. } = self;
         if random.below(60) == 0 {
             let at = random.below(paths.len() as u64) as usize;
             paths[at] = (random.next(), 2 + random.below(12) as u32);
@@ -526,158 +575,162 @@ fn operations(
             2 => TABLE_FROM - 128 + random.below(256) as usize,
             magnitude => random.below(16 << (magnitude % 9)) as usize,
         };
-        let mut todo = Todo { what: What::Malloc, block: 0, bytes, path, depth };
-        let taken = |live: &mut Vec<(usize, usize)>, random: &mut Random| {
-            (!live.is_empty()).then(|| live.swap_remove(random.below(live.len() as u64) as usize))
-        };
-        let (mut fresh, mut note) = (None, "");
-        match random.below(1000) {
-            0..=420 => fresh = Some(baton.run(on, todo)),
-            421..=779 if !live.is_empty() => {
-                let (block, by) = taken(&mut live, &mut random).expect("not empty");
-                // Mostly by the thread that allocated it.
-                let on = if random.below(4) == 0 { on } else { by };
-                exercised.by_others += u64::from(on != by);
-                if random.below(3) == 0 {
-                    let any = [0, random.below(512) * 8, random.below(4096), random.below(1 << 16)];
-                    let guess = any[random.below(4) as usize] as u16;
-                    LAST[(block >> PAGE_SHIFT) % PAGES].store(guess, Relaxed);
-                    // SAFETY: a live block.
-                    exercised.misled +=
-                        u64::from(unsafe { blocks::usable(block as *mut u8) } != usize::from(guess) + 8);
-                }
-                todo = Todo { what: What::Free, block, ..todo };
-                baton.run(on, todo);
-            }
-            780..=819 => {
-                todo.what = What::Calloc;
-                fresh = Some(baton.run(on, todo));
-            }
-            820..=879 => {
-                // Also of a null pointer, and to 0 bytes.
-                let old = if random.below(5) == 0 { None } else { taken(&mut live, &mut random) };
-                todo = Todo { what: What::Realloc, block: old.map_or(0, |old| old.0), ..todo };
-                todo.bytes = if random.below(10) == 0 { 0 } else { bytes };
-                fresh = Some(baton.run(on, todo));
-            }
+        Todo { what: What::Malloc, block: 0, bytes, path, depth }
+    }
+
+    /// One operation of a random kind, with the size and the path of `todo`.
+    fn any_operation(&mut self, on: usize, todo: Todo) -> Done {
+        let has_blocks = !self.live.is_empty();
+        let is_over_glibc = self.below.real.is_none();
+        match self.random.below(1000) {
+            421..=779 if has_blocks => self.free(on, todo),
+            780..=819 => self.allocate(on, Todo { what: What::Calloc, ..todo }, ""),
+            820..=879 => self.realloc(on, todo),
             880..=899 => {
-                todo = Todo { what: What::Aligned, block: random.below(9) as usize, ..todo };
-                fresh = Some(baton.run(on, todo));
+                let shift = self.random.below(9) as usize;
+                self.allocate(on, Todo { what: What::Aligned, block: shift, ..todo }, "")
             }
             900..=919 => {
-                todo.what = What::MallocNested;
-                exercised.nested += 1;
-                fresh = Some(baton.run(on, todo));
+                self.exercised.nested += 1;
+                self.allocate(on, Todo { what: What::MallocNested, ..todo }, "")
             }
-            920..=934 if !live.is_empty() => {
-                todo =
-                    Todo { what: What::FreeNested, block: taken(&mut live, &mut random).expect("not empty").0, ..todo };
-                exercised.nested += 1;
-                baton.run(on, todo);
+            920..=934 if has_blocks => {
+                let (block, _) = self.take_block();
+                self.exercised.nested += 1;
+                self.release(on, Todo { what: What::FreeNested, block, ..todo }, "")
             }
-            935..=949 => {
-                todo = Todo { what: What::Push, bytes: categories[random.below(3) as usize] as usize, ..todo };
-                todo.what = if random.below(2) == 0 { What::Push } else { What::Pop };
-                baton.run(on, todo);
-            }
-            950..=954 => {
-                todo = Todo { what: What::Free, block: 0, ..todo };
-                baton.run(on, todo);
-            }
-            955..=964 => {
-                note = "refused";
-                fresh = Some(with_malloc(refuses, || baton.run(on, todo)));
-            }
+            935..=949 => self.push_or_pop(on, todo),
+            950..=954 => self.release(on, Todo { what: What::Free, block: 0, ..todo }, ""),
+            955..=964 => with_malloc(refuses, || self.allocate(on, todo, "refused")),
             // Only over glibc: `account/classes` relies on what another allocator has reported for a request.
-            965..=974 if below.real.is_none() => {
-                note = "more";
-                fresh = Some(with_malloc(gives_more, || baton.run(on, todo)));
-            }
-            975..=989 if !live.is_empty() => {
-                let (block, _) = taken(&mut live, &mut random).expect("not empty");
-                let p = block as *mut u8;
-                // SAFETY: a live block of this many usable bytes; what lies behind the requested ones is the tracker's.
-                unsafe {
-                    let usable = blocks::usable(p);
-                    let has_trailer = usable < TABLE_FROM && page_keys::get(p).is_none();
-                    if let (Some(key), true) = (blocks::read_trailer(p, usable), has_trailer) {
-                        if random.below(2) == 0 {
-                            note = "damaged";
-                            exercised.damaged += 1;
-                            *p.add(usable - 8) ^= 1 << random.below(8);
-                        } else {
-                            // An unused row, a row beyond the window, or another block's row.
-                            let row = [3, segment.used(Section::Rows) as u32 + 1, (1 << 20) - 1, 1, 5];
-                            note = "foreign";
-                            exercised.foreign += 1;
-                            let row = row[random.below(5) as usize];
-                            blocks::write_trailer(p, usable, blocks::row_key(row), key.requested as usize);
-                        }
-                    }
-                }
-                todo = Todo { what: What::Free, block, ..todo };
-                baton.run(on, todo);
-            }
+            965..=974 if is_over_glibc => with_malloc(gives_more, || self.allocate(on, todo, "more")),
+            975..=989 if has_blocks => self.free_with_another_key(on, todo),
             990..=991 => {
-                note = "code map";
-                slots::forget_stacks(segment);
+                slots::forget_stacks(self.segment);
+                Done { todo, note: "code map", block: None }
             }
-            992..=994 => {
-                note = "mode";
-                exercised.look_at_memo();
-                let mode = random.below(3) as u32;
-                let mean = [1000, 5000, 20_000][random.below(3) as usize];
-                segment.header().control.store(control_word(mode, mean), Relaxed);
-            }
-            // By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes.
+            992..=994 => self.change_mode(todo),
             // Only over glibc: over others the assembly of free may be misled by it (`page_sizes` names the case).
-            995..=999 if !live.is_empty() && below.real.is_none() => {
-                note = "unseen";
-                exercised.unseen += 1;
-                let (block, _) = taken(&mut live, &mut random).expect("not empty");
-                // SAFETY: a live block; the real free.
-                unsafe { transmute::<usize, extern "C" fn(usize)>(REAL_FREE.load(Relaxed))(block) };
-            }
-            _ => fresh = Some(baton.run(on, todo)),
+            995..=999 if has_blocks && is_over_glibc => self.free_unseen(todo),
+            _ => self.allocate(on, todo, ""),
         }
-        let freed = FREED.swap(GONE, Relaxed);
-        write!(text, "{step} {note} thread {on} {todo:?}:").expect("a string");
-        if freed != GONE {
-            write!(text, " freed with row {freed}").expect("a string");
-        }
-        if let Some(p) = fresh {
-            let block = p as *mut u8;
-            if p == 0 {
-                exercised.nulls += 1;
-                text += " null";
-            } else {
-                live.push((p, on));
-                // SAFETY: a live block.
-                let (usable, trailer) = unsafe {
-                    let usable = blocks::usable(block);
-                    (usable, blocks::read_trailer(block, usable))
-                };
-                let in_page = page_keys::get(block);
-                let trailer = if in_page.is_none() { trailer } else { None };
-                let in_table = if in_page.or(trailer).is_none() { side_table::get(block, usable) } else { None };
-                let bytes = if trailer.is_some() { usable - blocks::TRAILER } else { usable };
-                // SAFETY: a live block.
-                assert_eq!(unsafe { malloc::malloc_usable_size(block) }, bytes, "{text}");
-                exercised.in_table += u64::from(in_table.is_some());
-                exercised.in_pages += u64::from(in_page.is_some());
-                exercised.sampled += u64::from(in_page.or(trailer).or(in_table).is_some_and(|key| key.sampled));
-                write!(text, " at {p:x}, usable {usable}, {in_page:?} {trailer:?} {in_table:?}").expect("a string");
-            }
-        }
-        books.changes(&mut text);
-        writeln!(to, "{text}").expect("the pipe");
     }
-    exercised.look_at_memo();
-    for me in 1..THREADS {
-        let end = Todo { what: What::End, block: 0, bytes: 0, path: 0, depth: 0 };
-        baton.run(me, end);
+
+    fn allocate(&mut self, on: usize, todo: Todo, note: &'static str) -> Done {
+        Done { todo, note, block: Some(self.baton.run(on, todo)) }
     }
-    exercised
+
+    fn release(&mut self, on: usize, todo: Todo, note: &'static str) -> Done {
+        self.baton.run(on, todo);
+        Done { todo, note, block: None }
+    }
+
+    /// A random block that is live until now, and its thread.
+    fn take_block(&mut self) -> (usize, usize) {
+        self.live.swap_remove(self.random.below(self.live.len() as u64) as usize)
+    }
+
+    /// Mostly by the thread that allocated the block. Sometimes the page has another size noted.
+    fn free(&mut self, on: usize, todo: Todo) -> Done {
+        let (block, by) = self.take_block();
+        let Self { random, exercised, .. } = self;
+        let on = if random.below(4) == 0 { on } else { by };
+        exercised.by_others += u64::from(on != by);
+        if random.below(3) == 0 {
+            let any = [0, random.below(512) * 8, random.below(4096), random.below(1 << 16)];
+            let guess = any[random.below(4) as usize] as u16;
+            LAST[(block >> PAGE_SHIFT) % PAGES].store(guess, Relaxed);
+            // SAFETY: a live block.
+            exercised.misled += u64::from(unsafe { blocks::usable(block as *mut u8) } != usize::from(guess) + 8);
+        }
+        self.release(on, Todo { what: What::Free, block, ..todo }, "")
+    }
+
+    /// Also of a null pointer, and to 0 bytes.
+    fn realloc(&mut self, on: usize, todo: Todo) -> Done {
+        let is_of_null = self.random.below(5) == 0 || self.live.is_empty();
+        let block = if is_of_null { 0 } else { self.take_block().0 };
+        let bytes = if self.random.below(10) == 0 { 0 } else { todo.bytes };
+        self.allocate(on, Todo { what: What::Realloc, block, bytes, ..todo }, "")
+    }
+
+    fn push_or_pop(&mut self, on: usize, todo: Todo) -> Done {
+        let bytes = self.categories[self.random.below(3) as usize] as usize;
+        let what = if self.random.below(2) == 0 { What::Push } else { What::Pop };
+        self.release(on, Todo { what, bytes, ..todo }, "")
+    }
+
+    /// Of a block whose trailer, if it has one, was damaged or replaced.
+    fn free_with_another_key(&mut self, on: usize, todo: Todo) -> Done {
+        let (block, _) = self.take_block();
+        let p = block as *mut u8;
+        let Self { random, exercised, .. } = self;
+        let mut note = "";
+        // SAFETY: a live block of this many usable bytes; what lies behind the requested ones is the tracker's.
+        unsafe {
+            let usable = blocks::usable(p);
+            let has_trailer = usable < TABLE_FROM && page_keys::get(p).is_none();
+            if let (Some(key), true) = (blocks::read_trailer(p, usable), has_trailer) {
+                if random.below(2) == 0 {
+                    note = "damaged";
+                    exercised.damaged += 1;
+                    *p.add(usable - 8) ^= 1 << random.below(8);
+                } else {
+                    // An unused row, a row beyond the window, or another block's row.
+                    let row = [3, self.segment.used(Section::Rows) as u32 + 1, (1 << 20) - 1, 1, 5];
+                    note = "foreign";
+                    exercised.foreign += 1;
+                    let row = row[random.below(5) as usize];
+                    blocks::write_trailer(p, usable, blocks::row_key(row), key.requested as usize);
+                }
+            }
+        }
+        self.release(on, Todo { what: What::Free, block, ..todo }, note)
+    }
+
+    fn change_mode(&mut self, todo: Todo) -> Done {
+        self.exercised.look_at_memo();
+        let mode = self.random.below(3) as u32;
+        let mean = [1000, 5000, 20_000][self.random.below(3) as usize];
+        self.segment.header().control.store(control_word(mode, mean), Relaxed);
+        Done { todo, note: "mode", block: None }
+    }
+
+    /// By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes.
+    fn free_unseen(&mut self, todo: Todo) -> Done {
+        self.exercised.unseen += 1;
+        let (block, _) = self.take_block();
+        // SAFETY: a live block; the real free.
+        unsafe { transmute::<usize, extern "C" fn(usize)>(REAL_FREE.load(Relaxed))(block) };
+        Done { todo, note: "unseen", block: None }
+    }
+
+    /// Writes where a new block is, and its key.
+    fn write_new_block(&mut self, p: usize, on: usize, text: &mut String) {
+        let Self { exercised, live, .. } = self;
+        let block = p as *mut u8;
+        if p == 0 {
+            exercised.nulls += 1;
+            *text += " null";
+            return;
+        }
+        live.push((p, on));
+        // SAFETY: a live block.
+        let (usable, trailer) = unsafe {
+            let usable = blocks::usable(block);
+            (usable, blocks::read_trailer(block, usable))
+        };
+        let in_page = page_keys::get(block);
+        let trailer = if in_page.is_none() { trailer } else { None };
+        let in_table = if in_page.or(trailer).is_none() { side_table::get(block, usable) } else { None };
+        let bytes = if trailer.is_some() { usable - blocks::TRAILER } else { usable };
+        // SAFETY: a live block.
+        assert_eq!(unsafe { malloc::malloc_usable_size(block) }, bytes, "{text}");
+        exercised.in_table += u64::from(in_table.is_some());
+        exercised.in_pages += u64::from(in_page.is_some());
+        exercised.sampled += u64::from(in_page.or(trailer).or(in_table).is_some_and(|key| key.sampled));
+        write!(text, " at {p:x}, usable {usable}, {in_page:?} {trailer:?} {in_table:?}").expect("a string");
+    }
 }
 
 fn pipe() -> [File; 2] {

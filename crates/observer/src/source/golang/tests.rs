@@ -26,6 +26,9 @@ const ARENAS: u64 = META + (16 << 20);
 const META_END: u64 = META + (64 << 20);
 const X86: u64 = 0xffff_8000_0000_0000;
 
+/// Five levels of three words, and the roots of the chunks.
+const SUMMARY_WORDS: usize = 15 + (1 << 13);
+
 type Sums = BTreeMap<HeapPart, u64>;
 
 #[derive(Clone, Copy)]
@@ -43,6 +46,13 @@ const LAYOUTS: [Layout; 3] = [
     Layout { end: 112, spans_at: 0, base: 0 },
 ];
 
+impl Layout {
+    /// Number of the chunk at an address.
+    fn chunk(self, at: u64) -> u64 {
+        at.wrapping_sub(self.base) / CHUNK
+    }
+}
+
 struct Made {
     image: Image,
     length: usize,
@@ -58,6 +68,10 @@ struct Made {
 impl Made {
     fn word(&mut self, number: usize, word: u64) {
         self.image.put(DATA + 8 * number as u64, word);
+    }
+
+    fn words(&mut self, first: usize, words: impl IntoIterator<Item = u64>) {
+        words.into_iter().enumerate().for_each(|(number, word)| self.word(first + number, word));
     }
 
     fn walked(&self) -> Result<OtherHeap, WalkError> {
@@ -86,16 +100,9 @@ enum Run {
     Cached,
 }
 
-fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
-    let mut image = Image::default();
-    let mut sums = Sums::new();
-    let mut add = |part: HeapPart, bytes: u64| *sums.entry(part).or_default() += bytes;
-    let (mut allocated, mut given_back) = (vec![false; chunks as usize * 512], vec![false; chunks as usize * 512]);
-    let mut span_records = Vec::new();
-    let (mut page, mut totals) = (0, [0u64; 3]);
-    while page < chunks * 512 {
-        let pages = (1 + random.below(12)).min(chunks * 512 - page);
-        let run = match random.below(9) {
+impl Run {
+    fn any(random: &mut Random) -> Run {
+        match random.below(9) {
             0..3 => Run::Small([16, 48, 1024, 2048][random.below(4) as usize]),
             3 => Run::Large,
             4 => Run::Stacks,
@@ -103,16 +110,55 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             6 => Run::Kept,
             7 => Run::GivenBack,
             _ => Run::Cached,
+        }
+    }
+}
+
+/// The pages of a heap in its arena, the records of its spans, and what they add up to.
+struct Spans {
+    image: Image,
+    sums: Sums,
+    /// Of each page.
+    allocated: Vec<bool>,
+    given_back: Vec<bool>,
+    records: Vec<u64>,
+    /// Bytes in use, given back, and free.
+    totals: [u64; 3],
+}
+
+impl Spans {
+    /// Runs of random uses that fill so many chunks.
+    fn fill(random: &mut Random, layout: Layout, chunks: u64) -> Spans {
+        let all = chunks * 512;
+        let mut spans = Spans {
+            image: Image::default(),
+            sums: Sums::new(),
+            allocated: vec![false; all as usize],
+            given_back: vec![false; all as usize],
+            records: Vec::new(),
+            totals: [0; 3],
         };
+        let mut page = 0;
+        while page < all {
+            let pages = (1 + random.below(12)).min(all - page);
+            spans.run(random, layout, page, pages);
+            page += pages;
+        }
+        spans.freed();
+        spans
+    }
+
+    fn run(&mut self, random: &mut Random, layout: Layout, page: u64, pages: u64) {
+        let run = Run::any(random);
         let (start, length) = (HEAP + page * PAGE_OF_GO, pages * PAGE_OF_GO);
         for page in start / PAGE..(start + length) / PAGE {
             if random.below(3) > 0 && run != Run::GivenBack {
-                image.touch(page);
+                self.image.touch(page);
             }
         }
         let bits = page as usize..(page + pages) as usize;
-        allocated[bits.clone()].fill(!matches!(run, Run::Kept | Run::GivenBack));
-        given_back[bits].fill(run == Run::GivenBack);
+        self.allocated[bits.clone()].fill(!matches!(run, Run::Kept | Run::GivenBack));
+        self.given_back[bits].fill(run == Run::GivenBack);
         let (size, objects, state) = match run {
             Run::Small(size) => (size, random.below((length / size).min(60_000) + 1), 1),
             Run::Large => (length, 1, 1),
@@ -120,11 +166,33 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             Run::Work => (0, 0, 2),
             _ => (0, 0, 0),
         };
+        self.sum(run, length, objects * size);
+        if state > 0 {
+            let record = self.record(start, pages);
+            let end = layout.end as u64;
+            for back in [48, 40] {
+                self.image.put(record + end - back, BITS + 16 + 8 * random.below(4000));
+            }
+            self.image.put(record + end - 16, objects | 3 << 16 | state << 24);
+            self.image.put(record + end - 8, size);
+            // A large object has exactly the length that the program requested.
+            let whole = match run {
+                Run::Large => length - random.below(PAGE_OF_GO / 8) * 8,
+                _ => length.checked_div(size).map_or(length, |objects| objects * size),
+            };
+            self.image.put(record + end, start + whole);
+            let slot = layout.spans_at + page * 8;
+            (0..pages).for_each(|page| self.image.put(ARENA + slot + page * 8, record));
+        }
+    }
+
+    fn sum(&mut self, run: Run, length: u64, live: u64) {
+        let mut add = |part: HeapPart, bytes: u64| *self.sums.entry(part).or_default() += bytes;
         match run {
             Run::Small(_) | Run::Large => {
-                add(HeapPart::Live, objects * size);
-                add(HeapPart::Beside, length - objects * size);
-                totals[0] += length;
+                add(HeapPart::Live, live);
+                add(HeapPart::Beside, length - live);
+                self.totals[0] += length;
             }
             Run::Stacks => add(HeapPart::Stacks, length),
             Run::Work => add(HeapPart::Records, length),
@@ -133,111 +201,128 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             Run::Cached => add(HeapPart::Cached, length),
         }
         match run {
-            Run::Kept | Run::Cached => totals[2] += length,
-            Run::GivenBack => totals[1] += length,
+            Run::Kept | Run::Cached => self.totals[2] += length,
+            Run::GivenBack => self.totals[1] += length,
             _ => {}
         }
-        if state > 0 {
-            let record = PERSISTENT + 64 + 160 * span_records.len() as u64;
-            span_records.push(record);
-            image.put(record + 24, start);
-            image.put(record + 32, pages);
-            let end = layout.end as u64;
-            for back in [48, 40] {
-                image.put(record + end - back, BITS + 16 + 8 * random.below(4000));
-            }
-            image.put(record + end - 16, objects | 3 << 16 | state << 24);
-            image.put(record + end - 8, size);
-            // A large object has exactly the length that the program requested.
-            let whole = match run {
-                Run::Large => length - random.below(PAGE_OF_GO / 8) * 8,
-                _ => length.checked_div(size).map_or(length, |objects| objects * size),
-            };
-            image.put(record + end, start + whole);
-            let slot = layout.spans_at + page * 8;
-            (0..pages).for_each(|page| image.put(ARENA + slot + page * 8, record));
-        }
-        page += pages;
     }
-    // The record of a freed span.
-    let dead = PERSISTENT + 64 + 160 * span_records.len() as u64;
-    image.put(dead + 24, HEAP);
-    image.put(dead + 32, 4);
-    span_records.push(dead);
-    let chunk = |at: u64| at.wrapping_sub(layout.base) / CHUNK;
-    for (number, (allocated, given_back)) in allocated.chunks(512).zip(given_back.chunks(512)).enumerate() {
-        let at = LEAF + chunk(HEAP + number as u64 * CHUNK) % (1 << 13) * 128;
-        for (bits, at) in [(allocated, at), (given_back, at + 64)] {
-            for (number, bits) in bits.chunks(64).enumerate() {
-                let word = (0..64).fold(0, |word, bit| word | u64::from(bits[bit]) << bit);
-                image.put(at + 8 * number as u64, word);
-            }
-        }
-    }
-    // The first chunk of never-freed records has its link, then the ranges in use, then the records of spans.
-    image.put(PERSISTENT, PERSISTENT + (512 << 10));
-    image.put(PERSISTENT + (512 << 10), 0);
-    image.put(PERSISTENT + 16, HEAP);
-    image.put(PERSISTENT + 24, HEAP + chunks * CHUNK);
-    for (number, record) in span_records.iter().enumerate() {
-        image.put(LIST + 8 * number as u64, *record);
-    }
-    image.put(BITS, 4096);
-    image.put(BITS + (256 << 10), 0);
-    image.put(BITS + (512 << 10), 0);
-    image.put(ARENAS + HEAP.wrapping_sub(layout.base) / (64 << 20) % (1 << 22) * 8, ARENA);
 
-    let first_summary = 300 + random.below(200) as usize;
-    let behind = first_summary + 15 + (1 << 13);
-    let length = 8 * (behind + 1200);
-    let mut made = Made {
-        image,
-        length,
-        sums: Sums::new(),
-        heap_end: HEAP + chunks * CHUNK,
-        totals: 100,
-        list: 0,
-        first_summary,
-        span_records,
-    };
-    for number in 0..length / 8 {
-        let noise = [0, random.below(1000), META + 64 * random.below(9000) + 8, HEAP + 8192 * random.below(500)];
-        made.word(number, noise[random.below(4) as usize]);
+    /// A record with the first two fields of a span.
+    fn record(&mut self, start: u64, pages: u64) -> u64 {
+        let record = PERSISTENT + 64 + 160 * self.records.len() as u64;
+        self.image.put(record + 24, start);
+        self.image.put(record + 32, pages);
+        self.records.push(record);
+        record
     }
-    let mut reserved = RESERVED;
-    for (level, capacity) in [14, 17, 20, 23, 26].map(|bits| 1u64 << bits).into_iter().enumerate() {
-        made.word(first_summary + 3 * level, reserved);
-        made.word(first_summary + 3 * level + 1, capacity / 8);
-        made.word(first_summary + 3 * level + 2, capacity);
-        reserved += capacity * 8;
+
+    /// The record of a freed span.
+    fn freed(&mut self) {
+        self.record(HEAP, 4);
     }
-    (0..1 << 13).for_each(|root| made.word(first_summary + 15 + root, 0));
-    made.word(first_summary + 15 + (chunk(HEAP) >> 13) as usize, LEAF);
-    for (number, word) in [HEAP, chunk(HEAP), chunk(HEAP) + chunks].into_iter().enumerate() {
-        made.word(behind + number, word);
+
+    /// The bits of the pages, in the leaves.
+    fn bitmaps(&mut self, layout: Layout) {
+        let chunks = self.allocated.chunks(512).zip(self.given_back.chunks(512));
+        for (number, (allocated, given_back)) in chunks.enumerate() {
+            let at = LEAF + layout.chunk(HEAP + number as u64 * CHUNK) % (1 << 13) * 128;
+            for (bits, at) in [(allocated, at), (given_back, at + 64)] {
+                for (number, bits) in bits.chunks(64).enumerate() {
+                    let word = (0..64).fold(0, |word, bit| word | u64::from(bits[bit]) << bit);
+                    self.image.put(at + 8 * number as u64, word);
+                }
+            }
+        }
     }
-    let in_use = [PERSISTENT + 16, 1, 16, chunks * CHUNK, DATA + 8];
-    let index = [reserved, 1 << 20, 1 << 26, 4, 9, 4, 0, 0];
-    let list = [LIST, made.span_records.len() as u64, 20_000];
-    let rest = in_use.into_iter().chain(index).chain([0, 0, 77]).chain(list);
-    rest.enumerate().for_each(|(number, word)| made.word(behind + 3 + number, word));
-    made.list = behind + 3 + 16;
-    made.word(made.list + 60, ARENAS);
-    made.word(200, PERSISTENT);
-    for (number, word) in [0, BITS, BITS + (256 << 10), BITS + (512 << 10)].into_iter().enumerate() {
-        made.word(220 + number, word);
+
+    /// What the data's addresses lead to, besides the leaves.
+    fn lists(&mut self, layout: Layout, chunks: u64) {
+        let image = &mut self.image;
+        // The first chunk of never-freed records has its link, then the ranges in use, then the records of spans.
+        image.put(PERSISTENT, PERSISTENT + (512 << 10));
+        image.put(PERSISTENT + (512 << 10), 0);
+        image.put(PERSISTENT + 16, HEAP);
+        image.put(PERSISTENT + 24, HEAP + chunks * CHUNK);
+        for (number, record) in self.records.iter().enumerate() {
+            image.put(LIST + 8 * number as u64, *record);
+        }
+        image.put(BITS, 4096);
+        image.put(BITS + (256 << 10), 0);
+        image.put(BITS + (512 << 10), 0);
+        image.put(ARENAS + HEAP.wrapping_sub(layout.base) / (64 << 20) % (1 << 22) * 8, ARENA);
     }
-    let begin = made.totals - 34;
-    for (number, word) in [100, i64::MAX as u64, 4 << 20].into_iter().enumerate() {
-        made.word(begin + number, word);
+}
+
+impl Made {
+    /// Data in which every word is noise.
+    fn with_noise(random: &mut Random, spans: Spans, chunks: u64) -> Made {
+        let first_summary = 300 + random.below(200) as usize;
+        let behind = first_summary + SUMMARY_WORDS;
+        let mut made = Made {
+            image: spans.image,
+            length: 8 * (behind + 1200),
+            sums: spans.sums,
+            heap_end: HEAP + chunks * CHUNK,
+            totals: 100,
+            list: behind + 3 + 16,
+            first_summary,
+            span_records: spans.records,
+        };
+        for number in 0..made.length / 8 {
+            let noise = [0, random.below(1000), META + 64 * random.below(9000) + 8, HEAP + 8192 * random.below(500)];
+            made.word(number, noise[random.below(4) as usize]);
+        }
+        made
     }
-    made.word(begin + 9, 64 << 20);
-    made.word(begin + 19, 31 << 20);
-    (0..3).for_each(|number| made.word(made.totals + number, totals[number]));
+
+    /// The page allocator: its summaries, the chunks' roots, and the ranges in use; then the list of all spans.
+    fn page_allocator(&mut self, layout: Layout, chunks: u64) {
+        let first_summary = self.first_summary;
+        let mut reserved = RESERVED;
+        for (level, capacity) in [14, 17, 20, 23, 26].map(|bits| 1u64 << bits).into_iter().enumerate() {
+            self.words(first_summary + 3 * level, [reserved, capacity / 8, capacity]);
+            reserved += capacity * 8;
+        }
+        (0..1 << 13).for_each(|root| self.word(first_summary + 15 + root, 0));
+        let first = layout.chunk(HEAP);
+        self.word(first_summary + 15 + (first >> 13) as usize, LEAF);
+        let searched = [HEAP, first, first + chunks];
+        let in_use = [PERSISTENT + 16, 1, 16, chunks * CHUNK, DATA + 8];
+        let index = [reserved, 1 << 20, 1 << 26, 4, 9, 4, 0, 0];
+        let list = [LIST, self.span_records.len() as u64, 20_000];
+        let rest = in_use.into_iter().chain(index).chain([0, 0, 77]).chain(list);
+        self.words(first_summary + SUMMARY_WORDS, searched.into_iter().chain(rest));
+    }
+
+    /// The arenas, the never-freed records, and the lists of bits.
+    fn addresses_of_lists(&mut self) {
+        self.word(self.list + 60, ARENAS);
+        self.word(200, PERSISTENT);
+        self.words(220, [0, BITS, BITS + (256 << 10), BITS + (512 << 10)]);
+    }
+
+    /// The collector's settings and the heap's totals.
+    fn pace_and_totals(&mut self, totals: [u64; 3]) {
+        let begin = self.totals - 34;
+        self.words(begin, [100, i64::MAX as u64, 4 << 20]);
+        self.word(begin + 9, 64 << 20);
+        self.word(begin + 19, 31 << 20);
+        self.words(self.totals, totals);
+    }
+}
+
+fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
+    let mut spans = Spans::fill(random, layout, chunks);
+    spans.bitmaps(layout);
+    spans.lists(layout, chunks);
+    let totals = spans.totals;
+    let mut made = Made::with_noise(random, spans, chunks);
+    made.page_allocator(layout, chunks);
+    made.addresses_of_lists();
+    made.pace_and_totals(totals);
     let record = (layout.spans_at + (64 << 10) + (4 << 10)).next_multiple_of(PAGE);
     let meta = (1 << 20) + 20_000u64 * 8 / PAGE * PAGE + PAGE + 2 * (256 << 10) + 3 * (64 << 10) + record + (32 << 20);
-    *sums.entry(HeapPart::Records).or_default() += meta;
-    made.sums = sums;
+    *made.sums.entry(HeapPart::Records).or_default() += meta;
     made
 }
 

@@ -15,7 +15,7 @@
 //! A collector without card marking has another barrier set, with other data at that offset. So a card table counts
 //! only if it covers this heap. ZGC has no `_reserved`.
 
-use super::rows::Rows;
+use super::field_table::FieldTable;
 use plimsoll_facts::snapshot::{VmRegion, VmTag};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, word_at};
@@ -58,14 +58,14 @@ pub struct CodeFields {
 
 impl CodeFields {
     /// None if the table lacks one: later versions have several code heaps.
-    pub fn of(rows: &Rows) -> Option<CodeFields> {
+    pub fn of(fields: &FieldTable) -> Option<CodeFields> {
         Some(CodeFields {
-            heap: rows.address("CodeCache", "_heap")?,
-            memory: rows.offset("CodeHeap", "_memory")?,
-            low_boundary: rows.offset("VirtualSpace", "_low_boundary")?,
-            high_boundary: rows.offset("VirtualSpace", "_high_boundary")?,
-            low: rows.offset("VirtualSpace", "_low")?,
-            high: rows.offset("VirtualSpace", "_high")?,
+            heap: fields.address("CodeCache", "_heap")?,
+            memory: fields.offset("CodeHeap", "_memory")?,
+            low_boundary: fields.offset("VirtualSpace", "_low_boundary")?,
+            high_boundary: fields.offset("VirtualSpace", "_high_boundary")?,
+            low: fields.offset("VirtualSpace", "_low")?,
+            high: fields.offset("VirtualSpace", "_high")?,
         })
     }
 }
@@ -82,22 +82,22 @@ pub fn code(memory: &impl Memory, fields: &CodeFields) -> Option<VmRegion> {
 
 impl HeapFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<HeapFields> {
-        let (cards, of) = match rows.offset("CollectedHeap", "_barrier_set") {
+    pub fn of(fields: &FieldTable) -> Option<HeapFields> {
+        let (cards, of) = match fields.offset("CollectedHeap", "_barrier_set") {
             Some(at) => (CardTable::OfHeap(at), "CardTableModRefBS"),
             None => {
-                let barrier_set = rows.address("BarrierSet", "_barrier_set")?;
-                let card_table = rows.offset("CardTableBarrierSet", "_card_table")?;
+                let barrier_set = fields.address("BarrierSet", "_barrier_set")?;
+                let card_table = fields.offset("CardTableBarrierSet", "_card_table")?;
                 (CardTable::OfBarriers { barrier_set, card_table }, "CardTable")
             }
         };
         Some(HeapFields {
-            heap: rows.address("Universe", "_collectedHeap")?,
-            reserved: rows.offset("CollectedHeap", "_reserved")?,
+            heap: fields.address("Universe", "_collectedHeap")?,
+            reserved: fields.offset("CollectedHeap", "_reserved")?,
             cards,
-            whole_heap: rows.offset(of, "_whole_heap")?,
-            byte_map: rows.offset(of, "_byte_map")?,
-            byte_map_size: rows.offset(of, "_byte_map_size")?,
+            whole_heap: fields.offset(of, "_whole_heap")?,
+            byte_map: fields.offset(of, "_byte_map")?,
+            byte_map_size: fields.offset(of, "_byte_map_size")?,
         })
     }
 }

@@ -8,8 +8,9 @@
 //! A series of readings keeps what can't have changed (`KnownVm`).
 
 pub(crate) mod attach;
-pub(crate) mod direct;
+pub(crate) mod direct_buffers;
 mod disjoint;
+pub(crate) mod field_table;
 pub(crate) mod heap;
 pub(crate) mod names;
 mod nmt;
@@ -18,7 +19,6 @@ mod peer;
 mod perfdata;
 pub(crate) mod printed;
 mod read;
-pub(crate) mod rows;
 pub(crate) mod structs;
 mod survey;
 mod system_map;

@@ -15,8 +15,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use super::field_table::FieldTable;
 use super::objects::{self, Encoding, words};
-use super::rows::Rows;
 use plimsoll_facts::snapshot::JavaThread;
 use plimsoll_facts::units::Avma;
 use plimsoll_process::proc::memory::{Memory, Paged, Untouched, half_at, word_at};
@@ -46,19 +46,19 @@ pub struct ThreadFields {
 
 impl ThreadFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<ThreadFields> {
+    pub fn of(fields: &FieldTable) -> Option<ThreadFields> {
         const STRING: &str = "_klasses[static_cast<int>(vmClassID::String_klass_knum)]";
         Some(ThreadFields {
-            objects: objects::ObjectFields::of(rows)?,
-            list: rows.address("ThreadsSMRSupport", "_java_thread_list")?,
-            length: rows.offset("ThreadsList", "_length")?,
-            threads: rows.offset("ThreadsList", "_threads")?,
+            objects: objects::ObjectFields::of(fields)?,
+            list: fields.address("ThreadsSMRSupport", "_java_thread_list")?,
+            length: fields.offset("ThreadsList", "_length")?,
+            threads: fields.offset("ThreadsList", "_threads")?,
             // Up to JDK 21, a field of JavaThread.
-            os_thread: rows.offset("JavaThread", "_osthread").or_else(|| rows.offset("Thread", "_osthread"))?,
-            thread_id: rows.offset("OSThread", "_thread_id")?,
-            object: rows.offset("JavaThread", "_threadObj")?,
-            string: rows.address("vmClasses", STRING)?,
-            layout: rows.offset("Klass", "_layout_helper")?,
+            os_thread: fields.offset("JavaThread", "_osthread").or_else(|| fields.offset("Thread", "_osthread"))?,
+            thread_id: fields.offset("OSThread", "_thread_id")?,
+            object: fields.offset("JavaThread", "_threadObj")?,
+            string: fields.address("vmClasses", STRING)?,
+            layout: fields.offset("Klass", "_layout_helper")?,
         })
     }
 }

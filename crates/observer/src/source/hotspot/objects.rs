@@ -12,7 +12,7 @@
 //! The VM's kind of header isn't queried: an object's class is tried in each form. The collector may move an object
 //! meanwhile, so what was read counts only if its class is the expected one.
 
-use super::rows::Rows;
+use super::field_table::FieldTable;
 use plimsoll_facts::units::Avma;
 use plimsoll_process::proc::memory::{Memory, half_at, word_at};
 
@@ -35,15 +35,15 @@ pub struct ObjectFields {
 
 impl ObjectFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<ObjectFields> {
+    pub fn of(fields: &FieldTable) -> Option<ObjectFields> {
         // The names after JDK 21, from 13 to 21, and up to 12.
         let compressed = |of: &str, before: &str, name: &str| {
             let long = format!("{before}.{name}");
-            let of_its_class = rows.address(of, name).or_else(|| rows.address(of, &long));
-            of_its_class.or_else(|| rows.address("Universe", &long))
+            let of_its_class = fields.address(of, name).or_else(|| fields.address(of, &long));
+            of_its_class.or_else(|| fields.address("Universe", &long))
         };
         let z = "ZGlobalsForVMStructs";
-        let coloured = rows.address(z, "_instance_p").zip(rows.offset(z, "_ZPointerLoadShift"));
+        let coloured = fields.address(z, "_instance_p").zip(fields.offset(z, "_ZPointerLoadShift"));
         let (z_globals, z_load_shift) = coloured.unwrap_or_default();
         Some(ObjectFields {
             oop_base: compressed("CompressedOops", "_narrow_oop", "_base")?,

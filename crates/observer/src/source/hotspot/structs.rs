@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol};
 
-use super::direct::{self, BufferClasses, direct_buffers};
+use super::direct_buffers::{self, BufferClasses};
+use super::field_table::{FieldTable, Row};
 use super::perfdata::ClassCounts;
-use super::rows::{Row, Rows};
 use super::{heap, names};
 use crate::source::known_files::MappedFile;
 use plimsoll_facts::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
@@ -63,19 +63,19 @@ pub struct KnownVm {
 /// The fields of each kind; None if the table lacks one of them.
 #[derive(Clone, Copy, Default)]
 struct Fields {
-    buffers: Option<direct::BufferFields>,
+    buffers: Option<direct_buffers::BufferFields>,
     threads: Option<names::ThreadFields>,
     heap: Option<heap::HeapFields>,
     code: Option<heap::CodeFields>,
 }
 
 impl Fields {
-    fn of(rows: &Rows) -> Fields {
+    fn of(fields: &FieldTable) -> Fields {
         Fields {
-            buffers: direct::BufferFields::of(rows),
-            threads: names::ThreadFields::of(rows),
-            heap: heap::HeapFields::of(rows),
-            code: heap::CodeFields::of(rows),
+            buffers: direct_buffers::BufferFields::of(fields),
+            threads: names::ThreadFields::of(fields),
+            heap: heap::HeapFields::of(fields),
+            code: heap::CodeFields::of(fields),
         }
     }
 }
@@ -109,7 +109,7 @@ impl KnownVm {
         let is_same = counted.is_some() && counted == self.counted;
         let Some(fields) = self.fields.buffers.as_ref().filter(|_| !is_same) else { return };
         // If the search ends elsewhere, the classes changed meanwhile: the next one may get through.
-        if let Some(found) = direct::search(&Paged::new(memory), fields) {
+        if let Some(found) = direct_buffers::search(&Paged::new(memory), fields) {
             let classes = found.classes();
             // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
             if classes.is_some() || self.classes.is_none() {
@@ -120,7 +120,7 @@ impl KnownVm {
 
     /// Reads the count. None if its classes are unknown.
     pub(crate) fn direct_buffers(&self, memory: &impl Memory) -> Option<DirectBuffers> {
-        direct_buffers(memory, self.fields.buffers.as_ref()?, self.classes?)
+        direct_buffers::read(memory, self.fields.buffers.as_ref()?, self.classes?)
     }
 
     fn threads(&mut self, memory: &impl Memory) -> Option<Vec<JavaThread>> {
@@ -174,7 +174,7 @@ pub(crate) fn read(
     }))
 }
 
-fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
+fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<FieldTable> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let segments: Vec<(u64, u64, u64)> =
@@ -228,7 +228,7 @@ struct Table {
 
 impl Table {
     /// The rows up to the one without a type. `text` returns the name at an address.
-    fn rows(&self, memory: &impl Memory, mut text: impl FnMut(u64) -> Option<String>) -> Option<Rows> {
+    fn rows(&self, memory: &impl Memory, mut text: impl FnMut(u64) -> Option<String>) -> Option<FieldTable> {
         if !(32..=256).contains(&self.stride) {
             return None;
         }
@@ -244,7 +244,7 @@ impl Table {
             for row in some[..count * self.stride].chunks_exact(self.stride) {
                 let of = word_at(row, self.of)?;
                 if of == 0 {
-                    return Some(Rows(rows));
+                    return Some(FieldTable(rows));
                 }
                 let (Some(of), Some(name)) = (text(of), text(word_at(row, self.name)?)) else { continue };
                 let address = if half_at(row, self.is_static)? != 0 { word_at(row, self.address)? } else { 0 };
@@ -256,7 +256,7 @@ impl Table {
             left = left.saturating_sub(count);
             from = from.checked_add((count * self.stride) as u64)?;
         }
-        Some(Rows(rows))
+        Some(FieldTable(rows))
     }
 }
 
@@ -271,8 +271,8 @@ mod tests {
     /// A boot loader with the class AtomicLong, and maybe Bits. Counts the reads.
     struct Classes(Image, Cell<usize>);
 
-    const BUFFERS: direct::BufferFields = direct::BufferFields {
-        classes: direct::Classes::OfLoaders { head: BASE, next_loader: 0, klasses: 8, next_klass: 8 },
+    const BUFFERS: direct_buffers::BufferFields = direct_buffers::BufferFields {
+        classes: direct_buffers::Classes::OfLoaders { head: BASE, next_loader: 0, klasses: 8, next_klass: 8 },
         loader_object: 16,
         klass_name: 0,
         klass_mirror: 16,

@@ -1,6 +1,7 @@
 //! Heaps built word by word in tcmalloc's layout, in several page sizes, and the sums that the walk must find.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::caches::{Central, MOST_LISTS, MOST_PAIRS, of_transfers};
 use super::pagemap::{Span, SpanState};
@@ -19,6 +20,7 @@ const HEAP: u64 = 0x5555_8000_0000;
 const RECORDS: u64 = HEAP - (16 << 20);
 const SPANS: u64 = HEAP - (8 << 20);
 const CACHES: u64 = HEAP - (2 << 20);
+const THREAD_CACHES: [u64; 2] = [CACHES, CACHES + 0x4000];
 const SIZES: [u32; 26] = [
     0, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 2048, 2560, 4096, 6144,
     8192, 16384,
@@ -50,23 +52,62 @@ fn put_half(data: &mut [u8], at: usize, half: u32) {
     data[at..at + 4].copy_from_slice(&half.to_le_bytes());
 }
 
-fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
-    let mut image = Image::default();
-    let leaf_bits = (48 - shift).div_ceil(2);
-    let root_length = 8usize << (48 - shift - leaf_bits);
-    let page_bytes = 1u64 << shift;
-    let (mut live, mut beside, mut free, mut returned) = (0, 0, 0, 0);
-    let mut per_class = vec![(0u64, 0u64, 0u64); SIZES.len()];
-    let mut at = HEAP;
-    let mut leaves: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut enter = |image: &mut Image, page: u64, record: u64| {
-        let number = page >> leaf_bits;
-        let next = RECORDS + 0x50 + leaves.len() as u64 * (8 << leaf_bits);
-        let leaf = *leaves.entry(number).or_insert(next);
-        image.put(leaf + (page & ((1 << leaf_bits) - 1)) * 8, record);
-    };
-    for number in 0..spans {
-        let record = SPANS + number * 48;
+/// The table from pages to spans.
+struct Pagemap {
+    leaf_bits: u32,
+    /// Addresses of the leaves by their number in the root.
+    leaves: BTreeMap<u64, u64>,
+}
+
+impl Pagemap {
+    fn enter(&mut self, image: &mut Image, page: u64, record: u64) {
+        let number = page >> self.leaf_bits;
+        let next = RECORDS + 0x50 + self.leaves.len() as u64 * (8 << self.leaf_bits);
+        let leaf = *self.leaves.entry(number).or_insert(next);
+        image.put(leaf + (page & ((1 << self.leaf_bits) - 1)) * 8, record);
+    }
+}
+
+/// What is in the spans of a class: numbers of spans, of blocks in use, and of free blocks.
+#[derive(Clone, Copy, Default)]
+struct InClass {
+    spans: u64,
+    blocks: u64,
+    free: u64,
+}
+
+/// The spans of a heap, one after the other, and what they add up to.
+struct Spans {
+    image: Image,
+    pagemap: Pagemap,
+    page_bytes: u64,
+    classes: [InClass; SIZES.len()],
+    live: u64,
+    beside: u64,
+    free: u64,
+    returned: u64,
+    end: u64,
+}
+
+impl Spans {
+    fn fill(random: &mut Random, shift: u32, spans: u64) -> Spans {
+        let mut made = Spans {
+            image: Image::default(),
+            pagemap: Pagemap { leaf_bits: (48 - shift).div_ceil(2), leaves: BTreeMap::new() },
+            page_bytes: 1 << shift,
+            classes: [InClass::default(); SIZES.len()],
+            live: 0,
+            beside: 0,
+            free: 0,
+            returned: 0,
+            end: HEAP,
+        };
+        (0..spans).for_each(|number| made.add(random, number));
+        made
+    }
+
+    /// A span of a random state and length, after the last one.
+    fn add(&mut self, random: &mut Random, number: u64) {
         let class = 1 + random.below(SIZES.len() as u64 - 1);
         let size = u64::from(SIZES[class as usize]);
         let (state, class, pages) = match random.below(6) {
@@ -74,59 +115,101 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
             1 => (2, 0, 1 + random.below(60)),
             2 => (0, 0, 1 + random.below(40)),
             _ => {
-                let fits =
-                    |pages: &u64| pages * page_bytes >= size && (pages * page_bytes) % size * 8 <= pages * page_bytes;
+                let bytes = |pages: u64| pages * self.page_bytes;
+                let fits = |pages: &u64| bytes(*pages) >= size && bytes(*pages) % size * 8 <= bytes(*pages);
                 (0, class, (1..).find(fits).unwrap())
             }
         };
-        let length = pages * page_bytes;
+        let length = pages * self.page_bytes;
         let capacity = length / size;
         let blocks = random.below(capacity.min(0xffff) + 1);
         match (state, class) {
-            (1, _) => free += length,
-            (2, _) => returned += length,
-            (_, 0) => live += length,
+            (1, _) => self.free += length,
+            (2, _) => self.returned += length,
+            (_, 0) => self.live += length,
             (_, class) => {
-                let of = &mut per_class[class as usize];
-                *of = (of.0 + 1, of.1 + blocks, of.2 + capacity - blocks);
-                live += blocks * size;
-                beside += length - blocks * size;
+                let of = &mut self.classes[class as usize];
+                *of = InClass { spans: of.spans + 1, blocks: of.blocks + blocks, free: of.free + capacity - blocks };
+                self.live += blocks * size;
+                self.beside += length - blocks * size;
             }
         }
-        let first = at / page_bytes;
-        image.put(record, first);
-        image.put(record + 8, pages);
-        image.put(record + 40, blocks | class << 16 | state << 24);
-        let small = state == 0 && class != 0;
-        for page in first..first + pages {
-            // Between the ends of other spans, there are words of freed spans.
-            let is_old = !small && page != first && page + 1 != first + pages;
-            match is_old {
-                true if random.below(2) == 0 => enter(&mut image, page, SPANS + random.below(number + 1) * 48),
-                true => {}
-                false => enter(&mut image, page, record),
+        let first = self.end / self.page_bytes;
+        let record = SPANS + number * 48;
+        self.image.put(record, first);
+        self.image.put(record + 8, pages);
+        self.image.put(record + 40, blocks | class << 16 | state << 24);
+        self.enter_pages(random, number, first..first + pages, state == 0 && class != 0);
+        for page in (self.end / PAGE..(self.end + length) / PAGE).filter(|_| random.below(4) > 0) {
+            self.image.pages.entry(page).or_insert_with(|| vec![0; PAGE as usize]);
+        }
+        self.end += length;
+    }
+
+    /// A span of small blocks has every page in the table, other spans only the first and the last. Between these there
+    /// are words of freed spans.
+    fn enter_pages(&mut self, random: &mut Random, number: u64, pages: Range<u64>, is_small: bool) {
+        for page in pages.clone() {
+            let is_old = !is_small && page != pages.start && page + 1 != pages.end;
+            let record = match is_old {
+                true if random.below(2) == 0 => SPANS + random.below(number + 1) * 48,
+                true => continue,
+                false => SPANS + number * 48,
+            };
+            self.pagemap.enter(&mut self.image, page, record);
+        }
+    }
+
+    /// Two thread caches in a ring. The fields before the lists vary by build. Returns the bytes in them.
+    fn put_thread_caches(&mut self, random: &mut Random) -> u64 {
+        let lists = 8 * random.below(8);
+        let mut cached = 0;
+        for (cache, next) in THREAD_CACHES.into_iter().zip(THREAD_CACHES.into_iter().rev()) {
+            for (class, size) in SIZES.into_iter().enumerate() {
+                let held = random.below(self.classes[class].blocks / 4 + 1);
+                cached += held * u64::from(size);
+                self.image.put(cache + lists + class as u64 * 32 + 8, held);
+                self.image.put(cache + lists + class as u64 * 32 + 24, size.into());
+            }
+            self.image.put(cache + lists + CLASSES as u64 * 32 + 16, next);
+        }
+        cached
+    }
+}
+
+/// The classes' sizes, batches and central lists. Returns the bytes in batches: these are in no central list, and in no
+/// thread's cache.
+fn put_classes(random: &mut Random, data: &mut [u8], sizes: usize, central: usize, classes: &[InClass]) -> u64 {
+    let mut transfers = 0;
+    for (class, size) in SIZES.into_iter().enumerate().skip(1) {
+        let batch = (65536 / size).clamp(2, 32);
+        put_half(data, sizes + 4 * class, batch);
+        put_half(data, sizes + 4 * (CLASSES + class), size);
+        let record = central + 8 * STEP * class;
+        let InClass { spans, blocks, free } = classes[class];
+        let used = random.below(blocks / 4 / u64::from(batch) + 1).min(20);
+        transfers += used * u64::from(batch * size);
+        put(data, record, class as u64);
+        for dummy in [8, 56] {
+            for link in [16, 24] {
+                put(data, record + dummy + link, DATA + (record + dummy) as u64);
             }
         }
-        for page in (at / PAGE..(at + length) / PAGE).filter(|_| random.below(4) > 0) {
-            image.pages.entry(page).or_insert_with(|| vec![0; PAGE as usize]);
-        }
-        at += length;
+        put(data, record + 104, spans);
+        put(data, record + 112, free);
+        put(data, record + 120 + 1024, used | 20 << 32);
+        put(data, record + 128 + 1024, 64);
     }
-    // Two thread caches in a ring. The fields before the lists vary by build.
-    let lists = 8 * random.below(8);
-    let mut cached = 0;
-    let caches = [CACHES, CACHES + 0x4000];
-    for (cache, next) in caches.into_iter().zip(caches.into_iter().rev()) {
-        for (class, size) in SIZES.into_iter().enumerate() {
-            let held = random.below(per_class[class].1 / 4 + 1);
-            cached += held * u64::from(size);
-            image.put(cache + lists + class as u64 * 32 + 8, held);
-            image.put(cache + lists + class as u64 * 32 + 24, size.into());
-        }
-        image.put(cache + lists + CLASSES as u64 * 32 + 16, next);
-    }
+    transfers
+}
+
+fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
+    let mut heap = Spans::fill(random, shift, spans);
+    let cached = heap.put_thread_caches(random);
+    let Spans { image, pagemap, classes, live, beside, free, returned, end, .. } = heap;
     // The data: words that lead nowhere, the table, and other data around it.
     let root = 8 * (500 + random.below(100)) as usize;
+    let root_length = 8usize << (48 - shift - pagemap.leaf_bits);
     let counters = root + root_length + 12_400;
     let sizes = counters + 4096;
     let central = sizes + 8 * CLASSES + 256;
@@ -136,34 +219,14 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         let noise = [random.below(1000), SPANS + 48 * random.below(spans), HEAP + 64 * random.below(9000)];
         put(&mut data, at, noise[random.below(3) as usize]);
     }
-    for (number, leaf) in leaves {
+    for (number, leaf) in pagemap.leaves {
         put(&mut data, root + 8 * number as usize, leaf);
     }
-    for (offset, word) in [at - HEAP, free, returned, at - HEAP - returned].into_iter().enumerate() {
+    for (offset, word) in [end - HEAP, free, returned, end - HEAP - returned].into_iter().enumerate() {
         put(&mut data, counters + 8 * offset, word);
     }
-    let mut transfers = 0;
-    for (class, size) in SIZES.into_iter().enumerate().skip(1) {
-        let batch = (65536 / size).clamp(2, 32);
-        put_half(&mut data, sizes + 4 * class, batch);
-        put_half(&mut data, sizes + 4 * (CLASSES + class), size);
-        let record = central + 8 * STEP * class;
-        let (spans, blocks, free) = per_class[class];
-        // Batches of blocks that are in no central list, besides those of the threads.
-        let used = random.below(blocks / 4 / u64::from(batch) + 1).min(20);
-        transfers += used * u64::from(batch * size);
-        put(&mut data, record, class as u64);
-        for dummy in [8, 56] {
-            for link in [16, 24] {
-                put(&mut data, record + dummy + link, DATA + (record + dummy) as u64);
-            }
-        }
-        put(&mut data, record + 104, spans);
-        put(&mut data, record + 112, free);
-        put(&mut data, record + 120 + 1024, used | 20 << 32);
-        put(&mut data, record + 128 + 1024, 64);
-    }
-    put(&mut data, heads, caches[1]);
+    let transfers = put_classes(random, &mut data, sizes, central, &classes);
+    put(&mut data, heads, THREAD_CACHES[1]);
     let records = image.resident(RECORDS, HEAP);
     let sums = Sums::from([
         (HeapPart::Live, live - cached - transfers),
@@ -173,7 +236,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         (HeapPart::Released, returned),
         (HeapPart::Records, records),
     ]);
-    Made { image, data, root, counters, sizes, central, heads, end: at, sums }
+    Made { image, data, root, counters, sizes, central, heads, end, sums }
 }
 
 fn walked(made: &Made) -> Result<(OtherHeap, Option<Unread>), WalkError> {

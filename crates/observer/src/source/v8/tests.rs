@@ -1,6 +1,7 @@
 //! Heaps built word by word, and the sums that the walk must find. The fields of the records are in the orders of
 //! several versions, and in random orders.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::layout::ALIGNMENT;
@@ -93,11 +94,13 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
         let many = 6 + random.below(12);
         sweeper(random, &mut made, heap, SWEEPERS + isolate * (1 << 20));
         for (space, kind) in [Space::From, Space::To, Space::Old, Space::Large, Space::Code].into_iter().enumerate() {
-            one_space(random, &mut made, order, (heap, spaces + space as u64 * 512), kind, many, &mut number);
+            let whose = Whose { kind, heap, owner: spaces + space as u64 * 512 };
+            one_space(random, &mut made, order, whose, many, &mut number);
         }
     }
-    one_space(random, &mut made, order, (0, 0), Space::ReadOnly, 1, &mut number);
-    one_space(random, &mut made, order, (0, 0), Space::Leaving, 1, &mut number);
+    for kind in [Space::ReadOnly, Space::Leaving] {
+        one_space(random, &mut made, order, Whose { kind, heap: 0, owner: 0 }, 1, &mut number);
+    }
     let range = AddressRange::new(Avma(START), Avma(START + number * ALIGNMENT));
     let memory = |range, writable| Vma {
         range,
@@ -152,131 +155,185 @@ fn sweeper(random: &mut Random, made: &mut Made, heap: u64, at: u64) {
     }
 }
 
-fn one_space(
-    random: &mut Random,
-    made: &mut Made,
-    order: Order,
-    (heap, owner): (u64, u64),
+/// A space of a heap: all its pages are of one kind.
+#[derive(Clone, Copy)]
+struct Whose {
     kind: Space,
-    many: u64,
-    number: &mut u64,
-) {
-    let header = if order.behind { 16 } else { 0x1130 };
-    let is_large = kind == Space::Large;
+    /// 0: of no heap.
+    heap: u64,
+    owner: u64,
+}
+
+/// A page, and the area for objects in it.
+#[derive(Clone, Copy)]
+struct Chunk {
+    at: u64,
+    size: u64,
+    start: u64,
+    end: u64,
+    allocated: u64,
+}
+
+impl Chunk {
+    fn any(random: &mut Random, order: Order, kind: Space, (at, size): (u64, u64)) -> Chunk {
+        let is_large = kind == Space::Large;
+        let guard = if kind == Space::Code { PAGE } else { 0 };
+        let start = at + order.header();
+        let end = at + size - guard - if is_large { 8 * random.below(500) } else { 0 };
+        let area = end - start;
+        let is_full = is_large || matches!(kind, Space::From | Space::To);
+        let allocated = if is_full { area } else { random.below(area / 8) * 8 };
+        Chunk { at, size, start, end, allocated }
+    }
+
+    fn area(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+impl Order {
+    /// Bytes before a page's area for objects.
+    fn header(self) -> u64 {
+        if self.behind { 16 } else { 0x1130 }
+    }
+
+    /// Address of the record of the page at `at`.
+    fn record(self, at: u64) -> u64 {
+        match self.behind {
+            true => RECORDS + (1 << 24) + (at - START) / ALIGNMENT * RECORD,
+            false => at,
+        }
+    }
+}
+
+fn one_space(random: &mut Random, made: &mut Made, order: Order, whose: Whose, many: u64, number: &mut u64) {
     let chunks: Vec<(u64, u64)> = (0..many)
         .map(|_| {
+            let is_large = whose.kind == Space::Large;
             let size = if is_large { ALIGNMENT + (1 + random.below(100)) * PAGE } else { ALIGNMENT };
             let at = START + *number * ALIGNMENT;
             *number += size.div_ceil(ALIGNMENT);
             (at, size)
         })
         .collect();
-    let record = |at: u64| match order.behind {
-        true => RECORDS + (1 << 24) + (at - START) / ALIGNMENT * RECORD,
-        false => at,
-    };
-    let current = random.below(many);
+    let current = random.below(many) as usize;
     let (mut all, mut allocated_in_all) = (0, 0);
-    for (index, (at, size)) in chunks.iter().copied().enumerate() {
-        let guard = if kind == Space::Code { PAGE } else { 0 };
-        let (start, end) = (at + header, at + size - guard - if is_large { 8 * random.below(500) } else { 0 });
-        let area = end - start;
-        let is_young = matches!(kind, Space::From | Space::To);
-        let allocated = if is_young || is_large { area } else { random.below(area / 8) * 8 };
-        let flags = match kind {
-            Space::From => 2 | 8,
-            Space::To => 2 | 16,
-            _ => 4,
-        };
-        let at_record = |word: u64| record(at) + word * 8;
-        made.image.put(at + order.flags * 8, flags);
-        if order.behind {
-            made.image.put(at + 8, record(at));
-        }
-        let mark = if is_large { header } else { header + allocated.max(8) };
-        for (word, value) in [
-            (order.size, size),
-            (order.heap, heap),
-            (order.start, start),
-            (order.end, end),
-            (order.allocated, allocated),
-            (order.allocated + 1, 0),
-            (order.allocated + 2, mark),
-            (order.owner, owner),
-            (order.next, chunks.get(index + 1).map(|(next, _)| record(*next)).unwrap_or_default()),
-            (order.next + 1, index.checked_sub(1).map(|before| record(chunks[before].0)).unwrap_or_default()),
-        ] {
-            made.image.put(at_record(word), value);
-        }
-        for page in at / PAGE..(at + size) / PAGE {
+    for (index, place) in chunks.iter().copied().enumerate() {
+        let chunk = Chunk::any(random, order, whose.kind, place);
+        let next = chunks.get(index + 1).map(|(next, _)| order.record(*next)).unwrap_or_default();
+        let before = index.checked_sub(1).map(|before| order.record(chunks[before].0)).unwrap_or_default();
+        put_record(made, order, whose, chunk, [next, before]);
+        for page in chunk.at / PAGE..(chunk.at + chunk.size) / PAGE {
             if random.below(3) > 0 {
                 made.image.touch(page);
             }
         }
-        all += size;
-        allocated_in_all += allocated;
-        // The live part of it.
-        let mut live = allocated;
-        let (objects, rest) = match kind {
-            Space::From => {
-                live = 0;
-                (HeapPart::Young, HeapPart::FreeYoung)
-            }
-            Space::To => {
-                let top = start + random.below(area / 8) * 8;
-                live = match (index as u64).cmp(&current) {
-                    std::cmp::Ordering::Less => area,
-                    std::cmp::Ordering::Equal => top - start,
-                    std::cmp::Ordering::Greater => 0,
-                };
-                if index as u64 == current {
-                    for (word, value) in [start, top, end].into_iter().enumerate() {
-                        made.image.put(heap - 0x9000 + word as u64 * 8, value);
-                    }
-                }
-                (HeapPart::Young, HeapPart::FreeYoung)
-            }
-            Space::Old => {
-                // The next objects go into the last 64 bytes that count as allocated.
-                if index as u64 == current && allocated >= 64 {
-                    live -= 64;
-                    for (word, value) in [start, end - 64, end].into_iter().enumerate() {
-                        made.image.put(heap - 0x9000 + 24 + word as u64 * 8, value);
-                    }
-                }
-                (HeapPart::Old, HeapPart::FreeOld)
-            }
-            Space::Large => (HeapPart::Large, HeapPart::FreeOld),
-            Space::Code => (HeapPart::Code, HeapPart::FreeOld),
-            Space::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records),
-            Space::Leaving => {
-                live = area;
-                (HeapPart::Leaving, HeapPart::Leaving)
-            }
-        };
-        let resident = made.image.resident(at, at + size);
-        let of_header = header.min(resident);
-        let of_live = live.min(resident - of_header);
-        made.ranges += size;
-        for (part, length, resident) in [
-            (HeapPart::Records, size - area, of_header),
-            (objects, live, of_live),
-            (rest, area - live, resident - of_header - of_live),
-        ] {
-            let sums = made.parts.entry(part).or_default();
-            sums.length += Bytes(length);
-            sums.resident += Bytes(resident);
-        }
+        all += chunk.size;
+        allocated_in_all += chunk.allocated;
+        let live = live_bytes(random, made, whose, chunk, index.cmp(&current));
+        sum(made, order, whose.kind, chunk, live);
     }
-    if owner != 0 {
-        let space = [0x41e_2a18, heap, 2, all, all];
-        for (word, value) in space.into_iter().enumerate() {
-            made.image.put(owner + word as u64 * 8, value);
+    if whose.owner != 0 {
+        put_space(made, whose, all, allocated_in_all);
+    }
+}
+
+fn put_record(made: &mut Made, order: Order, whose: Whose, chunk: Chunk, [next, before]: [u64; 2]) {
+    let Chunk { at, size, start, end, allocated } = chunk;
+    let flags = match whose.kind {
+        Space::From => 2 | 8,
+        Space::To => 2 | 16,
+        _ => 4,
+    };
+    made.image.put(at + order.flags * 8, flags);
+    if order.behind {
+        made.image.put(at + 8, order.record(at));
+    }
+    let is_large = whose.kind == Space::Large;
+    let mark = if is_large { order.header() } else { order.header() + allocated.max(8) };
+    for (word, value) in [
+        (order.size, size),
+        (order.heap, whose.heap),
+        (order.start, start),
+        (order.end, end),
+        (order.allocated, allocated),
+        (order.allocated + 1, 0),
+        (order.allocated + 2, mark),
+        (order.owner, whose.owner),
+        (order.next, next),
+        (order.next + 1, before),
+    ] {
+        made.image.put(order.record(at) + word * 8, value);
+    }
+}
+
+/// The live part of a page's area. Of the page that objects are allocated in now, the heap gets the bounds of the free
+/// part. `position`: before that page, the page itself, or after it.
+fn live_bytes(random: &mut Random, made: &mut Made, whose: Whose, chunk: Chunk, position: Ordering) -> u64 {
+    let Chunk { start, end, allocated, .. } = chunk;
+    let area = chunk.area();
+    let mut put_bounds = |at: u64, bounds: [u64; 3]| {
+        for (word, value) in bounds.into_iter().enumerate() {
+            made.image.put(at + word as u64 * 8, value);
         }
-        made.committed.push(owner + 3 * 8);
-        if !matches!(kind, Space::From | Space::To) {
-            made.image.put(owner + 15 * 8, allocated_in_all);
+    };
+    match whose.kind {
+        Space::From => 0,
+        Space::To => {
+            let top = start + random.below(area / 8) * 8;
+            match position {
+                Ordering::Less => area,
+                Ordering::Equal => {
+                    put_bounds(whose.heap - 0x9000, [start, top, end]);
+                    top - start
+                }
+                Ordering::Greater => 0,
+            }
         }
+        // The next objects go into the last 64 bytes that count as allocated.
+        Space::Old if position == Ordering::Equal && allocated >= 64 => {
+            put_bounds(whose.heap - 0x9000 + 24, [start, end - 64, end]);
+            allocated - 64
+        }
+        Space::Leaving => area,
+        Space::Old | Space::Large | Space::Code | Space::ReadOnly => allocated,
+    }
+}
+
+/// Adds a page to the sums that the walk must find.
+fn sum(made: &mut Made, order: Order, kind: Space, chunk: Chunk, live: u64) {
+    let (objects, rest) = match kind {
+        Space::From | Space::To => (HeapPart::Young, HeapPart::FreeYoung),
+        Space::Old => (HeapPart::Old, HeapPart::FreeOld),
+        Space::Large => (HeapPart::Large, HeapPart::FreeOld),
+        Space::Code => (HeapPart::Code, HeapPart::FreeOld),
+        Space::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records),
+        Space::Leaving => (HeapPart::Leaving, HeapPart::Leaving),
+    };
+    let resident = made.image.resident(chunk.at, chunk.at + chunk.size);
+    let of_header = order.header().min(resident);
+    let of_live = live.min(resident - of_header);
+    made.ranges += chunk.size;
+    for (part, length, resident) in [
+        (HeapPart::Records, chunk.size - chunk.area(), of_header),
+        (objects, live, of_live),
+        (rest, chunk.area() - live, resident - of_header - of_live),
+    ] {
+        let sums = made.parts.entry(part).or_default();
+        sums.length += Bytes(length);
+        sums.resident += Bytes(resident);
+    }
+}
+
+/// The space itself, which states its bytes.
+fn put_space(made: &mut Made, Whose { kind, heap, owner }: Whose, all: u64, allocated_in_all: u64) {
+    let space = [0x41e_2a18, heap, 2, all, all];
+    for (word, value) in space.into_iter().enumerate() {
+        made.image.put(owner + word as u64 * 8, value);
+    }
+    made.committed.push(owner + 3 * 8);
+    if !matches!(kind, Space::From | Space::To) {
+        made.image.put(owner + 15 * 8, allocated_in_all);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The VM's table of its own fields: type, field, offset or address.
+//! `gHotSpotVMStructs`, the table of a VM's own fields: type, field, offset or address.
 
 pub(super) struct Row {
     pub of: String,
@@ -7,10 +7,10 @@ pub(super) struct Row {
     pub address: u64,
 }
 
-/// The table.
-pub struct Rows(pub(super) Vec<Row>);
+/// All rows, in the order of the table.
+pub struct FieldTable(pub(super) Vec<Row>);
 
-impl Rows {
+impl FieldTable {
     fn row(&self, of: &str, name: &str) -> Option<&Row> {
         self.0.iter().find(|row| row.of == of && row.name == name)
     }

@@ -1,11 +1,11 @@
 //! Takes one snapshot. Sources that are joined by address are read close together in time. Sources that change fast are
-//! read a second time (`second`).
+//! read a second time (`skew`).
 
 use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
-use super::second;
+use super::skew;
 use crate::ledger::{self, Ledger, LineId};
 use crate::source::glibc;
 use crate::source::hotspot;
@@ -104,7 +104,7 @@ pub(super) fn take(
     }
     snapshot.gaps.extend(gaps);
     if let Some(vm) = &mut snapshot.hotspot {
-        let once = second::vm(&target, &maps, vm, reader.kept.vm.as_ref());
+        let once = skew::of_vm(&target, &maps, vm, reader.kept.vm.as_ref());
         snapshot.gaps.extend(once);
     }
     snapshot.readings = reader.readings;
@@ -209,7 +209,7 @@ impl Reader<'_> {
         let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
         let files = &self.kept.files;
         let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[], files: Some(files) };
-        let walks = second::Walks::before(target, snapshot, wanted);
+        let walks = skew::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
         let (mappings, pages) = self.mappings(snapshot.process.swap, &mut gaps);
         readings.push(Reading { source: Source::Proc, began, took: mappings.took });

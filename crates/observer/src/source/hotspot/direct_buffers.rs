@@ -22,8 +22,8 @@
 //!
 //! The target keeps running; if the result is implausible, it is discarded.
 
+use super::field_table::FieldTable;
 use super::objects::{self, Encoding, words};
-use super::rows::Rows;
 use plimsoll_facts::snapshot::DirectBuffers;
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, half_at, word_at};
@@ -64,21 +64,21 @@ pub enum Classes {
 }
 
 impl Classes {
-    fn of(rows: &Rows) -> Option<Classes> {
-        let Some(klasses) = rows.offset("ClassLoaderData", "_klasses") else {
+    fn of(fields: &FieldTable) -> Option<Classes> {
+        let Some(klasses) = fields.offset("ClassLoaderData", "_klasses") else {
             let object = "_well_known_klasses[SystemDictionary::Object_klass_knum]";
             return Some(Classes::Below {
-                object: rows.address("SystemDictionary", object)?,
-                first: rows.offset("Klass", "_subklass")?,
-                next: rows.offset("Klass", "_next_sibling")?,
-                loader: rows.offset("InstanceKlass", "_class_loader_data")?,
+                object: fields.address("SystemDictionary", object)?,
+                first: fields.offset("Klass", "_subklass")?,
+                next: fields.offset("Klass", "_next_sibling")?,
+                loader: fields.offset("InstanceKlass", "_class_loader_data")?,
             });
         };
         Some(Classes::OfLoaders {
-            head: rows.address("ClassLoaderDataGraph", "_head")?,
-            next_loader: rows.offset("ClassLoaderData", "_next")?,
+            head: fields.address("ClassLoaderDataGraph", "_head")?,
+            next_loader: fields.offset("ClassLoaderData", "_next")?,
             klasses,
-            next_klass: rows.offset("Klass", "_next_link")?,
+            next_klass: fields.offset("Klass", "_next_link")?,
         })
     }
 
@@ -90,16 +90,16 @@ impl Classes {
 
 impl BufferFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<BufferFields> {
+    pub fn of(fields: &FieldTable) -> Option<BufferFields> {
         Some(BufferFields {
-            classes: Classes::of(rows)?,
-            loader_object: rows.offset("ClassLoaderData", "_class_loader")?,
-            klass_name: rows.offset("Klass", "_name")?,
-            klass_mirror: rows.offset("Klass", "_java_mirror")?,
-            symbol_length: rows.offset("Symbol", "_length")?,
-            symbol_body: rows.offset("Symbol", "_body")?,
-            mirror_size: rows.address("java_lang_Class", "_oop_size_offset")?,
-            objects: objects::ObjectFields::of(rows)?,
+            classes: Classes::of(fields)?,
+            loader_object: fields.offset("ClassLoaderData", "_class_loader")?,
+            klass_name: fields.offset("Klass", "_name")?,
+            klass_mirror: fields.offset("Klass", "_java_mirror")?,
+            symbol_length: fields.offset("Symbol", "_length")?,
+            symbol_body: fields.offset("Symbol", "_body")?,
+            mirror_size: fields.address("java_lang_Class", "_oop_size_offset")?,
+            objects: objects::ObjectFields::of(fields)?,
         })
     }
 }
@@ -185,7 +185,7 @@ impl Found {
     }
 }
 
-pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, classes: BufferClasses) -> Option<DirectBuffers> {
+pub fn read(memory: &impl Memory, fields: &BufferFields, classes: BufferClasses) -> Option<DirectBuffers> {
     let BufferClasses { bits, atomic_long, netty } = classes;
     let encoding = Encoding::read(memory, &fields.objects)?;
     let counts = |klass: u64| counts(memory, fields, &encoding, klass, atomic_long);

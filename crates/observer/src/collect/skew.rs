@@ -1,5 +1,6 @@
-//! Reads the sources that change fast a second time: the walks of the allocators, NMT's categories, the count of direct
-//! buffers. The two readings of each lie on both sides of the reading of the mappings:
+//! Bounds the skew of a snapshot: reads the sources that change fast a second time. These are the walks of the
+//! allocators, NMT's categories, and the count of direct buffers. The two readings of each lie on both sides of the
+//! reading of the mappings:
 //!
 //! ```text
 //!  NMT, direct buffers      walk      threads, smaps      walk      NMT, direct buffers
@@ -97,8 +98,8 @@ fn is_large(snapshot: &Snapshot) -> bool {
     snapshot.rss_by_kind.anonymous > WALKED_TWICE
 }
 
-/// Queries the VM again.
-pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, known: Option<&hotspot::KnownVm>) -> Option<Gap> {
+/// Queries the VM again, and sets `moved` of what it counts.
+pub(super) fn of_vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, known: Option<&hotspot::KnownVm>) -> Option<Gap> {
     if let Some(first) = &mut vm.direct_buffers
         && let Some(now) = known.zip(Live::open(target).ok()).and_then(|(known, memory)| known.direct_buffers(&memory))
     {

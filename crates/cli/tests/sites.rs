@@ -104,6 +104,29 @@ fn report(target: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// The caller's peak is counted in each mode, and sites only divide it. Here one block of 2,560 is still held, so in
+/// most runs no live block was sampled.
+#[test]
+fn sites_add_up_to_the_peak_though_almost_nothing_is_live() {
+    let folder = scratch("peak");
+    let program = harness::compiled("arena_burst", &folder.join("arena_burst"), &[]);
+    for mode in ["sampled", "exact", "off"] {
+        let segments = scratch(&format!("peak-{mode}"));
+        let mut run = Command::new(PLIMSOLL);
+        run.args(["run", "--sites", mode, "--report", "none", "--dir"]).arg(&segments);
+        must(run.args(["--", &program, "1", "40", "end"]));
+        let file = fs::read_dir(&segments).expect("a folder").next().expect("a segment").expect("its entry").path();
+        for by in ["site", "caller"] {
+            let folded =
+                report(file.to_str().expect("UTF-8"), &["--by", by, "--measure", "peak", "--format", "folded"]);
+            let value = |line: &str| line.rsplit(' ').next().and_then(|text| text.parse::<u64>().ok());
+            let sum: u64 = folded.lines().map(|line| value(line).expect(line)).sum();
+            // 40 MiB of blocks, their list of pointers, and what libc holds.
+            assert!((40 << 20..41 << 20).contains(&sum), "{mode}, by {by}: {sum}\n{folded}");
+        }
+    }
+}
+
 /// Function names of a site, innermost first, without parameters.
 fn functions(site: &Value) -> Vec<String> {
     let frames = site["frames"].as_array().expect("frames");

@@ -542,8 +542,9 @@ impl SitesBuilder<'_> {
             let facts = &self.segment.callers[*site];
             let (bytes, count) = match exact && facts.peak_bytes > 0 {
                 true => (facts.peak_bytes, facts.count_at_peak),
-                // The caller's peak, divided in the same proportion as its blocks.
-                false => (share(figures.peak.0, line, &all), share(figures.count_at_peak, line, &all)),
+                false => {
+                    (at_peak(figures.peak.0, line, &all, BYTES), at_peak(figures.count_at_peak, line, &all, COUNTS))
+                }
             };
             let (live, live_count) = (line[LIVE].amount, line[LIVE_COUNT].amount);
             line[PEAK] = Value::exact(bytes.max(live as u64));
@@ -558,8 +559,14 @@ impl SitesBuilder<'_> {
             rest[PEAK] = Value::exact(figures.peak.0);
             rest[PEAK_COUNT] = Value::exact(figures.count_at_peak);
         } else {
-            rest[PEAK] = rest[LIVE];
-            rest[PEAK_COUNT] = rest[LIVE_COUNT];
+            rest[PEAK] = match exact {
+                true => rest[LIVE],
+                false => Value::exact(at_peak(figures.peak.0, &rest, &all, BYTES)),
+            };
+            rest[PEAK_COUNT] = match exact {
+                true => rest[LIVE_COUNT],
+                false => Value::exact(at_peak(figures.count_at_peak, &rest, &all, COUNTS)),
+            };
         }
         self.mappings(caller, &mut rest);
         let of_site = |((site, line), division): ((&usize, SiteLine), [f64; 2])| {
@@ -633,16 +640,21 @@ impl SitesBuilder<'_> {
     }
 }
 
-fn share(whole: u64, line: &SiteLine, all: &[i64; COLUMNS]) -> u64 {
-    let of = |column: usize| line[column].amount as f64 / all[column] as f64;
-    let part = if all[LIVE] > 0 {
-        of(LIVE)
-    } else if all[CUMULATIVE] > 0 {
-        of(CUMULATIVE)
-    } else {
-        0.0
+const BYTES: [usize; 2] = [LIVE, CUMULATIVE];
+const COUNTS: [usize; 2] = [LIVE_COUNT, CUMULATIVE_COUNT];
+
+/// A site's part of its caller's peak. What is live now is the site's own; what the caller held beyond that, and has freed
+/// since, is divided in the proportion of what each site has freed: nothing more is known of it. The parts add up to the
+/// caller's peak.
+fn at_peak(peak: u64, line: &SiteLine, all: &[i64; COLUMNS], [live, cumulative]: [usize; 2]) -> u64 {
+    let ratio = |part: i64, whole: i64| if whole > 0 { (part as f64 / whole as f64).clamp(0.0, 1.0) } else { 0.0 };
+    let held = u64::try_from(all[live]).unwrap_or(0);
+    let Some(beyond) = peak.checked_sub(held) else {
+        // Counts at the peak of the bytes may be below today's.
+        return (peak as f64 * ratio(line[live].amount, all[live])) as u64;
     };
-    (whole as f64 * part.clamp(0.0, 1.0)) as u64
+    let freed = ratio(line[cumulative].amount - line[live].amount, all[cumulative] - all[live]);
+    u64::try_from(line[live].amount).unwrap_or(0) + (beyond as f64 * freed).round() as u64
 }
 
 /// Number of calls of the mmap family and their bytes, in a site's entry.

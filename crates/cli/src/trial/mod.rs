@@ -93,9 +93,9 @@ pub struct Args {
     /// Measure after this many seconds, if there is no --load [default: 10 with --ready, else when the program ends]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
     r#for: Option<Duration>,
-    /// Idle for this many seconds after the load, or after each step of --pid, and measure again
-    #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
-    idle: Duration,
+    /// Idle for this many seconds after the load, or after each step of --pid, and measure again [default: 20; with --pid 12]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    idle: Option<Duration>,
     /// Run each row this many times
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -125,7 +125,7 @@ impl With {
     fn parse(text: &str) -> Result<With, String> {
         let (rows, step) = (Remedy::parse(text), Step::parse(text));
         match (&rows, &step) {
-            (Err(reason), Err(_)) => Err(reason.clone()),
+            (Err(reason), Err(_)) => Err(format!("{reason}; with --pid one of {}", plimsoll_trial::live::GRAMMAR)),
             _ => Ok(With { rows, step }),
         }
     }
@@ -133,6 +133,11 @@ impl With {
 
 /// More rows than anyone names; `plan::order` needs a number before the rows of the verdicts are known.
 const MOST_ROWS: usize = 1024;
+
+/// Without --idle. jemalloc gives pages back bit by bit, 10 s and more after they were freed: the last of 170 MiB after 18 s
+/// (docs/decisions/try.md). A step on a running process acts at once.
+const IDLE: Duration = Duration::from_secs(20);
+const IDLE_OF_STEPS: Duration = Duration::from_secs(12);
 
 /// Without --for: how long a program that is ready runs before it is measured.
 const LASTS: Duration = Duration::from_secs(10);
@@ -176,7 +181,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         drive,
         warm_up: warm_up.unwrap_or_default(),
         lasts,
-        idle,
+        idle: idle.unwrap_or(IDLE),
         limit: limit.map(|limit| limit.0),
     };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
@@ -209,7 +214,7 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     let steps = steps.map_err(|reason| {
         format!("--with beside --pid: {reason}; what needs a restart is tried on a command, without --pid")
     })?;
-    let options = live::LiveOptions { steps, idle: args.idle, yes: args.yes };
+    let options = live::LiveOptions { steps, idle: args.idle.unwrap_or(IDLE_OF_STEPS), yes: args.yes };
     let Some(trial) = live::run(pid, options)? else { return Ok(Exit::Failed.into()) };
     to_output_at_least(args.output.as_deref(), |out| match args.format {
         TicketFormat::Text => live_text::write(out, &trial),

@@ -19,6 +19,7 @@ use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::words::{cut, printable};
+use plimsoll_tracked::segment;
 use plimsoll_trial::live::{LiveTrial, Setting, Step, Tried};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -57,13 +58,21 @@ pub struct LiveOptions {
 /// `Ok(None)`: the user declined.
 pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure> {
     let mut live = Live::open(pid, options.idle)?;
+    let named: Vec<String> = options.steps.iter().map(Step::label).collect();
     let steps = live.plan(options.steps);
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
+        let able: Vec<&str> = [("trim", Step::Trim), ("purge", Step::Purge)]
+            .into_iter()
+            .filter_map(|(name, step)| live.function(&step).map(|_| name))
+            .filter(|_| live.snapshot.host.can_enter)
+            .collect();
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
         let reason = reason.unwrap_or_else(|| "it has neither a VM nor an allocator with a command for that".into());
         let (reason, restart) = (printable(&reason), &live.trial.restart);
+        let what = if named.is_empty() { "nothing".to_owned() } else { named.join(" and ") };
+        let able: String = able.iter().map(|step| format!(" What can be: --with {step}.")).collect();
         return Err(format!(
-            "nothing can be tried on process {pid} while it runs: {reason}. What needs a restart: {restart}"
+            "{what} can't be tried on process {pid} while it runs: {reason}.{able} What needs a restart: {restart}"
         )
         .into());
     }
@@ -148,6 +157,9 @@ struct Advised {
 
 impl Live {
     fn open(pid: u32, idle: Duration) -> Result<Live, Failure> {
+        if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+            return Err(format!("{pid} is a thread of process {leader}: plimsoll try --pid {leader}").into());
+        }
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|_| ProcView::now().absent(pid))?;
         let snapshot = take_snapshot(pid, Regions::AsNeeded, target.deadline()).map_err(|Refusal(reason)| reason)?;
         let ledger = Ledger::of(&snapshot);

@@ -15,6 +15,7 @@ pub enum Release {
 
 impl Release {
     /// What mallctl(3) is told: all arenas (MALLCTL_ARENAS_ALL in jemalloc.h is 4096).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no process is entered there"))]
     pub const ALL_ARENAS: &str = "arena.4096.purge";
 
     /// mimalloc's mi_collect works for the calling thread only.
@@ -27,6 +28,7 @@ impl Release {
         }
     }
 
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no process is entered there"))]
     pub fn symbol(self) -> &'static str {
         match self {
             Release::Glibc => "malloc_trim",

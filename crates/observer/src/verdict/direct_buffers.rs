@@ -44,7 +44,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     if let Some(others) = others {
         evidence.push(format!(
-            "{others} of it is in no buffer that is counted: memory that the program or a library allocates with Unsafe{}",
+            "{others} belong to no buffer that is counted: memory that the program or a library allocates with Unsafe{}",
             if counts_copies(case) { "" } else { ", or copies that NIO keeps for each thread" }
         ));
     }

@@ -36,7 +36,8 @@ fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let pages = heap.purgeable();
     if pages >= FLOOR {
-        let purge = is_library.then(|| call(case.snapshot, "purge", "(void)MallocExtension_ReleaseFreeMemory()"));
+        let function = "(void)MallocExtension_ReleaseFreeMemory()";
+        let purge = is_library.then(|| call(case.snapshot, "purge", function)).flatten();
         remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
         if case.variable("TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
             let decommit = remedy(
@@ -103,7 +104,7 @@ fn jemalloc(case: Case<'_>, heap: &OtherHeap, redis: Option<&Redis>, returns: bo
 fn purge(case: Case<'_>, redis: Option<&Redis>, is_library: bool) -> Option<Remedy> {
     // 4096 means all arenas.
     let function = r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#;
-    let by_call = || is_library.then(|| call(case.snapshot, "purge", function));
+    let by_call = || is_library.then(|| call(case.snapshot, "purge", function)).flatten();
     redis.map_or_else(by_call, |redis| Some(redis.purge()))
 }
 

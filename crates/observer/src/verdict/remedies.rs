@@ -28,7 +28,14 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
         )
     } else {
-        call(case.snapshot, "trim", "(int)malloc_trim(0)")
+        call(case.snapshot, "trim", "(int)malloc_trim(0)").unwrap_or_else(|| {
+            remedy(
+                Effort::Code,
+                "have the program call malloc_trim(0) after a burst",
+                "malloc_trim(0);   // <malloc.h>",
+                "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
+            )
+        })
     };
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.
@@ -123,7 +130,11 @@ pub(crate) fn has_tunable(case: Case<'_>, name: &str) -> bool {
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
-pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
+/// None: the program is static, so no loader preloads one.
+pub(crate) fn other_allocator(case: Case<'_>) -> Option<Remedy> {
+    if case.is_static() {
+        return None;
+    }
     const COST: &str = "its footprint at peak may be higher: measure with your load";
     // Debian's images have no lists of packages. Its folders of libraries are named after the architecture.
     let folder = if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
@@ -131,7 +142,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
         Ok(others) => (others, COST.to_owned()),
         Err(why) => (String::new(), format!("{COST}. {why}: add what LD_PRELOAD has already, after a colon")),
     };
-    remedy(
+    Some(remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
         format!(
@@ -139,7 +150,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
              ENV MALLOC_CONF=background_thread:true"
         ),
         cost,
-    )
+    ))
 }
 
 /// What the program preloads already, each behind a colon, for a Dockerfile; without the tracker, which `run` adds.

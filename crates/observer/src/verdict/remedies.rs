@@ -6,7 +6,7 @@ use super::remedy::{GIVE_BACK, call};
 use super::{Effort, Remedy};
 use crate::ledger::{LineId, is_tracker};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::{Arena, HotSpot, Start};
+use plimsoll_facts::snapshot::{Arena, HotSpot, Start, are_public};
 use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
@@ -58,7 +58,7 @@ fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     // The variable may load an agent, which must not be lost.
     let all = match case.variable("JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
         "" => Some(options.to_owned()),
-        set => Some(format!("{set} {options}")).filter(|_| is_printed(set)),
+        set => Some(format!("{set} {options}")).filter(|_| are_public(set)),
     };
     let (all, keep) = match all.as_deref().and_then(quoted) {
         Some(all) => (all, ""),
@@ -90,17 +90,6 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
          faults): without the first variable, malloc keeps what NIO frees{keep}"
     );
     remedy(Effort::Restart, what, how, trade_off)
-}
-
-/// Whether options of a variable may stand in a report: only those of the VM itself, and agents without options.
-/// Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name. Unlike arguments,
-/// only the process's user and root can read a variable in /proc.
-fn is_printed(options: &str) -> bool {
-    options.split_whitespace().all(|word| {
-        let is_of_vm = word.starts_with("-XX:") && !word.starts_with("-XX:On");
-        let may_be_bare = ["-X", "-javaagent:", "-agentpath:"].iter().any(|start| word.starts_with(start));
-        is_of_vm || (may_be_bare && !word.contains('='))
-    })
 }
 
 pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {

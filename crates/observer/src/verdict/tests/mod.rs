@@ -1306,7 +1306,8 @@ fn commands_for_root_begin_with_sudo_only_where_it_is_needed_and_there() {
     let mut own = with_mappings(&[Bytes::mib(100)]);
     own.vmas[0].backing = Backing::Anonymous;
     own.host.root = Root::Already;
-    own.process.start = Start::Command { words: ["/srv/a", "sudo ls"].map(String::from).to_vec(), folder: None };
+    let (words, variables) = (["/srv/a", "sudo ls"].map(String::from).to_vec(), Some(Vec::new()));
+    own.process.start = Start::Command { words, folder: None, variables };
     let how = &verdict_of(&own, VerdictId::Unclear).remedies[0].how;
     assert!(how.starts_with("plimsoll run -- ") && how.contains("'sudo ls'"), "{how}");
 }

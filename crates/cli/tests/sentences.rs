@@ -79,7 +79,7 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
         (
             "/bin/sh",
             ["-c", "echo; read line", "it's"],
-            r"cd /usr && plimsoll run -- /bin/sh -c 'echo; read line' 'it'\''s'",
+            r"cd /usr && MALLOC_ARENA_MAX=2 plimsoll run -- /bin/sh -c 'echo; read line' 'it'\''s'",
         ),
         (
             "/bin/sh",
@@ -95,6 +95,8 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
     for (program, words, expected) in cases {
         let mut command = Command::new(program);
         command.args(words).current_dir("/usr").stdin(Stdio::piped()).stdout(Stdio::piped());
+        // cargo sets the first.
+        command.env_remove("LD_LIBRARY_PATH").env("MALLOC_ARENA_MAX", "2").env("TOKEN", "secret");
         let mut child = command.spawn().expect("a child");
         // It has printed a line and waits for one.
         child.stdout.as_mut().expect("its output").read_exact(&mut [0]).expect("a line");

@@ -16,6 +16,10 @@ pub fn run(bytes: &[u8]) {
     }
     start::parse_unit(bytes);
     start::parse_parent(bytes);
+    // A shell must be able to assign to them.
+    for (name, _) in start::parse_variables(bytes).unwrap_or_default() {
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'));
+    }
     parse_status(bytes);
     parse_exiting(bytes);
     parse_start_ticks(bytes);

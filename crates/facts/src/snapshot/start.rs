@@ -12,6 +12,8 @@ pub enum Start {
     Command {
         words: Vec<String>,
         folder: Option<String>,
+        /// Variables of the process on which its memory depends. None: one of them can't be printed.
+        variables: Option<Vec<(String, String)>>,
     },
     /// systemd starts it: the unit's name.
     Unit {
@@ -27,6 +29,17 @@ pub enum Start {
     NotText,
     #[default]
     Unread,
+}
+
+/// Whether options of a variable (JAVA_TOOL_OPTIONS) may stand in a report: only those of the VM itself, and agents
+/// without options. Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name.
+/// Unlike arguments, only the process's user and root can read a variable in /proc.
+pub fn are_public(options: &str) -> bool {
+    options.split_whitespace().all(|word| {
+        let is_of_vm = word.starts_with("-XX:") && !word.starts_with("-XX:On");
+        let may_be_bare = ["-X", "-javaagent:", "-agentpath:"].iter().any(|start| word.starts_with(start));
+        is_of_vm || (may_be_bare && !word.contains('='))
+    })
 }
 
 impl Start {
@@ -46,8 +59,15 @@ impl Start {
                 (format!("{systemctl} edit --full {unit} && {systemctl} restart {unit}   # {what}"), false)
             }
             _ => match self.command(&format!("{before} ")) {
-                Some(command) if then.is_empty() => (command, true),
-                Some(command) => (format!("{command}   # {then}"), true),
+                Some(command) => {
+                    let needs = self.assignments().is_none().then_some("with the variables that it needs");
+                    let comments: Vec<&str> =
+                        needs.into_iter().chain([then].into_iter().filter(|then| !then.is_empty())).collect();
+                    match comments.is_empty() {
+                        true => (command, true),
+                        false => (format!("{command}   # {}", comments.join("; ")), true),
+                    }
+                }
                 None => {
                     let what =
                         format!("and then the command that starts it (not printed: {}){more}", self.why_unknown());
@@ -57,15 +77,21 @@ impl Start {
         }
     }
 
-    /// The command line, in its folder, behind `before`.
+    /// The command line, in its folder, behind its variables and `before`.
     pub fn command(&self, before: &str) -> Option<String> {
-        let Start::Command { words, folder } = self else { return None };
+        let Start::Command { words, folder, .. } = self else { return None };
         let command = command_line(words.iter().map(String::as_str))?;
         let folder = match folder {
             Some(folder) => format!("cd {} && ", quoted(folder)?),
             None => String::new(),
         };
-        Some(format!("{folder}{before}{command}"))
+        Some(format!("{folder}{}{before}{command}", self.assignments().unwrap_or_default()))
+    }
+
+    /// The variables as a shell reads them. None: one of them is missing.
+    fn assignments(&self) -> Option<String> {
+        let Start::Command { variables, .. } = self else { return None };
+        variables.as_ref()?.iter().map(|(name, value)| Some(format!("{name}={} ", quoted(value)?))).collect()
     }
 
     pub fn why_unknown(&self) -> &'static str {

@@ -50,10 +50,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // An allocator returns whole pages. Large blocks that were freed leave such pages, too.
     if (returned + at_end).percent_of(retained) >= MIN_PERCENT_TO_MENTION {
         remedies.extend(large_blocks_apart(case));
-        remedies.push(other_allocator(case));
+        remedies.extend(other_allocator(case));
     } else {
         remedies.extend(Redis::of(case).map(|redis| redis.reload(live, retained)));
-        remedies.push(measured_allocators(case));
+        remedies.extend((!case.is_static()).then(|| measured_allocators(case)));
     }
     evidence.extend(after_a_burst(case, retained, live));
     Some(Verdict {

@@ -51,7 +51,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies.push(arena_cap(case, cap));
     }
     remedies.extend(fewer_instrumentations(case));
-    remedies.push(other_allocator(case));
+    remedies.extend(other_allocator(case));
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::ArenaRetention,

@@ -141,6 +141,14 @@ impl<'c> Case<'c> {
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
     }
 
+    /// Whether the program is static, so that no loader reads LD_PRELOAD: all code from files is in its own file. The
+    /// kernel maps the loader of any other program.
+    pub(crate) fn is_static(self) -> bool {
+        let Some(program) = &self.snapshot.process.executable else { return false };
+        let mut files = self.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0).peekable();
+        files.peek().is_some() && files.all(|vma| vma.name == *program)
+    }
+
     /// Whether its malloc is musl's: then the tracker can only be loaded at the start.
     pub(crate) fn is_musl(self) -> bool {
         let walked = self.snapshot.malloc_heap.iter().map(|heap| heap.kind);
@@ -155,7 +163,8 @@ impl<'c> Case<'c> {
             let how = format!("plimsoll report {pid} --by site");
             return remedy(Effort::Now, "see the calls that hold it", how, "");
         }
-        if self.is_musl() && !self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl) {
+        let has_library = || self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl);
+        if self.is_static() || (self.is_musl() && !has_library()) {
             let how = "plimsoll run --   # and then the program, linked dynamically: a static one loads no library";
             let what = "start a dynamically linked build under the tracker, and see the calls that hold it";
             return remedy(Effort::Deploy, what, how, "");

@@ -1,4 +1,5 @@
-//! Direct byte buffers: memory that the garbage collector frees only when it collects the buffer's owner.
+//! Direct byte buffers: memory that the garbage collector frees only when it collects the buffer's owner. NMT counts them
+//! together with all other memory of Unsafe, which no limit and perhaps no collection concerns.
 
 use super::case::Case;
 use super::remedies::{fewer_threads, remedy, without_copies_of_nio};
@@ -25,6 +26,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if !case.matters(resident, PERCENT, FLOOR) && full.is_none() {
         return None;
     }
+    let others =
+        direct.map(|direct| uncounted(direct, resident)).filter(|others| case.matters(*others, PERCENT, FLOOR));
     let mut evidence = vec![format!("{resident} resident in direct buffers and other Unsafe memory")];
     if let Some(direct) = direct {
         let buffers = direct.count.map(|number| format!("{} of ", counted(number, "buffer"))).unwrap_or_default();
@@ -39,8 +42,16 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             evidence.push(format!("-XX:MaxDirectMemorySize in force: {max}"));
         }
     }
+    if let Some(others) = others {
+        evidence.push(format!(
+            "{others} belong to no buffer that is counted: memory that the program or a library allocates with Unsafe{}",
+            if counts_copies(case) { "" } else { ", or copies that NIO keeps for each thread" }
+        ));
+    }
     evidence.extend(case.growth(LineId::DirectBuffers));
     let mut remedies = Vec::new();
+    // Only its callers say what uncounted memory is for.
+    remedies.extend(others.map(|_| case.name_the_callers()));
     if case.collects_on_demand() {
         remedies.push(remedy(
             Effort::Now,
@@ -62,29 +73,55 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Severity::Note
         },
         bytes: resident,
-        summary: match full {
-            Some((full, max)) => format!(
-                "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {resident} of them \
-                 is resident"
-            ),
-            None => format!("direct buffers hold {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
-        },
+        summary: summary(case, resident, full, others),
         evidence,
         remedies,
     })
 }
 
+/// `full`: the percentage of the limit that the buffers take, and the limit. `others`: memory of the line that no
+/// counter of buffers has.
+fn summary(case: Case<'_>, resident: Bytes, full: Option<(f64, Bytes)>, others: Option<Bytes>) -> String {
+    let percent = resident.percent_of(case.rss());
+    let counted = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map_or(resident, |direct| direct.capacity);
+    match (full, others) {
+        (Some((full, max)), None) => format!(
+            "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {} of them is \
+             resident",
+            resident.min(counted)
+        ),
+        (Some((full, max)), Some(others)) => format!(
+            "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {others} of other \
+             memory of Unsafe is in no buffer that java.nio counts"
+        ),
+        (None, None) => format!("direct buffers hold {resident}: {percent:.0} % of RSS"),
+        (None, Some(others)) => format!(
+            "direct buffers and other memory of Unsafe hold {resident}: {percent:.0} % of RSS; {others} of it is in no \
+             buffer that java.nio counts"
+        ),
+    }
+}
+
+/// What neither java.nio nor Netty counts. Buffers that aren't resident make it smaller than it is.
+fn uncounted(direct: &DirectBuffers, resident: Bytes) -> Bytes {
+    resident - direct.capacity - direct.by_netty
+}
+
+/// Whether java.nio's count includes the copies that NIO keeps for each thread.
+fn counts_copies(case: Case<'_>) -> bool {
+    const UNCOUNTED_FROM: u32 = 25;
+    case.vm().and_then(|vm| vm.jdk()).is_some_and(|jdk| jdk < UNCOUNTED_FROM)
+}
+
 /// Whether the line may contain java.nio's own copies of large heap buffers, about one for each thread. java.nio counts
 /// these copies up to JDK 24.
 fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
-    const UNCOUNTED_FROM: u32 = 25;
     /// From this percentage of the line on, java.nio's count is taken for all of it.
     const ALL: f64 = 80.0;
     let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
     let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);
     let are_all_counted = direct.capacity.percent_of(resident) >= ALL;
-    let counts_them = case.vm().and_then(|vm| vm.jdk()).is_some_and(|jdk| jdk < UNCOUNTED_FROM);
-    !(are_all_counted && (is_more_than_threads || !counts_them))
+    !(are_all_counted && (is_more_than_threads || !counts_copies(case)))
 }
 
 /// Proposes a limit above today's use: twice what java.nio counts, and only if the current limit is higher. If java.nio

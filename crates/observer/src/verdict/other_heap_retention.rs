@@ -243,4 +243,28 @@ mod tests {
         }
         assert_eq!(how(&retention(&snapshot).expect("300 MiB are free")).len(), 1);
     }
+
+    /// What a purge left of 160 MiB, as observed: 25 MiB in the caches of 16 threads.
+    #[test]
+    fn smaller_caches_of_tcmalloc_are_proposed_where_caches_keep_most() {
+        const DECOMMIT: &str = "TCMALLOC_AGGRESSIVE_DECOMMIT";
+        const CACHES: &str = "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES";
+        let mib = Bytes::mib;
+        let of = |cached: u64, dirty: u64, set: &[(&str, &str)]| {
+            let parts = [(HeapPart::Live, mib(1)), (HeapPart::Cached, mib(cached)), (HeapPart::Dirty, mib(dirty))];
+            let mut snapshot = heap_of(AllocatorKind::Tcmalloc, parts);
+            let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            snapshot.process.environment = set.collect();
+            let mut remedies = retention(&snapshot).expect("most is free").remedies.into_iter();
+            remedies.find(|remedy| remedy.how.contains(CACHES)).map(|remedy| (remedy.how, remedy.effect))
+        };
+        let small = format!("{CACHES}=1048576");
+        let both = Some((format!("{DECOMMIT}=t {small}"), Effect::Unknown));
+        assert_eq!(of(25, 1, &[]), both);
+        assert_eq!(of(25, 1, &[(CACHES, "33554432")]), both);
+        assert_eq!(of(25, 1, &[(DECOMMIT, "t")]), Some((small, Effect::Unknown)));
+        for none in [of(25, 1, &[(CACHES, "1048576")]), of(25, 1, &[(CACHES, "0")]), of(25, 30, &[]), of(12, 10, &[])] {
+            assert_eq!(none, None);
+        }
+    }
 }

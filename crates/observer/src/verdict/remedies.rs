@@ -6,7 +6,7 @@ use super::remedy::{GIVE_BACK, call};
 use super::{Effort, Remedy};
 use crate::ledger::{LineId, is_tracker};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::{Arena, HotSpot, Start};
+use plimsoll_facts::snapshot::{Arena, HotSpot, Start, are_public};
 use plimsoll_facts::units::{Bytes, count};
 
 /// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
@@ -28,7 +28,14 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
         )
     } else {
-        call(case.snapshot, "trim", "(int)malloc_trim(0)")
+        call(case.snapshot, "trim", "(int)malloc_trim(0)").unwrap_or_else(|| {
+            remedy(
+                Effort::Code,
+                "have the program call malloc_trim(0) after a burst",
+                "malloc_trim(0);   // <malloc.h>",
+                "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
+            )
+        })
     };
     // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
     // answer.
@@ -51,7 +58,7 @@ fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     // The variable may load an agent, which must not be lost.
     let all = match case.variable("JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
         "" => Some(options.to_owned()),
-        set => Some(format!("{set} {options}")).filter(|_| is_printed(set)),
+        set => Some(format!("{set} {options}")).filter(|_| are_public(set)),
     };
     let (all, keep) = match all.as_deref().and_then(quoted) {
         Some(all) => (all, ""),
@@ -85,17 +92,6 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     remedy(Effort::Restart, what, how, trade_off)
 }
 
-/// Whether options of a variable may stand in a report: only those of the VM itself, and agents without options.
-/// Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name. Unlike arguments,
-/// only the process's user and root can read a variable in /proc.
-fn is_printed(options: &str) -> bool {
-    options.split_whitespace().all(|word| {
-        let is_of_vm = word.starts_with("-XX:") && !word.starts_with("-XX:On");
-        let may_be_bare = ["-X", "-javaagent:", "-agentpath:"].iter().any(|start| word.starts_with(start));
-        is_of_vm || (may_be_bare && !word.contains('='))
-    })
-}
-
 pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
     const COST: &str = "threads that allocate at once wait for each other; measure the tail latency at 2 and at 4";
     let is_set = case.glibc().is_some_and(|glibc| glibc.arena_cap_set);
@@ -123,7 +119,11 @@ pub(crate) fn has_tunable(case: Case<'_>, name: &str) -> bool {
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
-pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
+/// None: the program is static, so no loader preloads one.
+pub(crate) fn other_allocator(case: Case<'_>) -> Option<Remedy> {
+    if case.is_static() {
+        return None;
+    }
     const COST: &str = "its footprint at peak may be higher: measure with your load";
     // Debian's images have no lists of packages. Its folders of libraries are named after the architecture.
     let folder = if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
@@ -131,7 +131,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
         Ok(others) => (others, COST.to_owned()),
         Err(why) => (String::new(), format!("{COST}. {why}: add what LD_PRELOAD has already, after a colon")),
     };
-    remedy(
+    Some(remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
         format!(
@@ -139,7 +139,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Remedy {
              ENV MALLOC_CONF=background_thread:true"
         ),
         cost,
-    )
+    ))
 }
 
 /// What the program preloads already, each behind a colon, for a Dockerfile; without the tracker, which `run` adds.

@@ -24,11 +24,12 @@ pub(crate) fn remedy(
 }
 
 /// Has the process call a function that gives free pages back. `with`: the step of `plimsoll try --pid` that makes the
-/// call; `function`: how a debugger writes it.
+/// call; `function`: how a debugger writes it. None: plimsoll can enter processes on this host, but not this one.
 ///
-/// gdb makes a stopped thread call it. A signal in another thread, such as the SIGSEGV with which a JVM stops its threads,
+/// gdb remains for hosts where plimsoll enters no process: gdb 13 fails to call a function on a processor with AMX, and
+/// the program may end. It makes a stopped thread call it. A signal in another thread, such as the SIGSEGV with which a JVM stops its threads,
 /// would make gdb abandon the call, and the thread return into nothing. `all` leaves out the signals that gdb needs itself.
-pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Remedy {
+pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Option<Remedy> {
     let pid = snapshot.process.pid;
     // No thread of a program with its allocator inside can be borrowed.
     let program = snapshot.process.executable.as_ref();
@@ -37,10 +38,13 @@ pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Remedy {
         let how = format!("plimsoll try --pid {pid} --with {with}");
         let cost = "threads of the process stop for moments, one after the other, until one has started the call; the allocator's \
                     locks are held while pages go back; the memory comes back with the next burst";
-        return remedy(Effort::Now, GIVE_BACK, how, cost);
+        return Some(remedy(Effort::Now, GIVE_BACK, how, cost));
+    }
+    if snapshot.host.can_enter {
+        return None;
     }
     let how = format!("gdb -p {pid} -batch -ex 'handle all nostop noprint pass' -ex 'call {function}'");
     let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
     // Nobody should type it unread.
-    Remedy { form: Form::Stop, ..remedy(Effort::Now, GIVE_BACK, how, cost) }
+    Some(Remedy { form: Form::Stop, ..remedy(Effort::Now, GIVE_BACK, how, cost) })
 }

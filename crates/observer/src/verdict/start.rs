@@ -115,7 +115,11 @@ mod tests {
     }
 
     fn command(words: &[&str], folder: Option<&str>) -> Start {
-        Start::Command { words: words.iter().copied().map(String::from).collect(), folder: folder.map(String::from) }
+        Start::Command {
+            words: words.iter().copied().map(String::from).collect(),
+            folder: folder.map(String::from),
+            variables: Some(Vec::new()),
+        }
     }
 
     fn traced(case: Case<'_>) -> Remedy {
@@ -162,6 +166,32 @@ mod tests {
             "plimsoll run --   # and then the command that starts it (not printed: it runs as another user); \
              then: plimsoll report shop --by site"
         );
+    }
+
+    /// Without them the program would be another one: over another allocator, or with another cap.
+    #[test]
+    fn variables_of_the_process_stand_in_front() {
+        let start = |variables: Option<&[(&str, &str)]>| Start::Command {
+            words: vec!["/srv/shop".into()],
+            folder: Some("/srv".into()),
+            variables: variables.map(|all| all.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()),
+        };
+        let known = start(Some(&[("LD_PRELOAD", "/opt/my malloc.so"), ("MALLOC_ARENA_MAX", "2")]));
+        let front = "cd /srv && LD_PRELOAD='/opt/my malloc.so' MALLOC_ARENA_MAX=2 ";
+        let then = "then: plimsoll report shop --by site";
+        assert_eq!(of(known.clone(), tracked).how, format!("{front}plimsoll run -- /srv/shop   # {then}"));
+        assert_eq!(of(known, traced).how, format!("{front}GODEBUG=gctrace=1 /srv/shop"));
+        // One that can't be printed, and one that can't be quoted: none is.
+        let ends = start(Some(&[("LD_PRELOAD", "/a.so"), ("MALLOC_CONF", "a\n")]));
+        for unknown in [start(None), ends] {
+            let missing = "# with the variables that it needs";
+            let how = of(unknown.clone(), tracked).how;
+            assert_eq!(how, format!("cd /srv && plimsoll run -- /srv/shop   {missing}; {then}"));
+            assert_eq!(
+                unknown.behind("plimsoll try --", "").0,
+                format!("cd /srv && plimsoll try -- /srv/shop   {missing}")
+            );
+        }
     }
 
     #[test]

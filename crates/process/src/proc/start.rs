@@ -5,12 +5,15 @@
 //! in the empty words that are left of the arguments; its first word isn't a path of the process's file.
 
 use super::{Target, stat};
-use plimsoll_facts::snapshot::{Process, Start};
+use plimsoll_facts::snapshot::{Process, Start, are_public};
 
 /// execvp(3) searches these if there is no PATH.
 const NO_PATH: &str = "/bin:/usr/bin";
 /// Processes between a service's worker and systemd. nginx and PostgreSQL have one.
 const MOST_PARENTS: usize = 4;
+
+/// Variables that a command line shows.
+const MOST_VARIABLES: usize = 32;
 
 pub fn read_start(target: &Target, process: &Process) -> Start {
     if let Some(unit) = unit(target) {
@@ -36,7 +39,56 @@ pub fn read_start(target: &Target, process: &Process) -> Start {
     }
     let Some(program) = program(target, &words[0], &folder) else { return Start::Title };
     words[0] = program;
-    Start::Command { words, folder: Some(folder).filter(|folder| folder != "/") }
+    let variables = target.read("environ").ok().and_then(|text| parse_variables(&text));
+    Start::Command { words, folder: Some(folder).filter(|folder| folder != "/"), variables }
+}
+
+/// The variables that name the process's allocator, its libraries and their settings; no others, which may be secrets.
+/// None if one of them can't be printed. The tracker isn't listed: `plimsoll run` adds it.
+pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
+    const PREFIXES: [&str; 3] = ["MALLOC_", "TCMALLOC_", "MIMALLOC_"];
+    const NAMES: [&str; 5] =
+        ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "_RJEM_MALLOC_CONF", "JAVA_TOOL_OPTIONS"];
+    let mut found: Vec<(String, String)> = Vec::new();
+    for entry in environment.split(|byte| *byte == 0) {
+        let mut parts = entry.splitn(2, |byte| *byte == b'=');
+        let (Some(name), Some(value)) = (parts.next().and_then(|name| str::from_utf8(name).ok()), parts.next()) else {
+            continue;
+        };
+        let counts = NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        // getenv(3) finds the first of several.
+        if !counts || found.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        // A shell can't assign to another name. Nobody sets more variables of these, except to keep us busy.
+        if found.len() == MOST_VARIABLES || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return None;
+        }
+        let value = str::from_utf8(value).ok()?;
+        if name == "JAVA_TOOL_OPTIONS" && !are_public(value) {
+            return None;
+        }
+        let value = if name == "LD_PRELOAD" { without_tracker(value) } else { value.to_owned() };
+        if !value.is_empty() || name != "LD_PRELOAD" {
+            found.push((name.to_owned(), value));
+        }
+    }
+    Some(found)
+}
+
+/// ld.so(8): paths are separated by blanks or colons.
+fn without_tracker(preload: &str) -> String {
+    let is_others = |path: &&str| !path.is_empty() && !is_trackers_library(path);
+    preload.split([' ', ':']).filter(is_others).collect::<Vec<&str>>().join(":")
+}
+
+/// Whether it is `libplimsoll.so`, with or without its SHA-256 as `run` and `attach` unpack it; not another build
+/// product called libplimsoll….
+pub fn is_trackers_library(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let Some(hash) = file.strip_prefix("libplimsoll").and_then(|rest| rest.strip_suffix(".so")) else { return false };
+    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
 }
 
 /// The arguments, if the text can be what exec(2) was given.
@@ -134,6 +186,27 @@ mod tests {
     }
 
     #[test]
+    fn only_variables_of_memory_are_read() {
+        let of = |text: &str| parse_variables(text.as_bytes());
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let tracker = "/root/.cache/plimsoll/libplimsoll.so";
+        let text =
+            format!("HOME=/root\0TOKEN=x\0LD_PRELOAD={tracker}:/a b.so\0MALLOC_ARENA_MAX=2\0MALLOC_ARENA_MAX=3\0=\0X");
+        let both = [pair("LD_PRELOAD", "/a:b.so"), pair("MALLOC_ARENA_MAX", "2")];
+        assert_eq!(of(&text), Some(both.to_vec()));
+        assert_eq!(of(&format!("LD_PRELOAD={tracker}\0PLIMSOLL_DIR=/d\0")), Some(Vec::new()));
+        let options = "JAVA_TOOL_OPTIONS=-Xmx1g";
+        assert_eq!(of(options), Some(vec![pair("JAVA_TOOL_OPTIONS", "-Xmx1g")]));
+        assert_eq!(of(&format!("{options} -Dpassword=x\0")), None);
+        assert_eq!(of("MALLOC_$(id)=1\0"), None);
+        let many = |number: usize| (0..number).map(|at| format!("MALLOC_{at}=1\0")).collect::<String>();
+        assert_eq!(of(&many(MOST_VARIABLES)).map(|all| all.len()), Some(MOST_VARIABLES));
+        assert_eq!(of(&many(MOST_VARIABLES + 1)), None);
+        assert_eq!(parse_variables(b"LD_PRELOAD=/\xff.so\0"), None);
+        assert_eq!(parse_variables(b"\xff=1\0"), Some(Vec::new()));
+    }
+
+    #[test]
     fn units_are_services_of_systemd() {
         let unit = |name: &str, of_user| Some(Start::Unit { name: name.to_owned(), of_user });
         assert_eq!(parse_unit(b"0::/system.slice/redis-server.service\n"), unit("redis-server.service", false));
@@ -167,6 +240,8 @@ mod tests {
 
     impl Child {
         fn start(command: &mut Command) -> Child {
+            // cargo sets it.
+            let command = command.env_remove("LD_LIBRARY_PATH");
             let mut child = Child(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child"));
             let mut line = String::new();
             BufReader::new(child.0.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
@@ -195,6 +270,7 @@ mod tests {
         let command = |program: &str, folder: Option<&str>| Start::Command {
             words: std::iter::once(program).chain(words).map(String::from).collect(),
             folder: folder.map(String::from),
+            variables: Some(Vec::new()),
         };
         let child = Child::start(Command::new("/bin/sh").args(words).current_dir("/usr"));
         assert_eq!(child.start_of(), command("/bin/sh", Some("/usr")));
@@ -204,6 +280,9 @@ mod tests {
         assert_eq!(child.start_of(), command(&format!("{folder}/sh"), Some(&folder)));
         let child = Child::start(Command::new("sh").args(words).env("PATH", "/nowhere:/bin").current_dir("/"));
         assert_eq!(child.start_of(), command("/bin/sh", None));
+        let child = Child::start(Command::new("sh").args(words).env("MALLOC_ARENA_MAX", "2"));
+        let Start::Command { variables, .. } = child.start_of() else { panic!("its words are known") };
+        assert_eq!(variables, Some(vec![("MALLOC_ARENA_MAX".to_owned(), "2".to_owned())]));
     }
 
     #[test]

@@ -61,7 +61,29 @@ fn a_static_program_is_not_entered() {
     enterable(&mut snapshot);
     snapshot.process.executable = Some(snapshot.allocators[0].path.clone());
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
-    assert!(how(&verdict)[0].starts_with("gdb -p 0 "), "{verdict:?}");
+    let last = verdict.remedies.last().expect("remedies");
+    assert_eq!((last.form, last.how.as_str()), (Form::Code, "malloc_trim(0);   // <malloc.h>"), "{verdict:?}");
+    assert!(!how(&verdict).concat().contains("gdb"), "{verdict:?}");
+    // With a loader beside it, another allocator may be preloaded.
+    let code = |name: &str, inode| {
+        let name = name.to_owned();
+        Vma {
+            range: AddressRange::sized(Avma(inode << 12), Bytes(4096)),
+            executable: true,
+            inode,
+            name,
+            ..Vma::default()
+        }
+    };
+    let offers = |snapshot: &Snapshot| {
+        let settled = Case { snapshot, ledger: &Ledger::of(snapshot) }.name_the_callers().how;
+        let verdict = verdict_of(snapshot, VerdictId::AllocatorRetention);
+        (how(&verdict).concat().contains("LD_PRELOAD"), settled.contains("linked dynamically"))
+    };
+    snapshot.vmas.push(code("/lib/libc.so.6", 1));
+    assert_eq!(offers(&snapshot), (false, true));
+    snapshot.vmas.push(code("/lib64/ld-linux-x86-64.so.2", 2));
+    assert_eq!(offers(&snapshot), (true, false));
 }
 
 /// It can be typed from the headline: only one thread stands still.

@@ -385,7 +385,8 @@ impl Sampler {
         }
         let before = processor_time();
         let earlier = self.snapshot.as_ref().filter(|_| !full);
-        let deadline = if is_extra { Deadline::after(LAST_QUERY) } else { self.target.deadline() };
+        let deadline = self.target.deadline();
+        let deadline = if is_extra { deadline.sooner(LAST_QUERY) } else { deadline };
         let taken = self.series.take(self.pid, earlier, deadline);
         if is_extra
             && taken.as_ref().is_ok_and(|new| self.snapshot.as_ref().is_some_and(|old| is_mute(new) && !is_mute(old)))

@@ -125,5 +125,6 @@ impl QueriedLines {
 /// Whether only a query shows how large a line is. `has_books`: the tracker counts the blocks of a program without a VM
 /// at each instant.
 pub(super) fn needs_query(line: &str, has_books: bool) -> bool {
-    !BY_ADDRESS.iter().any(|known| known.id() == line) && !(has_books && line == LineId::GlibcLive.id())
+    let is_booked = has_books && line == LineId::GlibcLive.id();
+    !(is_booked || BY_ADDRESS.iter().any(|known| known.id() == line))
 }

@@ -16,8 +16,10 @@ pub enum How {
     Signal(u8),
     /// The process continues with another program.
     Exec,
-    /// It ran no exit handlers: killed by a signal, `_exit`, or exec.
+    /// The tracker's segment shows that it ran no exit handlers: killed by a signal, `_exit`, or exec.
     Unknown,
+    /// Neither the tracker nor a parent of ours saw the end. It may also have ended normally.
+    Unseen,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,9 @@ pub struct Ending {
 }
 
 const SIGKILL: u8 = 9;
+
+/// The state in `plimsoll.TargetEnd` of a process that was neither tracked nor our child.
+pub const UNSEEN: &str = "ended";
 
 impl Ending {
     pub const UNKNOWN: Ending = Ending { how: How::Unknown, oom: None };
@@ -56,7 +61,7 @@ impl Ending {
             How::Exited | How::Code(_) => "exited",
             How::Signal(_) => "signal",
             How::Exec => "exec",
-            How::Unknown => "unknown",
+            How::Unknown | How::Unseen => "unknown",
         }
     }
 
@@ -68,13 +73,14 @@ impl Ending {
         if let How::Signal(signal) = self.how { Some(signal) } else { None }
     }
 
-    /// The inverse of `id`, `code` and `signal`.
+    /// The inverse of `id`, `code` and `signal`. It also takes the states of a recording.
     pub fn from_words(id: &str, code: Option<u8>, signal: Option<u8>, oom: Option<bool>) -> Ending {
         let how = match (id, code, signal) {
             (_, Some(code), _) => How::Code(code),
             (_, _, Some(signal)) => How::Signal(signal),
             ("exited", ..) => How::Exited,
             ("exec", ..) => How::Exec,
+            (UNSEEN, ..) => How::Unseen,
             _ => How::Unknown,
         };
         Ending { how, oom: if id == "oom-killed" { Some(true) } else { oom } }
@@ -94,7 +100,8 @@ impl Ending {
                 None => format!("killed by signal {signal}"),
             },
             How::Exec => "replaced by exec".to_owned(),
-            How::Unknown => "killed, or replaced by exec (not known which)".to_owned(),
+            How::Unknown => "ended by _exit, killed, or replaced by exec (not known which)".to_owned(),
+            How::Unseen => "ended (how isn't known: it was not tracked)".to_owned(),
         }
     }
 
@@ -104,7 +111,7 @@ impl Ending {
             How::Code(code) => (1, code),
             How::Signal(signal) => (2, signal),
             How::Exec => return plimsoll_segment::ENDED_BY_EXEC,
-            How::Exited | How::Unknown => return 0,
+            How::Exited | How::Unknown | How::Unseen => return 0,
         };
         let oom = self.oom.map_or(0, |oom| 1 + u64::from(oom));
         kind | u64::from(value) << 8 | oom << 16
@@ -176,6 +183,10 @@ mod tests {
             assert_eq!(Ending::from_word(Ending::of(how).word()), kept);
             assert_eq!(Ending::from_words(Ending::of(how).id(), None, None, None).how, how);
         }
+        // An end that nobody saw may have been a normal one, so it isn't said to be a kill.
+        let unseen = Ending::from_words(UNSEEN, None, None, None);
+        assert_eq!((unseen.how, unseen.id(), unseen.word()), (How::Unseen, "unknown", 0));
+        assert!(!unseen.sentence().contains("kill") && Ending::UNKNOWN.sentence().contains("_exit"));
         // Any word, as in a damaged segment.
         for shift in 0..64 {
             let _ = Ending::from_word(1 << shift);

@@ -48,7 +48,7 @@ fn id<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
 #[derive(Serialize)]
 pub struct Tracked {
     pub pid: u32,
-    /// `live`, `exited`, `killed` or `detached`.
+    /// `live`, `exited`, `killed` (it ran no exit handlers) or `detached`.
     pub state: &'static str,
     pub segment: String,
     #[serde(flatten)]
@@ -98,11 +98,13 @@ pub fn text(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     }
     writeln!(out, "\n{:>9} {:<8} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
     for Tracked { pid, state, segment, books } in &findings.tracked {
+        // A process that ran no exit handlers may have ended by `_exit` or exec.
+        let state = if *state == "killed" { "ended" } else { state };
         match books {
             BooksFound::Read { live_bytes, committed_bytes, command } => {
                 let (live, committed) = (Bytes(*live_bytes).to_string(), Bytes(*committed_bytes).to_string());
                 writeln!(out, "{pid:>9} {state:<8} {live:>10} {committed:>10}  {}", cut(command, 60))?;
-                if *state != "live" {
+                if state != "live" {
                     writeln!(out, "{:>42}{}", "", printable(segment))?;
                 }
             }
@@ -118,6 +120,7 @@ mod tests {
 
     fn findings() -> Findings {
         let read = BooksFound::Read { live_bytes: 3 << 20, committed_bytes: 1 << 10, command: "sleep\u{1b} 9".into() };
+        let by_exit = BooksFound::Read { live_bytes: 0, committed_bytes: 0, command: "true".into() };
         let refused = BooksFound::Refused { error: "cannot read it".into() };
         Findings {
             checks: vec![
@@ -128,6 +131,7 @@ mod tests {
             tracked: vec![
                 Tracked { pid: 7, state: "detached", segment: "/dev/shm/7.seg".into(), books: read },
                 Tracked { pid: 8, state: "live", segment: "/dev/shm/8.seg".into(), books: refused },
+                Tracked { pid: 9, state: "killed", segment: "/dev/shm/9.seg".into(), books: by_exit },
             ],
         }
     }
@@ -145,6 +149,8 @@ mod tests {
         7 detached   3.00 MiB   1.00 KiB  sleep\\u{1b} 9
                                           /dev/shm/7.seg
         8 live     cannot read it
+        9 ended           0 B        0 B  true
+                                          /dev/shm/9.seg
 
 Print what one of them holds:  plimsoll report PID, or, after its end:  plimsoll report SEGMENT
 ";
@@ -162,6 +168,7 @@ Print what one of them holds:  plimsoll report PID, or, after its end:  plimsoll
         assert_eq!(document["checks"][1]["remedy"], "type this");
         assert_eq!(document["tracked"][0]["live_bytes"], 3 << 20);
         assert_eq!(document["tracked"][1]["error"], "cannot read it");
+        assert_eq!(document["tracked"][2]["state"], "killed");
         let page =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).expect("the page");
         let section = page.split(&format!("## `{SCHEMA}`")).nth(1).expect("a section").split("\n## ").next();

@@ -48,7 +48,9 @@ const BY_NAME: [(&str, &str, Measure, bool); 6] = [
 /// All sections that have rows. In all but `process`, the row with the largest last reading comes first.
 pub fn sections(history: &History) -> Vec<Section> {
     let row = |measure: Measure, name: &str| {
-        let figures = history.of(measure).find(|(of, _)| *of == name)?.1.figures()?;
+        let series = history.of(measure).find(|(of, _)| *of == name)?.1;
+        let growth = history.readings_of_growth(measure, name, series).and_then(|readings| readings.figures()?.growth);
+        let figures = CurveFigures { growth, ..series.figures()? };
         let error = history.of(Measure::LineError).find(|(of, _)| measure == Measure::Line && *of == name);
         let error = error.and_then(|(_, series)| Some(series.figures()?.max));
         Some(Row { name: name.to_string(), measure, figures, error })

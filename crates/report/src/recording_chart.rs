@@ -392,7 +392,11 @@ fn growth(history: &History) -> Result<String, String> {
     let mut rows = vec![];
     for measure in measures {
         for (name, series) in history.of(measure) {
-            let Some(growth) = series.figures().and_then(|figures| figures.growth) else { continue };
+            let Some(growth) =
+                history.readings_of_growth(measure, name, series).and_then(|readings| readings.figures()?.growth)
+            else {
+                continue;
+            };
             let name =
                 if name.is_empty() { measure.title().to_string() } else { format!("{name}, {}", measure.title()) };
             rows.push((name, growth));

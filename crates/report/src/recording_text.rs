@@ -135,7 +135,12 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
         let is_process = section.id == "process";
         if !is_process {
             let most = (space / sections_left.max(1)).saturating_sub(TITLE_AND_REST).clamp(FEWEST, ROWS);
-            rest.extend(beyond(&mut shown, most, |row| grows(row).is_some()));
+            // The growth of a line that was rarely queried isn't known, but it may have changed most.
+            let has_changed = |row: &Row| {
+                let f = &row.figures;
+                has_growth && f.growth.is_none() && Bytes(f.last.abs_diff(f.first)).percent_of(Bytes(rss)) >= LEAST
+            };
+            rest.extend(beyond(&mut shown, most, |row| grows(row).is_some() || has_changed(row)));
             sections_left -= 1;
             space = space.saturating_sub(1 + shown.len() + usize::from(!rest.is_empty()));
             writeln!(out, "{}{}", if is_tight { "" } else { "\n" }, section.title)?;
@@ -410,6 +415,33 @@ mod tests {
         let json = String::from_utf8(json).expect("UTF-8");
         assert!(json.contains("\"provenance_age_ms\": 9400") && json.contains("\"error_bytes\": 6291456"), "{json}");
         assert!(!text_of(&history(&curves[..4])).contains("queried up to"), "without an age there is no sentence");
+    }
+
+    /// The line of a VM that was rarely queried has no growth, but the largest change.
+    #[test]
+    fn a_line_whose_growth_is_unknown_keeps_its_row_beside_those_that_grow() {
+        let mut history = History::default();
+        let mut curve = |measure, name: &str, value: &dyn Fn(u64) -> u64| {
+            let mut series = Series::default();
+            (0..100).for_each(|s| series.push(s as i64 * 1_000_000_000, value(s)));
+            history.series.insert((measure, name.to_owned()), series);
+        };
+        curve(Measure::Rss, "", &|s| (100 + s) * MIB);
+        curve(Measure::Age, "", &|s| s * 1_000_000_000);
+        curve(Measure::Line, "direct-buffers", &|s| if s < 99 { MIB } else { 90 * MIB });
+        for name in ["java-heap", "code-cache", "thread-stacks", "libraries"] {
+            curve(Measure::Line, name, &|s| 10 * MIB + s * MIB / 20);
+        }
+        for id in 0..8 {
+            let span =
+                VerdictSpan { id: format!("verdict-{id}"), severity: "warning".into(), ..VerdictSpan::default() };
+            history.verdicts.push(span);
+        }
+        let text = text_of(&history);
+        assert!(!text.contains("libraries"), "too small a screen for all: {text}");
+        let row = text.lines().find(|row| row.starts_with("direct-buffers")).expect(&text);
+        assert!(row.ends_with("90.0 MiB   90.0 MiB"), "without growth: {text}");
+        assert!(text.contains("code-cache"), "{text}");
     }
 
     #[test]

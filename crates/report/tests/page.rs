@@ -147,7 +147,7 @@ fn the_page_of_a_dead_process_begins_with_its_end() {
     let (mut books, sites) = plimsoll_report::json::parse(golden).expect("a report");
     assert_eq!(books.life, Life::Killed);
     let dead = page::of_books(&books, sites.profile.clone());
-    let end = "Ended: killed, or replaced by exec (not known which), last seen 2026-11-20 21:47:24 UTC";
+    let end = "Ended: ended by _exit, killed, or replaced by exec (not known which), last seen 2026-11-20 21:47:24 UTC";
     assert_eq!(dead.ending.as_deref(), Some(end));
     assert_eq!(dead.facts, ["pid 4711", "glibc malloc", "2 threads", "ran at least 10.0 s", "sites sampled"]);
     let (html, _) = check(&dead);

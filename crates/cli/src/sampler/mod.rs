@@ -59,6 +59,8 @@ const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 const GROWING_QUERIED: Duration = Duration::from_secs(1);
 const GROWING_OWNERS: u32 = 100;
+/// Time for the query at the end of a recording: a signal to stop may have come, after which it gets 8 s.
+const LAST_QUERY: Duration = Duration::from_secs(4);
 /// Readings in a row that find the segment unreadable before that is a gap: it has another name while it is being made,
 /// and an exec replaces it.
 const UNREAD: u32 = 2;
@@ -285,7 +287,7 @@ impl Sampler {
         self.is_smaps_due |= full;
         let whole = self.is_smaps_due;
         let looked = self.has_grown(began, rss) && self.look_closer(began, (&process, rss), booked, whole);
-        let of_now = self.owners(began, rss, booked, whole)
+        let of_now = self.owners(began, rss, booked, (whole, last))
             || looked
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, whole);
         self.is_smaps_due &= !of_now;
@@ -373,15 +375,25 @@ impl Sampler {
         is_read
     }
 
-    /// Queries who owns what if that is due. True: the snapshot is of this moment.
-    fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>, full: bool) -> bool {
+    /// Queries who owns what if that is due. True: the snapshot is of this moment. `last`: no reading follows, so no later
+    /// query would find the owners of the newest memory.
+    fn owners(&mut self, now: Instant, rss: Rss, booked: Option<Booked>, (full, last): (bool, bool)) -> bool {
         let is_due = now >= self.owners_at || self.has_grown(now, rss);
-        if !is_due || self.snapshot.is_some() && !self.may_query {
+        let is_extra = !is_due && last && now.saturating_duration_since(self.queried_at) >= GROWING_QUERIED;
+        if !(is_due || is_extra) || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();
         let earlier = self.snapshot.as_ref().filter(|_| !full);
-        let taken = self.series.take(self.pid, earlier, self.target.deadline());
+        let deadline = self.target.deadline();
+        let deadline = if is_extra { deadline.sooner(LAST_QUERY) } else { deadline };
+        let taken = self.series.take(self.pid, earlier, deadline);
+        if is_extra
+            && taken.as_ref().is_ok_and(|new| self.snapshot.as_ref().is_some_and(|old| is_mute(new) && !is_mute(old)))
+        {
+            // The older answer says more than none.
+            return false;
+        }
         let spent = processor_time().saturating_sub(before);
         self.growth.begin(rss.total());
         self.growing_at = now + self.budget(spent, GROWING_OWNERS).max(GROWING_QUERIED);
@@ -605,10 +617,15 @@ fn needs_no_query(snapshot: &Snapshot, ledger: &Ledger) -> Bytes {
     by_address + ledger.resident(LineId::JavaHeap).min(heap.map(|heap| heap.committed).unwrap_or_default())
 }
 
+/// Whether a VM left a query unanswered, at least in part.
+fn is_mute(snapshot: &Snapshot) -> bool {
+    snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot)
+}
+
 /// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
 /// queried again when its age has doubled: `log2(t)` times by age `t`.
 fn patience(snapshot: &Snapshot, age: Duration, rest: Duration) -> Duration {
-    let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
+    let mute = is_mute(snapshot);
     let least = match (&snapshot.hotspot, &snapshot.native_image) {
         // The VM answered, so its part is complete.
         (Some(_), None) if !mute => return rest.max(QUERIED),

@@ -3,7 +3,9 @@
 use crate::reader::Value;
 use crate::stage::{jdk, log_line, must, repository};
 use crate::values::sums_hold;
-use crate::{Workspace, events};
+use crate::{Running, Workspace, events};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 #[test]
 fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
@@ -66,6 +68,32 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         assert!(classes.lines().any(|line| line.ends_with("java.util.zip.Deflater")), "JDK {major}: {classes}");
         std::fs::remove_file(workspace.path("j.jfr")).expect("a recording");
     }
+}
+
+/// The VM of this process is queried when its age has doubled, and later about once a minute. The end is between two queries.
+#[test]
+fn the_last_instant_has_the_owners_of_its_moment() {
+    let workspace = Workspace::new("last-owners");
+    let java = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let sources = ["Crowd", "Truth"].map(|name| repository().join(format!("fixtures/java/explain/{name}.java")));
+    must(java.tool("javac").arg("-d").arg(workspace.path("")).args(sources));
+    let mut command = java.tool("java");
+    command
+        .args(["-XX:NativeMemoryTracking=summary", "-Xmx64m", "-cp"])
+        .arg(workspace.path(""))
+        .args(["Crowd", "4", "10"]);
+    let mut target = Running(command.stdout(Stdio::piped()).spawn().expect("java"));
+    let mut lines = BufReader::new(target.0.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"), "it ended before it was ready");
+    let mut record = workspace.plimsoll(&["record", &target.pid(), "-o", "o.jfr", "--duration", "7s"]);
+    must(&mut record);
+    let read = workspace.read("o.jfr");
+    let ages: Vec<u64> = events(&read, "plimsoll.Ledger").map(|ledger| ledger.long("provenanceAge")).collect();
+    // A query that is a second old at most isn't repeated.
+    assert!(ages.last().is_some_and(|age| *age <= 1_000_000_000), "{ages:?}");
+    assert!(ages.len() >= 3 && ages.iter().any(|age| *age > 0), "not each instant has a query: {ages:?}");
+    let of_vm = events(&read, "jdk.NativeMemoryUsage").filter(|of| of.text("type").contains("Java Heap"));
+    assert!(of_vm.last().is_some(), "the VM answered");
 }
 
 /// The method names of a stack.

@@ -4,7 +4,7 @@ use crate::reader::{Event, Read};
 use crate::{Running, Workspace, events, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A book's figures: the fields of the events, and the keys of the JSON report.
 const FIGURES: [(&str, &str); 7] = [
@@ -217,4 +217,24 @@ fn a_process_without_the_tracker_has_its_ledger() {
     let output = workspace.plimsoll(&["report", "u.jfr", "--by", "site"]).output().expect("plimsoll starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && errors.contains("without the tracker"), "{errors}");
+}
+
+/// Only the parent knows the status of a process without the tracker. It may have ended normally.
+#[test]
+fn an_end_that_nobody_saw_is_not_called_a_kill() {
+    let workspace = Workspace::new("unseen-end");
+    let script = ["-c", "echo ready; read line; exit 5"];
+    let mut target = Running::ready(Command::new("sh").args(script).stdin(Stdio::piped()));
+    let mut recorder = workspace
+        .plimsoll(&["record", &target.pid(), "-o", "u.jfr", "--interval", "50ms"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("plimsoll starts");
+    wait_until("the first instant", || workspace.path("u.jfr").exists());
+    drop(target.0.stdin.take());
+    assert!(recorder.wait().expect("it ends").success());
+    let output = workspace.plimsoll(&["report", "u.jfr"]).output().expect("plimsoll starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let head = text.lines().next().unwrap_or_default();
+    assert!(head.ends_with("ended (how isn't known: it was not tracked)"), "{text}");
 }

@@ -120,5 +120,9 @@ fn the_page_of_a_killed_process_begins_with_its_end() {
     plimsoll(&["run", "--dir", "alone", "--", "sh", "-c", "kill -9 $$"]);
     let made = plimsoll(&["report", "alone", "--format", "html", "-o", "page.html"]);
     assert!(made.status.success(), "{made:?}");
-    begins_with_its_end(&mut browser, &folder.join("page.html"), "killed, or replaced by exec (not known which)");
+    begins_with_its_end(
+        &mut browser,
+        &folder.join("page.html"),
+        "ended by _exit, killed, or replaced by exec (not known which)",
+    );
 }

@@ -25,7 +25,7 @@ pub use verdicts::VerdictSpan;
 
 use crate::verdict::VerdictId;
 use limits::LimitGroups;
-use lines::Lines;
+use lines::{Lines, QueriedLines, needs_query};
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter};
@@ -118,6 +118,7 @@ pub struct History {
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
     vm: vm::RecordedVm,
+    queried: QueriedLines,
 }
 
 fn name_in(event: &Event<'_>, field: &str) -> String {
@@ -197,9 +198,14 @@ impl History {
                 }
                 history.end_ns = history.end_ns.max(time);
                 match name {
-                    "plimsoll.Ledger" => lines.next(&mut history.series, Some(time)),
+                    "plimsoll.Ledger" => {
+                        lines.next(&mut history.series, Some(time), event.u64(Measure::Age.fields().2));
+                    }
                     "plimsoll.Cgroup" => limits.enter(event, time),
-                    "plimsoll.LedgerLine" => lines.has(&event.string("line").unwrap_or_default()),
+                    "plimsoll.LedgerLine" => {
+                        let (_, name, resident, _) = Measure::Line.fields();
+                        lines.has(&event.string(name).unwrap_or_default(), event.u64(resident).unwrap_or(0));
+                    }
                     _ => {}
                 }
                 if name == "plimsoll.Verdict" {
@@ -214,7 +220,8 @@ impl History {
         if range.is_whole() {
             history.to_ns = history.end_ns;
         }
-        lines.next(&mut history.series, None);
+        lines.next(&mut history.series, None, None);
+        history.queried = lines.finish();
         let more_changes;
         (history.verdicts, more_changes) = verdicts.finish(history.from_ns, history.to_ns);
         history.chunks = summary.chunks;
@@ -385,6 +392,22 @@ impl History {
 
     pub fn one(&self, measure: Measure) -> Option<&Series> {
         self.series.get(&(measure, String::new()))
+    }
+
+    /// Whether the line's memory may be in another line at an instant without a query of the owners. Recordings without
+    /// the age of the owners don't show it.
+    pub(crate) fn needs_query(&self, line: &str) -> bool {
+        let has_books = self.process.runtime == "native" && self.one(Measure::TotalLive).is_some();
+        self.one(Measure::Age).is_some() && needs_query(line, has_books)
+    }
+
+    /// The readings that show whether a curve grows: all, or for most ledger lines only those at queries of the owners.
+    /// None if there were too few queries.
+    pub fn readings_of_growth<'h>(&'h self, measure: Measure, name: &str, all: &'h Series) -> Option<&'h Series> {
+        match measure == Measure::Line && self.needs_query(name) {
+            true => self.queried.of(name).filter(|_| self.queried.are_enough()),
+            false => Some(all),
+        }
     }
 
     pub fn rss(&self) -> Option<&Series> {

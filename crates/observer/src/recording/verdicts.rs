@@ -161,33 +161,54 @@ fn grown(series: &Series) -> Option<(Growth, Bytes)> {
 /// Maximum number of lines named in a growth verdict.
 const NAMED: usize = 3;
 
+/// A part of RSS that certainly grows.
+struct Growing {
+    /// None: it is known of their sum only.
+    line: Option<LineId>,
+    growth: Growth,
+    bytes: Bytes,
+    summary: String,
+    series: Series,
+}
+
 /// Combines the lines of our recording that certainly grow into one verdict. The interval of a line's slope must be
 /// narrower than the slope, and the amount must be significant compared with RSS.
 pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let rss = history.rss()?.figures()?;
-    let mut lines: Vec<(LineId, Growth, Bytes, &Series)> = Vec::new();
-    for (name, series) in history.of(Measure::Line) {
+    let certain = |series: &Series| {
+        let (growth, bytes) = grown(series)?;
+        (growth.is_tight() && bytes.0 as f64 >= LEAST_SHARE * rss.first as f64).then_some((growth, bytes))
+    };
+    let mut parts: Vec<Growing> = Vec::new();
+    for (name, all) in history.of(Measure::Line) {
         let line = LineId::ALL.iter().copied().find(|line| line.id() == name && line.may_grow_without_bound());
-        if let (Some(line), Some((growth, bytes))) = (line, grown(series))
-            && growth.is_tight()
-            && bytes.0 as f64 >= LEAST_SHARE * rss.first as f64
+        let series = history.readings_of_growth(Measure::Line, name, all);
+        if let (Some(line), Some(series)) = (line, series)
+            && let Some((growth, bytes)) = certain(series)
         {
-            lines.push((line, growth, bytes, series));
+            let summary = format!("{} {}", line.name(), by(growth));
+            parts.push(Growing { line: Some(line), growth, bytes, summary, series: series.clone() });
         }
     }
-    lines.sort_by(|one, other| other.1.per_hour.total_cmp(&one.1.per_hour));
-    let (line, _, _, series) = *lines.first()?;
-    let named_lines = lines.iter().take(NAMED).map(|(line, growth, _, _)| format!("{} {}", line.name(), by(*growth)));
-    let mut summary = named_lines.collect::<Vec<_>>().join("; ");
+    if let Some(series) = unattributed(history)
+        && let Some((growth, bytes)) = certain(&series)
+    {
+        let summary = format!("memory of {} {}; {}", owners(history), by(growth), whose_growth(history));
+        parts.push(Growing { line: None, growth, bytes, summary, series });
+    }
+    parts.sort_by(|one, other| other.growth.per_hour.total_cmp(&one.growth.per_hour));
+    let first = parts.first()?;
+    let mut summary = parts.iter().take(NAMED).map(|part| part.summary.as_str()).collect::<Vec<_>>().join("; ");
     if let Some(hours) = hours_to_the_limit(history) {
         summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
     }
-    let bytes = lines.iter().map(|(_, _, bytes, _)| *bytes).sum();
+    let bytes = parts.iter().map(|part| part.bytes).sum();
+    let line = first.line.or_else(|| changes_between_queries(history).first().map(|(line, _)| *line));
     // Calls of malloc don't lead to classes and threads.
     let command = match line {
-        LineId::Class => class_loaders(history),
-        LineId::ThreadStacks if history.process.runtime == "hotspot" => "jcmd PID Thread.print",
-        LineId::ThreadStacks => "ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head",
+        Some(LineId::Class) => class_loaders(history),
+        Some(LineId::ThreadStacks) if history.process.runtime == "hotspot" => "jcmd PID Thread.print",
+        Some(LineId::ThreadStacks) => "ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head",
         _ => "plimsoll attach PID && sleep 60 && plimsoll report PID --by site",
     };
     // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
@@ -195,7 +216,61 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         Some(pid) => command.replace("PID", &pid.to_string()),
         None => command.to_owned(),
     };
-    span(VerdictId::Growth, series, bytes, summary, &command)
+    span(VerdictId::Growth, &first.series, bytes, summary, &command)
+}
+
+/// The sum of the lines that only a query can tell apart, if there were too few queries to judge each: RSS without all
+/// other lines, which is known at each instant.
+fn unattributed(history: &History) -> Option<Series> {
+    if history.one(Measure::Age).is_none() || history.queried.are_enough() {
+        return None;
+    }
+    let known = || history.of(Measure::Line).filter(|(name, _)| !history.needs_query(name));
+    let mut sum = Series::default();
+    for point in history.one(Measure::LedgerRss)?.points() {
+        let known: f64 = known().filter_map(|(_, line)| line.at(point.begin_ns)).sum();
+        sum.push(point.begin_ns, (point.mean() - known).max(0.0) as u64);
+    }
+    Some(sum)
+}
+
+fn owners(history: &History) -> &'static str {
+    match history.process.runtime.as_str() {
+        "hotspot" => "the VM and of malloc",
+        _ => "malloc and of unnamed mappings",
+    }
+}
+
+/// What is known of the lines when only their sum certainly grows.
+fn whose_growth(history: &History) -> String {
+    let queries = history.queried.count();
+    let more = |(line, bytes): &(LineId, Bytes)| format!("{} {bytes} more", line.name());
+    let changes: Vec<String> = changes_between_queries(history).iter().take(NAMED).map(more).collect();
+    if changes.is_empty() {
+        return format!("which line grows isn't known ({} of the owners in this time)", number_of_queries(queries));
+    }
+    let apart = ago(history.queried.span_ns() as f64 / 1e9);
+    format!("from the first of {queries} queries to the last ({apart}): {}", changes.join(", "))
+}
+
+fn number_of_queries(queries: u64) -> String {
+    match queries {
+        0 => "no query".to_owned(),
+        1 => "one query".to_owned(),
+        queries => format!("{queries} queries"),
+    }
+}
+
+/// How much the lines grew from the first query to the last, largest first.
+fn changes_between_queries(history: &History) -> Vec<(LineId, Bytes)> {
+    let change = |line: &LineId| {
+        let figures = history.queried.of(line.id()).filter(|_| history.needs_query(line.id()))?.figures()?;
+        let more = Bytes(figures.last.saturating_sub(figures.first));
+        (more.0 as f64 >= LEAST_BYTES).then_some((*line, more))
+    };
+    let mut changes: Vec<(LineId, Bytes)> = LineId::ALL.iter().filter_map(change).collect();
+    changes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    changes
 }
 
 /// Time until the limit, at the growth rate of the figure that counts against it.

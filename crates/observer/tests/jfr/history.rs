@@ -211,6 +211,81 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     }
 }
 
+/// A recording of a JVM with one instant each second. `other` grows, but until the next query of the VM, what malloc got
+/// for it is in glibc-live. `queries`: the seconds of the queries.
+fn seldom_queried(seconds: i64, other: Curve, queries: &[i64], has_age: bool) -> History {
+    let age: &[&str] = if has_age { &["rss", "provenanceAge"] } else { &["rss"] };
+    let types: &[(&str, &[&str])] = &[
+        ("plimsoll.Ledger", age),
+        ("plimsoll.LedgerLine", &["$line", "resident"]),
+        ("plimsoll.Target", &["pid", "$runtime"]),
+    ];
+    let bytes = chunk_of(types, START as u64, (START + seconds * S) as u64, |out| {
+        out.event(52, |out| {
+            [0, 4711].iter().for_each(|value| out.long(*value));
+            out.utf8("hotspot");
+        });
+        for s in 0..seconds {
+            let queried = queries.iter().copied().filter(|query| *query <= s).max();
+            let known = queried.map_or(0, other);
+            let lines = [("java-heap", 20), ("direct-buffers", known), ("glibc-live", 1 + other(s) - known)];
+            out.event(50, |out| {
+                [s * S, (21 + other(s)) * MIB].iter().for_each(|value| out.long(*value));
+                has_age.then(|| out.long((s - queried.unwrap_or(-60)) * S));
+            });
+            for (line, mib) in lines {
+                out.event(51, |out| {
+                    out.long(s * S);
+                    out.utf8(line);
+                    out.long(mib * MIB);
+                });
+            }
+        }
+    });
+    read(bytes, Range::default())
+}
+
+#[test]
+fn a_line_that_only_grew_between_two_queries_is_not_named() {
+    let summaries = |history: &History| history.verdicts.iter().map(|v| v.summary.clone()).collect::<Vec<String>>();
+    let leak: Curve = |s| 10 + s / 3;
+    // Without the age of the owners, an older recording can't show that its lines are old.
+    let old = summaries(&seldom_queried(75, leak, &[0], false));
+    assert!(old[0].starts_with("glibc, live grows by"), "{old:?}");
+
+    let once = seldom_queried(75, leak, &[0], true);
+    let said = summaries(&once);
+    assert!(said[0].starts_with("memory of the VM and of malloc grows by 1.1"), "{said:?}");
+    assert!(said[0].contains("which line grows isn't known (one query of the owners in this time)"), "{said:?}");
+    assert!(!said[0].contains("glibc, live"), "{said:?}");
+    let never = summaries(&seldom_queried(75, leak, &[], true));
+    assert!(never[0].contains("isn't known (no query of the owners"), "{never:?}");
+    // Two queries show which line grew, but no rate of it.
+    let twice = seldom_queried(75, leak, &[0, 74], true);
+    let said = summaries(&twice);
+    let end = "from the first of 2 queries to the last (74 s): direct buffers 24.0 MiB more";
+    assert!(said[0].starts_with("memory of the VM and of malloc grows") && said[0].ends_with(end), "{said:?}");
+    assert_eq!(twice.verdicts[0].id, "growth");
+    let growth_of = |history: &History, line: &str| {
+        let all = history.of(Measure::Line).find(|(name, _)| *name == line).expect("it").1;
+        let readings = history.readings_of_growth(Measure::Line, line, all);
+        readings.map(|readings| readings.figures().and_then(|figures| figures.growth).is_some())
+    };
+    assert_eq!(growth_of(&twice, "glibc-live"), None);
+    assert_eq!(growth_of(&twice, "java-heap"), Some(true));
+
+    // Enough queries: the line of the owner is named with its rate, and the other one isn't.
+    let often: Vec<i64> = (0..600).step_by(60).collect();
+    let enough = seldom_queried(600, leak, &often, true);
+    let said = summaries(&enough);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("direct buffers grows by 1.17 GiB an hour"), "{said:?}");
+    assert!(!said[0].contains("glibc") && !said[0].contains("isn't known"), "{said:?}");
+    assert_eq!(growth_of(&enough, "glibc-live"), Some(true));
+    // Nothing grows.
+    assert_eq!(summaries(&seldom_queried(75, |_| 10, &[0], true)), Vec::<String>::new());
+}
+
 /// The recorder judges single moments, which can't show growth.
 #[test]
 fn a_higher_limit_is_no_remedy_in_a_recording_that_grows() {

@@ -258,7 +258,7 @@ plimsoll_jfr::events! {
         ["Plimsoll"]
         "The end of the process, if the recording has it"
     {
-        state: Name "state" "State" "exited or killed; ended where only its parent knows",
+        state: Name "state" "State" "exited (it ran its exit handlers, or its status is known), killed (by a signal, or it ran no exit handlers: _exit, exec), or ended where only its parent knows",
         how: Text "how" "How" "One sentence",
         exit_code: Number "exitCode" "Exit Code" "-1 where it is not known",
         signal: Number "signal" "Signal" "Signal that killed it; 0 if none did, -1 if it is not known",

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use plimsoll_facts::ending::UNSEEN;
 use plimsoll_facts::gap::Gap;
 use plimsoll_facts::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
 use plimsoll_facts::units::Bytes;
@@ -353,10 +354,10 @@ impl TargetEnd {
             }
             TargetEndKind::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
             TargetEndKind::Killed => {
-                ("killed", "ended without running its exit handlers: by a signal or _exit".to_owned(), -1, -1)
+                ("killed", "ended without running its exit handlers: by _exit, a signal or exec".to_owned(), -1, -1)
             }
             TargetEndKind::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
-            TargetEndKind::Unknown => ("ended", "ended; how is known to its parent only".to_owned(), -1, -1),
+            TargetEndKind::Unknown => (UNSEEN, "ended; how is known to its parent only".to_owned(), -1, -1),
         };
         e::TargetEnd {
             state,

@@ -40,6 +40,7 @@ pub fn read_start(target: &Target, process: &Process) -> Start {
     let Some(program) = program(target, &words[0], &folder) else { return Start::Title };
     words[0] = program;
     let variables = target.read("environ").ok().and_then(|text| parse_variables(&text));
+    let variables = shown_to_reader(variables, Target::is_caller(process.uid));
     Start::Command { words, folder: Some(folder).filter(|folder| folder != "/"), variables }
 }
 
@@ -74,6 +75,12 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
         }
     }
     Some(found)
+}
+
+/// Another user's variables aren't printed. They may name a library of that user's, which the shell of whoever pastes the
+/// line would have `plimsoll run` itself load, before the program.
+fn shown_to_reader(variables: Option<Vec<(String, String)>>, is_own: bool) -> Option<Vec<(String, String)>> {
+    variables.filter(|all| is_own || all.is_empty())
 }
 
 /// ld.so(8): paths are separated by blanks or colons.
@@ -204,6 +211,9 @@ mod tests {
         assert_eq!(of(&many(MOST_VARIABLES + 1)), None);
         assert_eq!(parse_variables(b"LD_PRELOAD=/\xff.so\0"), None);
         assert_eq!(parse_variables(b"\xff=1\0"), Some(Vec::new()));
+        let preload = of("LD_PRELOAD=/home/mallory/a.so\0");
+        assert_eq!((shown_to_reader(preload.clone(), true), shown_to_reader(preload.clone(), false)), (preload, None));
+        assert_eq!(shown_to_reader(Some(Vec::new()), false), Some(Vec::new()));
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Ending {
             },
             How::Exec => "replaced by exec".to_owned(),
             How::Unknown => "ended by _exit, killed, or replaced by exec (not known which)".to_owned(),
-            How::Unseen => "ended (how isn't known: it was not tracked)".to_owned(),
+            How::Unseen => "ended (how isn't known: only its parent knows)".to_owned(),
         }
     }
 

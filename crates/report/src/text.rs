@@ -348,8 +348,8 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     if let Some(before) = &books.before {
         writeln!(
             out,
-            "before the attach: another {} in {} blocks, still live (glibc's arenas minus these books; ± {}). They lie in the brk \
-             heap, which is not in the table, or in mappings from before the attach, which are",
+            "before the attach: another {} in {} blocks, still live (glibc's arenas minus these books; ± {}).\n\
+             These blocks lie in the brk heap (not in the table) or in mappings from before the attach (in the table).",
             before.live,
             count(before.live_count),
             before.error

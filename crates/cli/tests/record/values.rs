@@ -236,5 +236,5 @@ fn an_end_that_nobody_saw_is_not_called_a_kill() {
     let output = workspace.plimsoll(&["report", "u.jfr"]).output().expect("plimsoll starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let head = text.lines().next().unwrap_or_default();
-    assert!(head.ends_with("ended (how isn't known: it was not tracked)"), "{text}");
+    assert!(head.ends_with("ended (how isn't known: only its parent knows)"), "{text}");
 }

@@ -310,9 +310,20 @@ fn what_cannot_be_tried_is_a_sentence() {
     let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
     let names = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a thread").file_name().into_string().ok();
     let thread = tasks.find_map(|entry| names(entry).filter(|tid| *tid != pid)).expect("a second thread");
+    let program = harness::compiled("arena_burst", &trial.folder.join("static"), &["-static"]);
+    let fixed = Running(
+        Command::new(&program)
+            .args(["1", "1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts"),
+    );
+    let fixed = fixed.id().to_string();
     let leader = format!("{thread} is a thread of process {pid}: plimsoll try --pid {pid}");
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--pid", &pid, "--with", "gc"], "gc can't be tried on process"),
+        (&["--pid", &fixed], "nothing can be tried on process"),
         (&["--pid", &pid, "--with", "gc"], "it isn't a JVM. What can be: --with trim. What needs a restart: "),
         (&["--pid", &thread, "--with", "trim"], &leader),
         (&["--pid", &pid, "--with", "tri"], "; with --pid one of trim, gc, purge, "),

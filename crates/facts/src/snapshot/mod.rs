@@ -43,7 +43,7 @@ pub use process::{
 };
 pub use pymalloc::Pymalloc;
 pub use residency::Residency;
-pub use start::{Listeners, Start, are_public};
+pub use start::{LACKING, Listeners, Start, are_public};
 pub use unpacked::{Unpacked, UnpackedSegment};
 
 #[derive(Clone, Debug, Default)]

@@ -31,6 +31,9 @@ pub enum Start {
     Unread,
 }
 
+/// The comment on a command line without them.
+pub const LACKING: &str = "with the variables that it needs";
+
 /// Whether options of a variable (JAVA_TOOL_OPTIONS) may stand in a report: only those of the VM itself, and agents
 /// without options. Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name.
 /// Unlike arguments, only the process's user and root can read a variable in /proc.
@@ -60,7 +63,7 @@ impl Start {
             }
             _ => match self.command(&format!("{before} ")) {
                 Some(command) => {
-                    let needs = self.assignments().is_none().then_some("with the variables that it needs");
+                    let needs = self.lacks_variables().then_some(LACKING);
                     let comments: Vec<&str> =
                         needs.into_iter().chain([then].into_iter().filter(|then| !then.is_empty())).collect();
                     match comments.is_empty() {
@@ -86,6 +89,11 @@ impl Start {
             None => String::new(),
         };
         Some(format!("{folder}{}{before}{command}", self.assignments().unwrap_or_default()))
+    }
+
+    /// Whether its command line is known, and not all of its variables.
+    pub fn lacks_variables(&self) -> bool {
+        matches!(self, Start::Command { .. }) && self.assignments().is_none()
     }
 
     /// The variables as a shell reads them. None: one of them is missing.

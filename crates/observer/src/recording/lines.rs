@@ -106,9 +106,10 @@ impl QueriedLines {
         self.lines.get(line)
     }
 
-    /// Whether there were enough queries to find growth.
-    pub(crate) fn are_enough(&self) -> bool {
-        growth(self.queries.points()).is_some()
+    /// Whether there were enough queries to find growth in this time, and whether they cover most of it: between two of them
+    /// it may be long, and after the last.
+    pub(crate) fn are_enough(&self, whole_ns: i64) -> bool {
+        growth(self.queries.points()).is_some() && self.span_ns() >= whole_ns / 4 * 3
     }
 
     pub(crate) fn count(&self) -> u64 {

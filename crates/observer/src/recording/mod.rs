@@ -401,11 +401,19 @@ impl History {
         self.one(Measure::Age).is_some() && needs_query(line, has_books)
     }
 
+    /// Whether the owners were queried often enough to say which line grows.
+    fn queries_are_enough(&self) -> bool {
+        let points = self.one(Measure::LedgerRss).map_or(&[][..], Series::points);
+        let whole_ns =
+            points.first().zip(points.last()).map_or(0, |(first, last)| last.end_ns.saturating_sub(first.begin_ns));
+        self.queried.are_enough(whole_ns)
+    }
+
     /// The readings that show whether a curve grows: all, or for most ledger lines only those at queries of the owners.
     /// None if there were too few queries.
     pub fn readings_of_growth<'h>(&'h self, measure: Measure, name: &str, all: &'h Series) -> Option<&'h Series> {
         match measure == Measure::Line && self.needs_query(name) {
-            true => self.queried.of(name).filter(|_| self.queried.are_enough()),
+            true => self.queried.of(name).filter(|_| self.queries_are_enough()),
             false => Some(all),
         }
     }

@@ -222,7 +222,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
 /// The sum of the lines that only a query can tell apart, if there were too few queries to judge each: RSS without all
 /// other lines, which is known at each instant.
 fn unattributed(history: &History) -> Option<Series> {
-    if history.one(Measure::Age).is_none() || history.queried.are_enough() {
+    if history.one(Measure::Age).is_none() || history.queries_are_enough() {
         return None;
     }
     let known = || history.of(Measure::Line).filter(|(name, _)| !history.needs_query(name));

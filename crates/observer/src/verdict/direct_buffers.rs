@@ -60,7 +60,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "a full collection pauses the program",
         ));
     }
-    remedies.extend(limit(direct, resident));
+    // The limit doesn't concern other memory of Unsafe.
+    remedies.extend(limit(direct, resident).filter(|_| others.is_none()));
     if !case.has_netty() && may_belong_to_nio(case, resident) {
         remedies.push(without_copies_of_nio(case));
     }
@@ -86,8 +87,8 @@ fn summary(case: Case<'_>, resident: Bytes, full: Option<(f64, Bytes)>, others: 
     let counted = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map_or(resident, |direct| direct.capacity);
     match (full, others) {
         (Some((full, max)), None) => format!(
-            "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {} of them is \
-             resident",
+            "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; up to {} of that \
+             is resident",
             resident.min(counted)
         ),
         (Some((full, max)), Some(others)) => format!(

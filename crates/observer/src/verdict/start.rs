@@ -9,7 +9,7 @@ use super::case::Case;
 use super::remedy::remedy;
 use super::{Effort, Form, Remedy};
 use plimsoll_facts::shell::quoted;
-use plimsoll_facts::snapshot::Start;
+use plimsoll_facts::snapshot::{LACKING, Start};
 
 impl Case<'_> {
     /// To start it with this variable, whose value a shell and systemd take as it is.
@@ -22,7 +22,10 @@ impl Case<'_> {
         }
         let how = match start {
             Start::Unit { name, of_user } => Some(with_drop_in(name, *of_user, setting)),
-            _ => start.command(&format!("{setting} ")),
+            _ => start.command(&format!("{setting} ")).map(|command| match start.lacks_variables() {
+                true => format!("{command}   # {LACKING}"),
+                false => command,
+            }),
         };
         let Some(how) = how else {
             let trade_off = [trade_off, start.why_unknown()].join("; ");
@@ -187,6 +190,7 @@ mod tests {
             let missing = "# with the variables that it needs";
             let how = of(unknown.clone(), tracked).how;
             assert_eq!(how, format!("cd /srv && plimsoll run -- /srv/shop   {missing}; {then}"));
+            assert_eq!(of(unknown.clone(), traced).how, format!("cd /srv && GODEBUG=gctrace=1 /srv/shop   {missing}"));
             assert_eq!(
                 unknown.behind("plimsoll try --", "").0,
                 format!("cd /srv && plimsoll try -- /srv/shop   {missing}")

@@ -39,8 +39,8 @@ pub fn read_start(target: &Target, process: &Process) -> Start {
     }
     let Some(program) = program(target, &words[0], &folder) else { return Start::Title };
     words[0] = program;
-    let variables = target.read("environ").ok().and_then(|text| parse_variables(&text));
-    let variables = shown_to_reader(variables, Target::is_caller(process.uid));
+    let is_own = !is_secure_exec(&target.read("auxv").unwrap_or_default());
+    let variables = target.read("environ").ok().filter(|_| is_own).and_then(|text| parse_variables(&text));
     Start::Command { words, folder: Some(folder).filter(|folder| folder != "/"), variables }
 }
 
@@ -48,8 +48,15 @@ pub fn read_start(target: &Target, process: &Process) -> Start {
 /// None if one of them can't be printed. The tracker isn't listed: `plimsoll run` adds it.
 pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
     const PREFIXES: [&str; 3] = ["MALLOC_", "TCMALLOC_", "MIMALLOC_"];
-    const NAMES: [&str; 5] =
-        ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "_RJEM_MALLOC_CONF", "JAVA_TOOL_OPTIONS"];
+    const NAMES: [&str; 7] = [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "GLIBC_TUNABLES",
+        "_RJEM_MALLOC_CONF",
+        "JE_MALLOC_CONF",
+        "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+    ];
     let mut found: Vec<(String, String)> = Vec::new();
     for entry in environment.split(|byte| *byte == 0) {
         let mut parts = entry.splitn(2, |byte| *byte == b'=');
@@ -66,7 +73,8 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
             return None;
         }
         let value = str::from_utf8(value).ok()?;
-        if name == "JAVA_TOOL_OPTIONS" && !are_public(value) {
+        let has_secrets = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"].contains(&name) && !are_public(value);
+        if has_secrets || !names_one_place(name, value) {
             return None;
         }
         let value = if name == "LD_PRELOAD" { without_tracker(value) } else { value.to_owned() };
@@ -77,10 +85,26 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Another user's variables aren't printed. They may name a library of that user's, which the shell of whoever pastes the
-/// line would have `plimsoll run` itself load, before the program.
-fn shown_to_reader(variables: Option<Vec<(String, String)>>, is_own: bool) -> Option<Vec<(String, String)>> {
-    variables.filter(|all| is_own || all.is_empty())
+/// Whether the loader ignored variables that name libraries (AT_SECURE, getauxval(3)): whoever started a set-user-ID program
+/// or sudo chose them, and /proc still shows them once the program has root's rights. The shell of whoever pastes the line
+/// would have `plimsoll run` itself load such a library. True if it isn't known.
+fn is_secure_exec(auxv: &[u8]) -> bool {
+    const AT_SECURE: u64 = 23;
+    let (words, _) = auxv.as_chunks::<8>();
+    let (pairs, _) = words.as_chunks::<2>();
+    let secure = pairs.iter().find(|[tag, _]| u64::from_ne_bytes(*tag) == AT_SECURE);
+    secure.is_none_or(|[_, value]| u64::from_ne_bytes(*value) != 0)
+}
+
+/// Whether each element names one place, wherever the shell is: the printed line enters the folder in which the process is
+/// now. An empty element of a path is the present folder; a bare name in LD_PRELOAD is searched for on the path.
+fn names_one_place(name: &str, value: &str) -> bool {
+    let is_absolute = |element: &str| element.starts_with('/') || element.starts_with("$ORIGIN/");
+    match name {
+        "LD_LIBRARY_PATH" => value.split([':', ';']).all(is_absolute),
+        "LD_PRELOAD" => value.split([' ', ':']).all(|path| !path.contains('/') || is_absolute(path)),
+        _ => true,
+    }
 }
 
 /// ld.so(8): paths are separated by blanks or colons.
@@ -211,9 +235,22 @@ mod tests {
         assert_eq!(of(&many(MOST_VARIABLES + 1)), None);
         assert_eq!(parse_variables(b"LD_PRELOAD=/\xff.so\0"), None);
         assert_eq!(parse_variables(b"\xff=1\0"), Some(Vec::new()));
-        let preload = of("LD_PRELOAD=/home/mallory/a.so\0");
-        assert_eq!((shown_to_reader(preload.clone(), true), shown_to_reader(preload.clone(), false)), (preload, None));
-        assert_eq!(shown_to_reader(Some(Vec::new()), false), Some(Vec::new()));
+        for relative in
+            ["LD_LIBRARY_PATH=/opt/lib:", "LD_LIBRARY_PATH=lib", "LD_PRELOAD=./a.so", "LD_PRELOAD=/a.so:b/c.so"]
+        {
+            assert_eq!(of(relative), None, "{relative}");
+        }
+        let kept = "LD_LIBRARY_PATH=/opt/lib:$ORIGIN/lib\0LD_PRELOAD=libjemalloc.so.2\0JE_MALLOC_CONF=narenas:1\0";
+        assert_eq!(of(kept).map(|all| all.len()), Some(3));
+    }
+
+    /// The words of /proc/PID/auxv: AT_PAGESZ, AT_SECURE, AT_NULL.
+    #[test]
+    fn a_secure_exec_is_known_by_the_kernels_word() {
+        let auxv = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        assert!(!is_secure_exec(&auxv(&[6, 4096, 23, 0, 0, 0])) && is_secure_exec(&auxv(&[6, 4096, 23, 1, 0, 0])));
+        assert!(is_secure_exec(&auxv(&[6, 4096])) && is_secure_exec(&[]), "unknown");
+        assert!(!is_secure_exec(&std::fs::read("/proc/self/auxv").expect("own auxv")));
     }
 
     #[test]

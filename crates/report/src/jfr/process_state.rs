@@ -374,7 +374,12 @@ impl TargetEnd {
 impl TargetEnd {
     /// How a process ended, from the segment that it left.
     pub fn of(life: Life) -> TargetEndKind {
-        if life == Life::Exited { TargetEndKind::Exited } else { TargetEndKind::Killed }
+        match life {
+            Life::Exited => TargetEndKind::Exited,
+            // Its last hours had no tracker in it.
+            Life::Detached => TargetEndKind::Unknown,
+            Life::Killed | Life::Live => TargetEndKind::Killed,
+        }
     }
 }
 

@@ -538,13 +538,13 @@ impl SitesBuilder<'_> {
             rest[column] = Value::exact(left);
         }
         let exact = self.books.mode == Mode::Exact && self.times == Times::Whole;
+        let bytes_at_peak = PeakDivision::of(figures.peak.0, BYTES, &all, lines.iter().chain([&rest]));
+        let count_at_peak = PeakDivision::of(figures.count_at_peak, COUNTS, &all, lines.iter().chain([&rest]));
         for (line, site) in lines.iter_mut().zip(sites) {
             let facts = &self.segment.callers[*site];
             let (bytes, count) = match exact && facts.peak_bytes > 0 {
                 true => (facts.peak_bytes, facts.count_at_peak),
-                false => {
-                    (at_peak(figures.peak.0, line, &all, BYTES), at_peak(figures.count_at_peak, line, &all, COUNTS))
-                }
+                false => (bytes_at_peak.part(line), count_at_peak.part(line)),
             };
             let (live, live_count) = (line[LIVE].amount, line[LIVE_COUNT].amount);
             line[PEAK] = Value::exact(bytes.max(live as u64));
@@ -561,11 +561,11 @@ impl SitesBuilder<'_> {
         } else {
             rest[PEAK] = match exact {
                 true => rest[LIVE],
-                false => Value::exact(at_peak(figures.peak.0, &rest, &all, BYTES)),
+                false => Value::exact(bytes_at_peak.part(&rest)),
             };
             rest[PEAK_COUNT] = match exact {
                 true => rest[LIVE_COUNT],
-                false => Value::exact(at_peak(figures.count_at_peak, &rest, &all, COUNTS)),
+                false => Value::exact(count_at_peak.part(&rest)),
             };
         }
         self.mappings(caller, &mut rest);
@@ -643,18 +643,70 @@ impl SitesBuilder<'_> {
 const BYTES: [usize; 2] = [LIVE, CUMULATIVE];
 const COUNTS: [usize; 2] = [LIVE_COUNT, CUMULATIVE_COUNT];
 
-/// A site's part of its caller's peak. What is live now is the site's own; what the caller held beyond that, and has freed
-/// since, is divided in the proportion of what each site has freed: nothing more is known of it. The parts add up to the
-/// caller's peak.
-fn at_peak(peak: u64, line: &SiteLine, all: &[i64; COLUMNS], [live, cumulative]: [usize; 2]) -> u64 {
-    let ratio = |part: i64, whole: i64| if whole > 0 { (part as f64 / whole as f64).clamp(0.0, 1.0) } else { 0.0 };
-    let held = u64::try_from(all[live]).unwrap_or(0);
-    let Some(beyond) = peak.checked_sub(held) else {
-        // Counts at the peak of the bytes may be below today's.
-        return (peak as f64 * ratio(line[live].amount, all[live])) as u64;
-    };
-    let freed = ratio(line[cumulative].amount - line[live].amount, all[cumulative] - all[live]);
-    u64::try_from(line[live].amount).unwrap_or(0) + (beyond as f64 * freed).round() as u64
+/// Divides a caller's peak among its sites and the rest. What is live now is each one's own; what the caller held beyond
+/// that, and has freed since, is divided in the proportion of what each has freed: nothing more is known of it.
+struct PeakDivision {
+    columns: [usize; 2],
+    peak: u64,
+    /// Live now, of the caller.
+    held: u64,
+    /// What sites and rest have freed. Live and cumulative figures of a site are estimated from different samples, so one may
+    /// seem to have freed less than nothing: it counts as nothing.
+    freed: f64,
+}
+
+impl PeakDivision {
+    fn of<'l>(
+        peak: u64,
+        columns: [usize; 2],
+        all: &[i64; COLUMNS],
+        lines: impl Iterator<Item = &'l SiteLine>,
+    ) -> PeakDivision {
+        let freed = lines.map(|line| freed(line, columns)).sum();
+        PeakDivision { columns, peak, held: u64::try_from(all[columns[0]]).unwrap_or(0), freed }
+    }
+
+    fn part(&self, line: &SiteLine) -> u64 {
+        let live = u64::try_from(line[self.columns[0]].amount).unwrap_or(0);
+        let of =
+            |whole: u64, part: f64, sum: f64| if sum > 0.0 { (whole as f64 * part / sum).round() as u64 } else { 0 };
+        match self.peak.checked_sub(self.held) {
+            Some(beyond) => live.saturating_add(of(beyond, freed(line, self.columns), self.freed)),
+            // The count at the peak of the bytes may be below today's.
+            None => of(self.peak, live as f64, self.held as f64),
+        }
+    }
+}
+
+fn freed(line: &SiteLine, [live, cumulative]: [usize; 2]) -> f64 {
+    (line[cumulative].amount as f64 - line[live].amount as f64).max(0.0)
+}
+
+#[cfg(test)]
+mod peak_tests {
+    use super::*;
+
+    /// The second site's samples say that more is live than was ever allocated.
+    #[test]
+    fn the_parts_of_a_peak_add_up() {
+        let line = |live: u64, cumulative: u64| {
+            let mut line = NOTHING;
+            (line[LIVE], line[CUMULATIVE]) = (Value::exact(live), Value::exact(cumulative));
+            line
+        };
+        let lines = [line(10, 45), line(80, 60), line(10, 45), line(0, 0)];
+        let mut all = [0; COLUMNS];
+        (all[LIVE], all[CUMULATIVE]) = (100, 150);
+        let division = PeakDivision::of(140, BYTES, &all, lines.iter());
+        assert_eq!(lines.each_ref().map(|line| division.part(line)), [30, 80, 30, 0]);
+        // Nothing was freed, or less is said of the peak than is live.
+        let division = PeakDivision::of(100, BYTES, &all, [].iter());
+        assert_eq!(division.part(&lines[0]), 10);
+        let division = PeakDivision::of(50, BYTES, &all, lines.iter());
+        assert_eq!(lines.each_ref().map(|line| division.part(line)), [5, 40, 5, 0]);
+        let division = PeakDivision::of(u64::MAX, BYTES, &all, [].iter());
+        assert_eq!(division.part(&line(i64::MAX as u64, 0)), i64::MAX as u64);
+    }
 }
 
 /// Number of calls of the mmap family and their bytes, in a site's entry.

@@ -63,16 +63,20 @@ pub fn run(pid: u32, options: LiveOptions) -> Result<Option<LiveTrial>, Failure>
     if steps.iter().all(|(_, tried)| tried.missing.is_some()) {
         let able: Vec<&str> = [("trim", Step::Trim), ("purge", Step::Purge)]
             .into_iter()
-            .filter_map(|(name, step)| live.function(&step).map(|_| name))
-            .filter(|_| live.snapshot.host.can_enter)
+            .filter(|(_, step)| live.function(step).is_some_and(|_| live.snapshot.host.can_enter))
+            .chain(live.is_redis().then_some(("purge", Step::Purge)))
+            .map(|(name, _)| name)
             .collect();
         let reason = steps.iter().find_map(|(_, tried)| tried.missing.clone());
         let reason = reason.unwrap_or_else(|| "it has neither a VM nor an allocator with a command for that".into());
         let (reason, restart) = (printable(&reason), &live.trial.restart);
-        let what = if named.is_empty() { "nothing".to_owned() } else { named.join(" and ") };
-        let able: String = able.iter().map(|step| format!(" What can be: --with {step}.")).collect();
+        let what = if named.is_empty() { "nothing can".to_owned() } else { format!("{} can't", named.join(" and ")) };
+        let able = match able.is_empty() {
+            true => String::new(),
+            false => format!(" What can be: --with {}.", able.join(", --with ")),
+        };
         return Err(format!(
-            "{what} can't be tried on process {pid} while it runs: {reason}.{able} What needs a restart: {restart}"
+            "{what} be tried on process {pid} while it runs: {reason}.{able} What needs a restart: {restart}"
         )
         .into());
     }

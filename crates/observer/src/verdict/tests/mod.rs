@@ -1184,7 +1184,7 @@ fn memory_of_unsafe_that_no_buffer_holds_is_named_by_its_calls() {
     assert_eq!(leak.remedies[0].how, CALLS);
     // Netty counts the rest, or the rest is small: a few MiB of 128 aren't resident in buffers.
     for buffers in [of(303, 128, 128, 175), of(150, 128, 128, 0)] {
-        assert!(buffers.summary.ends_with("; 128 MiB of them is resident"), "{buffers:?}");
+        assert!(buffers.summary.ends_with("; up to 128 MiB of that is resident"), "{buffers:?}");
         assert_eq!(buffers.remedies[0].how, "jcmd 0 GC.run");
     }
 }

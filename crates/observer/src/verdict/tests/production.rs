@@ -303,7 +303,7 @@ fn a_full_limit_of_direct_memory_is_the_first_thing_said() {
     };
     assert_eq!(
         summary(461),
-        "direct buffers take 90 % of their limit of 512 MiB, above which an allocation fails; 100 MiB of them is resident"
+        "direct buffers take 90 % of their limit of 512 MiB, above which an allocation fails; up to 100 MiB of that is resident"
     );
     assert!(summary(100).starts_with("direct buffers hold 100 MiB: "), "{}", summary(100));
 }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::child::wait_until;
 use crate::executable;
 use crate::fixture::{Explained, Fixture, compiled, explain, fresh, is_root, run, scratch, skip};
 
@@ -408,10 +409,18 @@ fn pages_present(pid: u32) -> usize {
     present
 }
 
+fn all_sleep(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let mut stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))
+}
+
 #[test]
 fn no_page_of_the_target_is_touched() {
     for name in ["threads_many", "arena_threads", "reserved", "main_fragmentation"] {
         let fixture = Fixture::c(name, &[]);
+        // The first pause of each thread may still make pages of code resident.
+        wait_until("each thread sleeps", || all_sleep(fixture.pid()));
         let before = pages_present(fixture.pid());
         fixture.explained();
         run(fixture.pid(), &["--maps", "--arenas"]);

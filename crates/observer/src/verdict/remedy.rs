@@ -26,9 +26,10 @@ pub(crate) fn remedy(
 /// Has the process call a function that gives free pages back. `with`: the step of `plimsoll try --pid` that makes the
 /// call; `function`: how a debugger writes it. None: plimsoll can enter processes on this host, but not this one.
 ///
-/// gdb remains for hosts where plimsoll enters no process: gdb 13 fails to call a function on a processor with AMX, and
-/// the program may end. It makes a stopped thread call it. A signal in another thread, such as the SIGSEGV with which a JVM stops its threads,
-/// would make gdb abandon the call, and the thread return into nothing. `all` leaves out the signals that gdb needs itself.
+/// gdb remains for hosts on which plimsoll enters no process. On a processor with AMX, gdb 13 fails to call a function,
+/// and the program may end. gdb has a stopped thread make the call. A signal in another thread, such as the SIGSEGV with
+/// which a JVM stops its threads, would make gdb abandon the call, and the thread return into nothing. `all` leaves out
+/// the signals that gdb needs itself.
 pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Option<Remedy> {
     let pid = snapshot.process.pid;
     // No thread of a program with its allocator inside can be borrowed.

@@ -5,9 +5,10 @@
 //! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if no directory can hold them
 //! ```
 //! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
-//! acknowledgement. A function of another library takes the entry's place where the target is to give memory back. Then it jumps to munmap for the whole region: the tracker's own, if it is loaded, so that the books
-//! have the change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread: the
-//! region stays, because that thread may still be on the stack in it.
+//! acknowledgement. Where the program is to give memory back, a function of its allocator takes the entry's place. Then
+//! the helper jumps to munmap for the whole region: the tracker's own, if it was called, so that the books have the
+//! change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread: the region
+//! stays, because that thread may still be on the stack in it.
 //!
 //! The code also contains [`call`], through which the borrowed thread calls pthread_create.
 //!

@@ -1,7 +1,7 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
 use super::setup::Setup;
-use super::stats::{Ratio, median, ratio};
+use super::stats::{Ratio, median, paired};
 use crate::stage::{Result, folder, must};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,16 +16,64 @@ pub struct Column {
     pub ratio: Ratio,
 }
 
-/// Runs A, B, C, …, A, B, C, … in one session. The result of a run is the last line of its output that is a number.
-pub fn alternate(
-    rounds: usize,
-    setups: &[Setup],
-    mut run: impl FnMut(&Setup) -> Result<Command>,
-) -> Result<Vec<Column>> {
-    Ok(columns(setups, &turns(rounds, setups, |setup| number(&mut run(setup)?))?))
+/// What [`pairs`] has measured: for each setup its runs, and beside each the run of its base.
+pub struct Pairs {
+    pub own: Vec<Vec<f64>>,
+    base: Vec<Vec<f64>>,
 }
 
-/// The figures of each setup, round by round.
+impl Pairs {
+    pub fn columns(&self, setups: &[Setup]) -> Vec<Column> {
+        let column = |(setup, (own, base)): (&Setup, (&Vec<f64>, &Vec<f64>))| Column {
+            name: setup.name(),
+            median: median(own),
+            ratio: paired(base, own),
+        };
+        setups.iter().zip(self.own.iter().zip(&self.base)).map(column).collect()
+    }
+
+    /// A setup against its base, pair by pair.
+    pub fn relative(&self, setup: usize) -> Vec<f64> {
+        self.own[setup].iter().zip(&self.base[setup]).map(|(own, base)| own / base).collect()
+    }
+}
+
+/// Runs each setup right beside its base, in every second round before it. The speed of a shared machine changes by a half within
+/// seconds: two neighbouring runs share it, the medians of a session don't. So many short pairs tell more than few
+/// long ones.
+pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
+    let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
+    for setup in setups {
+        // Warms the file cache and the unpacked tracker.
+        run(setup)?;
+    }
+    for round in 0..rounds {
+        for (index, setup) in setups.iter().enumerate().skip(1) {
+            let base = setup.base(setups);
+            let (own, beside) = if (round + index) % 2 == 0 {
+                let own = run(setup)?;
+                (own, run(&setups[base])?)
+            } else {
+                let beside = run(&setups[base])?;
+                (run(setup)?, beside)
+            };
+            pairs.own[index].push(own);
+            pairs.base[index].push(beside);
+            if base == 0 {
+                pairs.own[0].push(beside);
+                pairs.base[0].push(beside);
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+/// Such pairs of commands. The figure of a run is the last line of its output that is a number.
+pub fn alternate(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<Command>) -> Result<Pairs> {
+    pairs(rounds, setups, |setup| number(&mut run(setup)?))
+}
+
+/// Runs A, B, C, …, A, B, C, …: the figures of each setup, round by round.
 pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::new(); setups.len()];
     // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
@@ -40,17 +88,17 @@ pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Res
     Ok(values)
 }
 
+/// Each against the first, round by round.
 pub fn columns(setups: &[Setup], values: &[Vec<f64>]) -> Vec<Column> {
     let column = |(setup, own): (&Setup, &Vec<f64>)| Column {
         name: setup.name(),
         median: median(own),
-        ratio: ratio(&values[setup.base(setups)], own),
+        ratio: paired(&values[0], own),
     };
     setups.iter().zip(values).map(column).collect()
 }
 
-/// The last line of a run's output that is a number.
-pub fn number(command: &mut Command) -> Result<f64> {
+fn number(command: &mut Command) -> Result<f64> {
     let text = must(command)?;
     let number = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
     number.ok_or_else(|| format!("{command:?}: no number in\n{text}").into())

@@ -5,7 +5,7 @@
 //! alone and a heap of fixed size, touched at the start.
 
 use super::load::shop;
-use super::measure::{columns, resident_of};
+use super::measure::{pairs, resident_of, turns};
 use super::published::quarkus;
 use super::results::Results;
 use super::setup::Setup;
@@ -115,8 +115,8 @@ pub fn servers(bench: &Bench, results: &mut Results) -> Result<()> {
         SETUPS.iter().zip(BARS).filter_map(|(setup, bar)| Some((setup.name(), bar?.0))).collect();
     let bars: Vec<(&str, f64)> = bars.iter().map(|(name, bar)| (name.as_str(), *bar)).collect();
     for subject in &subjects {
-        let times = super::measure::turns(bench.rounds, &SETUPS, |setup| Ok(subject.start(setup, &[])?.1))?;
-        results.setups(subject.name, &columns(&SETUPS, &times), &bars);
+        let times = pairs(bench.rounds, &SETUPS, |setup| Ok(subject.start(setup, &[])?.1))?;
+        results.setups(subject.name, &times.columns(&SETUPS), &bars);
     }
     results.add(&format!(
         "\nRSS at rest in MiB, with {C1}, a fixed heap and AlwaysPreTouch, so that two untracked servers agree. More: against the \
@@ -124,7 +124,7 @@ pub fn servers(bench: &Bench, results: &mut Results) -> Result<()> {
     ));
     results.head(&["server", "way", "MiB", "more", "bounds", "bar", ""]);
     for subject in &subjects {
-        let resident = super::measure::turns(bench.rounds / 3, &SETUPS, |setup| subject.resident(setup))?;
+        let resident = turns(bench.rounds / 3, &SETUPS, |setup| subject.resident(setup))?;
         let plain = resident[..2].concat();
         for ((setup, own), bar) in SETUPS.iter().zip(&resident).zip(BARS) {
             let (low, high) = (least(own) - most(&plain), most(own) - least(&plain));

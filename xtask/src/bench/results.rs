@@ -95,8 +95,10 @@ impl Results {
             output_of("gcc", &["--version"])
         )?;
         writeln!(head, "- load before and after: {}", fs::read_to_string("/proc/loadavg")?.trim())?;
-        head += "\nRuns alternate (A, B, C, A, B, C, …) in one session. A ratio is that of two medians, against the first line of its \
-            table; its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
+        head += "\nRuns alternate in one session, in fifteen rounds. Where a table has no other words, each way ran right beside plain (or \
+            beside the allocator that it names), in every second pair before it; runs of a tenth of a second in sixty rounds. A ratio is the median of \
+            the pairs' ratios, so it isn't the quotient of the two figures beside it, which are medians of a session in which the machine's speed \
+            changes. Its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
             A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`. What stands in the way of bars that fail \
             is in docs/decisions/blocks.md, map.md and own-cost.md.\n";
         if quick {

@@ -1,9 +1,9 @@
 //! Wall-clock ratios of call stacks in three modes: a malloc-bound C loop, and C++ as Debian builds it.
 
-use super::measure::{alternate, columns, number, turns};
+use super::measure::alternate;
 use super::results::Results;
 use super::setup::{Setup, has_profiler, library};
-use super::stats::ratio;
+use super::stats::paired;
 use super::{Bench, words};
 use crate::stage::{Result, folder, must, repository};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
         results.add("jemalloc's own profiler isn't beside it: no libjemalloc.so.2 that was built with it.\n\n");
     }
     results.head(&HEAD);
-    let most: u64 = if bench.quick { 1_000_000 } else { 4_000_000 };
+    let most: u64 = if bench.quick { 1_000_000 } else { 2_000_000 };
     for (build, flag) in [("no frame pointers", "-fomit-frame-pointer"), ("frame pointers", "-fno-omit-frame-pointer")]
     {
         let program = bench.program_with("mtalloc", &format!("mtalloc{flag}"), &[flag])?;
@@ -42,25 +42,24 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
                     setups.extend(jemalloc.iter().map(|path| Setup::Allocator("jemalloc", path.clone())));
                     setups.extend(profiled.map(|path| Setup::JemallocProfiler(path.clone())));
                 }
-                let values = turns(bench.rounds, &setups, |setup| {
+                let pairs = alternate(bench.short(), &setups, |setup| {
                     let count = (most / setup.slowness()).to_string();
-                    number(&mut setup.command(&program, &words(&[threads, &count, "1000", "512", depth]))?)
+                    setup.command(&program, &words(&[threads, &count, "1000", "512", depth]))
                 })?;
                 let what = format!("{depth} frames, {build}, {threads} thread(s)");
                 let bars = [("Plimsoll, sites sampled", 1.45), ("Plimsoll, sites exact", 1.70)];
-                results.setups(&what, &columns(&setups, &values), &bars);
-                let against_off = ratio(&values[2], &values[3]);
+                results.setups(&what, &pairs.columns(&setups), &bars);
+                let against_off = paired(&pairs.relative(2), &pairs.relative(3));
                 results.judged(&what, "sampled against sites off", "", against_off, Some(1.05));
-                let relative = |own: &[f64]| own.iter().zip(&values[0]).map(|(own, plain)| own / plain).collect();
-                exact.push(relative(&values[4]));
-                again.push(relative(&values[1]));
+                exact.push(pairs.relative(4));
+                again.push(pairs.relative(1));
             }
             // The ratio to plain at two threads divided by that at one. It may vary as much as plain against plain
             // does.
-            let noise = ratio(&again[0], &again[1]).high.max(1.0);
+            let noise = paired(&again[0], &again[1]).high.max(1.0);
             let bar = noise.is_finite().then_some(noise);
             let what = format!("{depth} frames, {build}");
-            results.judged(&what, "exact, ratio of 2 threads against 1", "", ratio(&exact[0], &exact[1]), bar);
+            results.judged(&what, "exact, ratio of 2 threads against 1", "", paired(&exact[0], &exact[1]), bar);
         }
     }
     Ok(())
@@ -79,11 +78,11 @@ pub fn cpp(bench: &Bench, results: &mut Results) -> Result<()> {
     let mut setups = vec![Setup::Plain("plain"), Setup::Plain("plain again")];
     setups.extend([OFF, SAMPLED, EXACT].map(Setup::Tracked));
     setups.extend([Setup::Heaptrack, Setup::AsyncProfiler(""), Setup::AsyncProfiler("=512k,nofree")]);
-    let most = if bench.quick { 100_000 } else { 400_000 };
-    let measured = alternate(bench.rounds, &setups, |setup| {
+    let most = if bench.quick { 50_000 } else { 100_000 };
+    let pairs = alternate(bench.short(), &setups, |setup| {
         setup.command(&program, &words(&[&(most / setup.slowness()).to_string()]))
     })?;
     let bars = [("Plimsoll, sites off", 1.15), ("Plimsoll, sites sampled", 1.2), ("Plimsoll, sites exact", 3.0)];
-    results.setups("an order", &measured, &bars);
+    results.setups("an order", &pairs.columns(&setups), &bars);
     Ok(())
 }

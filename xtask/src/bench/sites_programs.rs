@@ -2,7 +2,7 @@
 
 use super::cost::{cc1plus, javac};
 use super::counters::RunCounters;
-use super::measure::{children, columns, instructions, turns};
+use super::measure::{children, instructions, pairs};
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::{Bench, words};
@@ -76,12 +76,12 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["program", "way", "user ms", "ratio", "95 % bound", "bar", ""]);
     let setups = [PLAIN, Setup::Plain("plain again"), Setup::Tracked("sampled"), EXACT];
     for (name, program, arguments) in programs()? {
-        let values = turns(bench.rounds, &setups, |setup| {
+        let values = pairs(bench.rounds, &setups, |setup| {
             let before = children()?[0];
             must(&mut setup.command(&program, &arguments)?)?;
             Ok((children()?[0] - before) * 1e3)
         })?;
-        results.setups(name, &columns(&setups, &values), &[("Plimsoll, sites exact", 1.5)]);
+        results.setups(name, &values.columns(&setups), &[("Plimsoll, sites exact", 1.5)]);
     }
     Ok(())
 }

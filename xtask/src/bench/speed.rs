@@ -17,7 +17,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
          bench/least.c has the two rows without stacks: what any bookkeeper in the process must do.",
     );
     results.head(&HEAD);
-    let most: u64 = if bench.quick { 400_000 } else { 4_000_000 };
+    let most: u64 = if bench.quick { 400_000 } else { 2_000_000 };
     for threads in [1u64, 2, 8, 64] {
         let mut setups =
             vec![Setup::Plain("plain"), Setup::Plain("plain again"), Setup::Tracked("off"), Setup::Tracked("sampled")];
@@ -40,7 +40,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
                 }
             }
         }
-        let columns = alternate(bench.rounds, &setups, |setup| {
+        let pairs = alternate(bench.short(), &setups, |setup| {
             let count = most / threads.max(2) * 2 / setup.slowness();
             setup.command(&program, &words(&[&threads.to_string(), &count.to_string(), "1000", "512", "8"]))
         })?;
@@ -49,7 +49,11 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
         let mut bars =
             vec![("Plimsoll, sites off", 1.2), ("Plimsoll, sites sampled", 1.3), ("Plimsoll, sites exact", 1.6)];
         bars.extend(over.iter().map(|name| (name.as_str(), 1.8)));
-        results.setups(&format!("{threads} thread(s)"), &columns, if threads <= 2 { &bars } else { &[] });
+        results.setups(
+            &format!("{threads} thread(s)"),
+            &pairs.columns(&setups),
+            if threads <= 2 { &bars } else { &[] },
+        );
     }
     results.add("\nWith 8 and 64 threads on 2 cores, a thread that is interrupted while it works holds up others: compare with the A/A row.\n");
     Ok(())
@@ -63,7 +67,7 @@ pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
         "bench/unsafe/Pairs.java: allocate, one store, free. Wall nanoseconds divided by the pairs of all threads, so a second thread should halve it.",
     );
     results.head(&HEAD);
-    let milliseconds = if bench.quick { "200" } else { "500" };
+    let milliseconds = "250";
     let mut gains = String::new();
     for major in [25, 17] {
         let Some(home) = jdk(major) else {
@@ -87,7 +91,8 @@ pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
                     arguments.push(classes.display().to_string());
                     arguments.extend(words(&["Pairs", threads, size, milliseconds]));
                     setup.command(&java(&home), &arguments)
-                })?;
+                })?
+                .columns(&setups);
                 let bars = [("Plimsoll, sites sampled", 1.30)];
                 results.setups(&format!("JDK {major}, {size} B, {threads} thread(s)"), &columns, &bars);
                 by_threads.push(columns);

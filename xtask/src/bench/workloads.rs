@@ -1,6 +1,6 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
-use super::measure::{Waiting, alternate, columns, turns};
+use super::measure::{Waiting, alternate, pairs};
 use super::results::Results;
 use super::setup::{Setup, library};
 use super::{Bench, words};
@@ -14,15 +14,15 @@ const DEFAULT: Setup = Setup::Tracked("sampled");
 
 /// Shape, threads, operations of a thread. Those with 8 threads run on the machine's 2 cores.
 const SHAPES: [(&str, u64, u64); 9] = [
-    ("larson", 2, 6_000_000),
-    ("turnover", 2, 6_000_000),
-    ("queue", 1, 4_000_000),
-    ("churn", 1, 3_000_000),
-    ("scratch", 2, 2_000_000),
-    ("paths", 1, 2_000_000),
-    ("larson", 8, 1_500_000),
-    ("turnover", 8, 1_500_000),
-    ("queue", 4, 1_000_000),
+    ("larson", 2, 3_000_000),
+    ("turnover", 2, 3_000_000),
+    ("queue", 1, 1_500_000),
+    ("churn", 1, 1_000_000),
+    ("scratch", 2, 1_000_000),
+    ("paths", 1, 1_000_000),
+    ("larson", 8, 750_000),
+    ("turnover", 8, 750_000),
+    ("queue", 4, 400_000),
 ];
 
 pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
@@ -46,7 +46,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
     let over = |setup: &Setup| matches!(setup, Setup::TrackedOver(..)).then(|| setup.name());
     for (shape, threads, most) in SHAPES {
         let count = if bench.quick { most / 10 } else { most };
-        let columns = alternate(bench.rounds, &setups, |setup| {
+        let pairs = alternate(bench.short(), &setups, |setup| {
             setup.command(&program, &words(&[shape, &threads.to_string(), &count.to_string()]))
         })?;
         // A stack for each block is the work of these paths; the others measure the books.
@@ -54,7 +54,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
         let names: Vec<String> = setups.iter().filter_map(over).collect();
         let mut bars = vec![("Plimsoll, sites sampled", ours)];
         bars.extend(names.iter().map(|name| (name.as_str(), 1.6)));
-        results.setups(&format!("{shape}, {threads} thread(s)"), &columns, &bars);
+        results.setups(&format!("{shape}, {threads} thread(s)"), &pairs.columns(&setups), &bars);
     }
     Ok(())
 }
@@ -68,8 +68,8 @@ pub fn redis(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["what", "way", "µs for one", "ratio", "95 % bound", "bar", ""]);
     let requests = if bench.quick { "20000" } else { "100000" };
     let setups = [PLAIN, AGAIN, Setup::Tracked("off"), DEFAULT];
-    let values = turns(bench.rounds, &setups, |setup| one_redis(setup, requests))?;
-    results.setups("SET", &columns(&setups, &values), &[("Plimsoll, sites sampled", 1.03)]);
+    let values = pairs(bench.rounds, &setups, |setup| one_redis(setup, requests))?;
+    results.setups("SET", &values.columns(&setups), &[("Plimsoll, sites sampled", 1.03)]);
     Ok(())
 }
 

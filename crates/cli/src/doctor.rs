@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, Requirements, open};
+use plimsoll_process::proc;
 use plimsoll_process::processes::{Lacking, ProcView};
 use plimsoll_report::doctor::{self as findings, BooksFound, Check, Findings, Tracked};
 use plimsoll_tracked::segment::{self, Life};
@@ -99,7 +100,7 @@ fn ptrace() -> Check {
             "from inside a container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})",
         ),
         (0, _) => {
-            let others = sys::as_root("plimsoll explain");
+            let others = proc::as_root("plimsoll explain");
             found(true, &format!("resident sizes of your own processes can be read; others: {others}"))
         }
         (n, _) => found(
@@ -110,8 +111,8 @@ fn ptrace() -> Check {
         )
         .with_remedy(format!(
             "{}, or: {}",
-            sys::as_root("plimsoll explain"),
-            sys::as_root("sysctl kernel.yama.ptrace_scope=0")
+            proc::as_root("plimsoll explain"),
+            proc::as_root("sysctl kernel.yama.ptrace_scope=0")
         )),
     }
 }

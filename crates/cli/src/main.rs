@@ -144,6 +144,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    target::remember_typed();
     if cli.no_pager {
         pager::forbid();
     }

@@ -79,11 +79,6 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// A command that needs root, as it can be typed here: containers seldom have sudo.
-pub fn as_root(command: &str) -> String {
-    if plimsoll_process::proc::has_sudo() { format!("sudo {command}") } else { format!("as root: {command}") }
-}
-
 /// RLIMIT_FSIZE.
 pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE)

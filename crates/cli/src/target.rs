@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use plimsoll_facts::shell::command_line;
 use plimsoll_facts::snapshot::Start;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
@@ -93,7 +95,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     {
         let help = match error.is_of_contents() {
             true => "Use the plimsoll that tracks it".to_owned(),
-            false => format!("Try: {}", sys::as_root(&format!("plimsoll report {pid}"))),
+            false => format!("Try: {}", proc::as_root(&refused("report", pid))),
         };
         return Err(format!("process {pid} is tracked, but {error}. {help}").into());
     }
@@ -138,9 +140,26 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     }
 }
 
+/// The command line of this program, quoted for a shell.
+static TYPED: OnceLock<String> = OnceLock::new();
+
+/// Remembers the command line, for messages that have it typed again.
+pub fn remember_typed() {
+    let words: Option<Vec<String>> = std::env::args_os().skip(1).map(|word| word.into_string().ok()).collect();
+    let line = words.and_then(|words| command_line(words.iter().map(String::as_str)));
+    if let Some(line) = line {
+        let _ = TYPED.set(format!("plimsoll {line}"));
+    }
+}
+
+/// The refused command with all of its options, or at least its verb.
+pub fn refused(verb: &str, pid: u32) -> String {
+    TYPED.get().cloned().unwrap_or_else(|| format!("plimsoll {verb} {pid}"))
+}
+
 /// Why the kernel denies access to a process, and what to type (ptrace(2), "Ptrace access mode checking").
 pub fn closed(pid: u32, verb: &str, access: Access) -> String {
-    let Closed { reason, remedy } = proc::why_closed(pid, verb, access);
+    let Closed { reason, remedy } = proc::why_closed(pid, &refused(verb, pid), access);
     if remedy.is_empty() { format!("it {reason}") } else { format!("it {reason}. Try: {remedy}") }
 }
 

@@ -31,7 +31,7 @@ use crate::exit::Exit;
 use crate::launch::SiteMode;
 use crate::named::Named;
 use crate::output::{is_confirmed, print_done, print_message, shown};
-use crate::target::{closed, started_behind};
+use crate::target::{closed, refused, started_behind};
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, sys, tracker};
 
@@ -521,7 +521,7 @@ impl Process {
             Err(_) if !self.is_there() => Err(self.unwilling(what, "").into()),
             Err(Mute::Disabled) => Ok(None),
             Err(mute @ Mute::NotAllowed(_)) => {
-                let command = sys::as_root(&format!("plimsoll {verb} {pid}"));
+                let command = proc::as_root(&refused(verb, pid));
                 Err(format!("cannot send a command to the JVM, process {pid}: {mute}. Try: {command}").into())
             }
             Err(mute) => Err(format!("cannot send a command to the JVM, process {pid}: {mute}").into()),

@@ -39,6 +39,7 @@ struct Facts {
     /// Whether we are in a user namespace: our rights apply only inside it.
     in_namespace: bool,
     yama: u32,
+    has_sudo: bool,
 }
 
 /// What /proc reports about us and about the process, as text; empty if unknown.
@@ -47,10 +48,12 @@ pub struct AccessTexts<'s> {
     pub its_status: &'s str,
     pub own_user_map: &'s str,
     pub yama: &'s str,
+    /// Containers seldom have it.
+    pub has_sudo: bool,
 }
 
-/// `verb` is the command that was refused.
-pub fn parse_closed(texts: AccessTexts<'_>, pid: u32, verb: &str) -> Closed {
+/// `refused` is the command that was refused.
+pub fn parse_closed(texts: AccessTexts<'_>, refused: &str) -> Closed {
     let user = |status| status_field(status, "Uid:").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
     let capabilities = status_field(texts.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     let everybody = texts.own_user_map.split_whitespace().eq(["0", "0", "4294967295"]);
@@ -60,12 +63,23 @@ pub fn parse_closed(texts: AccessTexts<'_>, pid: u32, verb: &str) -> Closed {
         may_trace: capabilities.unwrap_or(0) >> CAP_SYS_PTRACE & 1 == 1,
         in_namespace: !texts.own_user_map.is_empty() && !everybody,
         yama: texts.yama.trim().parse().unwrap_or(0),
+        has_sudo: texts.has_sudo,
     };
-    closed(facts, pid, verb)
+    closed(facts, refused)
 }
 
-fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
-    let sudo = format!("sudo plimsoll {verb} {pid}");
+/// A command for root, and what else would do. It can be pasted also where sudo is absent.
+pub fn by_root(has_sudo: bool, command: &str, or: &str) -> String {
+    match (has_sudo, or) {
+        (true, "") => format!("sudo {command}"),
+        (true, or) => format!("sudo {command}   # or {or}"),
+        (false, "") => format!("{command}   # as root"),
+        (false, or) => format!("{command}   # as root, or {or}"),
+    }
+}
+
+fn closed(facts: Facts, refused: &str) -> Closed {
+    let by_root = |or: &str| by_root(facts.has_sudo, refused, or);
     let (reason, remedy) = match facts {
         Facts { yama: 3, .. } => {
             let remedy =
@@ -74,7 +88,7 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
         }
         Facts { may_trace: true, in_namespace: true, .. } => (
             "belongs to an outer user namespace, in which this root has no rights",
-            format!("{sudo}   # outside of this container"),
+            format!("sudo {refused}   # outside of this container"),
         ),
         Facts { may_trace: true, .. } => (
             "can't be read even by root, because of a security module (SELinux, AppArmor, Landlock, BPF; cat /sys/kernel/security/lsm)",
@@ -82,7 +96,7 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
         ),
         Facts { own_user: 0, .. } => (
             "can't be read without CAP_SYS_PTRACE, which this root doesn't have",
-            format!("plimsoll {verb} {pid}   # with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
+            format!("{refused}   # with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
         ),
         Facts { own_user, its_user, yama, .. } if own_user == its_user => (
             match yama {
@@ -90,11 +104,11 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
                 1 => "belongs to this user, but isn't a child of plimsoll, as kernel.yama.ptrace_scope = 1 requires",
                 _ => "belongs to this user, but kernel.yama.ptrace_scope = 2 leaves tracing to root",
             },
-            sudo,
+            by_root(""),
         ),
         _ => (
             "is another user's",
-            format!("{sudo}   # or with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
+            by_root("with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
         ),
     };
     Closed { reason: reason.to_owned(), remedy }
@@ -106,10 +120,12 @@ mod tests {
 
     #[test]
     fn the_remedy_never_names_a_right_that_the_caller_has() {
-        let facts = Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0 };
-        let of = |facts| closed(facts, 7, "explain");
+        let facts = Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0, has_sudo: true };
+        let of = |facts| closed(facts, "plimsoll explain 7");
         assert_eq!(of(facts).reason, "is another user's");
-        assert!(of(facts).remedy.starts_with("sudo plimsoll explain 7 "));
+        assert!(of(facts).remedy.starts_with("sudo plimsoll explain 7   # or with CAP_SYS_PTRACE; "));
+        let without = of(Facts { has_sudo: false, ..facts }).remedy;
+        assert!(without.starts_with("plimsoll explain 7   # as root, or with CAP_SYS_PTRACE; "), "{without}");
         let root = of(Facts { own_user: 0, may_trace: true, ..facts });
         assert!(root.reason.contains("security module") && root.remedy.is_empty(), "{root:?}");
         let contained = of(Facts { own_user: 0, may_trace: true, in_namespace: true, ..facts });
@@ -121,7 +137,9 @@ mod tests {
         for scope in [1, 2] {
             let own = of(Facts { its_user: 1000, yama: scope, ..facts });
             assert!(own.reason.contains(&format!("ptrace_scope = {scope}")), "{own:?}");
-            assert!(own.remedy.starts_with("sudo "), "{own:?}");
+            assert_eq!(own.remedy, "sudo plimsoll explain 7");
+            let without = of(Facts { its_user: 1000, yama: scope, has_sudo: false, ..facts }).remedy;
+            assert_eq!(without, "plimsoll explain 7   # as root");
         }
         let nobody = of(Facts { own_user: 0, may_trace: true, yama: 3, ..facts });
         assert!(nobody.reason.contains("= 3") && nobody.remedy.starts_with("plimsoll run --   # "), "{nobody:?}");

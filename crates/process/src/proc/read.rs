@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::access::{Access, AccessTexts, Closed, parse_closed};
+use super::access::{Access, AccessTexts, Closed, by_root, parse_closed};
 use super::allocators::{Program, recognise_allocators};
 use super::residency::{ENTRY, Found};
 use super::scan::{self, Limits, MOST_RUNS};
@@ -25,8 +25,8 @@ use plimsoll_facts::snapshot::{
 use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
 
-/// Why the kernel refuses access to a process; `verb` is the command that was refused.
-pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
+/// Why the kernel refuses access to a process; `refused` is the command that was refused.
+pub fn why_closed(pid: u32, refused: &str, access: Access) -> Closed {
     // A status has the process's name, any 15 bytes.
     let text =
         |path: &str| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
@@ -38,8 +38,9 @@ pub fn why_closed(pid: u32, verb: &str, access: Access) -> Closed {
             Access::Read => String::new(),
             Access::Attach => text("/proc/sys/kernel/yama/ptrace_scope"),
         },
+        has_sudo: has_sudo(),
     };
-    parse_closed(texts, pid, verb)
+    parse_closed(texts, refused)
 }
 
 /// What starts the process again.
@@ -47,8 +48,12 @@ pub fn start_of(target: &Target) -> Start {
     read_process(target).map(|(process, _)| read_start(target, &process)).unwrap_or_default()
 }
 
+fn explain(pid: u32) -> String {
+    format!("plimsoll explain {pid}")
+}
+
 pub fn permission_remedy(pid: u32) -> String {
-    why_closed(pid, "explain", Access::Read).remedy
+    why_closed(pid, &explain(pid), Access::Read).remedy
 }
 
 /// Whether a file's mode refuses access: /proc/PID/mem belongs to the process's user, and so may other files.
@@ -60,8 +65,8 @@ fn is_refused_by_mode() -> bool {
 /// The remedy for a file that needs the right to attach.
 pub fn file_remedy(pid: u32) -> String {
     match is_refused_by_mode() {
-        true => format!("sudo plimsoll explain {pid}   # or add CAP_DAC_READ_SEARCH"),
-        false => why_closed(pid, "explain", Access::Attach).remedy,
+        true => by_root(has_sudo(), &explain(pid), "with CAP_DAC_READ_SEARCH"),
+        false => why_closed(pid, &explain(pid), Access::Attach).remedy,
     }
 }
 
@@ -69,7 +74,7 @@ pub fn file_remedy(pid: u32) -> String {
 pub fn why_refused(pid: u32, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied if !is_refused_by_mode() => {
-            format!("process {pid} {}", why_closed(pid, "explain", Access::Attach).reason)
+            format!("process {pid} {}", why_closed(pid, &explain(pid), Access::Attach).reason)
         }
         _ => error.to_string(),
     }
@@ -179,7 +184,7 @@ pub fn is_of_mappings(gap: &Gap) -> bool {
 fn unread(pid: u32, error: &io::Error) -> (String, String) {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            let Closed { reason, remedy } = why_closed(pid, "explain", Access::Read);
+            let Closed { reason, remedy } = why_closed(pid, &explain(pid), Access::Read);
             (format!("process {pid} {reason}"), remedy)
         }
         // maps is shorter: what most of the mappings are. A name may have spaces, but not its first word.
@@ -523,9 +528,19 @@ fn limits(deadline: Deadline) -> Limits {
     Limits::until(deadline, *MEMORY.get_or_init(total_memory))
 }
 
-pub fn has_sudo() -> bool {
+fn has_sudo() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join("sudo").is_file())
+}
+
+/// A command that needs root, as it can be typed here: containers seldom have sudo.
+pub fn as_root(command: &str) -> String {
+    if has_sudo() { format!("sudo {command}") } else { format!("as root: {command}") }
+}
+
+/// A command that another user must type.
+pub fn as_user(uid: u32, command: &str) -> String {
+    if has_sudo() { format!("sudo -u '#{uid}' {command}") } else { format!("as user {uid}: {command}") }
 }
 
 pub fn seconds_since_epoch() -> f64 {

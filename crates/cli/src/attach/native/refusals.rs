@@ -1,10 +1,9 @@
 //! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
 
-use plimsoll_process::proc::{Access, Target, start_of, status_field};
+use plimsoll_process::proc::{self, Access, Target, start_of, status_field};
 
 use super::filter::{Closed, MOST_LISTS, Purpose};
-use crate::sys::as_root;
-use crate::target::started_behind;
+use crate::target::{refused, started_behind};
 
 /// `status` is /proc/PID/status.
 pub fn check(target: &Target, status: &[u8], purpose: Purpose, verb: &str) -> Result<(), String> {
@@ -59,11 +58,11 @@ pub fn filtered(target: &Target, verb: &str, why: Closed) -> String {
 fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -> String) -> String {
     let is_hidden =
         "has a seccomp filter, which the kernel shows only to a process with CAP_SYS_ADMIN and without a filter";
-    let refused = match why {
+    let why_not = match why {
         Closed::Hidden if is_root => {
             return format!("{is_hidden}. As root outside of the container: plimsoll {verb} PID, with its PID there");
         }
-        Closed::Hidden => return format!("{is_hidden}. Try: {}", as_root(&format!("plimsoll {verb} {pid}"))),
+        Closed::Hidden => return format!("{is_hidden}. Try: {}", proc::as_root(&refused(verb, pid))),
         Closed::Thread(why) => return why,
         Closed::New => return "has got another seccomp filter just now: try again".to_owned(),
         Closed::Late => {
@@ -75,7 +74,7 @@ fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -
         Closed::Strict => "has a thread in seccomp's strict mode, which ends for almost any call".to_owned(),
         Closed::Call(name) => format!("has a seccomp filter that does not allow {name}, which plimsoll needs in it"),
     };
-    format!("{refused}. Start it with: {}", run())
+    format!("{why_not}. Start it with: {}", run())
 }
 
 /// The text for a process for which the kernel refuses ptrace(2).

@@ -17,7 +17,7 @@ use crate::source::glibc::overlapping;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
 use plimsoll_facts::units::{Bytes, merged};
-use plimsoll_process::proc::{Target, file_remedy, permission_remedy};
+use plimsoll_process::proc::{Target, as_user, file_remedy, permission_remedy};
 
 /// Flags with the files of class archives whose names don't end in .jsa: paths, or `base:top` if there are two.
 const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
@@ -437,13 +437,13 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         // Root must not remove it through /proc/PID/root: the target's links would decide what is removed.
         Mute::Occupied(ref path, uid) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match target.shares_our_root() {
-                true => format!("sudo -u '#{uid}' rm {path}   # unless a VM that lives made it"),
+                true => format!("{}   # unless a VM that lives made it", as_user(uid, &format!("rm {path}"))),
                 false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
             })
         }
         Mute::NotAllowed(_) | Mute::Failed(_) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
-                Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
+                Some(uid) => as_user(uid, &format!("plimsoll explain {pid}")),
                 None => permission_remedy(pid),
             })
         }

@@ -57,7 +57,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The first paragraph of a hook module's own comment.
+/// The first paragraph of a hook module's own comment, in its lines.
 fn essay(module: &str) -> String {
     let folder = top().join("crates/tracker/src/hook");
     let file = [format!("{module}.rs"), format!("{module}/mod.rs")].map(|file| folder.join(file));
@@ -65,14 +65,15 @@ fn essay(module: &str) -> String {
     let lines = source.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim);
     let text: Vec<&str> = lines.take_while(|l| !l.is_empty()).collect();
     assert!(!text.is_empty(), "hook/{module}.rs begins with a comment");
-    text.join(" ")
+    text.join("\n")
 }
 
 fn hooks() -> String {
     let mut p = String::from(
-        "# Hooked calls\n\nWhich functions of a program does the tracker replace? This page is made from the table in \
-         crates/tracker/src/sys/hooked_calls.rs and the first comment of each hook module; edit those.\n\nThe loader resolves these names to the \
-         tracker first. `explain` reads all other memory (the loader's own mappings, thread stacks, libraries) from the kernel.\n",
+        "# Hooked calls\n\nWhich functions of a program does the tracker replace? The loader resolves these names to \
+         the tracker first.\n[Entries](#entries) explains the third column. `explain` reads all other memory (the \
+         loader's own mappings,\nthread stacks, libraries) from the kernel.\n\nThis page is made from the table in \
+         crates/tracker/src/sys/hooked_calls.rs and the first comment of each hook\nmodule; edit those.\n",
     );
     let mut modules: Vec<&str> = vec![];
     CALLS.iter().for_each(|c| {
@@ -91,19 +92,19 @@ fn hooks() -> String {
         let what = if *kind == "new" { "allocates a block" } else { "frees a block" };
         writeln!(p, "| `{name}` | {what} |").unwrap();
     }
-    p += "\n## Entries\n\n";
+    p += "\n## Entries\n\n| entry | how a call of the program reaches the tracker and continues |\n| --- | --- |\n";
     for (kind, meaning) in KINDS {
-        writeln!(p, "- **{kind}** {meaning}.").unwrap();
+        writeln!(p, "| {kind} | {meaning} |").unwrap();
     }
     p
 }
 
 fn option_page() -> String {
     let mut p = String::from(
-        "# Options of the tracker\n\nMade from the table in crates/tracker/src/options.rs; edit that one.\n\n`plimsoll run` sets \
-         these variables from its own options (docs/cli.md). In a container without plimsoll, set them by hand, together with \
-         LD_PRELOAD. An invalid or empty value counts as not set. Without a usable directory, the program runs \
-         untracked.\n\n| variable | |\n| --- | --- |\n",
+        "# Options of the tracker\n\n`plimsoll run` sets these variables from its own options ([cli.md](cli.md#run)). \
+         In a container without plimsoll, set\nthem by hand, together with LD_PRELOAD. An invalid or empty value \
+         counts as not set. Without a usable\ndirectory, the program runs untracked.\n\nThis page is made from \
+         the table in crates/tracker/src/options.rs; edit that one.\n\n| variable | |\n| --- | --- |\n",
     );
     for (variable, meaning) in options::TABLE {
         writeln!(p, "| `{variable}` | {} |", meaning.trim()).unwrap();

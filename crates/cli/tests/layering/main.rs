@@ -443,7 +443,7 @@ const OPENERS: [&str; 12] = [
     "UnixStream::connect(",
 ];
 /// The files outside of `foreign/` that may open something, how often, and why they never open another user's file.
-const MAY_OPEN: [(&str, usize, &str); 19] = [
+const MAY_OPEN: [(&str, usize, &str); 21] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 2, "settings of the kernel, /proc/self"),
     ("crates/cli/src/untrackable.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
@@ -453,7 +453,9 @@ const MAY_OPEN: [(&str, usize, &str); 19] = [
     ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
     ("crates/tracked/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
-    ("crates/process/src/cgroup/read.rs", 3, "/proc: the kernel's own"),
+    ("crates/process/src/cgroup/read/hierarchy.rs", 1, "/proc/self/mountinfo: the kernel's own"),
+    ("crates/process/src/cgroup/read/mod.rs", 1, "/proc/pressure: the kernel's own"),
+    ("crates/process/src/cgroup/read/neighbours.rs", 1, "/proc/PID/statm: the kernel's own"),
     ("crates/process/src/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
     ("crates/process/src/processes/read.rs", 2, "/proc/uptime, /proc/self: the kernel's own"),
     ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),

@@ -491,7 +491,7 @@ fn files_of_others_are_opened_in_one_module() {
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
 const MAKE_DEADLINES: [(&str, usize, &str); 22] = [
-    ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
+    ("crates/cli/src/attach/process.rs", 1, "attach, detach"),
     ("crates/cli/src/compare/mod.rs", 1, "compare: the caller's own budget, before the runs"),
     ("crates/cli/src/compare/tracked.rs", 1, "compare: the segment of each tracked run"),
     ("crates/cli/src/diff.rs", 1, "diff"),

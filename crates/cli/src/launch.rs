@@ -1,6 +1,6 @@
 //! Starts a program with the tracker loaded: shared by `run` and `record`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -220,8 +220,8 @@ fn environment(
     }
     // The tracker comes first, because the program must find its malloc; an allocator that is also preloaded stays
     // below it.
-    let preload = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
-        Some(old) => sys::joined(&[tracker.library.as_os_str(), &old]),
+    let preload: OsString = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
+        Some(old) => [tracker.library.as_os_str(), OsStr::new(":"), old.as_os_str()].into_iter().collect(),
         None => tracker.library.clone().into(),
     };
     set("LD_PRELOAD", preload);

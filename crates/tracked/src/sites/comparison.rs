@@ -13,7 +13,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 
-use super::{COLUMNS, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT, Sites};
+use super::Sites;
+use super::columns::{COLUMNS, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT};
 use plimsoll_profiles::profile::{Copy, Entry, Frame, Function, Profile, StackId, Value};
 
 /// The fixed category of Plimsoll's own memory.

@@ -1,0 +1,65 @@
+//! The last state of a target that has ended: its books, and how it ended.
+
+use plimsoll_facts::ending;
+use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
+use plimsoll_tracked::books::Books;
+use plimsoll_tracked::segment::{self, Life};
+
+use super::cost::processor_time;
+use super::{Sampler, now_ns};
+use crate::{sys, target};
+
+/// The last state of a target that has ended, from its segment.
+pub struct SamplerEnd {
+    pub end: TargetEnd,
+    pub books: Option<Books>,
+    pub sites: Vec<Site>,
+    pub time_ns: u64,
+    pub cost: Cost,
+}
+
+impl Sampler {
+    /// The end of the target: its last books, from the segment, and how it ended.
+    pub fn end(&mut self, status: Option<sys::ChildEnd>) -> SamplerEnd {
+        // Finding the missing names may take as long as for a report.
+        let deadline = Deadline::after(NAMES);
+        let kills = self.kills(deadline);
+        let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
+        let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
+        let left = || segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
+        let read = known.or_else(|| left().filter(|(head, _)| head.start_boottime_ns >= self.started_ns));
+        if let (Some(status), Some((_, path))) = (status, &read) {
+            let how = match status {
+                sys::ChildEnd::Code(code) => ending::How::Code(code),
+                sys::ChildEnd::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
+            };
+            let oom = oom_killed.then_some(true);
+            // For later reports on the segment. They can do without it, so a failure is ignored.
+            let _ = segment::set_ended(path, ending::Ending { how, oom }, deadline);
+        }
+        let (last, sites) = read
+            .and_then(|(head, path)| {
+                let life = segment::life_of(&head, &path, deadline);
+                let read = target::of_segment(&path, life, None, deadline).ok()?;
+                let sites = self.sites(&read, true);
+                Some((read.books, sites))
+            })
+            .unzip();
+        let sites = sites.unwrap_or_default();
+        let how = match (status, &last) {
+            (Some(sys::ChildEnd::Code(code)), _) => TargetEndKind::Code(i32::from(code)),
+            (Some(sys::ChildEnd::Signal(signal)), _) => TargetEndKind::Signal(signal),
+            (None, Some(books)) if books.life != Life::Live => TargetEnd::of(books.life),
+            _ => TargetEndKind::Unknown,
+        };
+        let end = TargetEnd { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
+        SamplerEnd {
+            end,
+            books: last,
+            sites,
+            time_ns: now_ns(),
+            cost: Cost { cpu: processor_time(), ..Cost::default() },
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The system calls that the standard library lacks. Other unsafe code of this program is in `confine` and
+//! `attach::native` only (the layering test lists the files).
+//!
+//! Contract: nothing here allocates between fork and exec.
+
+mod child;
+mod files;
+mod image;
+mod inherited;
+mod machine;
+mod own_process;
+mod signals;
+
+pub use child::{Child, ChildEnd, by_fork, last_name, spawn};
+pub use files::{allocate, has_capabilities, is_executable, open, read_start};
+pub use image::Image;
+pub use inherited::{handing_down, has_stdout};
+pub use machine::{boottime_ns, kernel, own_glibc};
+pub use own_process::{
+    address_space_limit, children_usage, disable_huge_pages, file_size_limit, gid, is_secure, may_trace, uid,
+};
+pub use signals::{Signals, die_of, ignoring_interrupts, stop, unblock, unless_nohup};

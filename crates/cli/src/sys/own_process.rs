@@ -1,0 +1,61 @@
+//! Rights, limits and settings of this process, and what its children used.
+
+use rustix::thread::CapabilitySet;
+
+pub fn uid() -> u32 {
+    // SAFETY: no preconditions, can't fail.
+    unsafe { libc::getuid() }
+}
+
+pub fn gid() -> u32 {
+    // SAFETY: no preconditions, can't fail.
+    unsafe { libc::getgid() }
+}
+
+/// Whether this process may read the memory of any other (CAP_SYS_PTRACE, capabilities(7)). Root in a container may
+/// lack that right.
+pub fn may_trace() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+}
+
+/// Whether the kernel found at exec that this program has rights that its caller lacks (AT_SECURE, getauxval(3)).
+pub fn is_secure() -> bool {
+    // SAFETY: no preconditions; an unknown entry is 0.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// RLIMIT_FSIZE.
+pub fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// RLIMIT_AS.
+pub fn address_space_limit() -> u64 {
+    limit(libc::RLIMIT_AS)
+}
+
+fn limit(which: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { libc::getrlimit(which, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Switches transparent huge pages off for this process and what it starts (PR_SET_THP_DISABLE).
+pub fn disable_huge_pages() -> bool {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }
+}
+
+/// Processor time of all reaped children and their reaped descendants, in microseconds, and the largest RSS that one of
+/// them had, in bytes.
+pub fn children_usage() -> (u64, u64) {
+    // SAFETY: the struct is plain numbers, and getrusage only writes to it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let microseconds = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (microseconds(usage.ru_utime) + microseconds(usage.ru_stime), (usage.ru_maxrss as u64).saturating_mul(1024))
+}

@@ -1,0 +1,178 @@
+//! Takes one snapshot. Sources that are joined by address are read close together in time (`memory`). Sources that
+//! change fast are read a second time (`skew`).
+
+use std::thread;
+use std::time::Instant;
+
+use super::skew;
+use crate::ledger::{Ledger, LineId};
+use crate::source::hotspot;
+use crate::source::known_files::KnownFiles;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{AllocatorKind, Process, Reading, Snapshot, Vma};
+use plimsoll_process::cgroup;
+use plimsoll_process::foreign::Deadline;
+use plimsoll_process::proc::{self, Target, timed};
+use plimsoll_process::processes::ProcView;
+use plimsoll_tracked::segment;
+
+mod allocators;
+mod memory;
+mod page_map;
+mod tracker;
+
+pub(super) use page_map::residency;
+
+/// Why there is no result: one line for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+/// How much a VM is queried about its regions.
+#[derive(Clone, Copy)]
+pub enum Regions<'n> {
+    /// Only cheap queries; all regions only if more than 2 % of RSS stays unexplained.
+    AsNeeded,
+    /// The addresses of all regions. The function is called before a command that makes the VM keep memory permanently.
+    All(&'n dyn Fn(&str)),
+}
+
+/// Percentage of RSS that the lines may leave unexplained before the VM is queried further.
+const UNEXPLAINED_AT_MOST: f64 = 2.0;
+
+/// `deadline` is the command's limit for all sources together.
+pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
+    take(pid, regions, true, &mut Kept::default(), deadline)
+}
+
+/// What a later reading of the same process needn't find again.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub vm: Option<hotspot::KnownVm>,
+    files: KnownFiles,
+    /// The mappings of the last instant, of which only the pages are read. Empty: smaps is read.
+    pub vmas: Vec<Vma>,
+}
+
+/// Does the same. `has_sum`: with the kernel's own sum of the mappings. `kept` is of an earlier reading.
+pub(super) fn take(
+    pid: u32,
+    regions: Regions<'_>,
+    has_sum: bool,
+    kept: &mut Kept,
+    deadline: Deadline,
+) -> Result<Snapshot, Refusal> {
+    let target = Target::open(pid, deadline).map_err(|absent| match absent {
+        proc::Absent::NoSuchProcess => Refusal(ProcView::now().absent(pid)),
+        proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
+    })?;
+    if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+        return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
+    }
+    let vanished = || Refusal(format!("process {pid} ended while it was being read"));
+    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), kept, has_sum };
+    let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
+    let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| Refusal(ProcView::now().absent(pid)))?;
+    if let Some(reason) = proc::refusal(process.state, pid) {
+        return Err(Refusal(reason));
+    }
+    let start = proc::read_start(&target, &process);
+    snapshot.process = Process { start, ..process };
+    snapshot.rss_by_kind = rss_by_kind;
+
+    let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
+    reader.kept.files.retain(&maps);
+    snapshot.gaps = reader.around(&mut snapshot, &maps);
+    let may_know_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
+    if let Regions::All(announce) = regions {
+        while may_know_more(&snapshot) {
+            snapshot.hotspot.as_ref().and_then(hotspot::next_with_symbols).into_iter().for_each(announce);
+            reader.locate(&mut snapshot, &maps);
+        }
+    }
+    let mut gaps = reader.memory(&mut snapshot);
+    while may_know_more(&snapshot) && is_short(&snapshot) {
+        reader.locate(&mut snapshot, &maps);
+        gaps = reader.memory(&mut snapshot);
+    }
+    if snapshot.vmas.is_empty() && !snapshot.smaps_refused {
+        // A process without any mapping is just being torn down.
+        return Err(vanished());
+    }
+    snapshot.gaps.extend(gaps);
+    if let Some(vm) = &mut snapshot.hotspot {
+        let once = skew::of_vm(&target, &maps, vm, reader.kept.vm.as_ref());
+        snapshot.gaps.extend(once);
+    }
+    snapshot.readings = reader.readings;
+    Ok(snapshot)
+}
+
+/// Whether too much is unexplained.
+fn is_short(snapshot: &Snapshot) -> bool {
+    let ledger = Ledger::of(snapshot);
+    let unexplained = ledger.remainder + ledger.resident(LineId::OtherAnonymous);
+    unexplained.percent_of(ledger.rss) > UNEXPLAINED_AT_MOST
+}
+
+struct Reader<'t> {
+    target: &'t Target,
+    since: Instant,
+    readings: Vec<Reading>,
+    kept: &'t mut Kept,
+    has_sum: bool,
+}
+
+impl Reader<'_> {
+    /// Reads the sources that change slowly: the VM, and while it answers, the cgroup and the allocators. A query makes
+    /// the VM allocate memory, so it answers first and its pages are counted afterwards.
+    fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
+        let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
+        let mut refused = Vec::new();
+        let known = self.kept.vm.clone();
+        let ((vm, vm_reading), (group, group_reading)) = thread::scope(|scope| {
+            let vm = scope.spawn(move || {
+                let mut readings = Vec::new();
+                (timed(since, Source::HotSpot, &mut readings, || hotspot::read(target, maps, known)), readings)
+            });
+            let mut readings = Vec::new();
+            let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
+            snapshot.allocators = proc::read_allocators(target, maps, &mut refused);
+            if hotspot::is_hotspot(maps) {
+                snapshot.jars = proc::open_jars(target);
+            }
+            // Remedies that name an address are for these.
+            let is_go = snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go);
+            if is_go || snapshot.process.redis_client().is_some() {
+                snapshot.listeners = proc::listeners(target);
+            }
+            (vm.join().unwrap_or_default(), (group, readings))
+        });
+        let (vm, mut gaps) = vm;
+        if vm.is_some() {
+            self.readings.extend(vm_reading);
+        }
+        self.readings.extend(group_reading);
+        let (vm, known) = vm.unzip();
+        snapshot.hotspot = vm;
+        // None if the VM's memory could not be read now.
+        if let Some(known) = known.flatten() {
+            self.kept.vm = Some(known);
+        }
+        let (group, group_gaps) = group;
+        snapshot.cgroup = group;
+        gaps.extend(group_gaps);
+        gaps.extend(refused);
+        gaps
+    }
+
+    fn locate(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) {
+        if let Some(vm) = snapshot.hotspot.as_mut().filter(|vm| hotspot::can_locate(vm)) {
+            let began = self.since.elapsed();
+            snapshot.gaps.extend(hotspot::locate(self.target, maps, vm, self.kept.vm.as_mut()));
+            let took = self.since.elapsed() - began;
+            if let Some(hotspot) = self.readings.iter_mut().find(|reading| reading.source == Source::HotSpot) {
+                hotspot.took += took;
+            }
+        }
+    }
+}

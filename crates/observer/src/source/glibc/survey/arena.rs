@@ -1,0 +1,102 @@
+//! One arena: its fields, and the sums of its parts, walked again if they changed meanwhile.
+
+use super::brk_heap::main_pieces;
+use super::finds::Finds;
+use super::pieces::{BYTES_OF_ATTEMPTS, Piece, Walked, thread_pieces};
+use crate::source::glibc::layout::{Layout, MallocParameters};
+use crate::source::glibc::sizes::Sizes;
+use crate::source::glibc::walk::ChunkSums;
+use plimsoll_facts::snapshot::{Arena, ArenaKind, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PageStates};
+
+/// Number of attempts to walk an arena that changed during the walk, and of attempts if a chain was broken.
+const QUIET_ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 25;
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn survey_arena<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    address: Avma,
+    layout: Layout,
+    main: bool,
+    vmas: &[Vma],
+    brk: Option<AddressRange>,
+    parameters: MallocParameters,
+    finds: &mut Finds,
+) -> (Arena, Sizes) {
+    let field = |offset: u64| memory.word(Avma(address.0 + offset)).unwrap_or(0);
+    let mut arena = Arena {
+        address,
+        kind: if main { ArenaKind::Main } else { ArenaKind::Thread },
+        attached_threads: field(layout.attached_threads()),
+        whole: true,
+        ..Arena::default()
+    };
+    let mut sizes = Sizes::default();
+    let mut walked = Bytes(0);
+    for attempt in 1..=ATTEMPTS {
+        let before = finds.mark();
+        let top = Avma(field(layout.top()));
+        let system = Bytes(field(layout.system_mem()));
+        let Walked { pieces, sizes: of_pieces, whole: found_all, in_vain } = if main {
+            main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
+        } else {
+            thread_pieces(memory, pages, address, top, layout, vmas, finds)
+        };
+        let whole = found_all && pieces.iter().all(|piece| piece.whole);
+        let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
+        walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + in_vain;
+        let again =
+            if whole { !quiet && attempt < QUIET_ATTEMPTS } else { attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS };
+        if again {
+            finds.reset(before);
+            continue;
+        }
+        arena.whole = whole;
+        book(&mut arena, pages, &pieces, main);
+        sizes = of_pieces;
+        break;
+    }
+    (arena, sizes)
+}
+
+/// Adds up the pieces. `unknown` is the part of the heaps that could not be walked.
+fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[Piece], main: bool) {
+    let mut sums = ChunkSums::default();
+    for piece in pieces {
+        sums.add(piece.sums);
+        arena.heaps.push(piece.range);
+        let resident = pages.resident(piece.range);
+        let walked = piece.sums.inuse + piece.sums.binned + piece.sums.top + piece.sums.overhead;
+        let unknown = AddressRange::new(piece.range.start.offset(walked), piece.range.end);
+        let unknown_resident = if piece.whole { Bytes(0) } else { pages.resident(unknown) };
+        arena.unknown_resident += unknown_resident;
+        arena.live_resident += resident - piece.sums.free_resident - unknown_resident;
+        if main {
+            arena.reserved += piece.range.length();
+        }
+    }
+    if !main && let Some(first) = arena.heaps.first() {
+        // All heaps of an arena have the same alignment; the pieces cover only the accessible part.
+        arena.reserved = Bytes(heap_alignment(first.start) * arena.heaps.len() as u64);
+    }
+    arena.heaps.sort_unstable();
+    arena.live = sums.inuse;
+    arena.live_count = sums.inuse_count;
+    arena.bins = sums.binned;
+    arena.bins_count = sums.binned_count;
+    arena.top = sums.top;
+    arena.overhead = sums.overhead;
+    arena.free_resident = sums.free_resident;
+    (arena.trimmable, arena.at_end) = match arena.kind {
+        ArenaKind::Main => (sums.whole_binned + sums.whole_top, Bytes(0)),
+        ArenaKind::Thread => (sums.whole_binned, sums.whole_top),
+    };
+}
+
+/// HEAP_MAX_SIZE, or less with huge pages.
+fn heap_alignment(start: Avma) -> u64 {
+    if start.0.is_multiple_of(64 << 20) { 64 << 20 } else { 8 << 20 }
+}

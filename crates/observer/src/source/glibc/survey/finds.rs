@@ -1,0 +1,65 @@
+//! What a walk collects about chunks in use besides their sums, and how the results of a walk in vain are discarded.
+
+use crate::source::glibc::layout::CHUNK_HEADER;
+use crate::source::glibc::native_objects::Objects;
+use crate::source::glibc::nmt_headers::Tagged;
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, word_at};
+
+/// What the walk collects about chunks in use.
+#[derive(Default)]
+pub(super) struct Finds {
+    /// Chunks with the size of a thread's cache.
+    pub(super) caches: Vec<(Avma, u64)>,
+    /// Sums of blocks with NMT's headers, if they are wanted.
+    pub(super) tagged: Option<Tagged>,
+    /// Blocks by their first word, if some are wanted.
+    pub(super) objects: Option<Objects>,
+}
+
+/// The state of `Finds` before a walk.
+pub(super) struct Mark {
+    caches: usize,
+    tagged: Option<Tagged>,
+    objects: Option<Objects>,
+}
+
+impl Finds {
+    pub(super) fn mark(&self) -> Mark {
+        Mark { caches: self.caches.len(), tagged: self.tagged.clone(), objects: self.objects.clone() }
+    }
+
+    /// Discards the results of a walk that must be repeated.
+    pub(super) fn reset(&mut self, mark: Mark) {
+        self.caches.truncate(mark.caches);
+        self.tagged = mark.tagged;
+        self.objects = mark.objects;
+    }
+
+    pub(super) fn wants_first_bytes(&self) -> bool {
+        self.tagged.is_some() || self.objects.is_some()
+    }
+
+    pub(super) fn add<M: Memory>(
+        &mut self,
+        first_bytes: &[u8; 16],
+        chunk: AddressRange,
+        mmapped: bool,
+        pages: &mut PageStates<'_, M>,
+    ) {
+        if let Some(tagged) = &mut self.tagged {
+            tagged.add(first_bytes, chunk.start, chunk.length().0, mmapped, pages);
+        }
+        if let Some(objects) = &mut self.objects {
+            let first_word = word_at(first_bytes, 0).unwrap_or_default();
+            objects.add(first_word, AddressRange::new(chunk.start.offset(Bytes(CHUNK_HEADER)), chunk.end), || {
+                resident(pages, chunk)
+            });
+        }
+    }
+}
+
+/// Resident bytes of a chunk in use. Its header was read, so a chunk of less than a page counts as resident.
+pub(super) fn resident<M: Memory>(pages: &mut PageStates<'_, M>, chunk: AddressRange) -> Bytes {
+    if chunk.length() < Bytes(PAGE) { chunk.length() } else { pages.resident(chunk) }
+}

@@ -1,0 +1,195 @@
+//! Walks all arenas of a process, given its memory and its mappings. Pure except for `Memory`.
+
+use super::layout::{CHUNK_HEADER, find_arenas, find_parameters};
+use super::mmapped;
+use super::native_objects::Objects;
+use super::nmt_headers::Tagged;
+use super::sizes::Sizes;
+use crate::source::known_files::KnownFiles;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Backing, Glibc, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_process::proc::memory::{Limited, Memory, PageStates, Paged, Untouched};
+
+mod arena;
+mod brk_heap;
+mod finds;
+mod free_lists;
+mod pieces;
+
+use arena::survey_arena;
+use finds::Finds;
+use free_lists::take_out_listed;
+
+/// Limit of reads in the search for arenas, which takes a few for each arena. But all of a hostile program's data may
+/// look like arenas that are linked through all of it.
+const MOST_READS: u32 = 1 << 20;
+
+/// The writable data of one libc in the target. There may be several with dlmopen, or if a static program loads one.
+pub struct LibcData {
+    pub base: Avma,
+    pub bytes: Vec<u8>,
+}
+
+/// What a VM in the process tells the walk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WalkOptions<'w> {
+    /// Classify blocks with NMT's headers.
+    pub tagged: bool,
+    /// Ranges without malloc's blocks.
+    pub elsewhere: &'w [AddressRange],
+    /// Count blocks that begin with an address in these ranges (sorted, disjoint).
+    pub pointing_at: &'w [AddressRange],
+    /// Files of an earlier reading.
+    pub files: Option<&'w KnownFiles>,
+}
+
+/// None if `libcs` has no malloc. `wanted` says what to search for, and which ranges to leave out.
+pub fn survey<M: Memory>(
+    memory: &M,
+    libcs: &[LibcData],
+    vmas: &[Vma],
+    wanted: WalkOptions<'_>,
+) -> (Option<Glibc>, Vec<Gap>) {
+    let brk = brk_range(vmas);
+    let mut pages = PageStates::new(memory);
+    let untouched = Untouched::new(memory);
+    let by_page = Paged::new(&untouched);
+    let search = Limited::new(&by_page, MOST_READS);
+    let mut glibc = Glibc::default();
+    let mut gaps = Vec::new();
+    let mut finds = Finds {
+        tagged: wanted.tagged.then(Tagged::default),
+        objects: (!wanted.pointing_at.is_empty()).then(|| Objects::new(wanted.pointing_at)),
+        ..Finds::default()
+    };
+    let mut layouts = Vec::new();
+    let mut sizes = Sizes::default();
+    let mut known = false;
+    for libc in libcs {
+        let Some(arenas) = find_arenas(&search, libc.base, &libc.bytes) else { continue };
+        known = true;
+        let parameters = find_parameters(libc.base, &libc.bytes, brk.map(|range| (range.start, range.end)));
+        if parameters.is_none() {
+            gaps.push(Gap::new(
+                Source::Glibc,
+                "mp_ was not recognised in libc's data",
+                "blocks above the mmap threshold may be missing from glibc-live",
+            ));
+        }
+        let parameters = parameters.unwrap_or_default();
+        glibc.mmapped_count += parameters.mmapped_count;
+        glibc.mmapped_bytes += parameters.mmapped;
+        if parameters.arena_max > 0 {
+            glibc.arena_cap = Some(parameters.arena_max);
+            glibc.arena_cap_set = true;
+        }
+        if parameters.mmap_threshold > Bytes(0) {
+            glibc.mmap_threshold = glibc.mmap_threshold.max(Some(parameters.mmap_threshold));
+        }
+        for (index, address) in arenas.addresses.iter().enumerate() {
+            let main = index == 0;
+            let (arena, found) =
+                survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut finds);
+            sizes.merge(&found);
+            if !arena.whole {
+                gaps.push(Gap::new(
+                    Source::Glibc,
+                    format!("the arena at {:#x} could only be read in part", address.0),
+                    format!(
+                        "{} of it is unclassified (glibc-unknown); glibc-live and glibc-retained lack their parts of that",
+                        arena.unknown_resident
+                    ),
+                ));
+            }
+            glibc.arenas.push(arena);
+            layouts.push(arenas.layout);
+        }
+    }
+    if !known {
+        return (None, gaps);
+    }
+    take_out_listed(memory, &mut pages, &mut glibc.arenas, &mut sizes, &layouts, &finds.caches);
+    glibc.peaks = sizes.peaks();
+
+    let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
+    heaps.extend_from_slice(wanted.elsewhere);
+    glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
+    let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
+    if finds.wants_first_bytes() {
+        for range in glibc.mmapped.iter().map(|chunk| chunk.range) {
+            let mut bytes = [0; 16];
+            if memory.read(range.start.offset(Bytes(CHUNK_HEADER)), &mut bytes) {
+                finds.add(&bytes, range, true, &mut pages);
+            }
+        }
+        glibc.tagged = finds.tagged.map(Tagged::into_sums).unwrap_or_default();
+        glibc.objects = finds.objects.map(Objects::into_blocks).unwrap_or_default();
+    }
+    if found != glibc.mmapped_bytes {
+        gaps.push(Gap::new(
+            Source::Glibc,
+            format!("{} of mmapped blocks were found, libc counts {}", found, glibc.mmapped_bytes),
+            "the difference is in other-anonymous",
+        ));
+    }
+    if !pages.readable {
+        gaps.push(Gap::new(
+            Source::Pagemap,
+            "the page map (pagemap) can't be read",
+            "free bytes of arenas count as resident, so glibc-retained is an upper bound",
+        ));
+    }
+    (Some(glibc), gaps)
+}
+
+fn brk_range(vmas: &[Vma]) -> Option<AddressRange> {
+    let mut parts = vmas.iter().filter(|vma| vma.backing == Backing::Brk).map(|vma| vma.range);
+    let first = parts.next()?;
+    Some(parts.fold(first, |all, part| AddressRange::new(all.start.min(part.start), all.end.max(part.end))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const BASE: u64 = 0x5000_0000_0000;
+    const LENGTH: u64 = 4 << 20;
+
+    /// Data in which each pair of words looks like an empty bin, and each word like the address of the next arena.
+    #[derive(Default)]
+    struct Bins(Cell<u32>);
+
+    impl Bins {
+        fn word(at: u64) -> u64 {
+            at / 16 * 16 - 16
+        }
+    }
+
+    impl Memory for Bins {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            self.0.set(self.0.get() + 1);
+            let is_inside = at.0 >= BASE && at.0 + into.len() as u64 <= BASE + LENGTH;
+            for (at, word) in (at.0..).step_by(8).zip(into.as_chunks_mut().0) {
+                *word = Bins::word(at).to_le_bytes();
+            }
+            is_inside
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
+
+    #[test]
+    fn a_search_in_data_full_of_arenas_ends() {
+        let bytes = (BASE..BASE + LENGTH).step_by(8).flat_map(|at| Bins::word(at).to_le_bytes()).collect();
+        let memory = Bins::default();
+        let (glibc, gaps) = survey(&memory, &[LibcData { base: Avma(BASE), bytes }], &[], WalkOptions::default());
+        assert!(glibc.is_none() && gaps.is_empty());
+        assert!((MOST_READS / 2..=MOST_READS).contains(&memory.0.get()), "{} reads", memory.0.get());
+    }
+}

@@ -1,0 +1,35 @@
+//! The allocators of a process, in its libraries and in its program.
+
+use super::access::file_remedy;
+use crate::foreign::{Regular, Target, Why};
+use crate::proc::allocators::{Program, recognise_allocators};
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{LoadedAllocator, Vma};
+
+impl Program for Regular {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
+        self.at(offset, into).ok().filter(|count| *count == into.len()).map(drop)
+    }
+}
+
+pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
+    let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
+    let program = target.program();
+    let gap = |why: &dyn std::fmt::Display| {
+        let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";
+        Gap::new(Source::Allocator, format!("{path} {why}"), effect)
+    };
+    // Without mappings nothing can be recognised, and their own gap gives the reason.
+    if let Err(why) = &program
+        && !vmas.is_empty()
+    {
+        gaps.push(gap(why).remedy(file_remedy(target.pid())));
+    }
+    let program = program.ok();
+    let (found, unsearched) = recognise_allocators(program.as_ref().map(|program| (program, path.clone())), vmas);
+    gaps.extend(unsearched.map(|why| match target.deadline().has_passed() {
+        true => gap(&Why::Late),
+        false => gap(&why),
+    }));
+    found
+}

@@ -1,0 +1,49 @@
+//! The machine: its memory, CPUs and settings, and the limits of a scan that follow from its memory.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use super::access::has_sudo;
+use crate::foreign::Deadline;
+use crate::proc::scan::Limits;
+use crate::proc::smaps::kilobytes;
+use crate::proc::status::cpu_count;
+use plimsoll_facts::snapshot::{Host, Root, Thp};
+use plimsoll_facts::units::Bytes;
+
+pub fn read_host() -> Host {
+    let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let thp = match fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(text) if text.contains("[always]") => Thp::Always,
+        Ok(text) if text.contains("[madvise]") => Thp::Madvise,
+        Ok(text) if text.contains("[never]") => Thp::Never,
+        _ => Thp::Unknown,
+    };
+    Host {
+        page: Bytes(rustix::param::page_size() as u64),
+        cpus_online: fs::read_to_string("/sys/devices/system/cpu/online").map(|text| cpu_count(&text)).unwrap_or(0),
+        memory: total_memory(),
+        max_map_count: number("/proc/sys/vm/max_map_count"),
+        thp,
+        thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
+        can_enter: cfg!(target_arch = "x86_64"),
+        root: match rustix::process::geteuid().is_root() {
+            true => Root::Already,
+            false if has_sudo() => Root::Sudo,
+            false => Root::Elsewhere,
+        },
+    }
+}
+
+/// Zero if the kernel doesn't report it.
+fn total_memory() -> Bytes {
+    let text = fs::read("/proc/meminfo").unwrap_or_default();
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"));
+    line.and_then(kilobytes).unwrap_or_default()
+}
+
+/// Limits of a scan of this machine's processes.
+pub(super) fn limits(deadline: Deadline) -> Limits {
+    static MEMORY: OnceLock<Bytes> = OnceLock::new();
+    Limits::until(deadline, *MEMORY.get_or_init(total_memory))
+}

@@ -49,12 +49,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
                 "up to that much more RSS, once the code is compiled",
             )],
-            None => vec![remedy(
-                Effort::Restart,
-                "compile less: the first tier only",
-                "-XX:TieredStopAtLevel=1",
-                "peak speed falls, often to a half: for small tools, not for servers",
-            )],
+            None => vec![
+                remedy(
+                    Effort::Restart,
+                    "compile less: the first tier only",
+                    "-XX:TieredStopAtLevel=1",
+                    "peak speed falls, often to a half: for small tools, not for servers",
+                )
+                .may_save_nothing(),
+            ],
         },
     })
 }

@@ -103,7 +103,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(
                 Effort::Restart,
-                format!("cap the Java heap at what native memory leaves (now {max})"),
+                format!("cap the Java heap at what native memory leaves (its maximum is now {max})"),
                 format!("-Xmx{}m", fits.0 >> 20),
                 "more frequent collections, and OutOfMemoryError where the program needs more",
             ));

@@ -1060,7 +1060,8 @@ fn a_mmap_threshold_is_proposed_only_where_it_has_grown() {
     };
     assert_eq!(proposed(Some(Bytes::kib(128))), None);
     assert_eq!(proposed(Some(Bytes::kib(64))), None);
-    assert!(proposed(Some(Bytes::mib(32))).is_some_and(|what| what.ends_with("(now 32.0 MiB)")));
+    let grown = proposed(Some(Bytes::mib(32)));
+    assert!(grown.is_some_and(|what| what.ends_with("(now only blocks of 32.0 MiB and more)")));
     assert!(proposed(None).is_some());
 }
 
@@ -1336,6 +1337,30 @@ fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_rem
     assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
 }
 
+/// What a setting saves depends on the program: a figure, or the sentence that there may be none.
+#[test]
+fn a_setting_without_a_figure_may_save_nothing() {
+    const MAY: &str = "may save nothing (plimsoll try measures it); ";
+    let mib = Bytes::mib;
+    let arenas = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    let mut grown = with_arenas(&[mib(57)], mib(70));
+    if let Some(glibc) = &mut grown.glibc {
+        glibc.mmap_threshold = Some(mib(32));
+    }
+    let cases = [
+        (&arenas, VerdictId::ArenaRetention, "MALLOC_ARENA_MAX=4"),
+        (&arenas, VerdictId::ArenaRetention, "RUN apt-get update"),
+        (&grown, VerdictId::AllocatorRetention, "MALLOC_MMAP_THRESHOLD_=131072"),
+    ];
+    for (snapshot, id, how) in cases {
+        let remedies = verdict_of(snapshot, id).remedies;
+        let found = remedies.iter().find(|remedy| remedy.how.starts_with(how)).expect(how);
+        assert!(found.effect == Effect::Unknown && found.trade_off.starts_with(MAY), "{found:?}");
+    }
+    let trim = verdict_of(&arenas, VerdictId::ArenaRetention).remedies.swap_remove(0);
+    assert!(trim.effect.figure().is_some() && !trim.trade_off.contains(MAY), "{trim:?}");
+}
+
 #[test]
 fn libraries_that_are_preloaded_already_stay_so() {
     let mut snapshot = Snapshot::default();
@@ -1346,7 +1371,8 @@ fn libraries_that_are_preloaded_already_stay_so() {
         let line = remedy.how.lines().nth(1).expect("the second line").to_owned();
         (line.split_once("libjemalloc.so.2").expect("the library").1.to_owned(), remedy.trade_off)
     };
-    const COST: &str = "its footprint at peak may be higher: measure with your load";
+    const COST: &str =
+        "may save nothing (plimsoll try measures it); its footprint at peak may be higher: measure with your load";
     let tracker = "/root/.cache/plimsoll/libplimsoll.so";
     for (value, others) in [
         ("", ""),

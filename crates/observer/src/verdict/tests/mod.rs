@@ -376,6 +376,11 @@ fn huge_pages_are_a_warning_in_stacks_and_a_note_elsewhere() {
     }
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!((verdicts[0].id, verdicts[0].severity), (VerdictId::HugePages, Severity::Warning));
+    // The same stacks in a process of 8 GiB.
+    let range = AddressRange::sized(Avma(1 << 40), Bytes::mib(8192));
+    let rss = range.length();
+    snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, backing: Backing::Shmem, ..Vma::default() });
+    assert_eq!(verdict_of(&snapshot, VerdictId::HugePages).severity, Severity::Note);
 }
 
 #[test]
@@ -1467,6 +1472,32 @@ fn a_heap_gets_only_options_that_its_version_has() {
     for collector in [None, Some("Epsilon")] {
         assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");
         assert_eq!(proposed(collector, "25.0.3+9-LTS", mib(800)), "-Xms90m");
+    }
+}
+
+/// Each setting of the host has a next step: a command, or the sentence that a new start suffices.
+#[test]
+fn a_note_on_huge_pages_says_what_to_do() {
+    use plimsoll_facts::snapshot::Thp;
+    for (thp, number, is_measured, says) in [
+        (Thp::Always, 2, true, "any program gets them"),
+        (Thp::Madvise, 1, true, "only mappings for which a program requests them"),
+        (Thp::Never, 0, false, "a new start of the program gets none"),
+        (Thp::Unknown, 1, true, "unknown"),
+    ] {
+        let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
+        snapshot.host.thp = thp;
+        snapshot.vmas.iter_mut().for_each(|vma| vma.anon_huge = Bytes::mib(2));
+        let verdict = verdict_of(&snapshot, VerdictId::HugePages);
+        let has = verdict.remedies.iter().any(|remedy| remedy.how.starts_with("plimsoll try --with thp=never -- "));
+        assert_eq!((verdict.remedies.len(), has), (number, is_measured), "{verdict:?}");
+        assert!(verdict.evidence[0].contains(says), "{verdict:?}");
+        let is_from_before = verdict.evidence.iter().any(|text| text.starts_with("no mapping has requested them"));
+        assert_eq!(is_from_before, thp == Thp::Madvise, "{verdict:?}");
+        snapshot.vmas[0].flags.huge_advised = true;
+        let requested = verdict_of(&snapshot, VerdictId::HugePages);
+        let says_where = requested.remedies.iter().any(|remedy| remedy.trade_off.contains("only there can they be"));
+        assert_eq!(says_where, thp == Thp::Madvise, "{requested:?}");
     }
 }
 

@@ -1101,6 +1101,21 @@ fn an_executor_for_each_task_is_one_pool_of_many_instances() {
     );
 }
 
+/// A small program with many idle threads: a third of RSS, and hardly any memory.
+#[test]
+fn stacks_of_a_few_mib_are_no_warning() {
+    let severity = |threads: u32, stack: Bytes| {
+        let snapshot = with_threads(threads, stack, |index| format!("worker-{index}"));
+        let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+        verdicts.into_iter().find(|found| found.id == VerdictId::ThreadStacks).map(|found| found.severity)
+    };
+    assert_eq!(severity(130, Bytes::kib(12)), None);
+    assert_eq!(severity(130, Bytes::kib(64)), Some(Severity::Note));
+    assert_eq!(severity(130, Bytes::kib(160)), Some(Severity::Warning));
+    // The kernel's stacks of these alone are 16 MiB.
+    assert_eq!(severity(1024, Bytes::kib(12)), Some(Severity::Warning));
+}
+
 #[test]
 fn sharing_client_resources_is_not_proposed_for_one_instance() {
     let lettuce = |instances: u32| {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::gap::Gap;
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
 use plimsoll_tracked::segment::Life;
@@ -42,7 +43,7 @@ pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> 
 
 fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     let state = match (books.life, &books.ending) {
         (Life::Live, _) => "live".to_owned(),
         (Life::Detached, _) => "as it was at the detach".to_owned(),

@@ -1,6 +1,7 @@
 //! The page of a tracked process: what it holds by category, and its call stacks. `add` puts these parts into the page
 //! of its ledger.
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::Profile;
 use plimsoll_tracked::books::{Books, Category, Module, Thread};
@@ -23,7 +24,7 @@ const COLUMNS: [(usize, &str); 5] = [
 
 pub fn of_books(books: &Books, profile: Profile) -> Page {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     let mut facts = vec![format!("pid {}", process.pid), built_on(books), counted(process.threads, "thread")];
     facts.extend(age(books));
     facts.push(format!("sites {}", books.mode.name()));

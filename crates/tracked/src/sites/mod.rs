@@ -16,6 +16,7 @@ use plimsoll_segment::{CALLER_SITE, CallerFacts};
 use crate::books::{Books, Category, Figures, Mode};
 use crate::segment::Segment;
 use crate::symbols::Symbols;
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::{Column, Entry, FrameId, Labels, NameId, Profile, Value};
 
@@ -204,7 +205,7 @@ impl Sites {
 /// One line that describes the profile.
 pub fn title(books: &Books) -> String {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     format!("native memory of {command}, pid {}", process.pid)
 }
 

@@ -257,9 +257,9 @@ pub(crate) fn failures(of: &Comparison) -> Vec<String> {
         for run in of.failed(side) {
             let detail = run.detail.as_deref().map(|detail| format!(": {}", cut(detail, 200))).unwrap_or_default();
             let text = format!(
-                "{name}: {} of {} runs failed; the program {}{detail}",
+                "{name}: {} of {} failed; the program {}{detail}",
                 of.failed(side).count(),
-                of.runs.iter().filter(|run| run.row == side).count(),
+                counted(of.runs.iter().filter(|run| run.row == side).count() as u64, "run"),
                 run.end.sentence()
             );
             if !all.contains(&text) {

@@ -5,7 +5,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap};
 use plimsoll_observer::verdict::Case;
 
-use crate::words::{count, cut, signed};
+use crate::words::{counted, cut, signed};
 
 /// Percent of RSS from which other anonymous memory gets a note on how to find its callers.
 const LARGE: f64 = 10.0;
@@ -98,7 +98,7 @@ fn live_blocks(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(glibc) = &snapshot.glibc {
         let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
-        notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
+        notes.push(counted(blocks + glibc.mmapped.len() as u64, "block"));
     }
     if snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
         notes.push("including the VM's own (NMT is off)".to_owned());

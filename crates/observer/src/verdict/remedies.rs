@@ -169,7 +169,8 @@ fn preloaded(case: Case<'_>) -> Result<String, &'static str> {
 /// Lettuce's pools belong to its ClientResources, which all clients may share.
 const SHARED: &str = "lettuce-";
 
-/// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
+/// Pools of threads that exist several times, or that are larger than the CPUs that the process may use. Only of a JVM:
+/// another program may have threads of the same names.
 pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
     struct KnownPool {
@@ -207,6 +208,9 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=N",
         },
     ];
+    if !case.is_jvm() {
+        return None;
+    }
     // Netty makes 2 × CPUs by default, so that many per instance are normal; the others make fewer.
     let fit = case.cpus().unwrap_or(u64::MAX).saturating_mul(2);
     case.thread_pools().iter().filter(|pool| pool.threads >= 8).find_map(|pool| {

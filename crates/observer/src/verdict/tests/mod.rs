@@ -1120,7 +1120,9 @@ fn sharing_client_resources_is_not_proposed_for_one_instance() {
         move |index: u32| format!("lettuce-nioEventLoop-{}-{}", 4 + index % instances, 1 + index / instances)
     };
     let shared = |instances| {
-        let verdict = verdict_of(&with_threads(96, Bytes::mib(1), lettuce(instances)), VerdictId::ThreadStacks);
+        let threads = with_threads(96, Bytes::mib(1), lettuce(instances));
+        let snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..threads };
+        let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
         verdict.remedies.iter().any(|remedy| remedy.what.contains("share one ClientResources"))
     };
     assert!(shared(12));
@@ -1130,16 +1132,19 @@ fn sharing_client_resources_is_not_proposed_for_one_instance() {
 /// 64 threads of one pool: too many for 8 CPUs, as many as Netty makes for 32.
 #[test]
 fn a_pool_is_made_as_large_as_the_cpus_need() {
-    let how = |cpus: u64| {
+    let how = |cpus: u64, is_java: bool| {
         let mut snapshot = with_threads(64, Bytes::mib(1), |index| format!("nioEventLoopGroup-2-{}", 1 + index));
         snapshot.host.cpus_online = cpus;
+        snapshot.hotspot = is_java.then(HotSpot::default);
         let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
         verdict.remedies.into_iter().map(|remedy| remedy.how).find(|how| how.starts_with("-Dio.netty."))
     };
     let sixteen =
         "-Dio.netty.eventLoopThreads=16 -Dio.netty.allocator.numDirectArenas=16 -Dio.netty.allocator.numHeapArenas=16";
-    assert_eq!(how(8).as_deref(), Some(sixteen));
-    assert_eq!(how(32), None);
+    assert_eq!(how(8, true).as_deref(), Some(sixteen));
+    assert_eq!(how(32, true), None);
+    // A program in another language, whose threads have such names.
+    assert_eq!(how(8, false), None);
 }
 
 /// A JVM with this many bytes in the line of direct buffers, of which java.nio counts `counted`.

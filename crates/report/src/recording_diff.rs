@@ -69,11 +69,9 @@ pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Resul
         if id.ends_with("-reserved") || id.ends_with("-count") || id == "lines-committed" {
             continue;
         }
-        writeln!(
-            out,
-            "\n{title:28} {:>10} {:>10} {:>11}   {:>10} {:>10} {:>11}",
-            "last", "then", "change", "max", "then", "change"
-        )?;
+        writeln!(out, "\n{title:28} {:>33}   {:>33}", "last reading", "highest reading")?;
+        let side = format!("{:>10} {:>10} {:>11}", "before", "after", "change");
+        writeln!(out, "{:28} {side}   {side}", "")?;
         for change in changes {
             let side = |figures: &Option<CurveFigures>, figure: fn(&CurveFigures) -> u64| {
                 figures.as_ref().map_or("–".into(), |figures| Bytes(figure(figures)).to_string())

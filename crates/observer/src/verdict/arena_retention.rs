@@ -106,9 +106,10 @@ pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Vec
     [BATCHES.to_owned()].into_iter().chain(case.growth(LineId::GlibcRetained)).collect()
 }
 
-/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now.
+/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now. All of it at
+/// one moment isn't known: each arena may have had its own.
 pub(crate) fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))
-        .then(|| format!("these arenas once held {once}, and {live} are live now: a burst has left the rest"))
+        .then(|| format!("of {once} in these arenas {live} are live now: one burst, or several in turn, left the rest"))
 }

@@ -6,6 +6,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, Owner};
+use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_facts::units::{Bytes, count};
 
 const NEAR: f64 = 70.0;
@@ -18,7 +19,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if near < NEAR {
         return None;
     }
-    let deleted = case.snapshot.vmas.iter().filter(|vma| vma.deleted).count();
+    // Memory files never have a name in a directory.
+    let of_file = |vma: &&Vma| vma.deleted && vma.backing == Backing::File;
+    let deleted = case.snapshot.vmas.iter().filter(of_file).count();
     let mut by_owner = BTreeMap::<String, usize>::new();
     for piece in &case.ledger.pieces {
         let name = match &piece.owner {

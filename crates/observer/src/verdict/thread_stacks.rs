@@ -72,7 +72,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 "ExecutorService shared = Executors.newFixedThreadPool({POOL});   // one for all, shut down at the end"
             )
         } else {
-            "pthread_detach or pthread_join every thread that ends; reuse workers"
+            "a fixed number of workers that wait for work, about one for each CPU, in place of a thread for each task"
         };
         let remedy = remedy(Effort::Code, what, how, "");
         // One executor per task: the proposed pool replaces them.

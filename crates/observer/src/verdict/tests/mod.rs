@@ -303,8 +303,8 @@ fn a_higher_limit_only_delays_the_kill_of_what_grows() {
     let grows = near(45, 3600.0);
     assert_eq!(
         grows.evidence[1],
-        "growth: shared memory grew by 50.0 MiB in 60 min, 50.0 MiB an hour; then the limit of 100 MiB is reached in \
-         6 min. While that grows, a higher limit only delays the kill"
+        "growth: shared memory grew by 50.0 MiB in 60 min, 50.0 MiB an hour; if that goes on, the limit of 100 MiB is \
+         reached in 6 min. While that grows, a higher limit only delays the kill"
     );
     assert!(grows.remedies.len() == 2 && grows.remedies[0].how.starts_with("plimsoll run --"), "{grows:?}");
     assert_eq!(gain(&grows), "it only gains time: at 50.0 MiB an hour the 10.0 MiB more last 12 min");
@@ -426,6 +426,40 @@ fn written_pages_of_a_private_mapping_are_not_reclaimable() {
     assert_eq!(of(mib(95)), None);
 }
 
+/// The kernel takes no page back that is locked.
+#[test]
+fn locked_pages_of_files_are_not_reclaimable() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(40), mib(60), mib(20)]);
+    for vma in snapshot.vmas.iter_mut().take(2) {
+        (vma.backing, vma.inode) = (Backing::File, 7);
+    }
+    assert_eq!(verdict_of(&snapshot, VerdictId::MappedFileGrowth).bytes, mib(100));
+    snapshot.vmas[1].flags.locked = true;
+    let some = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
+    assert_eq!(some.bytes, mib(40));
+    assert!(some.evidence[1].contains("60.0 MiB of mapped files is locked"), "{some:?}");
+}
+
+/// Where a segment is full, the VM takes space of the others, before it stops compiling.
+#[test]
+fn a_full_segment_of_several_stops_no_compilation() {
+    let summary = |number: usize| {
+        let segment = CodeCacheSegment {
+            name: "profiled nmethods".to_owned(),
+            range: AddressRange::default(),
+            committed: Bytes::mib(95),
+            occupied: Bytes::mib(95),
+            reserved: Bytes::mib(100),
+        };
+        let mut snapshot = with_mappings(&[Bytes::mib(300)]);
+        snapshot.hotspot = Some(HotSpot { code_cache: vec![segment; number], ..HotSpot::default() });
+        verdict_of(&snapshot, VerdictId::CodeCacheGrowth).summary
+    };
+    assert!(summary(1).ends_with("at its limit compilation stops"), "{}", summary(1));
+    assert!(summary(3).contains("into other segments"), "{}", summary(3));
+}
+
 #[test]
 fn mappings_near_the_kernels_limit_count_deleted_files() {
     let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);
@@ -436,6 +470,10 @@ fn mappings_near_the_kernels_limit_count_deleted_files() {
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!(verdicts[0].id, VerdictId::MapCount);
     assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("of deleted files: 500;")), "{verdicts:?}");
+    // A memory file, which the kernel calls deleted too, has never had another name.
+    snapshot.vmas[0].backing = Backing::Shmem;
+    let verdict = verdict_of(&snapshot, VerdictId::MapCount);
+    assert!(verdict.evidence.iter().any(|line| line.starts_with("of deleted files: 499;")), "{verdict:?}");
     snapshot.host.max_map_count = Some(1200);
     assert!(!ids(&snapshot).contains(&"map-count"), "800 of 1,200 mappings");
 }
@@ -716,7 +754,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
         assert!(verdict.summary.contains("shared memory") && verdict.summary.contains(&rate), "{}", verdict.summary);
         let hours = now as f64 / (now - then) as f64;
         let time = case::ago(hours * 3600.0);
-        let limit = format!("; then the limit of {} is reached in {time}", mib(now * 2));
+        let limit = format!("; if that goes on, the limit of {} is reached in {time}", mib(now * 2));
         assert!(verdict.summary.ends_with(&limit), "{}", verdict.summary);
         assert!(!ids(&snapshot).contains(&"healthy"));
     }

@@ -45,7 +45,7 @@ fn gaps(history: &History) -> Vec<Gap> {
         .map(|gap| Gap { reason: gap.reason.clone(), effect: gap.effect.clone(), remedy: gap.remedy.clone() })
         .collect();
     if history.more_gaps > 0 {
-        let reason = format!("{} more gaps", history.more_gaps);
+        let reason = counted(history.more_gaps, "more gap");
         gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
     }
     gaps

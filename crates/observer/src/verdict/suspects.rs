@@ -122,8 +122,8 @@ pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
 
 /// The native code besides the JDK's.
 pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
-    const NONE: &str = "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or \
-                        the JDK's own agents may hold them";
+    const NONE: &str = "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio \
+                        or the JDK's own agents may hold them";
     let libraries = libraries(case);
     let (idle, holding): (Vec<&str>, Vec<&str>) = libraries.iter().partition(|name| holds_nothing(name));
     // A jar whose library isn't loaded has run no native code.

@@ -16,7 +16,6 @@ use plimsoll_process::proc::{Target, start_of};
 use super::helper::Functions;
 use super::point::Forbidden;
 use super::unwind::{Tables, call};
-use crate::attach::is_musl;
 use crate::attach::release::Release;
 use crate::target::started_behind;
 use crate::tracker;
@@ -179,7 +178,7 @@ pub fn survey(
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
             forbidden.extend(whole("the loader"));
-            has_loader |= !is_musl(name);
+            has_loader |= is_loader_of_glibc(name);
         } else if has(b"gnu_get_libc_version") {
             // dlmopen(3). A thread may hold a lock of either copy, and the functions found may be those of the wrong one.
             let copies = parts.iter().filter(|part| part.offset == parts[0].offset).count();
@@ -253,6 +252,12 @@ fn without_libc(pid: u32, unread: Option<&str>, has_loader: bool) -> String {
         (None, true) => "has a loader that has mapped no glibc yet. If it has only just started, try again".to_owned(),
         (None, false) => format!("uses no glibc, which plimsoll needs in it. For its mappings: plimsoll explain {pid}"),
     }
+}
+
+/// `ld-linux-x86-64.so.2`, and before glibc 2.34 `ld-2.31.so`; not musl's `ld-musl-x86_64.so.1`.
+fn is_loader_of_glibc(path: &str) -> bool {
+    let file = file_name(path);
+    file.starts_with("ld-linux") || file.starts_with("ld-2.")
 }
 
 /// `libc.so.6`, and before glibc 2.34 `libc-2.31.so`.
@@ -379,6 +384,8 @@ mod tests {
         assert!(loading.ends_with("try again") && !loading.contains("uses no glibc"), "{loading}");
         let unread = without_libc(7, Some("/lib/libc.so.6"), true);
         assert!(unread.contains("/lib/libc.so.6") && unread.ends_with("as root"), "{unread}");
+        let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/ld-2.31.so", "/lib/ld-musl-x86_64.so.1"];
+        assert_eq!(loaders.map(is_loader_of_glibc), [true, true, false]);
         let named = ["/lib/x/libc.so.6", "/lib/libc-2.31.so", "/lib/libcap.so.2", "/opt/ld-musl-x86_64.so.1"];
         assert_eq!(named.map(is_named_libc), [true, true, false, false]);
     }

@@ -18,7 +18,7 @@ const COLUMNS: [(usize, &str); 5] = [
     (sites::LIVE, "live"),
     (sites::HELD, "held: live blocks, and resident mappings without files"),
     (sites::PEAK, "peak, of different moments"),
-    (sites::CUMULATIVE, "allocated since the start"),
+    (sites::CUMULATIVE, "allocated since the tracker counts"),
     (sites::TEMPORARY, "freed within 0.1 s"),
 ];
 

@@ -25,7 +25,7 @@ pub fn of_recording(history: &History) -> Page {
         format!("Ended: {}{time}", ending.sentence())
     });
     Page {
-        title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
+        title: if process.command.is_empty() { "Recording".into() } else { process.command.trim_end().to_owned() },
         facts,
         ending,
         verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, Requirements, open};
@@ -244,7 +245,7 @@ fn tracked((pid, path, life): (u32, PathBuf, Life), deadline: Deadline) -> Track
         Ok(books) => BooksFound::Read {
             live_bytes: books.total.live.0,
             committed_bytes: books.total.committed.0,
-            command: books.process.arguments.join(" "),
+            command: one_line(&books.process.arguments),
         },
         Err(Failure(error)) => BooksFound::Refused { error },
     };

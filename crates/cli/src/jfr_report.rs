@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::io;
 
 use plimsoll_facts::ending;
+use plimsoll_facts::shell::one_line;
 use plimsoll_jfr::writer::Recording;
 use plimsoll_process::cgroup;
 use plimsoll_process::proc;
@@ -37,7 +38,7 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
     });
     let described = DescribedTarget {
         pid: of.live_pid.unwrap_or(books.process.pid),
-        command: books.process.arguments.join(" "),
+        command: one_line(&books.process.arguments),
         executable: books.process.executable.clone(),
         runtime: books.process.runtime.name(),
         runtime_version: books.process.runtime_version.clone().unwrap_or_default(),

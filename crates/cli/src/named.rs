@@ -14,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::count;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::processes::{self, KnownKinds, Listed, Listing};
@@ -189,7 +190,7 @@ pub fn row(of: &Listed, columns: usize) -> String {
     let command = match (of.command.is_empty(), of.kind.is_jvm) {
         (true, _) => format!("({})", of.name),
         (false, true) => java_first(&of.command),
-        (false, false) => of.command.join(" "),
+        (false, false) => one_line(&of.command),
     };
     let head = format!("{:>8}  {:>9}  {kind}", of.identity.pid, of.rss.to_string());
     format!("{head}{}", cut(&command, columns.saturating_sub(head.chars().count()).max(20)))

@@ -21,6 +21,12 @@ pub fn command_line<'w>(words: impl IntoIterator<Item = &'w str>) -> Option<Stri
     Some(line)
 }
 
+/// A command for a reader. setproctitle pads a title to the length of the arguments that it replaces, with blanks or
+/// empty arguments.
+pub fn one_line(words: &[String]) -> String {
+    words.join(" ").trim_end().to_owned()
+}
+
 /// One word.
 pub fn quoted(word: &str) -> Option<String> {
     // zsh expands a leading `=`.
@@ -65,6 +71,14 @@ mod tests {
     use super::*;
     use crate::random::Random;
     use std::process::Command;
+
+    #[test]
+    fn a_title_has_no_blanks_at_its_end() {
+        let of = |words: &[&str]| one_line(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["redis-server *:6379      "]), "redis-server *:6379");
+        assert_eq!(of(&["redis-server *:6379", "", ""]), "redis-server *:6379");
+        assert_eq!(of(&["a", " b", "c"]), "a  b c");
+    }
 
     #[test]
     fn words_are_quoted_only_where_they_must_be() {

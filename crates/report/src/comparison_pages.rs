@@ -68,8 +68,8 @@ fn stacks(of: &Comparison) -> Vec<Stacks> {
         |change: i64| format!("{}{}", if change < 0 { "−" } else { "+" }, counted(change.unsigned_abs(), "call"));
     let [from, to] = tracked.mapping_calls.map(|calls| calls.round());
     let mut all = vec![
-        Stacks { heading: format!("Held bytes by call stack: {}", certainty(a, b)), stacks: bytes },
-        Stacks { heading: format!("Mapping calls: {from} → {to}"), stacks: list(&tracked.callers_of_mmap, &calls) },
+        Stacks { heading: format!("Held bytes by call stack, B − A: {}", certainty(a, b)), stacks: bytes },
+        Stacks { heading: format!("Mapping calls: A {from}, B {to}"), stacks: list(&tracked.callers_of_mmap, &calls) },
     ];
     all.retain(|one| !one.stacks.is_empty());
     all

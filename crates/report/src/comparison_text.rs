@@ -100,14 +100,19 @@ fn row(out: &mut dyn Write, name: &str, metric: Metric, change: MedianChange) ->
     writeln!(out, "{:<NAME$} {a:>11} {b:>11} {mean:>11}   {}", cut(name, NAME), interval(metric, &change))
 }
 
-/// `+1.2 MiB to +1.8 MiB: grew 3.0 %`
+/// `+1.2 MiB to +1.8 MiB: 3.0 % more in B`
 pub(crate) fn interval(metric: Metric, change: &MedianChange) -> String {
     let bounds = format!("{} to {}", signed(metric, change.interval.low), signed(metric, change.interval.high));
-    let percent = change.percent().map(|percent| format!(" {:.1} %", percent.abs())).unwrap_or_default();
+    let percent = change.percent().map(|percent| format!("{:.1} % ", percent.abs())).unwrap_or_default();
     match change.direction() {
         Direction::Same => format!("{bounds}: no difference shown"),
-        direction => format!("{bounds}: {}{percent}", direction.id()),
+        direction => format!("{bounds}: {percent}{} in B", more_or_less(direction)),
     }
+}
+
+/// Which way B differs from A.
+fn more_or_less(direction: Direction) -> &'static str {
+    if direction == Direction::Grew { "more" } else { "less" }
 }
 
 /// The name of a line.
@@ -117,7 +122,7 @@ pub(crate) fn name(of: &Comparison, line: &str) -> String {
 
 fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     let [a, b] = tracked.runs;
-    writeln!(out, "\nheld by category and by call stack: {}", certainty(a, b))?;
+    writeln!(out, "\nheld by category and by call stack, B − A: {}", certainty(a, b))?;
     let change = |category: &Category| category.means()[B] - category.means()[A];
     let largest = tracked.categories.iter().map(|category| change(category).abs()).fold(0.0, f64::max);
     let is_worth = |category: &&Category| category.differs() && change(category).abs() >= largest * WORTH;
@@ -126,7 +131,7 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
         let [a, b] = category.means();
         let bytes = |value: f64| figure(Metric::Steady, value);
         let change = signed(Metric::Steady, b - a);
-        writeln!(out, "{change:>12}  {:<22} {} → {}", cut(&category.name, 22), bytes(a), bytes(b))?;
+        writeln!(out, "{change:>12}  {:<22} A {}, B {}", cut(&category.name, 22), bytes(a), bytes(b))?;
     }
     if worth.len() > SITES {
         let all = tracked.categories.iter().filter(|category| category.differs()).count();
@@ -134,11 +139,11 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     }
     listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
     let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));
-    writeln!(out, "\nmapping calls (mmap and its kin): {a} → {b}")?;
+    writeln!(out, "\nmapping calls (mmap and its kin): A {a}, B {b}")?;
     let calls = |value: i64| format!("{}{}", if value < 0 { "−" } else { "+" }, counted(value.unsigned_abs(), "call"));
     listed(out, &tracked.callers_of_mmap, &calls)?;
     if let Some([a, b]) = tracked.slow_paths.map(|sides| sides.map(|calls| count(calls.round() as u64))) {
-        writeln!(out, "\nmapping calls below the native image's slowPathNew…: {a} → {b}")?;
+        writeln!(out, "\nmapping calls below the native image's slowPathNew…: A {a}, B {b}")?;
     }
     Ok(())
 }
@@ -196,7 +201,7 @@ pub fn result(of: &Comparison) -> String {
                 .filter(|(_, change)| change.direction() != Direction::Same)
                 .map(|(part, change)| owner(of, part, change))
                 .collect();
-            let but = if changed.is_empty() { String::new() } else { format!(" But: {}", changed.join(", ")) };
+            let but = if changed.is_empty() { String::new() } else { format!(" But B − A: {}", changed.join(", ")) };
             let finest = figure(Metric::Steady, (rss.interval.high - rss.interval.low) / 2.0);
             format!("RSS: no difference that these runs can show (they resolve {finest}).{but}")
         }
@@ -204,7 +209,7 @@ pub fn result(of: &Comparison) -> String {
             let owners = owners(direction);
             let owners = if owners.is_empty() { String::new() } else { format!(": {owners}") };
             let percent = rss.percent().map(|percent| format!(", {:.1} %", percent.abs())).unwrap_or_default();
-            let more = if direction == Direction::Grew { "more" } else { "less" };
+            let more = more_or_less(direction);
             format!("B takes {} {more} than A{percent}{owners}", figure(Metric::Steady, rss.interval.mean.abs()))
         }
     }
@@ -227,7 +232,7 @@ pub fn exceeded(of: &Comparison, excess: &Excess) -> String {
     };
     let bytes = |value: f64| figure(Metric::Steady, value);
     format!(
-        "{line} grew by {} (at least {}), and {} is allowed{site}",
+        "{line}: B takes {} more than A (at least {} more), and {} is allowed{site}",
         bytes(change.interval.mean),
         bytes(change.interval.low),
         Bytes(allowed.max(0.0) as u64)
@@ -257,9 +262,9 @@ pub(crate) fn failures(of: &Comparison) -> Vec<String> {
         for run in of.failed(side) {
             let detail = run.detail.as_deref().map(|detail| format!(": {}", cut(detail, 200))).unwrap_or_default();
             let text = format!(
-                "{name}: {} of {} runs failed; the program {}{detail}",
+                "{name}: {} of {} failed; the program {}{detail}",
                 of.failed(side).count(),
-                of.runs.iter().filter(|run| run.row == side).count(),
+                counted(of.runs.iter().filter(|run| run.row == side).count() as u64, "run"),
                 run.end.sentence()
             );
             if !all.contains(&text) {

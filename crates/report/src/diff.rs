@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Figures};
 use plimsoll_tracked::diff::{Diff, FigureChange, MappingFigure, NotBooked};
@@ -20,7 +21,7 @@ pub const SCHEMA: &str = "plimsoll.diff/1";
 /// Writes the change as text, largest growth first.
 pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: LinesBy) -> io::Result<()> {
     for (word, books) in [("before", before), ("after ", after)] {
-        let command = books.process.arguments.join(" ");
+        let command = one_line(&books.process.arguments);
         writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
     }
     if let Some(between) = after.time_ns.checked_sub(before.time_ns).filter(|_| before.process.pid == after.process.pid)
@@ -207,7 +208,10 @@ struct ChangeLine<'a> {
 }
 
 pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> io::Result<()> {
-    let at = |b: &Books| Moment { time: moment(b.time_ns), pid: b.process.pid, command: b.process.arguments.join(" ") };
+    let at = |of: &Books| {
+        let process = &of.process;
+        Moment { time: moment(of.time_ns), pid: process.pid, command: one_line(&process.arguments) }
+    };
     let document = Document {
         schema: SCHEMA,
         before: at(before),

@@ -94,7 +94,8 @@ pub fn text(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
         writeln!(out, "! tracked    not all directories and processes were reached in time: some may be missing here")?;
     }
     if findings.tracked.is_empty() {
-        return writeln!(out, "\nNothing is tracked. Start a program with:  plimsoll run -- COMMAND");
+        let nothing = if findings.complete { "Nothing is tracked." } else { "Nothing tracked was found." };
+        return writeln!(out, "\n{nothing} Start a program with:  plimsoll run -- COMMAND");
     }
     writeln!(out, "\n{:>9} {:<8} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
     for Tracked { pid, state, segment, books } in &findings.tracked {

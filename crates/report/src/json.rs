@@ -10,6 +10,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_tracked::books::{
     Before, Books, Caller, Category, Frame, Mode, Module, Origin, ProcessFacts, Runtime, Thread, TrackerCost,
@@ -272,7 +273,7 @@ fn report<'a, S>(
             command: if process.arguments.is_empty() {
                 process.executable.clone()
             } else {
-                process.arguments.join(" ")
+                one_line(&process.arguments)
             },
             executable: process.executable.clone(),
             arguments: process.arguments.clone(),

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
@@ -326,7 +327,7 @@ fn process(snapshot: &Snapshot) -> Process {
     };
     Process {
         pid: process.pid,
-        command: process.command.join(" "),
+        command: one_line(&process.command),
         name: process.name.clone(),
         runtime: runtime.into(),
         runtime_version: runtime_version.filter(|version| !version.is_empty()).map(str::to_owned),

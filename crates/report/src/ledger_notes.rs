@@ -5,7 +5,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap};
 use plimsoll_observer::verdict::Case;
 
-use crate::words::{count, cut, signed};
+use crate::words::{counted, cut, signed};
 
 /// Percent of RSS from which other anonymous memory gets a note on how to find its callers.
 const LARGE: f64 = 10.0;
@@ -98,7 +98,7 @@ fn live_blocks(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(glibc) = &snapshot.glibc {
         let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
-        notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
+        notes.push(counted(blocks + glibc.mmapped.len() as u64, "block"));
     }
     if snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
         notes.push("including the VM's own (NMT is off)".to_owned());
@@ -130,12 +130,15 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
     notes
 }
 
-/// Pages that equal their file.
+/// Pages that equal their file, without those that are locked in memory.
 fn clean(case: Case<'_>, id: LineId) -> Option<String> {
     let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
     let pieces = case.ledger.pieces.iter().filter(|piece| mine(&piece.owner));
-    let clean: Bytes =
-        pieces.map(|piece| &case.snapshot.vmas[piece.vma]).map(|vma| vma.shared_clean + vma.private_clean).sum();
+    // The pieces of one mapping follow one another.
+    let mut indexes: Vec<usize> = pieces.map(|piece| piece.vma).collect();
+    indexes.dedup();
+    let vmas = indexes.iter().map(|index| &case.snapshot.vmas[*index]).filter(|vma| !vma.flags.locked);
+    let clean: Bytes = vmas.map(|vma| vma.shared_clean + vma.private_clean).sum();
     (clean > Bytes(0)).then(|| format!("{clean} clean: the kernel takes it back when it needs it"))
 }
 

@@ -14,7 +14,7 @@ use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
 use crate::ledger_notes::{REPEATED, SHARED, note};
 use crate::palette;
 use crate::process_title::{runtime, title};
-use crate::words::{self, as_called, count, cut, duration, printable, signed, typed, wrapped};
+use crate::words::{self, as_called, count, counted, cut, duration, printable, signed, typed, wrapped};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -352,7 +352,7 @@ impl<W: Write> Page<'_, W> {
         {
             let how = match glibc.arena_cap_set {
                 true => "set".to_owned(),
-                false => format!("8 × {} CPUs", cap / 8),
+                false => format!("8 × {}", counted(cap / 8, "CPU")),
             };
             let quota = snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
             let quota = quota.map(|cpus| format!("; the cgroup's quota is {cpus:.1} CPUs")).unwrap_or_default();

@@ -7,7 +7,7 @@ use plimsoll_trial::Metric;
 use plimsoll_trial::live::{LiveTrial, Most, Tried};
 
 use crate::trial_text::{figure, signed};
-use crate::words::{cut, printable};
+use crate::words::{cut, cut_apart, printable};
 
 /// Columns of a step's name.
 const NAME: usize = 36;
@@ -20,8 +20,9 @@ pub fn write(out: &mut dyn Write, trial: &LiveTrial) -> io::Result<()> {
         write!(out, " {head:>12}")?;
     }
     writeln!(out, "  {}", heads[4])?;
-    for step in &trial.steps {
-        row(out, step)?;
+    let names = cut_apart(trial.steps.iter().map(|step| step.label.as_str()), NAME);
+    for (step, name) in trial.steps.iter().zip(&names) {
+        row(out, step, name)?;
     }
     for note in &trial.notes {
         writeln!(out, "note: {}", printable(note))?;
@@ -29,12 +30,12 @@ pub fn write(out: &mut dyn Write, trial: &LiveTrial) -> io::Result<()> {
     writeln!(out, "\n{}", most(trial))
 }
 
-fn row(out: &mut dyn Write, step: &Tried) -> io::Result<()> {
+fn row(out: &mut dyn Write, step: &Tried, name: &str) -> io::Result<()> {
     let figures = match step.missing {
         None => cells(step).map(|cell| format!(" {cell:>12}")).concat(),
         Some(_) => format!("{:52}", ""),
     };
-    let line = format!("{:<NAME$}{figures}  {}", cut(&step.label, NAME), expected(step));
+    let line = format!("{name:<NAME$}{figures}  {}", expected(step));
     writeln!(out, "{}", line.trim_end())?;
     details(step).iter().try_for_each(|detail| writeln!(out, "  {}", printable(detail)))
 }

@@ -1,5 +1,6 @@
 //! What screens call a process: its command, and the runtime or allocator that it has.
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{AllocatorKind, Snapshot};
 use plimsoll_trial::launcher::WITH_VALUE;
 
@@ -11,8 +12,7 @@ pub fn title(snapshot: &Snapshot) -> String {
     match process.command.is_empty() {
         true => format!("({})", process.name),
         false if snapshot.hotspot.is_some() => java_first(&process.command),
-        // setproctitle pads the title to the length of the original arguments.
-        false => process.command.join(" ").trim_end().to_owned(),
+        false => one_line(&process.command),
     }
 }
 
@@ -38,10 +38,10 @@ pub fn java_first(command: &[String]) -> String {
     match main.filter(|main| *main < command.len()) {
         Some(main) => {
             let (vm, what) = command.split_at(main);
-            format!("{}   ({})", what.join(" ").trim_end(), vm.join(" "))
+            format!("{}   ({})", one_line(what), vm.join(" "))
         }
         // The program has its own launcher, which loads the VM: people know the process by that command.
-        None => command.join(" ").trim_end().to_owned(),
+        None => one_line(command),
     }
 }
 

@@ -89,7 +89,7 @@ pub fn head(history: &History) -> String {
     let version = process.runtime_version.split_once('(').and_then(|(_, rest)| Some(rest.split_once(')')?.0));
     let runtime = [process.runtime.as_str(), version.unwrap_or(&process.runtime_version)].join(" ");
     let runtime = if runtime.trim().is_empty() { "process unknown" } else { runtime.trim() };
-    format!("{}{pid}   {}", cut(runtime, 90), cut(&process.command, 60)).trim_end().to_string()
+    format!("{}{pid}   {}", cut(runtime, 90), cut(process.command.trim_end(), 60)).trim_end().to_string()
 }
 
 /// The verdicts worth reading: the most severe first, and among equals the one that ended last. If there is a warning,

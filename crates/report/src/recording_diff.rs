@@ -69,11 +69,9 @@ pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Resul
         if id.ends_with("-reserved") || id.ends_with("-count") || id == "lines-committed" {
             continue;
         }
-        writeln!(
-            out,
-            "\n{title:28} {:>10} {:>10} {:>11}   {:>10} {:>10} {:>11}",
-            "last", "then", "change", "max", "then", "change"
-        )?;
+        writeln!(out, "\n{title:28} {:>33}   {:>33}", "last reading", "highest reading")?;
+        let side = format!("{:>10} {:>10} {:>11}", "before", "after", "change");
+        writeln!(out, "{:28} {side}   {side}", "")?;
         for change in changes {
             let side = |figures: &Option<CurveFigures>, figure: fn(&CurveFigures) -> u64| {
                 figures.as_ref().map_or("–".into(), |figures| Bytes(figure(figures)).to_string())
@@ -95,4 +93,29 @@ pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::recording::Series;
+
+    #[test]
+    fn each_column_says_which_recording_it_is_of() {
+        let history = |value: u64| {
+            let (mut history, mut series) = (History::default(), Series::default());
+            series.push(0, value);
+            series.push(1_000_000_000, value);
+            history.series.insert((Measure::Rss, String::new()), series);
+            history
+        };
+        let mut out = Vec::new();
+        text(&mut out, &history(1 << 20), &history(3 << 20)).expect("a Vec takes it");
+        let found = String::from_utf8(out).expect("UTF-8");
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let rows: Vec<String> = found.lines().map(words).collect();
+        assert!(rows.iter().any(|row| row == "before after change before after change"), "{found}");
+        let figures = "1.00 MiB 3.00 MiB +2.00 MiB 1.00 MiB 3.00 MiB +2.00 MiB";
+        assert!(rows.iter().any(|row| row.ends_with(figures)), "{found}");
+    }
 }

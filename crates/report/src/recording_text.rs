@@ -7,7 +7,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Growth, History, LimitGroup, Measure, VerdictSpan};
 
 use crate::recording::{PROCESS, Row, Section, head, period, sections, severity, shown_spans, signed, what_to_type};
-use crate::words::{columns, count, counted, cut, duration, moment_text, printable};
+use crate::words::{columns, counted, cut, duration, moment_text, printable};
 
 /// Percent of a line's highest reading from which its error is shown.
 const ROUGH: f64 = 1.0;
@@ -79,7 +79,7 @@ fn gaps(out: &mut dyn Write, history: &History) -> io::Result<()> {
         }
     }
     if history.more_gaps > 0 {
-        writeln!(out, "and {} more gaps", count(history.more_gaps))?;
+        writeln!(out, "and {}", counted(history.more_gaps, "more gap"))?;
     }
     Ok(())
 }
@@ -276,7 +276,10 @@ fn verdicts(out: &mut dyn Write, history: &History, all: bool, file: &str) -> io
             writeln!(out, "{}", cut(&line, WIDTH))?;
             continue;
         }
-        let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64)[11..19].to_string());
+        let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64));
+        // The time of day suffices within one day.
+        let from = if first[..10] == last[..10] { 11 } else { 0 };
+        let (first, last) = (&first[from..19], &last[from..19]);
         let how = if span.is_derived { "derived from the curves" } else { "recorded" };
         let bytes = match (span.first_bytes, span.last_bytes) {
             (first, last) if first == last => last.to_string(),
@@ -322,6 +325,25 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, history, all, "x.jfr").expect("written to memory");
         String::from_utf8(out).expect("UTF-8")
+    }
+
+    /// The time of day alone doesn't tell 2 h from 26 h.
+    #[test]
+    fn a_verdict_of_several_days_has_their_dates() {
+        const HOUR: i64 = 3_600_000_000_000;
+        let of = |last_ns: i64| {
+            let mut history = history(&[(Measure::Rss, "", 100 * MIB)]);
+            history.verdicts.push(VerdictSpan {
+                id: "growth".into(),
+                severity: "warning".into(),
+                last_ns,
+                held_ns: last_ns,
+                ..VerdictSpan::default()
+            });
+            text_of(&history)
+        };
+        assert!(of(HOUR).contains("warning, 00:00:00 to 01:00:00, "), "{}", of(HOUR));
+        assert!(of(26 * HOUR).contains("warning, 1970-01-01 00:00:00 to 1970-01-02 02:00:00, "), "{}", of(26 * HOUR));
     }
 
     #[test]

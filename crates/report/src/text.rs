@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::ending::Ending;
 use plimsoll_facts::gap::Gap;
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
 use plimsoll_tracked::segment::Life;
@@ -42,7 +43,7 @@ pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> 
 
 fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     let state = match (books.life, &books.ending) {
         (Life::Live, _) => "live".to_owned(),
         (Life::Detached, _) => "as it was at the detach".to_owned(),
@@ -54,19 +55,19 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let total = &books.total;
     let blocks = match total.fault {
         true => "unknown: a fault, see below".to_string(),
-        false => format!("{} in {} blocks   (requested {})", total.live, count(total.live_count), total.requested),
+        false => format!("{} in {}   (requested {})", total.live, counted(total.live_count, "block"), total.requested),
     };
     let peak = match total.peak_time_ns {
         // The count at the peak lacks blocks that threads had not reported yet, often hundreds of small ones.
         Some(at) if books.peak_error.0 > total.peak.0 / 10 => format!("{} at {}", total.peak, moment_text(at)),
-        Some(at) => format!("{} in {} blocks at {}", total.peak, count(total.count_at_peak), moment_text(at)),
-        None => format!("{} in {} blocks, now", total.peak, count(total.count_at_peak)),
+        Some(at) => format!("{} in {} at {}", total.peak, counted(total.count_at_peak, "block"), moment_text(at)),
+        None => format!("{} in {}, now", total.peak, counted(total.count_at_peak, "block")),
     };
     writeln!(out)?;
     writeln!(out, "  live       {blocks}")?;
     writeln!(out, "  peak       {peak}")?;
     writeln!(out, "  mapped     {} committed of {} reserved", total.committed, total.reserved)?;
-    let churn = format!("{} blocks, {}", count(total.cumulative_count), total.cumulative);
+    let churn = format!("{}, {}", counted(total.cumulative_count, "block"), total.cumulative);
     writeln!(out, "  allocated  {churn} since {}", moment_text(process.since_ns))
 }
 
@@ -269,12 +270,12 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             writeln!(out, "{:56}no stack", "")?;
         }
     }
-    rest(out, order.iter().skip(LINES).map(|c| c.figures.live), "callers")
+    rest(out, order.iter().skip(LINES).map(|c| c.figures.live), "caller")
 }
 
 fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -> io::Result<()> {
     let (n, bytes) = figures.fold((0, Bytes::ZERO), |(n, sum), bytes| (n + 1, sum + bytes));
-    if n == 0 { Ok(()) } else { writeln!(out, "{:>9} in {} more {what}", bytes.to_string(), count(n)) }
+    if n == 0 { Ok(()) } else { writeln!(out, "{:>9} in {}", bytes.to_string(), counted(n, &format!("more {what}"))) }
 }
 
 /// `function+0x1b  libfoo.so`, or `libfoo.so+0x4711` without a name. JIT code has its name or the bare address.
@@ -312,7 +313,7 @@ fn modules(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             format!("{:>9} {share:>5.1}% {:>12} {:>14}", live(f), count(f.live_count), count(f.cumulative_count));
         writeln!(out, "{line}  {}", printable(name))?;
     }
-    rest(out, order.iter().skip(LINES).map(|(_, f)| f.live), "modules")
+    rest(out, order.iter().skip(LINES).map(|(_, f)| f.live), "module")
 }
 
 fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
@@ -335,11 +336,13 @@ fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             (None, true) => t.tid.to_string(),
             (None, false) => format!("{} ended", t.tid),
         };
-        let earlier =
-            if t.generation > 1 { format!(", with {} earlier ones", t.generation - 1) } else { String::new() };
+        let earlier = match t.generation {
+            0 | 1 => String::new(),
+            many => format!(", with {}", counted(many - 1, "earlier one")),
+        };
         writeln!(out, "{figures}  {name}{earlier}")?;
     }
-    rest(out, order.iter().skip(LINES).map(|t| t.allocated), "threads")?;
+    rest(out, order.iter().skip(LINES).map(|t| t.allocated), "thread")?;
     writeln!(out, "A block may be freed by another thread than the one that allocated it.")
 }
 
@@ -348,10 +351,10 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     if let Some(before) = &books.before {
         writeln!(
             out,
-            "before the attach: another {} in {} blocks, still live (glibc's arenas minus these books; ± {}).\n\
+            "before the attach: another {} in {}, still live (glibc's arenas minus these books; ± {}).\n\
              These blocks lie in the brk heap (not in the table) or in mappings from before the attach (in the table).",
             before.live,
-            count(before.live_count),
+            counted(before.live_count, "block"),
             before.error
         )?;
     }
@@ -377,18 +380,30 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 }
 
 /// `  65,012 blocks end in a trailer of 8 bytes, which enlarges the heap by up to 0.97 MiB; 512 KiB of the tables are for
-/// 31 blocks without one; in all 8.0 to 24.1 bytes a block`
+/// 31 blocks without one; in all 8.0 to 24.1 bytes a block`. Without a trailer there is nothing to say about trailers:
+/// `  512 KiB of the tables are for the keys of 31 live blocks: 16912.5 bytes a block`
 fn blocks_cost(own: &TrackerCost) -> String {
+    if own.trailers == 0 {
+        return match (own.tabled, own.of_a_block()) {
+            (0, _) => "  no live block is in the books".to_string(),
+            (tabled, Some([each, _])) => {
+                let blocks = counted(tabled, "live block");
+                format!("  {} of the tables are for the keys of {blocks}: {each:.1} bytes a block", own.side_table)
+            }
+            (tabled, None) => format!("  the tables have the keys of {}", counted(tabled, "live block")),
+        };
+    }
     let growth = match own.growth {
         (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
         (Bytes::ZERO, most) => format!("up to {most}"),
         (least, most) => format!("{least} to {most}"),
     };
+    let end = if own.trailers == 1 { "block ends" } else { "blocks end" };
     let mut text =
-        format!("  {} blocks end in a trailer of 8 bytes, which enlarges the heap by {growth}", count(own.trailers));
+        format!("  {} {end} in a trailer of 8 bytes, which enlarges the heap by {growth}", count(own.trailers));
     if own.tabled > 0 {
         let pages = if own.by_page { format!("{} of the tables are for ", own.side_table) } else { String::new() };
-        text += &format!("; {pages}{} blocks without one", count(own.tabled));
+        text += &format!("; {pages}{} without one", counted(own.tabled, "block"));
     }
     if let Some(cost) = own.of_a_block() {
         let [least, most] = cost.map(|bytes| format!("{bytes:.1}"));
@@ -416,6 +431,36 @@ mod tests {
         let figures =
             Figures { live, committed, reserved: committed, resident: resident.map(Bytes::mib), ..Figures::default() };
         Category { name: name.into(), figures, ..Category::default() }
+    }
+
+    #[test]
+    fn without_a_trailer_the_tables_have_the_cost() {
+        let of = |trailers: u64, tabled: u64, by_page: bool| {
+            let side_table = if by_page { Bytes(120 * tabled) } else { Bytes::ZERO };
+            blocks_cost(&TrackerCost { trailers, tabled, by_page, side_table, ..TrackerCost::default() })
+        };
+        assert_eq!(of(0, 0, true), "  no live block is in the books");
+        let keys = "  60.0 KiB of the tables are for the keys of 512 live blocks: 120.0 bytes a block";
+        assert_eq!(of(0, 512, true), keys);
+        assert_eq!(of(0, 1, false), "  the tables have the keys of 1 live block");
+        let both = "  1 block ends in a trailer of 8 bytes, which enlarges the heap by 0 B; 1 block without one";
+        assert_eq!(of(1, 1, false), both);
+        assert!(of(2, 0, false).starts_with("  2 blocks end in a trailer"), "{}", of(2, 0, false));
+    }
+
+    /// One of a kind has no plural.
+    #[test]
+    fn a_single_block_is_a_block() {
+        let mut books = Books::default();
+        (books.total.live_count, books.total.cumulative_count, books.total.count_at_peak) = (1, 1, 1);
+        let mut out = Vec::new();
+        head(&mut out, &books).expect("a Vec takes it");
+        rest(&mut out, [Bytes(5)].into_iter(), "caller").expect("a Vec takes it");
+        let text = String::from_utf8(out).expect("UTF-8");
+        for one in [" in 1 block   (requested", " in 1 block, now", "allocated  1 block, ", " in 1 more caller"] {
+            assert!(text.contains(one), "{one}: {text}");
+        }
+        assert!(!text.contains("1 blocks") && !text.contains("callers"), "{text}");
     }
 
     /// Only 17 of 185 MiB of stacks are resident, so the stacks must not be on top.

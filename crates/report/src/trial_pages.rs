@@ -8,7 +8,7 @@ use plimsoll_trial::{Metric, Trial};
 use crate::page::markup::text;
 use crate::ticket::{self, plain};
 use crate::trial_text::{best, figure, signed};
-use crate::words::{cut, printable};
+use crate::words::{counted, cut, printable};
 
 /// A figure of a row: the median with half of its spread, and the difference if the rounds show one.
 struct Cell {
@@ -64,7 +64,8 @@ fn cell(trial: &Trial, row: usize, metric: Metric) -> Option<Cell> {
 
 /// The facts below the title.
 fn facts(trial: &Trial) -> Vec<String> {
-    let mut all = vec![format!("{} rounds{}", trial.rounds, if trial.interrupted { ", interrupted" } else { "" })];
+    let rounds = counted(trial.rounds as u64, "round");
+    let mut all = vec![format!("{rounds}{}", if trial.interrupted { ", interrupted" } else { "" })];
     all.extend(trial.ready.as_ref().map(|ready| format!("ready {}", printable(ready))));
     all.extend(trial.load.as_ref().map(|load| format!("load: {}", cut(load, 200))));
     all.extend(trial.limit.map(|limit| format!("limit {}", figure(Metric::Idle, limit as f64))));

@@ -6,7 +6,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_trial::rows::TOLERATED_PERCENT;
 use plimsoll_trial::{Best, Metric, PairedDifference, RunEnd, Trial, Unit};
 
-use crate::words::{count, cut, printable};
+use crate::words::{count, cut, cut_apart, printable};
 
 /// Columns of a row's name.
 const NAME: usize = 28;
@@ -54,11 +54,12 @@ fn table(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
         write!(out, " {:>12}", metric.heading())?;
     }
     writeln!(out, " {:>9}", "ran")?;
+    let names = cut_apart(trial.rows.iter().map(|named| named.label.as_str()), NAME);
     for (row, named) in trial.rows.iter().enumerate() {
         if named.missing.is_some() {
             continue;
         }
-        write!(out, "{:<NAME$}", cut(&named.label, NAME))?;
+        write!(out, "{:<NAME$}", names[row])?;
         for metric in &metrics {
             let shown = trial.median(row, *metric).map_or("-".into(), |median| figure(*metric, median));
             write!(out, " {shown:>12}")?;

@@ -43,6 +43,33 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{first}…")
 }
 
+/// The same for the names of several rows. Names that differ never look equal: if their beginnings are the same, they
+/// keep their ends, and if these are the same too, they get their number.
+pub fn cut_apart<'t>(names: impl IntoIterator<Item = &'t str>, width: usize) -> Vec<String> {
+    let names: Vec<&str> = names.into_iter().collect();
+    let beginnings: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
+    let ends = apart(&names, &beginnings, |at| end(names[at], width));
+    apart(&names, &ends, |at| cut(&format!("{at}: {}", names[at]), width))
+}
+
+/// The rows as they are shown; `other` replaces one that looks like that of another name.
+fn apart(names: &[&str], shown: &[String], other: impl Fn(usize) -> String) -> Vec<String> {
+    let looks_equal = |at: usize| (0..names.len()).any(|of| names[of] != names[at] && shown[of] == shown[at]);
+    (0..names.len()).map(|at| if looks_equal(at) { other(at) } else { shown[at].clone() }).collect()
+}
+
+/// The end of a text, behind an ellipsis.
+fn end(text: &str, width: usize) -> String {
+    let text = printable(text);
+    let mut used = 1;
+    let fits = |(_, c): &(usize, char)| {
+        used += c.width().unwrap_or(0);
+        used <= width
+    };
+    let from = text.char_indices().rev().take_while(fits).last().map_or(text.len(), |(at, _)| at);
+    format!("…{}", &text[from..])
+}
+
 /// The same, filled with spaces up to `width` columns.
 pub fn padded(text: &str, width: usize) -> String {
     let text = cut(text, width);
@@ -268,6 +295,18 @@ mod tests {
         );
         assert_eq!([split("日本語", 3), split("", 3), split("abc", 0)], [("日", "本語"), ("", ""), ("", "abc")]);
         assert_eq!(split(accents, 1), ("e\u{301}", "e\u{301}e\u{301}"));
+    }
+
+    #[test]
+    fn names_that_differ_never_look_equal() {
+        let of = |names: [&str; 3]| cut_apart(names, 10);
+        assert_eq!(of(["plain", "-XX:Unlock A=1", "trim"]), ["plain", "-XX:Unloc…", "trim"]);
+        assert_eq!(of(["plain", "-XX:Unlock A=1", "-XX:Unlock B=2"]), ["plain", "…nlock A=1", "…nlock B=2"]);
+        // Only the middles differ.
+        let middles = of(["plain", "-XX:Unlock A=1 -XX:Unlock", "-XX:Unlock B=2 -XX:Unlock"]);
+        assert_eq!(middles, ["plain", "1: -XX:Un…", "2: -XX:Un…"]);
+        assert_eq!(of(["a row twice", "a row twice", "b"]), ["a row twi…", "a row twi…", "b"]);
+        assert_eq!(cut_apart(["日本語一", "日本語二"], 7), ["…本語一", "…本語二"]);
     }
 
     #[test]

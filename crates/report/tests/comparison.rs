@@ -81,15 +81,15 @@ B  java -jar new.jar \\u{1b}[2J
 4 pairs of runs, alternating   ready port:8080   then 6 tracked runs
 
 medians of the runs                  A           B       B − A   all intervals hold with 99 %
-RSS                           58.4 MiB    61.4 MiB   +3.00 MiB   +2.94 MiB to +3.06 MiB: grew 5.1 %
+RSS                           58.4 MiB    61.4 MiB   +3.00 MiB   +2.94 MiB to +3.06 MiB: 5.1 % more in B
 ready after                     1.15 s      1.15 s    +0.000 s   −0.10 s to +0.10 s: no difference shown
-  direct buffers              10.0 MiB    12.0 MiB   +2.00 MiB   +1.94 MiB to +2.06 MiB: grew 20.0 %
-  libraries and program       8.00 MiB    9.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: grew 12.5 %
-    evil\\u{1b}                     0 B    1.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: grew
+  direct buffers              10.0 MiB    12.0 MiB   +2.00 MiB   +1.94 MiB to +2.06 MiB: 20.0 % more in B
+  libraries and program       8.00 MiB    9.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: 12.5 % more in B
+    evil\\u{1b}                     0 B    1.00 MiB   +1.00 MiB   +960 KiB to +1.06 MiB: more in B
   no difference that the runs can show: Java heap
 
-held by category and by call stack: means of 3 and 3 tracked runs, whose ranges don't overlap
-   +2.00 MiB  Other                  1.00 MiB → 3.00 MiB
+held by category and by call stack, B − A: means of 3 and 3 tracked runs, whose ranges don't overlap
+   +2.00 MiB  Other                  A 1.00 MiB, B 3.00 MiB
 
    +2.00 MiB  Other
               jdk.internal.misc.Unsafe.allocateMemory:636
@@ -98,16 +98,16 @@ held by category and by call stack: means of 3 and 3 tracked runs, whose ranges 
 
               1 more stack with less (--stacks DIR writes all)
 
-mapping calls (mmap and its kin): 120 → 121
+mapping calls (mmap and its kin): A 120, B 121
 
      +1 call  Class
               os::commit  (libjvm.so)
 
-mapping calls below the native image's slowPathNew…: 10 → 14
+mapping calls below the native image's slowPathNew…: A 10, B 14
 
 B takes 3.00 MiB more than A, 5.1 %: direct buffers +2.00 MiB (Shop.load:7 ← Shop.main:2), libraries and program +1.00 MiB
-over budget: rss grew by 3.00 MiB (at least 2.94 MiB), and 2.00 MiB is allowed; site: Shop.load:7 ← Shop.main:2
-over budget: direct-buffers grew by 2.00 MiB (at least 1.94 MiB), and 1.00 MiB is allowed; site: Shop.load:7 ← Shop.main:2
+over budget: rss: B takes 3.00 MiB more than A (at least 2.94 MiB more), and 2.00 MiB is allowed; site: Shop.load:7 ← Shop.main:2
+over budget: direct-buffers: B takes 2.00 MiB more than A (at least 1.94 MiB more), and 1.00 MiB is allowed; site: Shop.load:7 ← Shop.main:2
 ";
     let found = text(&comparison(), Some("rss 2m\ndirect-buffers 1m\nlibraries 4m"));
     assert_eq!(found, expected);
@@ -182,8 +182,8 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     };
     let found = written(comparison_pages::markdown);
     assert!(found.starts_with("**B takes 3.00 MiB more than A, 5.1 %: direct buffers +2.00 MiB"), "{found}");
-    assert!(found.contains("\n- over budget: rss grew by 3.00 MiB"), "{found}");
-    let row = "| **direct buffers** | 10.0 MiB | 12.0 MiB | +2.00 MiB | +1.94 MiB to +2.06 MiB: grew 20.0 % |";
+    assert!(found.contains("\n- over budget: rss: B takes 3.00 MiB more than A"), "{found}");
+    let row = "| **direct buffers** | 10.0 MiB | 12.0 MiB | +2.00 MiB | +1.94 MiB to +2.06 MiB: 20.0 % more in B |";
     assert!(found.contains(row), "{found}");
     assert!(found.contains("| **— evil\\\\u{1b}** | 0 B |") && !found.contains("Java heap"), "{found}");
     assert!(
@@ -199,7 +199,7 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     // RSS, ready after, two lines and a part, below the heads; two stacks.
     assert_eq!((named("tr").count(), named("pre").count(), named("script").count()), (6, 2, 0), "{found}");
     assert!(named("pre").any(|stack| stack.text().is_some_and(|text| text.contains("Shop.load:7"))));
-    assert!(!found.contains('\u{1b}') && found.contains("Mapping calls: 120 → 121"), "{found}");
+    assert!(!found.contains('\u{1b}') && found.contains("Mapping calls: A 120, B 121"), "{found}");
 }
 
 /// The pairs are complete, so the figures are those of all pairs.

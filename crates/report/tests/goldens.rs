@@ -201,7 +201,7 @@ fn a_fault_has_no_figure() {
         let line = line(&category, name);
         assert_eq!(line.split_whitespace().nth(1), Some("fault"), "{line}");
     }
-    assert!(category.contains("fault: 1 caller has more freed than allocated, by 1 blocks"), "{category}");
+    assert!(category.contains("fault: 1 caller has more freed than allocated, by 1 block,"), "{category}");
     assert!(page(text::LinesBy::Caller).lines().any(|l| l.trim_start().starts_with("fault")));
     let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     let (saved, _) = json::parse(&written).expect("our own");

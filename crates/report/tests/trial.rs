@@ -82,6 +82,19 @@ best: arenas=2: after idling −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB 
     assert_eq!(found, expected, "\n{found}");
 }
 
+/// Two options behind the same unlocking: cut at the same column, they were one name.
+#[test]
+fn rows_whose_names_begin_alike_are_told_apart() {
+    let mut trial = trial();
+    let [one, other] = ["A", "B"].map(|name| format!("-XX:+UnlockExperimentalVMOptions -XX:{name}=60000"));
+    (trial.rows[1].label, trial.rows[3].label) = (one, other);
+    let found = text(&trial);
+    for name in ["A", "B"] {
+        let row = format!("\n…mentalVMOptions -XX:{name}=60000 ");
+        assert!(found.contains(&row), "{name}: {found}");
+    }
+}
+
 #[test]
 fn scripts_read_the_same() {
     let mut out = Vec::new();

@@ -152,6 +152,11 @@ impl Remedy {
         is_row.then(|| java_options(options))
     }
 
+    /// Whether it changes options of a Java VM, and so nothing in a program without one.
+    pub fn is_for_a_vm(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, RemedyChange::JavaOptions(_)))
+    }
+
     /// The changed start. `find` returns the path of an allocator's library; without it the row can't run, and the
     /// error says what to install.
     pub fn apply(&self, plain: &Start, find: impl Fn(PreloadedAllocator) -> Option<OsString>) -> Result<Start, String> {

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
 use plimsoll_report::words;
@@ -145,7 +146,7 @@ impl Writer {
         };
         self.described = DescribedTarget {
             pid: self.pid,
-            command: process.command.join(" "),
+            command: one_line(&process.command),
             executable: process.executable.clone().unwrap_or_default(),
             runtime,
             runtime_version: version,

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_report::words::{count, cut, printable};
@@ -91,7 +92,7 @@ impl Family {
             }
             let process = &books.process;
             let command =
-                if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+                if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
             let (now, most) = (books.total.live.to_string(), books.total.peak.to_string());
             writeln!(out, "{:>9} {now:>10} {most:>10}  {}   {}", head.pid, cut(&command, 70), ending.sentence())?;
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::Deadline;
@@ -197,7 +198,7 @@ impl Rounds {
                 let command = match (of.command.is_empty(), of.kind.is_jvm) {
                     (true, _) => of.name.clone(),
                     (false, true) => java_first(&of.command),
-                    (false, false) => of.command.join(" "),
+                    (false, false) => one_line(&of.command),
                 };
                 let target = SampledTarget {
                     name,

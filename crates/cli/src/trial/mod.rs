@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
@@ -302,15 +303,18 @@ impl Table {
         let mut progress = |phase: &'static str| {
             meter.draw(&format!("round {} of {rounds}, {label}: {phase}", round + 1), number, runnable * rounds)
         };
-        let mut verdicts = Vec::new();
+        let (mut verdicts, mut lacks_vm) = (Vec::new(), false);
         let mut look = |snapshot: &Snapshot, ledger: &Ledger| {
             if is_first {
                 verdicts = judge(snapshot, ledger);
+                // Another VM, such as OpenJ9, leaves a gap.
+                lacks_vm = snapshot.hotspot.is_none() && snapshot.gaps.iter().all(|gap| gap.source != Source::HotSpot);
             }
         };
         let mut runner = Runner { conditions, signals, progress: &mut progress, look: &mut look, interrupted: false };
         let outcome = runner.run(&start, (round, row, number));
         self.trial.interrupted |= runner.interrupted;
+        self.trial.notes.extend(without_vm(&self.remedies).filter(|_| lacks_vm));
         (outcome, verdicts)
     }
 
@@ -369,8 +373,32 @@ impl Table {
     }
 }
 
+/// A note on the rows that change options of a Java VM, for a program without one. A script may start a VM later.
+fn without_vm(remedies: &[Option<Remedy>]) -> Option<String> {
+    let labels = remedies.iter().flatten().filter(|remedy| remedy.is_for_a_vm()).map(|remedy| remedy.label.as_str());
+    let labels: Vec<&str> = labels.collect();
+    let why = "options of a Java VM, and the program's largest process is none: they change nothing in it";
+    (!labels.is_empty()).then(|| format!("{}: {why}", labels.join(", ")))
+}
+
 /// What happened to a run, for the user.
 pub fn sentence(label: &str, run: &Run) -> String {
     let detail = run.detail.as_deref().map(|detail| format!(": {}", words::printable(detail))).unwrap_or_default();
     format!("round {}, {}: the program {}{detail}", run.round + 1, words::printable(label), run.end.sentence())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_options_of_a_vm_need_one() {
+        let of = |texts: &[&str]| {
+            let parsed = texts.iter().flat_map(|text| Remedy::parse(text).expect(text)).map(Some);
+            without_vm(&std::iter::once(None).chain(parsed).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["arenas=2", "trim"]), None);
+        let note = of(&["arenas=2", "flag:-XX:+UseSerialGC", "flag:-Xint"]).expect("two rows");
+        assert!(note.starts_with("-XX:+UseSerialGC, -Xint: options of a Java VM"), "{note}");
+    }
 }

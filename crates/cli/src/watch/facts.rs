@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Baseline, Ledger, Line, LineId, ThreadPools, thread_names};
@@ -102,7 +103,7 @@ impl Facts {
         let process = &sample.process;
         let title = snapshot.map(process_title::title).unwrap_or_else(|| match process.command.is_empty() {
             true => format!("({})", process.name),
-            false => process.command.join(" "),
+            false => one_line(&process.command),
         });
         let of_now = snapshot.zip(sample.ledger.as_ref());
         let sites = || rules.map(|rules| site_rows(&sample.sites, rules));

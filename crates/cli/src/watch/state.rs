@@ -152,6 +152,8 @@ pub struct Watched {
     pub verdicts: Vec<Verdict>,
     /// The newest sites.
     pub sites: Vec<SiteRow>,
+    /// When the sites were read.
+    sites_ns: u64,
     pub baseline: Option<ScreenBaseline>,
     first_ns: u64,
     /// Time of the first and of the newest reading of the mappings.
@@ -167,6 +169,8 @@ pub struct ScreenBaseline {
     pub time_ns: u64,
     /// None: no sites were read before the baseline. The next reading of sites fills this in.
     sites: Option<HeldBySite>,
+    /// When these sites were read; 0 without them.
+    sites_ns: u64,
     pools: HashMap<String, u64>,
 }
 
@@ -221,10 +225,11 @@ impl Watched {
         }
         if let Some(sites) = &facts.sites {
             self.sites.clone_from(sites);
+            self.sites_ns = time;
             if let Some(baseline) = self.baseline.as_mut()
                 && baseline.sites.as_ref().is_none_or(|then| was_renamed(then, sites))
             {
-                baseline.sites = Some(by_key(sites));
+                (baseline.sites, baseline.sites_ns) = (Some(by_key(sites)), time);
             }
         }
         // A reading without a ledger has no pools, so those of the reading before stay.
@@ -244,6 +249,7 @@ impl Watched {
         self.baseline = Some(ScreenBaseline {
             time_ns: self.facts.time_ns,
             sites: (!self.sites.is_empty()).then(|| by_key(&self.sites)),
+            sites_ns: self.sites_ns,
             pools: self.facts.pools.iter().map(|pool| (pool.name.clone(), pool.threads)).collect(),
         });
         let lines = |id: &LineId, curve: &Curve| (*id, Bytes(curve.last()));
@@ -324,6 +330,13 @@ impl Watched {
         let mut grown: Vec<_> = grown.collect();
         grown.sort_by(|one, other| other.1.cmp(&one.1).then(one.0.frames.cmp(&other.0.frames)));
         grown
+    }
+
+    /// The time between the sites of the baseline and the newest, in ns. None: they are of one reading, which shows no
+    /// growth.
+    pub fn sites_compared_ns(&self) -> Option<u64> {
+        let baseline = self.baseline.as_ref().filter(|baseline| baseline.sites.is_some())?;
+        self.sites_ns.checked_sub(baseline.sites_ns).filter(|ns| *ns > 0)
     }
 
     /// How many threads more than at the baseline.

@@ -156,6 +156,21 @@ fn the_screen_equals_its_goldens() {
     assert_eq!(press(&mut ended, key(KeyCode::Char('r'))), None, "an ended process is not recorded");
 }
 
+/// One reading can't show growth, and a few seconds show little: the panel says over which time it compares.
+#[test]
+fn sites_that_did_not_grow_are_said_so_after_a_second_reading() {
+    let mut state = State::default();
+    let shows = |state: &State, text: &str| picture(state, (120, 40)).contains(text);
+    for second in 0..=19 {
+        state.add(reading(second));
+    }
+    assert!(shows(&state, "read once since the baseline: growth shows from the next reading on"));
+    state.add(Facts { sites: reading(0).sites, ..reading(20) });
+    assert!(shows(&state, "none has grown beyond its sampling error in 20.0 s"));
+    state.add(reading(40));
+    assert!(!shows(&state, "none has grown"));
+}
+
 fn listed(pid: u32, name: &str, command: &[&str], rss: Bytes, is_jvm: bool, is_tracked: bool) -> Listed {
     Listed {
         identity: Identity { pid, start: 7 },

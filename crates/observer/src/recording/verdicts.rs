@@ -200,7 +200,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let first = parts.first()?;
     let mut summary = parts.iter().take(NAMED).map(|part| part.summary.as_str()).collect::<Vec<_>>().join("; ");
     if let Some(hours) = hours_to_the_limit(history) {
-        summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
+        summary += &format!("; if that goes on, the limit is reached in {}", ago(hours * 3600.0));
     }
     let bytes = parts.iter().map(|part| part.bytes).sum();
     let line = first.line.or_else(|| changes_between_queries(history).first().map(|(line, _)| *line));

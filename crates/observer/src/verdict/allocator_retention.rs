@@ -76,12 +76,12 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
     if in_force.is_some_and(|in_force| in_force <= DEFAULT_THRESHOLD) {
         return None;
     }
-    let now = in_force.map(|in_force| format!(" (now {in_force})")).unwrap_or_default();
+    let now = in_force.map(|in_force| format!(" (now only blocks of {in_force} and more)")).unwrap_or_default();
     let elsewhere = match has_tunable(case, "mmap_threshold") {
         true => "; GLIBC_TUNABLES has glibc.malloc.mmap_threshold already: change it there",
         false => "",
     };
-    Some(remedy(
+    let apart = remedy(
         Effort::Restart,
         format!("keep blocks of 128 KiB and more out of the heap, so that freeing them unmaps them{now}"),
         format!("MALLOC_MMAP_THRESHOLD_={}", DEFAULT_THRESHOLD.0),
@@ -89,7 +89,8 @@ fn large_blocks_apart(case: Case<'_>) -> Option<Remedy> {
             "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
              where large blocks fragment, not where small ones do{elsewhere}"
         ),
-    ))
+    );
+    Some(apart.may_save_nothing())
 }
 
 /// For free blocks between live ones of the same sizes. Whether another allocator needs less depends on the program; it

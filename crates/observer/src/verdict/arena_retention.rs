@@ -7,7 +7,7 @@ use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
@@ -88,7 +88,7 @@ pub(crate) fn at_ends(arenas: &[&Arena], retained: Bytes) -> Option<String> {
 pub(crate) fn cap_in_force(case: Case<'_>) -> Option<String> {
     let glibc = case.glibc()?;
     let cap = glibc.arena_cap?;
-    let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {} CPUs", cap / 8) };
+    let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {}", counted(cap / 8, "CPU")) };
     let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
     let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
     Some(format!("the arena cap in force is {cap} ({how}){quota}"))
@@ -106,9 +106,10 @@ pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Vec
     [BATCHES.to_owned()].into_iter().chain(case.growth(LineId::GlibcRetained)).collect()
 }
 
-/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now.
+/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now. All of it at
+/// one moment isn't known: each arena may have had its own.
 pub(crate) fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))
-        .then(|| format!("these arenas once held {once}, and {live} are live now: a burst has left the rest"))
+        .then(|| format!("of {once} in these arenas {live} are live now: one burst, or several in turn, left the rest"))
 }

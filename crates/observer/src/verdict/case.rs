@@ -339,8 +339,9 @@ impl<'c> Case<'c> {
         let ago = ago(self.snapshot.time - baseline.time);
         let then = baseline.resident(line);
         vec![match self.ledger.change_since(baseline, line) {
+            0 => format!("Unchanged since the baseline, {ago} ago."),
             change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
-                format!("Unchanged since the baseline, {ago} ago.")
+                format!("Changed by less than 1 % since the baseline, {ago} ago.")
             }
             change => {
                 let (more, by) = (if change < 0 { "Shrank" } else { "Grew" }, Bytes(change.unsigned_abs()));

@@ -5,8 +5,9 @@ use super::case::{Case, ago};
 use super::heap_unused::allocated_since;
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Verdict, VerdictId};
-use crate::ledger::{Grade, Ledger};
+use crate::ledger::{Grade, Ledger, LineId};
 use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::units::Bytes;
 
 pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> String {
     let case = Case { snapshot, ledger };
@@ -39,8 +40,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             }
         }
         VerdictId::Healthy => {
-            let unexplained =
-                ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<plimsoll_facts::units::Bytes>();
+            let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<Bytes>();
             let growth = match &snapshot.baseline {
                 Some(baseline) => format!("compared with the baseline, {} ago", ago(snapshot.time - baseline.time)),
                 None => "one reading can't show growth".to_owned(),
@@ -48,12 +48,23 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             format!("{:.0} % of RSS is explained; {growth}", 100.0 - unexplained.percent_of(ledger.rss))
         }
         VerdictId::Unclear => "counted; unknown is who holds it, or what it is for".to_owned(),
-        id => match id.line().and_then(|line| ledger.line(line)) {
+        id => match line_of(case, id).and_then(|line| ledger.line(line)) {
             Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => {
                 "counted, not estimated".to_owned()
             }
             Some(line) => format!("correct within {}", line.error),
             None => "counted, not estimated".to_owned(),
         },
+    }
+}
+
+/// The line whose bytes a verdict is about. Memory that another allocator than glibc's keeps is in that one's line.
+fn line_of(case: Case<'_>, id: VerdictId) -> Option<LineId> {
+    let is_go_alone = case.snapshot.go.is_some() && case.resident(LineId::GlibcRetained) == Bytes(0);
+    match id {
+        VerdictId::AllocatorRetention if case.snapshot.malloc_heap.is_some() || is_go_alone => {
+            Some(LineId::OtherAllocator)
+        }
+        id => id.line(),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         summary: format!("class metadata holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
         remedies: [
-            Some(by_loader(case, "see which loaders, and what keeps them")),
+            Some(by_loader(case, "see which class loaders there are, and how many classes each has")),
             limit,
             Some(remedy(
                 Effort::Code,

@@ -33,9 +33,14 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: resident,
         summary: match full {
             Some(segment) => format!(
-                "the code cache's {} is {:.0} % full: compilation stops at its limit",
+                "the code cache's {} is {:.0} % full: {}",
                 segment.name,
-                segment.occupied.percent_of(segment.reserved)
+                segment.occupied.percent_of(segment.reserved),
+                match vm.code_cache.len() {
+                    0 | 1 => "at its limit compilation stops",
+                    // CodeCache::allocate (code/codeCache.cpp) then tries the other segments.
+                    _ => "at its limit code goes into other segments, and compilation stops when they are full, too",
+                }
             ),
             None => format!("compiled code holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         },
@@ -49,12 +54,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
                 "up to that much more RSS, once the code is compiled",
             )],
-            None => vec![remedy(
-                Effort::Restart,
-                "compile less: the first tier only",
-                "-XX:TieredStopAtLevel=1",
-                "peak speed falls, often to a half: for small tools, not for servers",
-            )],
+            None => vec![
+                remedy(
+                    Effort::Restart,
+                    "compile less: the first tier only",
+                    "-XX:TieredStopAtLevel=1",
+                    "peak speed falls, often to a half: for small tools, not for servers",
+                )
+                .may_save_nothing(),
+            ],
         },
     })
 }

@@ -24,10 +24,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: Severity::Warning,
         bytes: resident,
         summary: format!(
-            "the JIT compilers hold {resident} at this moment: one method's compilation, over when it is done"
+            "the JIT compilers hold {resident} at this moment for compilations that run: each frees its part at its end"
         ),
         evidence: vec![
-            "compiler arenas are freed at the end of each compilation; their pages stay with the allocator".to_owned(),
+            "one large method suffices for that; freed pages may stay with the allocator".to_owned(),
         ],
         remedies: [(by_method, 22), (limit, 23)]
             .into_iter()

@@ -136,8 +136,9 @@ fn limit(direct: Option<&DirectBuffers>, resident: Bytes) -> Option<Remedy> {
     }
     Some(remedy(
         Effort::Restart,
-        "limit them: a leak then ends in an OutOfMemoryError that names the call, not in a kill",
+        "limit them: a leak then ends in an OutOfMemoryError, not in a kill",
         format!("-XX:MaxDirectMemorySize={}m", twice.0 >> 20),
-        "this is twice today's use. If the program's peak is higher, take twice the peak: an allocation above the limit fails",
+        "this is twice today's use. If the program's peak is higher, take twice the peak: any allocation above the \
+         limit fails, whichever call leaks",
     ))
 }

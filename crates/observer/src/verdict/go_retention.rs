@@ -61,7 +61,8 @@ fn when_it_collects(pace: GoPace) -> Option<String> {
         .filter(|_| pace.is_known)?;
     let next = match (pace.goal, pace.percent) {
         (Some(goal), Some(percent)) => format!("the next one comes before {goal} (GOGC={percent})"),
-        _ => "GOGC is off".to_owned(),
+        (None, Some(percent)) => format!("GOGC={percent}"),
+        (_, None) => "GOGC is off".to_owned(),
     };
     let limit = pace.memory_limit.map(|limit| format!(", GOMEMLIMIT is {limit}")).unwrap_or_default();
     Some(format!("{marked}; {next}{limit}"))
@@ -139,6 +140,15 @@ mod tests {
         // Right after a collection: 100 MiB live, and the heap may grow to 200.
         let found = verdicts(&with_heap(mib(100), mib(60), mib(50), pace(Some(100), mib(100))));
         assert_eq!(found.iter().map(|verdict| verdict.id).collect::<Vec<_>>(), [VerdictId::Healthy], "{found:?}");
+    }
+
+    #[test]
+    fn a_goal_that_is_not_known_is_no_gogc_off() {
+        let of = |of: GoPace| when_it_collects(of).expect("known");
+        let known = pace(Some(100), Bytes::mib(18));
+        assert!(of(known).ends_with("(GOGC=100)"), "{}", of(known));
+        assert!(of(GoPace { goal: None, ..known }).ends_with("; GOGC=100"), "{}", of(GoPace { goal: None, ..known }));
+        assert!(of(pace(None, Bytes::mib(18))).ends_with("; GOGC is off"));
     }
 
     #[test]

@@ -59,7 +59,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if let Some(rate) = rate(case) {
         summary += &format!(", {} an hour", between(an_hour(largest.least, seconds), an_hour(largest.most, seconds)));
         if let Some((limit, counted)) = case.limit() {
-            summary += &format!("; then the limit of {limit} is reached in {}", lasts(limit - counted, rate));
+            let time = lasts(limit - counted, rate);
+            summary += &format!("; if that goes on, the limit of {limit} is reached in {time}");
         }
     } else {
         evidence.push(format!("a rate needs {LEAST_SECONDS:.0} s between the readings"));

@@ -49,7 +49,8 @@ impl LargeHeap<'_> {
     pub(crate) fn by_restart(&self) -> Option<Remedy> {
         let start = self.smaller_start();
         let with_start = |flags: &str| start.iter().map(String::as_str).chain([flags]).collect::<Vec<_>>().join(" ");
-        let restart = |what: &str, how: String, cost: &str| Some(remedy(Effort::Restart, what, how, cost));
+        let restart =
+            |what: &str, how: String, cost: &str| Some(remedy(Effort::Restart, what, how, cost).may_save_nothing());
         match self.collector {
             Some(collector @ ("Z" | "Shenandoah")) if self.jdk >= AIMS => restart(
                 "let the collector give memory back sooner",

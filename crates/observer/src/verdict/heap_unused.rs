@@ -42,12 +42,13 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mut remedies = shrinking(case, vm, needed, resident);
     if case.flag("AlwaysPreTouch") == Some("true") {
-        remedies.push(remedy(
+        let untouched = remedy(
             Effort::Restart,
             "start without touching the whole heap",
             "-XX:-AlwaysPreTouch",
             "first use of each page then takes a page fault",
-        ));
+        );
+        remedies.push(untouched.may_save_nothing());
     }
     Some(Verdict {
         id: VerdictId::HeapCommittedUnused,

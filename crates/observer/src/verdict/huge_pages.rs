@@ -3,13 +3,16 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::Thp;
 use plimsoll_facts::units::Bytes;
 
 /// From this JDK on the VM keeps huge pages out of its stacks (JDK-8303215).
 const MITIGATES: u32 = 21;
+/// In stacks they are worth a line from here on, and a warning from this percentage of RSS on.
+const IN_STACKS: Bytes = Bytes::mib(8);
+const PERCENT_OF_STACKS: f64 = 3.0;
 /// Default of ThreadStackSize on Linux.
 const DEFAULT_KIB: u64 = 1024;
 
@@ -21,24 +24,29 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         .sum();
     let in_all: Bytes = case.snapshot.vmas.iter().map(|vma| vma.anon_huge).sum();
     let heap_option = case.flag("UseTransparentHugePages") == Some("true");
-    let stacks = in_stacks >= Bytes::mib(8);
+    let stacks = in_stacks >= IN_STACKS;
     if !stacks && (heap_option || !case.matters(in_all, 25.0, Bytes::mib(64))) {
         return None;
     }
     let mode = match case.snapshot.host.thp {
-        Thp::Always => "always",
-        Thp::Madvise => "madvise: the program requested them",
-        Thp::Never => "never (since then)",
+        Thp::Always => "always: any program gets them",
+        Thp::Madvise => "madvise: only mappings for which a program requests them get new ones",
+        Thp::Never => "never: a new start of the program gets none, and these stay until their memory is freed",
         Thp::Unknown => "unknown",
     };
     let advised: Bytes = case.snapshot.vmas.iter().filter(|vma| vma.flags.huge_advised).map(|vma| vma.anon_huge).sum();
     let mut evidence = vec![format!("the host's transparent huge pages: {mode}")];
     if advised > Bytes(0) {
-        evidence.push(format!("{advised} of the huge pages in mappings that the program advised (MADV_HUGEPAGE)"));
+        evidence.push(format!(
+            "{advised} of the huge pages are in mappings for which the program requested them (MADV_HUGEPAGE)"
+        ));
+    } else if case.snapshot.host.thp == Thp::Madvise {
+        let others = "no mapping has requested them: they were made before this setting, or by MADV_COLLAPSE";
+        evidence.push(others.to_owned());
     }
     let (severity, bytes, summary) = match stacks {
         true => (
-            Severity::Warning,
+            if case.matters(in_stacks, PERCENT_OF_STACKS, IN_STACKS) { Severity::Warning } else { Severity::Note },
             in_stacks,
             format!("{in_stacks} of thread stacks is in huge pages: a stack that needs 20 KiB takes 2 MiB"),
         ),
@@ -46,7 +54,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Severity::Note,
             in_all,
             format!(
-                "{in_all} of RSS ({:.0} %) is in huge pages: fast, but each touched byte costs 2 MiB",
+                "{in_all} of RSS ({:.0} %) is in huge pages: fast, but a single touched byte takes 2 MiB",
                 in_all.percent_of(case.rss())
             ),
         ),
@@ -64,12 +72,30 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if stacks && case.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk < MITIGATES)) {
         // In KiB. Never much less than now: deep recursion needs what -Xss gives it.
         let set = case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 4);
-        remedies.push(remedy(
+        let smaller = remedy(
             Effort::Restart,
             "choose a stack size that isn't a multiple of 2 MiB",
             format!("-XX:ThreadStackSize={}", set.unwrap_or(DEFAULT_KIB) - 4),
             "4 KiB less than now, in place of -Xss",
-        ));
+        );
+        remedies.push(smaller.may_save_nothing());
+    }
+    if case.snapshot.host.thp != Thp::Never {
+        remedies.push(without(case, case.snapshot.host.thp == Thp::Madvise && advised > Bytes(0)));
     }
     Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })
+}
+
+/// How much of the memory is waste, and what the speed costs, differs from program to program.
+fn without(case: Case<'_>, is_requested: bool) -> Remedy {
+    const WHAT: &str = "measure how much smaller, and how much slower, the program is without huge pages";
+    const RUNS: &str = "runs the program several times, with and without them; --load or --url gives it a load";
+    let trade_off = match is_requested {
+        true => format!(
+            "{RUNS}. The program requests them in its code, or by an option of its runtime or its allocator: only \
+             there can they be switched off"
+        ),
+        false => RUNS.to_owned(),
+    };
+    case.start_below("plimsoll try --with thp=never --", WHAT, "", &trade_off)
 }

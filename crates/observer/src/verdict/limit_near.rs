@@ -13,7 +13,7 @@ use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, throttled};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::Cgroup;
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{self, Bytes};
 
 use std::path::Path;
 
@@ -67,25 +67,29 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         let grows = if cause.id == VerdictId::Unclear { "If" } else { "While" };
         evidence.push(format!("{id}: {summary}. {grows} that grows, a higher limit only delays the kill"));
     }
-    for kept in others.iter().filter(|other| RETENTION.contains(&other.id)) {
+    let is_much = |other: &&Verdict| other.bytes.percent_of(counted) >= MIN_PERCENT_TO_MENTION;
+    for kept in others.iter().filter(|other| RETENTION.contains(&other.id)).filter(is_much) {
         let (bytes, id) = (kept.bytes, kept.id.id());
-        evidence.push(format!("{bytes} of it is free inside malloc and kept: that comes first, see {id}"));
+        evidence.push(format!("{bytes} of it is free inside an allocator and kept: that comes first, see {id}"));
     }
     let mut beside = Bytes(0);
     // With --limit, the cgroup still says whether it killed.
     if let Some(cgroup) = level.or(case.snapshot.cgroup.as_ref()) {
         if above.is_some() && cgroup.oom.oom > 0 {
-            evidence
-                .push(format!("that limit itself was reached {} times with nothing left to take back", cgroup.oom.oom));
+            let times = units::counted(cgroup.oom.oom, "time");
+            evidence.push(format!("that limit itself was reached {times} with nothing left to take back"));
         }
         let group = if above.is_some() { "this process's own group" } else { "the group" };
         if cgroup.oom.oom_kill > 0 {
-            evidence.push(format!("{group} has had {} OOM kills", cgroup.oom.oom_kill));
+            evidence.push(format!("{group} has had {}", units::counted(cgroup.oom.oom_kill, "OOM kill")));
         }
         let others = case.snapshot.cgroup.iter().flat_map(|cgroup| &cgroup.others);
         let (number, held) = (others.clone().count(), others.map(|(_, rss)| *rss).sum());
         if held > Bytes(0) && level.is_some() {
-            evidence.push(format!("{number} other processes of {group} hold {held}"));
+            evidence.push(match number {
+                1 => format!("1 other process of {group} holds {held}"),
+                many => format!("{many} other processes of {group} hold {held}"),
+            });
             beside = held;
         }
     }
@@ -103,7 +107,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(
                 Effort::Restart,
-                format!("cap the Java heap at what native memory leaves (now {max})"),
+                format!("cap the Java heap at what native memory leaves (its maximum is now {max})"),
                 format!("-Xmx{}m", fits.0 >> 20),
                 "more frequent collections, and OutOfMemoryError where the program needs more",
             ));

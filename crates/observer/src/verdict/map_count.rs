@@ -6,6 +6,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, Owner};
+use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_facts::units::{Bytes, count};
 
 const NEAR: f64 = 70.0;
@@ -18,8 +19,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if near < NEAR {
         return None;
     }
-    let deleted = case.snapshot.vmas.iter().filter(|vma| vma.deleted).count();
-    let mut by_owner = BTreeMap::<String, usize>::new();
+    // Memory files never have a name in a directory.
+    let of_file = |vma: &&Vma| vma.deleted && vma.backing == Backing::File;
+    let deleted = case.snapshot.vmas.iter().filter(of_file).count();
+    // Number of mappings, and the last of them: the pieces of one mapping follow one another.
+    let mut by_owner = BTreeMap::<String, (usize, usize)>::new();
     for piece in &case.ledger.pieces {
         let name = match &piece.owner {
             Owner::Line(LineId::OtherAllocator, part) => part.clone(),
@@ -27,16 +31,27 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             Owner::Arena(_) => "glibc arenas".to_owned(),
             Owner::OtherHeap(kind) => kind.to_string(),
         };
-        *by_owner.entry(name).or_default() += 1;
+        let (number, last) = by_owner.entry(name).or_insert((0, usize::MAX));
+        if *last != piece.vma {
+            (*number, *last) = (*number + 1, piece.vma);
+        }
     }
-    let most = by_owner.into_iter().max_by_key(|(_, number)| *number)?;
-    let mut evidence = vec![format!("{} of the mappings: {}", count(most.1 as u64), most.0)];
+    let (owner, (number, _)) = by_owner.into_iter().max_by_key(|(_, (number, _))| *number)?;
+    let mut evidence = vec![format!("{} of the mappings: {owner}", count(number as u64))];
     if deleted > 0 {
         evidence.push(format!(
             "of deleted files: {}; something keeps maps of files that it has replaced",
             count(deleted as u64)
         ));
     }
+    let are_files = deleted as u64 * 10 >= mappings || owner == LineId::MappedFiles.name();
+    let (what, how) = match are_files {
+        true => ("unmap what is no longer read", "munmap, or close the reader that holds the file"),
+        false => (
+            "make fewer, larger mappings",
+            "munmap what is no longer used; each guard page, and each mprotect of a part, splits a mapping",
+        ),
+    };
     // The kernel's own type is int.
     let higher = limit.saturating_mul(4).clamp(262_144, i32::MAX as u64);
     Some(Verdict {
@@ -56,7 +71,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 format!("sudo sysctl -w vm.max_map_count={higher}"),
                 "until the next boot. Some kernel memory for each mapping, about 200 B",
             ),
-            remedy(Effort::Code, "unmap what is no longer read", "munmap, or close the reader that holds the file", ""),
+            remedy(Effort::Code, what, how, ""),
         ],
     })
 }

@@ -18,19 +18,24 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     indexes.dedup();
     let vmas = || indexes.iter().map(|index| &case.snapshot.vmas[*index]);
     let copied: Bytes = vmas().map(|vma| vma.anonymous).sum();
-    let cached = case.resident(LineId::MappedFiles) - copied;
+    let locked: Bytes = vmas().filter(|vma| vma.flags.locked).map(|vma| vma.rss - vma.anonymous).sum();
+    let cached = case.resident(LineId::MappedFiles) - copied - locked;
     let deleted = vmas().filter(|vma| vma.deleted);
     let (deleted_count, deleted_space) =
         deleted.fold((0usize, Bytes(0)), |(count, space), vma| (count + 1, space + vma.range.length()));
     if !case.matters(cached, PERCENT, FLOOR) || case.snapshot.smaps_refused {
         return None;
     }
-    let dirty: Bytes = vmas().map(|vma| vma.private_dirty + vma.shared_dirty).sum();
-    let written = (dirty - copied).min(cached);
+    let others = || vmas().filter(|vma| !vma.flags.locked);
+    let written: Bytes = others().map(|vma| vma.private_dirty + vma.shared_dirty - vma.anonymous).sum();
+    let written = written.min(cached);
     let mut evidence = vec![format!(
         "{} of it is clean and can be taken back at once; {written} must be written out first",
         cached - written
     )];
+    if locked > Bytes(0) {
+        evidence.push(format!("besides, {locked} of mapped files is locked (mlock): the kernel takes none of it back"));
+    }
     if copied > Bytes(0) {
         evidence.push(format!(
             "besides, the program has written {copied} in private mappings of files: copies, which the kernel can't drop"

@@ -270,6 +270,17 @@ impl Remedy {
     pub fn saves(self, least: Bytes, most: Bytes) -> Remedy {
         Remedy { effect: Effect::Modelled(least, most.max(least)), ..self }
     }
+
+    /// For a setting whose saving depends on the program, so that no figure is known beforehand. `plimsoll try` must
+    /// have a row for it.
+    pub(crate) fn may_save_nothing(self) -> Remedy {
+        const MAY: &str = "may save nothing (plimsoll try measures it)";
+        let trade_off = match self.trade_off.as_str() {
+            "" => MAY.to_owned(),
+            cost => format!("{MAY}; {cost}"),
+        };
+        Remedy { trade_off, ..self }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,15 +46,16 @@ fn tcmalloc(case: Case<'_>, heap: &OtherHeap, is_library: bool) -> Vec<Remedy> {
                 "TCMALLOC_AGGRESSIVE_DECOMMIT=t",
                 "a system call for each run of pages that becomes free, and faults when they are used again",
             );
-            remedies.push(decommit.saves(Bytes(0), pages));
+            remedies.push(decommit.may_save_nothing().saves(Bytes(0), pages));
         }
         if case.variable("TCMALLOC_RELEASE_RATE").is_none() {
-            remedies.push(remedy(
+            let faster = remedy(
                 Effort::Restart,
                 "have tcmalloc give pages back faster while the program frees memory",
                 "TCMALLOC_RELEASE_RATE=10",
                 "one page for every 100 that are freed instead of 1,000: little after a burst without further load",
-            ));
+            );
+            remedies.push(faster.may_save_nothing());
         }
     }
     remedies.extend(smaller_caches(case, heap));
@@ -76,13 +77,14 @@ fn smaller_caches(case: Case<'_>, heap: &OtherHeap) -> Option<Remedy> {
         None => "TCMALLOC_AGGRESSIVE_DECOMMIT=t ",
         Some(_) => "",
     };
-    Some(remedy(
+    let smaller = remedy(
         Effort::Restart,
         "let threads keep fewer free blocks, and give their pages back",
         format!("{decommit}TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES={SMALL}"),
         "threads go to the shared lists more often, and wait for each other there: measure the throughput. A system call for \
          each run of pages that becomes free, and faults when they are used again",
-    ))
+    );
+    Some(smaller.may_save_nothing())
 }
 
 /// Offers no call: mi_collect purges for the calling thread only, and a thread that gdb stopped inside malloc would find
@@ -102,7 +104,7 @@ fn mimalloc(case: Case<'_>, heap: &OtherHeap) -> Vec<Remedy> {
             "a system call for each run of pages that becomes free, and faults when they are used again. Version 2.0 reads the \
              second variable, later versions the first",
         );
-        remedies.push(at_once.saves(Bytes(0), pages));
+        remedies.push(at_once.may_save_nothing().saves(Bytes(0), pages));
     }
     let collect = remedy(
         Effort::Code,
@@ -160,7 +162,7 @@ fn background_thread(case: Case<'_>, redis: Option<&Redis>, is_library: bool) ->
             format!("{COST}. {} is set already: put its present settings in front", CONF[0]),
         ),
     };
-    remedy(Effort::Restart, WHAT, how, cost)
+    remedy(Effort::Restart, WHAT, how, cost).may_save_nothing()
 }
 
 /// Variables that jemalloc reads: as a library the first, linked into a program one whose prefix the build has chosen.

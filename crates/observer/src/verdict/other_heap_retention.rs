@@ -86,8 +86,8 @@ fn has_background_thread(case: Case<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Ledger;
-    use crate::verdict::{Effect, judge};
+    use crate::ledger::{Grade, Ledger, LineId};
+    use crate::verdict::{Effect, certainty, judge};
     use plimsoll_facts::snapshot::{LoadedAllocator, Snapshot, Thread, Vma};
     use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
@@ -130,6 +130,18 @@ mod tests {
         let found = retention(&snapshot).expect("they are still resident");
         assert_eq!(found.severity, Severity::Note);
         assert!(!found.remedies.iter().any(|remedy| remedy.how.contains("background_thread")), "{found:?}");
+    }
+
+    /// Its bytes are in the line of other allocators, whose error counts.
+    #[test]
+    fn the_basis_is_that_of_the_allocators_own_line() {
+        let mib = Bytes::mib;
+        let snapshot = with_heap(mib(10), mib(1), mib(300));
+        let found = retention(&snapshot).expect("300 MiB are free");
+        let mut ledger = Ledger::of(&snapshot);
+        let line = ledger.lines.iter_mut().find(|line| line.id == LineId::OtherAllocator).expect("jemalloc's line");
+        (line.grade, line.error) = (Grade::Estimated, mib(50));
+        assert_eq!(certainty(&snapshot, &ledger, &found), "correct within 50.0 MiB");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
         || has_tunable(case, "mmap_threshold")
         || case.variable("MALLOC_MMAP_THRESHOLD_").is_some()
     {
-        return remedy(Effort::Restart, what, NONE, COST);
+        return remedy(Effort::Restart, what, NONE, COST).may_save_nothing();
     }
     let (options, keep) = java_tool_options(case, NONE);
     let how = format!("MALLOC_MMAP_THRESHOLD_=131072 {options}");
@@ -89,7 +89,7 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
         "{COST}. Each block of 128 KiB or more of the whole process gets a mapping of its own (system calls and page \
          faults): without the first variable, malloc keeps what NIO frees{keep}"
     );
-    remedy(Effort::Restart, what, how, trade_off)
+    remedy(Effort::Restart, what, how, trade_off).may_save_nothing()
 }
 
 pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
@@ -110,6 +110,7 @@ pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
         ),
         format!("{COST}{elsewhere}"),
     )
+    .may_save_nothing()
 }
 
 /// Whether GLIBC_TUNABLES sets it: depending on glibc's version, the variable of the same meaning has no effect then.
@@ -131,7 +132,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Option<Remedy> {
         Ok(others) => (others, COST.to_owned()),
         Err(why) => (String::new(), format!("{COST}. {why}: add what LD_PRELOAD has already, after a colon")),
     };
-    Some(remedy(
+    let other = remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
         format!(
@@ -139,7 +140,8 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Option<Remedy> {
              ENV MALLOC_CONF=background_thread:true"
         ),
         cost,
-    ))
+    );
+    Some(other.may_save_nothing())
 }
 
 /// What the program preloads already, each behind a colon, for a Dockerfile; without the tracker, which `run` adds.
@@ -167,7 +169,8 @@ fn preloaded(case: Case<'_>) -> Result<String, &'static str> {
 /// Lettuce's pools belong to its ClientResources, which all clients may share.
 const SHARED: &str = "lettuce-";
 
-/// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
+/// Pools of threads that exist several times, or that are larger than the CPUs that the process may use. Only of a JVM:
+/// another program may have threads of the same names.
 pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
     struct KnownPool {
@@ -205,6 +208,9 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=N",
         },
     ];
+    if !case.is_jvm() {
+        return None;
+    }
     // Netty makes 2 × CPUs by default, so that many per instance are normal; the others make fewer.
     let fit = case.cpus().unwrap_or(u64::MAX).saturating_mul(2);
     case.thread_pools().iter().filter(|pool| pool.threads >= 8).find_map(|pool| {
@@ -222,7 +228,8 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         };
         let how = known.how.replace("=N", &format!("={fit}"));
         let remedy = remedy(Effort::Code, format!("{what} ({found})"), how, "");
-        Some(if known.shared { shared(case, known.mark, remedy) } else { remedy })
+        // The others are options of the VM.
+        Some(if known.shared { shared(case, known.mark, remedy) } else { remedy.may_save_nothing() })
     })
 }
 

@@ -122,6 +122,8 @@ pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
 
 /// The native code besides the JDK's.
 pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
+    const NONE: &str = "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio \
+                        or the JDK's own agents may hold them";
     let libraries = libraries(case);
     let (idle, holding): (Vec<&str>, Vec<&str>) = libraries.iter().partition(|name| holds_nothing(name));
     // A jar whose library isn't loaded has run no native code.
@@ -137,7 +139,7 @@ pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
     }
     if holding.is_empty() {
         lines.push(match idle.is_empty() {
-            true => "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned(),
+            true => NONE.to_owned(),
             false => format!("the libraries besides the JDK's keep no native memory between calls: {}", listed(&idle)),
         });
     }

@@ -9,6 +9,10 @@ use plimsoll_facts::shell::turns_text;
 use plimsoll_facts::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
+/// The stacks of the threads and of the kernel for them: from how much together they are worth a line.
+const FLOOR: Bytes = Bytes::mib(8);
+/// From how much together they may be worth a warning.
+const WARNS: Bytes = Bytes::mib(16);
 /// Threshold if a pool that is needed once has several instances: that is a mistake, even if it costs little now.
 const PERCENT_OF_REPEATED: f64 = 3.0;
 /// With fewer threads than this, there is no leak of threads.
@@ -22,13 +26,17 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let stacks = case.ledger.line(LineId::ThreadStacks)?;
     let threads = case.snapshot.threads.len();
     let pool = case.thread_pools().into_iter().next()?;
-    let percent = if has_repeated_pools(case) { PERCENT_OF_REPEATED } else { PERCENT };
-    if threads < MANY || !case.matters(stacks.resident, percent, Bytes::mib(1)) {
+    let is_repeated = has_repeated_pools(case);
+    let (percent, floor) = if is_repeated { (PERCENT_OF_REPEATED, Bytes::mib(1)) } else { (PERCENT, Bytes(0)) };
+    let of_kernel = KERNEL_STACK.scaled(threads as u64, 1);
+    let cost = stacks.resident + of_kernel;
+    if threads < MANY || !case.matters(stacks.resident, percent, floor) || (cost < FLOOR && !is_repeated) {
         return None;
     }
     let each = Bytes(stacks.resident.0 / threads as u64);
     let share = stacks.resident.percent_of(case.rss());
-    let heavy = stacks.resident >= Bytes::mib(32) || threads >= 1000 || (threads >= 128 && share >= 25.0);
+    let is_much = stacks.resident >= Bytes::mib(32) || threads >= 1000 || (threads >= 128 && share >= 25.0);
+    let heavy = is_much && cost >= WARNS;
     let mut evidence = vec![
         format!(
             "{}, {each} of stack resident in each; {} of address space is reserved for them and costs nothing",
@@ -36,10 +44,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             stacks.reserved
         ),
         largest_pool(&pool),
-        format!(
-            "besides RSS, the kernel holds about {} for them ({KERNEL_STACK} each)",
-            KERNEL_STACK.scaled(threads as u64, 1)
-        ),
+        format!("besides RSS, the kernel holds about {of_kernel} for them ({KERNEL_STACK} each)"),
     ];
     if each > Bytes::mib(1) {
         evidence.push("more than 1 MiB each: deep recursion, large locals, or huge pages".to_owned());
@@ -67,7 +72,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
                 "ExecutorService shared = Executors.newFixedThreadPool({POOL});   // one for all, shut down at the end"
             )
         } else {
-            "pthread_detach or pthread_join every thread that ends; reuse workers"
+            "a fixed number of workers that wait for work, about one for each CPU, in place of a thread for each task"
         };
         let remedy = remedy(Effort::Code, what, how, "");
         // One executor per task: the proposed pool replaces them.

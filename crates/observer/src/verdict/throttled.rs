@@ -5,7 +5,7 @@ use super::case::Case;
 use super::higher_limit::{self, NEAR, gain};
 use super::{Effort, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::Throttle;
-use plimsoll_facts::units::{Bytes, count};
+use plimsoll_facts::units::{self, Bytes};
 
 /// The share of the last 10 s in which threads waited, from which on they wait now.
 const WAITS: f32 = 0.01;
@@ -48,10 +48,8 @@ fn facts(throttle: &Throttle) -> String {
         }
         None => String::new(),
     };
-    let times = count(*times);
-    format!(
-        "{charged} charged in {path}, memory.high is {high}; throttled {times} times since the group was made{waited}"
-    )
+    let times = units::counted(*times, "time");
+    format!("{charged} charged in {path}, memory.high is {high}; throttled {times} since the group was made{waited}")
 }
 
 /// A line for the verdict on a limit.
@@ -85,8 +83,8 @@ pub(crate) fn verdict(case: Case<'_>, cause: Option<&Verdict>) -> Option<Verdict
     let (severity, summary) = match throttles_now(throttle) {
         true => (Severity::Warning, format!("{of} throttles the program: {} of {high} are charged", throttle.charged)),
         false => {
-            let (charged, times) = (throttle.charged, count(throttle.times));
-            let past = format!("the kernel has throttled that group {times} times since it was made");
+            let (charged, times) = (throttle.charged, units::counted(throttle.times, "time"));
+            let past = format!("the kernel has throttled that group {times} since it was made");
             (Severity::Note, format!("{of} is near: {charged} of {high} are charged; {past}"))
         }
     };

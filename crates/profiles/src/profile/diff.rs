@@ -1,14 +1,18 @@
 //! Compares two profiles site by site: what grew, what shrank, what is noise, what is new.
 //!
-//! Sites are matched by their functions, not by addresses, because the profiles may be of different runs or builds. A
-//! change counts only above the error of both estimates. Many sites are compared at once: of 1,000 unchanged ones, a
+//! Sites are matched by their functions, not by addresses, because the profiles may be of different runs or builds.
+//! Where a function has another name, as when its symbols were found for one profile only, the same offsets in the same
+//! builds match.
+//!
+//! A change counts only above the error of both estimates. Many sites are compared at once: of 1,000 unchanged ones, a
 //! 95 % interval would report 50 as changed. So the bound holds for all n together:
 //! P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %, hence z = √(2·ln(40 n)). The error of counted figures comes from the maker of
 //! the profiles (`sites::comparable`). Changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
-use super::{Column, Entry, FrameId, Function, Labels, NameId, Profile, StackId, Unit, Value};
+use super::{Column, Entry, FrameId, Function, Labels, Module, NameId, Profile, StackId, Unit, Value};
 use crate::profile::Frame;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,20 +155,33 @@ struct Aligned {
     category_of: HashMap<StackId, NameId>,
 }
 
-/// Adds one column of each profile to `profile`, as its columns, in this order. Stacks are matched by their functions.
+/// Adds one column of each profile to `profile`, as its columns, in this order. Stacks are matched by their functions,
+/// and those that find none by their code.
 fn align(profile: &mut Profile, all: &[(&Profile, usize)]) -> Aligned {
     let mut numbers: HashMap<Function, u32> = HashMap::new();
+    let mut builds: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut sites: HashMap<Vec<u32>, StackId> = HashMap::new();
+    // By a hash with random keys: the code of deep stacks would take more memory than the profiles.
+    let (mut by_code, hasher): (HashMap<u64, StackId>, _) = (HashMap::new(), RandomState::new());
     let mut seen = vec![HashSet::new(); all.len()];
     let mut category_of = HashMap::new();
     // The last profile first: its lines and addresses are shown.
     for (at, (of, column)) in all.iter().enumerate().rev() {
         let numbers = of.number_functions(&mut numbers);
+        let builds = of.number_builds(&mut builds);
         let mut copied: HashMap<StackId, StackId> = HashMap::new();
         let mut copy = Copy::new(of);
         for (Entry { stack, labels }, values) in of.entries() {
             let to = *copied.entry(stack).or_insert_with(|| {
-                *sites.entry(of.stack_by_numbers(stack, &numbers)).or_insert_with(|| copy.stack(&mut *profile, stack))
+                let functions = of.stack_by_numbers(stack, &numbers);
+                let code = of.stack_by_code(stack, &numbers, &builds).map(|code| hasher.hash_one(code));
+                let known = sites.get(&functions).or_else(|| by_code.get(&code?)).copied();
+                let to = known.unwrap_or_else(|| copy.stack(&mut *profile, stack));
+                sites.entry(functions).or_insert(to);
+                if let Some(code) = code {
+                    by_code.entry(code).or_insert(to);
+                }
+                to
             });
             if let Some(category) = labels.category
                 && !category_of.contains_key(&to)
@@ -265,6 +282,36 @@ impl Profile {
     /// A stack in terms of these numbers.
     pub fn stack_by_numbers(&self, stack: StackId, numbers: &[u32]) -> Vec<u32> {
         self.frames_of(stack).iter().map(|f| numbers[self.function_of(*f).0 as usize]).collect()
+    }
+
+    /// Numbers the builds of several profiles' modules consistently, from 1 on. None: the module has no build id.
+    fn number_builds(&self, builds: &mut HashMap<Vec<u8>, u32>) -> Vec<Option<u32>> {
+        let number = |module: &Module| {
+            let next = builds.len() as u32 + 1;
+            (!module.build_id.is_empty()).then(|| *builds.entry(module.build_id.clone()).or_insert(next))
+        };
+        self.modules.iter().map(number).collect()
+    }
+
+    /// A stack as code: build and offset of each frame; without a build id, 0 and the number of its function. None: no
+    /// frame has a build id. Inlined frames have the offset of the function that they were inlined into.
+    fn stack_by_code(&self, stack: StackId, numbers: &[u32], builds: &[Option<u32>]) -> Option<Vec<(u32, u64)>> {
+        let frames = self.frames_of(stack);
+        let build_of = |id: &FrameId| self.frame_at(*id).module.and_then(|module| builds[module.number()]);
+        if frames.iter().all(|id| build_of(id).is_none()) {
+            return None;
+        }
+        let code_of = |(at, id): (usize, &FrameId)| {
+            let frame = self.frame_at(*id);
+            let Some(build) = build_of(id) else {
+                return Some((0, u64::from(numbers[self.function_of(*id).0 as usize])));
+            };
+            let code = (build, frame.offset);
+            let is_there = |outer: &FrameId| build_of(outer).map(|of| (of, self.frame_at(*outer).offset)) == Some(code);
+            let is_inlined = frame.inlined && frames.get(at + 1).is_some_and(is_there);
+            (!is_inlined).then_some(code)
+        };
+        Some(frames.iter().enumerate().filter_map(code_of).collect())
     }
 
     fn function_of_frame(&self, frame: FrameId) -> Function {

@@ -287,6 +287,44 @@ fn a_difference_equals_a_naive_one() {
     assert!(ChangeKind::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
 }
 
+/// The functions got their names after the first report, and one shows what was inlined: the code is the same site.
+#[test]
+fn a_site_under_another_name_is_found_by_its_code() {
+    let report = |build_id: &[u8], names: [Option<&str>; 2], is_inlined: bool, amount: u64| {
+        let mut profile = Profile::new(vec![Column::bytes("live")]);
+        let module = Module { path: "/opt/app".into(), build_id: build_id.to_vec(), ..Module::default() };
+        let module = Some(profile.module(module));
+        let at = |offset: u64, name: Option<&str>| Frame {
+            function: name.map(str::to_owned),
+            module,
+            offset,
+            kind: FrameOrigin::Native,
+            ..Frame::default()
+        };
+        let mut frames = vec![at(0x10, names[0]), at(0x20, names[1])];
+        if is_inlined {
+            frames.insert(0, Frame { inlined: true, ..at(0x10, Some("inner")) });
+        }
+        let ids: Vec<FrameId> = frames.into_iter().map(|frame| profile.frame(frame)).collect();
+        let stack = profile.stack(&ids);
+        profile.add(stack, Labels::default(), &[Value::exact(amount)]);
+        profile
+    };
+    let changes = |before: &Profile, after: &Profile| {
+        let diff = ProfileDiff::new((before, 0), (after, 0));
+        diff.sites.iter().map(|site| (site.change, site.grown())).collect::<Vec<_>>()
+    };
+    let named = report(b"one", [Some("f"), Some("main")], true, 5);
+    assert_eq!(changes(&report(b"one", [None, None], false, 3), &named), [(ChangeKind::Grew, 2)]);
+    // In another build the offsets are other code. Without a build id, nobody knows.
+    for build_id in [&b"two"[..], &b""[..]] {
+        let found = changes(&report(build_id, [None, None], false, 3), &named);
+        assert_eq!(found, [(ChangeKind::New, 5), (ChangeKind::Gone, -3)]);
+    }
+    let other = report(b"one", [Some("f"), None], false, 3);
+    assert_eq!(changes(&other, &named), [(ChangeKind::Grew, 2)], "one name suffices to differ");
+}
+
 /// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
 /// promised 5 %.
 #[test]

@@ -1,6 +1,7 @@
 //! The page of a tracked process: what it holds by category, and its call stacks. `add` puts these parts into the page
 //! of its ledger.
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::Profile;
 use plimsoll_tracked::books::{Books, Category, Module, Thread};
@@ -17,13 +18,13 @@ const COLUMNS: [(usize, &str); 5] = [
     (sites::LIVE, "live"),
     (sites::HELD, "held: live blocks, and resident mappings without files"),
     (sites::PEAK, "peak, of different moments"),
-    (sites::CUMULATIVE, "allocated since the start"),
+    (sites::CUMULATIVE, "allocated since the tracker counts"),
     (sites::TEMPORARY, "freed within 0.1 s"),
 ];
 
 pub fn of_books(books: &Books, profile: Profile) -> Page {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     let mut facts = vec![format!("pid {}", process.pid), built_on(books), counted(process.threads, "thread")];
     facts.extend(age(books));
     facts.push(format!("sites {}", books.mode.name()));

@@ -246,7 +246,7 @@ fn threads(ledger: &Ledger) -> Table {
     Table {
         id: "threads",
         title: "Threads by pool".into(),
-        caption: format!("Stacks of {} threads. {}", count(ledger.process.threads), shown(pools.len())),
+        caption: format!("Stacks of {}. {}", counted(ledger.process.threads, "thread"), shown(pools.len())),
         heads: vec!["pool", "resident stacks", "reserved"],
         rows: pools.iter().take(ROWS).map(row).collect(),
         is_open: false,

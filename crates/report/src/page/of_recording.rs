@@ -25,7 +25,7 @@ pub fn of_recording(history: &History) -> Page {
         format!("Ended: {}{time}", ending.sentence())
     });
     Page {
-        title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
+        title: if process.command.is_empty() { "Recording".into() } else { process.command.trim_end().to_owned() },
         facts,
         ending,
         verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),
@@ -45,7 +45,7 @@ fn gaps(history: &History) -> Vec<Gap> {
         .map(|gap| Gap { reason: gap.reason.clone(), effect: gap.effect.clone(), remedy: gap.remedy.clone() })
         .collect();
     if history.more_gaps > 0 {
-        let reason = format!("{} more gaps", history.more_gaps);
+        let reason = counted(history.more_gaps, "more gap");
         gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
     }
     gaps

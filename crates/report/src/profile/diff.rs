@@ -12,6 +12,9 @@ use crate::words;
 const LISTED: usize = 15;
 /// Without `all`, a site is listed only if its change exceeds this fraction of the largest change: 1 / `WORTH`.
 const WORTH: u64 = 1000;
+/// Without build ids on both sides, nothing else than names matches sites.
+const OTHER_NAMES: &str = "A site whose functions have other names in the second report, as in another build, is \
+                           listed twice: as gone and as new.";
 /// Frames shown of a site, innermost first.
 const FRAMES: usize = 12;
 
@@ -44,6 +47,9 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
         }
     }
     let of = |kind: ChangeKind| diff.sites.iter().filter(move |s| s.change == kind);
+    if of(ChangeKind::New).count().min(of(ChangeKind::Gone).count()) > 0 {
+        writeln!(out, "\n{OTHER_NAMES}")?;
+    }
     let (noise, same) = (of(ChangeKind::Noise).count(), of(ChangeKind::Same).count());
     if noise > 0 {
         let sum = of(ChangeKind::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));

@@ -20,7 +20,7 @@ use crate::segment::{Life, Segment};
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::OwnMapping;
-use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_facts::units::{Avma, Bytes, counted};
 
 mod before_attach;
 mod mappings;
@@ -228,7 +228,8 @@ impl Books {
         }
         if negative > 0 {
             let callers = if negative == 1 { "1 caller has" } else { &format!("{negative} callers have") };
-            let reason = format!("fault: {callers} more freed than allocated, by {blocks} blocks, {bytes}");
+            let blocks = counted(blocks, "block");
+            let reason = format!("fault: {callers} more freed than allocated, by {blocks}, {bytes}");
             let effect = "their live bytes are unknown, and so is each sum with them (marked 'fault')";
             self.gaps.push(Gap::new(Source::Segment, reason, effect));
         }

@@ -142,10 +142,12 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let put = put.saturating_add(segment.counter("table_inserts"));
     let tabled = put.saturating_sub(taken.saturating_add(segment.counter("table_removes")));
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
+    let trailers = live.saturating_sub(tabled);
     books.own = TrackerCost {
-        trailers: live.saturating_sub(tabled),
+        trailers,
         tabled: tabled.min(live),
-        growth: growth(segment, &books.callers),
+        // A caller's sums don't tell which of its blocks have a trailer.
+        growth: if trailers == 0 { (Bytes::ZERO, Bytes::ZERO) } else { growth(segment, &books.callers) },
         by_page: false,
         side_table: Bytes::ZERO,
         library: Bytes::ZERO,

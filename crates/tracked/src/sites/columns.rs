@@ -29,7 +29,7 @@ pub fn columns() -> Vec<Column> {
     vec![
         Column::bytes("live").means("blocks not freed"),
         Column::count("live", "block").means("number of live blocks"),
-        Column::bytes("cumulative").means("all blocks ever allocated"),
+        Column::bytes("cumulative").means("all blocks allocated since the tracker counts"),
         Column::count("cumulative", "call").means("calls that allocated"),
         Column::bytes("requested").means("what the program requested for the live blocks"),
         Column::bytes("peak").of_many_moments().means("the most that was live"),

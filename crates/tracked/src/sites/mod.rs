@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use crate::books::Books;
 use crate::segment::Segment;
 use crate::symbols::Symbols;
+use plimsoll_facts::shell::one_line;
 use plimsoll_profiles::profile::{Entry, FrameId, Profile};
 
 mod builder;
@@ -131,6 +132,6 @@ impl Sites {
 /// One line that describes the profile.
 pub fn title(books: &Books) -> String {
     let process = &books.process;
-    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
     format!("native memory of {command}, pid {}", process.pid)
 }

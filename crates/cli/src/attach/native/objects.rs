@@ -150,6 +150,7 @@ pub fn survey(
         files.entry((vma.inode, &vma.name)).or_default().push(vma);
     }
     let (mut forbidden, mut all, mut libc_code, mut tables) = (vec![], vec![], None, Tables::default());
+    let (mut has_loader, mut unread) = (false, None);
     let (mut left, mut calls_of_program, mut releases) = (MOST_FUNCTIONS, vec![], vec![]);
     if let Some(vdso) = vmas.iter().find(|vma| vma.name == "[vdso]") {
         let bytes = read_memory(vdso.range.start.0..vdso.range.end.0).unwrap_or_default();
@@ -162,7 +163,10 @@ pub fn survey(
             Err(_) if name.contains(tracker::SHA256) => {
                 tracker::library_bytes().ok().and_then(|own| read(own, parts, &mut tables, left))
             }
-            Err(_) => None,
+            Err(_) => {
+                unread = unread.or(Some(*name).filter(|name| is_named_libc(name)));
+                None
+            }
         };
         let Some(exports) = exports else { continue };
         // Where a function is left out, a lock's holder may be missed.
@@ -174,6 +178,7 @@ pub fn survey(
         let whole = |what| parts.iter().map(move |vma| (vma.range.start.0..vma.range.end.0, what));
         if has(b"_dl_debug_state") || has(b"__tls_get_addr") {
             forbidden.extend(whole("the loader"));
+            has_loader |= is_loader_of_glibc(name);
         } else if has(b"gnu_get_libc_version") {
             // dlmopen(3). A thread may hold a lock of either copy, and the functions found may be those of the wrong one.
             let copies = parts.iter().filter(|part| part.offset == parts[0].offset).count();
@@ -211,9 +216,7 @@ pub fn survey(
     }
     let find = |name: &str| all.iter().find_map(|exports| exports.address(name.as_bytes()));
     let need = |name: &str| find(name).ok_or_else(|| refused(&format!("has a C library without {name}")));
-    let code = libc_code.ok_or_else(|| {
-        format!("uses no glibc, which plimsoll needs in it. For its mappings: plimsoll explain {}", target.pid())
-    })?;
+    let code = libc_code.ok_or_else(|| without_libc(target.pid(), unread, has_loader))?;
     let bytes = read_memory(code.clone()).unwrap_or_default();
     let restorer = bytes.windows(RESTORER.len()).position(|bytes| bytes == RESTORER);
     let (dlopen, dlopen_flags) = match find("dlopen") {
@@ -239,6 +242,28 @@ pub fn survey(
             + code.start,
         releases,
     })
+}
+
+/// Why glibc was not found; it follows "process PID". `unread`: a C library that is mapped. The kernel maps the loader
+/// at the exec; the loader maps the libraries later.
+fn without_libc(pid: u32, unread: Option<&str>, has_loader: bool) -> String {
+    match (unread, has_loader) {
+        (Some(path), _) => format!("has mapped {path}, which cannot be read: was it replaced? Try again as root"),
+        (None, true) => "has a loader that has mapped no glibc yet. If it has only just started, try again".to_owned(),
+        (None, false) => format!("uses no glibc, which plimsoll needs in it. For its mappings: plimsoll explain {pid}"),
+    }
+}
+
+/// `ld-linux-x86-64.so.2`, and before glibc 2.34 `ld-2.31.so`; not musl's `ld-musl-x86_64.so.1`.
+fn is_loader_of_glibc(path: &str) -> bool {
+    let file = file_name(path);
+    file.starts_with("ld-linux") || file.starts_with("ld-2.")
+}
+
+/// `libc.so.6`, and before glibc 2.34 `libc-2.31.so`.
+fn is_named_libc(path: &str) -> bool {
+    let file = file_name(path);
+    file.starts_with("libc.so") || file.starts_with("libc-")
 }
 
 /// Keeps an object's unwind table, and returns what it exports.
@@ -350,6 +375,19 @@ mod tests {
         let range = AddressRange::new(Avma(0x7000_0000_0000), Avma(0x7000_0020_0000));
         let vma = Vma { range, offset, executable: true, ..Vma::default() };
         (std::fs::read(fields[5]).expect("the file"), vma)
+    }
+
+    #[test]
+    fn a_program_whose_loader_is_at_work_is_no_program_without_glibc() {
+        assert!(without_libc(7, None, false).contains("uses no glibc"), "{}", without_libc(7, None, false));
+        let loading = without_libc(7, None, true);
+        assert!(loading.ends_with("try again") && !loading.contains("uses no glibc"), "{loading}");
+        let unread = without_libc(7, Some("/lib/libc.so.6"), true);
+        assert!(unread.contains("/lib/libc.so.6") && unread.ends_with("as root"), "{unread}");
+        let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/ld-2.31.so", "/lib/ld-musl-x86_64.so.1"];
+        assert_eq!(loaders.map(is_loader_of_glibc), [true, true, false]);
+        let named = ["/lib/x/libc.so.6", "/lib/libc-2.31.so", "/lib/libcap.so.2", "/opt/ld-musl-x86_64.so.1"];
+        assert_eq!(named.map(is_named_libc), [true, true, false, false]);
     }
 
     #[test]

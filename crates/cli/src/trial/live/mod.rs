@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{HotSpot, Snapshot};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
@@ -170,7 +171,7 @@ impl Live {
         let verdicts = judge(&snapshot, &ledger);
         let trial = LiveTrial {
             pid,
-            command: snapshot.process.command.join(" "),
+            command: one_line(&snapshot.process.command),
             restart: started_behind(&snapshot.process.start, "plimsoll try --"),
             idle_seconds: idle.as_secs_f64(),
             ..LiveTrial::default()

@@ -1,5 +1,6 @@
 //! The list of processes.
 
+use plimsoll_facts::shell::one_line;
 use plimsoll_process::processes::Listed;
 use plimsoll_report::process_title::java_first;
 use plimsoll_report::words::printable;
@@ -44,6 +45,6 @@ fn command(of: &Listed) -> String {
     match (of.command.is_empty(), of.kind.is_jvm) {
         (true, _) => format!("({})", of.name),
         (false, true) => without_folder(&java_first(&of.command)),
-        (false, false) => without_folder(&of.command.join(" ")),
+        (false, false) => without_folder(&one_line(&of.command)),
     }
 }

@@ -65,8 +65,12 @@ fn sites(canvas: &mut Canvas<'_>, one: &Watched) {
     let grown = one.growing_sites();
     let rows = title(canvas, Panel::Sites, "more live bytes than at the baseline; read every 20 s");
     if grown.is_empty() {
-        let text = if one.sites.is_empty() { "not read yet" } else { "none has grown beyond its sampling error" };
-        canvas.put(1, 0, usize::MAX, text, PLAIN);
+        let text = match one.sites_compared_ns() {
+            _ if one.sites.is_empty() => "not read yet".to_owned(),
+            None => "read once since the baseline: growth shows from the next reading on".to_owned(),
+            Some(ns) => format!("none has grown beyond its sampling error in {}", words::duration(ns)),
+        };
+        canvas.put(1, 0, usize::MAX, &text, PLAIN);
     }
     for (at, (site, change, error)) in grown.into_iter().take(rows).enumerate() {
         let row = at as u16 + 1;

@@ -211,7 +211,7 @@ fn kills_by_other_limits_do_not_raise_the_verdict_on_a_level_above() {
     let (severity, evidence) = of("/a/b", 0);
     assert_eq!(severity, Severity::Note, "{evidence}");
     assert!(evidence.contains("\nthis process's own group has had 3 OOM kills"), "{evidence}");
-    assert!(evidence.contains("\n1 other processes of this process's own group hold 20.0 MiB"), "{evidence}");
+    assert!(evidence.contains("\n1 other process of this process's own group holds 20.0 MiB"), "{evidence}");
     let (severity, evidence) = of("/a/b", 2);
     assert_eq!(severity, Severity::Warning, "{evidence}");
     assert!(evidence.contains("\nthat limit itself was reached 2 times with nothing left to take back"), "{evidence}");
@@ -303,8 +303,8 @@ fn a_higher_limit_only_delays_the_kill_of_what_grows() {
     let grows = near(45, 3600.0);
     assert_eq!(
         grows.evidence[1],
-        "growth: shared memory grew by 50.0 MiB in 60 min, 50.0 MiB an hour; then the limit of 100 MiB is reached in \
-         6 min. While that grows, a higher limit only delays the kill"
+        "growth: shared memory grew by 50.0 MiB in 60 min, 50.0 MiB an hour; if that goes on, the limit of 100 MiB is \
+         reached in 6 min. While that grows, a higher limit only delays the kill"
     );
     assert!(grows.remedies.len() == 2 && grows.remedies[0].how.starts_with("plimsoll run --"), "{grows:?}");
     assert_eq!(gain(&grows), "it only gains time: at 50.0 MiB an hour the 10.0 MiB more last 12 min");
@@ -339,10 +339,8 @@ fn memory_that_an_allocator_keeps_comes_before_the_limit() {
         verdict_of(&near, VerdictId::LimitNear).evidence.join("\n")
     };
     let kept = evidence(with_arenas(&[mib(100)], mib(50)));
-    assert!(
-        kept.contains("\n100 MiB of it is free inside malloc and kept: that comes first, see allocator-retention"),
-        "{kept}"
-    );
+    let first = "\n100 MiB of it is free inside an allocator and kept: that comes first, see allocator-retention";
+    assert!(kept.contains(first), "{kept}");
     // 10 MiB of 20 have no verdict.
     assert!(!evidence(with_arenas(&[mib(10)], mib(10))).contains("comes first"));
 }
@@ -376,6 +374,11 @@ fn huge_pages_are_a_warning_in_stacks_and_a_note_elsewhere() {
     }
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!((verdicts[0].id, verdicts[0].severity), (VerdictId::HugePages, Severity::Warning));
+    // The same stacks in a process of 8 GiB.
+    let range = AddressRange::sized(Avma(1 << 40), Bytes::mib(8192));
+    let rss = range.length();
+    snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, backing: Backing::Shmem, ..Vma::default() });
+    assert_eq!(verdict_of(&snapshot, VerdictId::HugePages).severity, Severity::Note);
 }
 
 #[test]
@@ -423,6 +426,40 @@ fn written_pages_of_a_private_mapping_are_not_reclaimable() {
     assert_eq!(of(mib(95)), None);
 }
 
+/// The kernel takes no page back that is locked.
+#[test]
+fn locked_pages_of_files_are_not_reclaimable() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(40), mib(60), mib(20)]);
+    for vma in snapshot.vmas.iter_mut().take(2) {
+        (vma.backing, vma.inode) = (Backing::File, 7);
+    }
+    assert_eq!(verdict_of(&snapshot, VerdictId::MappedFileGrowth).bytes, mib(100));
+    snapshot.vmas[1].flags.locked = true;
+    let some = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
+    assert_eq!(some.bytes, mib(40));
+    assert!(some.evidence[1].contains("60.0 MiB of mapped files is locked"), "{some:?}");
+}
+
+/// Where a segment is full, the VM takes space of the others, before it stops compiling.
+#[test]
+fn a_full_segment_of_several_stops_no_compilation() {
+    let summary = |number: usize| {
+        let segment = CodeCacheSegment {
+            name: "profiled nmethods".to_owned(),
+            range: AddressRange::default(),
+            committed: Bytes::mib(95),
+            occupied: Bytes::mib(95),
+            reserved: Bytes::mib(100),
+        };
+        let mut snapshot = with_mappings(&[Bytes::mib(300)]);
+        snapshot.hotspot = Some(HotSpot { code_cache: vec![segment; number], ..HotSpot::default() });
+        verdict_of(&snapshot, VerdictId::CodeCacheGrowth).summary
+    };
+    assert!(summary(1).ends_with("at its limit compilation stops"), "{}", summary(1));
+    assert!(summary(3).contains("into other segments"), "{}", summary(3));
+}
+
 #[test]
 fn mappings_near_the_kernels_limit_count_deleted_files() {
     let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);
@@ -433,6 +470,14 @@ fn mappings_near_the_kernels_limit_count_deleted_files() {
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!(verdicts[0].id, VerdictId::MapCount);
     assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("of deleted files: 500;")), "{verdicts:?}");
+    // A memory file, which the kernel calls deleted too, has never had another name.
+    snapshot.vmas[0].backing = Backing::Shmem;
+    let verdict = verdict_of(&snapshot, VerdictId::MapCount);
+    assert!(verdict.evidence.iter().any(|line| line.starts_with("of deleted files: 499;")), "{verdict:?}");
+    assert_eq!(verdict.remedies[1].what, "unmap what is no longer read");
+    let mut shared = with_mappings(&vec![Bytes(4096); 800]);
+    shared.host.max_map_count = Some(1000);
+    assert_eq!(verdict_of(&shared, VerdictId::MapCount).remedies[1].what, "make fewer, larger mappings");
     snapshot.host.max_map_count = Some(1200);
     assert!(!ids(&snapshot).contains(&"map-count"), "800 of 1,200 mappings");
 }
@@ -713,7 +758,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
         assert!(verdict.summary.contains("shared memory") && verdict.summary.contains(&rate), "{}", verdict.summary);
         let hours = now as f64 / (now - then) as f64;
         let time = case::ago(hours * 3600.0);
-        let limit = format!("; then the limit of {} is reached in {time}", mib(now * 2));
+        let limit = format!("; if that goes on, the limit of {} is reached in {time}", mib(now * 2));
         assert!(verdict.summary.ends_with(&limit), "{}", verdict.summary);
         assert!(!ids(&snapshot).contains(&"healthy"));
     }
@@ -1060,7 +1105,8 @@ fn a_mmap_threshold_is_proposed_only_where_it_has_grown() {
     };
     assert_eq!(proposed(Some(Bytes::kib(128))), None);
     assert_eq!(proposed(Some(Bytes::kib(64))), None);
-    assert!(proposed(Some(Bytes::mib(32))).is_some_and(|what| what.ends_with("(now 32.0 MiB)")));
+    let grown = proposed(Some(Bytes::mib(32)));
+    assert!(grown.is_some_and(|what| what.ends_with("(now only blocks of 32.0 MiB and more)")));
     assert!(proposed(None).is_some());
 }
 
@@ -1095,13 +1141,30 @@ fn an_executor_for_each_task_is_one_pool_of_many_instances() {
     );
 }
 
+/// A small program with many idle threads: a third of RSS, and hardly any memory.
+#[test]
+fn stacks_of_a_few_mib_are_no_warning() {
+    let severity = |threads: u32, stack: Bytes| {
+        let snapshot = with_threads(threads, stack, |index| format!("worker-{index}"));
+        let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+        verdicts.into_iter().find(|found| found.id == VerdictId::ThreadStacks).map(|found| found.severity)
+    };
+    assert_eq!(severity(130, Bytes::kib(12)), None);
+    assert_eq!(severity(130, Bytes::kib(64)), Some(Severity::Note));
+    assert_eq!(severity(130, Bytes::kib(160)), Some(Severity::Warning));
+    // The kernel's stacks of these alone are 16 MiB.
+    assert_eq!(severity(1024, Bytes::kib(12)), Some(Severity::Warning));
+}
+
 #[test]
 fn sharing_client_resources_is_not_proposed_for_one_instance() {
     let lettuce = |instances: u32| {
         move |index: u32| format!("lettuce-nioEventLoop-{}-{}", 4 + index % instances, 1 + index / instances)
     };
     let shared = |instances| {
-        let verdict = verdict_of(&with_threads(96, Bytes::mib(1), lettuce(instances)), VerdictId::ThreadStacks);
+        let threads = with_threads(96, Bytes::mib(1), lettuce(instances));
+        let snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..threads };
+        let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
         verdict.remedies.iter().any(|remedy| remedy.what.contains("share one ClientResources"))
     };
     assert!(shared(12));
@@ -1111,16 +1174,19 @@ fn sharing_client_resources_is_not_proposed_for_one_instance() {
 /// 64 threads of one pool: too many for 8 CPUs, as many as Netty makes for 32.
 #[test]
 fn a_pool_is_made_as_large_as_the_cpus_need() {
-    let how = |cpus: u64| {
+    let how = |cpus: u64, is_java: bool| {
         let mut snapshot = with_threads(64, Bytes::mib(1), |index| format!("nioEventLoopGroup-2-{}", 1 + index));
         snapshot.host.cpus_online = cpus;
+        snapshot.hotspot = is_java.then(HotSpot::default);
         let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
         verdict.remedies.into_iter().map(|remedy| remedy.how).find(|how| how.starts_with("-Dio.netty."))
     };
     let sixteen =
         "-Dio.netty.eventLoopThreads=16 -Dio.netty.allocator.numDirectArenas=16 -Dio.netty.allocator.numHeapArenas=16";
-    assert_eq!(how(8).as_deref(), Some(sixteen));
-    assert_eq!(how(32), None);
+    assert_eq!(how(8, true).as_deref(), Some(sixteen));
+    assert_eq!(how(32, true), None);
+    // A program in another language, whose threads have such names.
+    assert_eq!(how(8, false), None);
 }
 
 /// A JVM with this many bytes in the line of direct buffers, of which java.nio counts `counted`.
@@ -1336,6 +1402,30 @@ fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_rem
     assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
 }
 
+/// What a setting saves depends on the program: a figure, or the sentence that there may be none.
+#[test]
+fn a_setting_without_a_figure_may_save_nothing() {
+    const MAY: &str = "may save nothing (plimsoll try measures it); ";
+    let mib = Bytes::mib;
+    let arenas = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    let mut grown = with_arenas(&[mib(57)], mib(70));
+    if let Some(glibc) = &mut grown.glibc {
+        glibc.mmap_threshold = Some(mib(32));
+    }
+    let cases = [
+        (&arenas, VerdictId::ArenaRetention, "MALLOC_ARENA_MAX=4"),
+        (&arenas, VerdictId::ArenaRetention, "RUN apt-get update"),
+        (&grown, VerdictId::AllocatorRetention, "MALLOC_MMAP_THRESHOLD_=131072"),
+    ];
+    for (snapshot, id, how) in cases {
+        let remedies = verdict_of(snapshot, id).remedies;
+        let found = remedies.iter().find(|remedy| remedy.how.starts_with(how)).expect(how);
+        assert!(found.effect == Effect::Unknown && found.trade_off.starts_with(MAY), "{found:?}");
+    }
+    let trim = verdict_of(&arenas, VerdictId::ArenaRetention).remedies.swap_remove(0);
+    assert!(trim.effect.figure().is_some() && !trim.trade_off.contains(MAY), "{trim:?}");
+}
+
 #[test]
 fn libraries_that_are_preloaded_already_stay_so() {
     let mut snapshot = Snapshot::default();
@@ -1346,7 +1436,8 @@ fn libraries_that_are_preloaded_already_stay_so() {
         let line = remedy.how.lines().nth(1).expect("the second line").to_owned();
         (line.split_once("libjemalloc.so.2").expect("the library").1.to_owned(), remedy.trade_off)
     };
-    const COST: &str = "its footprint at peak may be higher: measure with your load";
+    const COST: &str =
+        "may save nothing (plimsoll try measures it); its footprint at peak may be higher: measure with your load";
     let tracker = "/root/.cache/plimsoll/libplimsoll.so";
     for (value, others) in [
         ("", ""),
@@ -1441,6 +1532,32 @@ fn a_heap_gets_only_options_that_its_version_has() {
     for collector in [None, Some("Epsilon")] {
         assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");
         assert_eq!(proposed(collector, "25.0.3+9-LTS", mib(800)), "-Xms90m");
+    }
+}
+
+/// Each setting of the host has a next step: a command, or the sentence that a new start suffices.
+#[test]
+fn a_note_on_huge_pages_says_what_to_do() {
+    use plimsoll_facts::snapshot::Thp;
+    for (thp, number, is_measured, says) in [
+        (Thp::Always, 2, true, "any program gets them"),
+        (Thp::Madvise, 1, true, "only mappings for which a program requests them"),
+        (Thp::Never, 0, false, "a new start of the program gets none"),
+        (Thp::Unknown, 1, true, "unknown"),
+    ] {
+        let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
+        snapshot.host.thp = thp;
+        snapshot.vmas.iter_mut().for_each(|vma| vma.anon_huge = Bytes::mib(2));
+        let verdict = verdict_of(&snapshot, VerdictId::HugePages);
+        let has = verdict.remedies.iter().any(|remedy| remedy.how.starts_with("plimsoll try --with thp=never -- "));
+        assert_eq!((verdict.remedies.len(), has), (number, is_measured), "{verdict:?}");
+        assert!(verdict.evidence[0].contains(says), "{verdict:?}");
+        let is_from_before = verdict.evidence.iter().any(|text| text.starts_with("no mapping has requested them"));
+        assert_eq!(is_from_before, thp == Thp::Madvise, "{verdict:?}");
+        snapshot.vmas[0].flags.huge_advised = true;
+        let requested = verdict_of(&snapshot, VerdictId::HugePages);
+        let says_where = requested.remedies.iter().any(|remedy| remedy.trade_off.contains("only there can they be"));
+        assert_eq!(says_where, thp == Thp::Madvise, "{requested:?}");
     }
 }
 

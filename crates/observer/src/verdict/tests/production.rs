@@ -349,6 +349,7 @@ fn only_the_common_pool_has_the_common_pools_option() {
     let proposed = |name: &'static str| {
         let mut snapshot = with_threads(64, Bytes::mib(1), move |index| format!("{name}-worker-{}", index + 1));
         snapshot.host.cpus_online = 8;
+        snapshot.hotspot = Some(HotSpot::default());
         let remedies = verdict_of(&snapshot, VerdictId::ThreadStacks).remedies;
         remedies.iter().any(|remedy| remedy.how.contains("common.parallelism=16"))
     };

@@ -26,9 +26,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         summary: format!(
             "the JIT compilers hold {resident} at this moment for compilations that run: each frees its part at its end"
         ),
-        evidence: vec![
-            "one large method suffices for that; freed pages may stay with the allocator".to_owned(),
-        ],
+        evidence: vec!["one large method suffices for that; freed pages may stay with the allocator".to_owned()],
         remedies: [(by_method, 22), (limit, 23)]
             .into_iter()
             .filter(|(_, jdk)| is_since(*jdk))

@@ -106,10 +106,7 @@ fn closed(facts: Facts, refused: &str) -> Closed {
             },
             by_root(""),
         ),
-        _ => (
-            "is another user's",
-            by_root("with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
-        ),
+        _ => ("is another user's", by_root("with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE")),
     };
     Closed { reason: reason.to_owned(), remedy }
 }
@@ -120,7 +117,8 @@ mod tests {
 
     #[test]
     fn the_remedy_never_names_a_right_that_the_caller_has() {
-        let facts = Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0, has_sudo: true };
+        let facts =
+            Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0, has_sudo: true };
         let of = |facts| closed(facts, "plimsoll explain 7");
         assert_eq!(of(facts).reason, "is another user's");
         assert!(of(facts).remedy.starts_with("sudo plimsoll explain 7   # or with CAP_SYS_PTRACE; "));

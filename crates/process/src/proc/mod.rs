@@ -23,7 +23,9 @@ pub use read::{
     read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads, scan_residency,
     seconds_since_epoch, start_of, why_closed, why_refused,
 };
-pub use read::{Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, refusal, timed};
+pub use read::{
+    Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, refusal, timed,
+};
 pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use sockets::listeners;

@@ -68,6 +68,6 @@ pub fn as_root(command: &str) -> String {
 }
 
 /// A command that another user must type.
-pub fn as_user(uid: u32, command: &str) -> String {
+pub fn as_user(uid: impl std::fmt::Display, command: &str) -> String {
     if has_sudo() { format!("sudo -u '#{uid}' {command}") } else { format!("as user {uid}: {command}") }
 }

@@ -18,7 +18,7 @@ fn trim_after_a_burst(jdk: &Jdk, cap: Option<&str>, verdict: &str, in_force: &st
     has(&case, &explained, &[verdict]);
     let evidence_text = evidence(&explained, verdict);
     assert!(
-        evidence_text.contains(in_force) && evidence_text.contains("a burst has left the rest"),
+        evidence_text.contains(in_force) && evidence_text.contains("one burst, or several in turn, left the rest"),
         "{case}: {evidence_text}"
     );
     let remedies = explained.verdict(verdict)["remedies"].to_string();

@@ -25,22 +25,58 @@ const RETENTION: [VerdictId; 2] = [VerdictId::ArenaRetention, VerdictId::Allocat
 
 /// `others` are the rules' verdicts.
 pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdict>) -> Option<Verdict> {
-    let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
-    let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
-    let will_need = max_heap.map(|max| max + native);
-    let Some(judged) = judged(case, will_need) else {
+    let needs = Needs::of(case);
+    let Some(judged) = judged(case, needs.together) else {
         return throttled::verdict(case, cause(others));
     };
-    let Judged { limit, counted, level } = judged;
-    let near = counted.percent_of(limit);
-    let too_low = will_need.filter(|needed| *needed > limit);
-    let cache = cache_in_use(level).min(counted);
-    let certain = judged.certain_percent();
+    let too_low = needs.together.filter(|needed| *needed > judged.limit);
     // A limit of memory doesn't count what is swapped out.
     let swapped = case.snapshot.process.swap;
-    let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(counted.0 / 2);
+    let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(judged.counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
-    let above = level.filter(|level| level.is_above());
+    let (of_group, beside) = group(case, &judged);
+    let mut evidence = usage(case, &judged);
+    if let (Some(max), Some(needed)) = (needs.max_heap, too_low) {
+        let (native, more) = (needs.native, needed - judged.limit);
+        let without = if cause.is_none() { ", without any leak" } else { "" };
+        evidence.push(format!(
+            "maximum Java heap {max} + native memory {native} = {needed}: {more} more than the limit{without}"
+        ));
+    }
+    evidence.extend(cause.map(delays));
+    evidence.extend(kept(others, judged.counted));
+    evidence.extend(of_group);
+    evidence.extend(judged.level.into_iter().flat_map(|level| also_near(case, level)));
+    evidence.extend(throttled::evidence(case));
+    let severity = judged.severity(case).max(if too_low.is_some() { Severity::Warning } else { Severity::Note });
+    Some(Verdict {
+        id: VerdictId::LimitNear,
+        severity,
+        bytes: judged.counted,
+        summary: summary(case, &judged, too_low, severity),
+        evidence,
+        remedies: remedies(case, &judged, &needs, beside, cause),
+    })
+}
+
+/// What the VM's flags allow, and what is held beside it.
+struct Needs {
+    max_heap: Option<Bytes>,
+    native: Bytes,
+    together: Option<Bytes>,
+}
+
+impl Needs {
+    fn of(case: Case<'_>) -> Needs {
+        let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
+        let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
+        Needs { max_heap, native, together: max_heap.map(|max| max + native) }
+    }
+}
+
+fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
+    let Judged { limit, counted, .. } = *judged;
+    let (near, above) = (judged.percent(), judged.above());
     let mut evidence = vec![match above {
         None => format!("{counted} of {limit} counted ({near:.0} %)"),
         Some(level) => format!(
@@ -50,29 +86,33 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         ),
     }];
     evidence.extend(above.and_then(siblings));
+    let (cache, certain) = (judged.cache(), judged.certain_percent());
     if cache.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!(
             "{cache} of it is page cache in use, which the kernel takes back before it kills: {certain:.0} % without it"
         ));
     }
-    if let (Some(max), Some(needed)) = (max_heap, too_low) {
-        let without = if cause.is_none() { ", without any leak" } else { "" };
-        evidence.push(format!(
-            "maximum Java heap {max} + native memory {native} = {needed}: {} more than the limit{without}",
-            needed - limit
-        ));
-    }
-    if let Some(cause) = cause {
-        let (id, summary) = (cause.id.id(), &cause.summary);
-        let grows = if cause.id == VerdictId::Unclear { "If" } else { "While" };
-        evidence.push(format!("{id}: {summary}. {grows} that grows, a higher limit only delays the kill"));
-    }
-    let is_much = |other: &&Verdict| other.bytes.percent_of(counted) >= MIN_PERCENT_TO_MENTION;
-    for kept in others.iter().filter(|other| RETENTION.contains(&other.id)).filter(is_much) {
+    evidence
+}
+
+fn delays(cause: &Verdict) -> String {
+    let (id, summary) = (cause.id.id(), &cause.summary);
+    let grows = if cause.id == VerdictId::Unclear { "If" } else { "While" };
+    format!("{id}: {summary}. {grows} that grows, a higher limit only delays the kill")
+}
+
+fn kept(others: &[Verdict], counted: Bytes) -> impl Iterator<Item = String> {
+    let is_much = move |other: &&Verdict| other.bytes.percent_of(counted) >= MIN_PERCENT_TO_MENTION;
+    others.iter().filter(|other| RETENTION.contains(&other.id)).filter(is_much).map(|kept| {
         let (bytes, id) = (kept.bytes, kept.id.id());
-        evidence.push(format!("{bytes} of it is free inside an allocator and kept: that comes first, see {id}"));
-    }
-    let mut beside = Bytes(0);
+        format!("{bytes} of it is free inside an allocator and kept: that comes first, see {id}")
+    })
+}
+
+/// The kills in the process's group and what its other processes hold; and what is charged beside this process.
+fn group(case: Case<'_>, judged: &Judged<'_>) -> (Vec<String>, Bytes) {
+    let (level, above) = (judged.level, judged.above());
+    let (mut evidence, mut beside) = (Vec::new(), Bytes(0));
     // With --limit, the cgroup still says whether it killed.
     if let Some(cgroup) = level.or(case.snapshot.cgroup.as_ref()) {
         if above.is_some() && cgroup.oom.oom > 0 {
@@ -94,17 +134,28 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         }
     }
     if above.is_some() {
-        beside = beside.max(counted - case.distinct_rss());
+        beside = beside.max(judged.counted - case.distinct_rss());
     }
-    evidence.extend(level.into_iter().flat_map(|level| also_near(case, level)));
-    evidence.extend(throttled::evidence(case));
+    (evidence, beside)
+}
+
+/// The cause's, a smaller heap, and a higher limit.
+fn remedies(
+    case: Case<'_>,
+    judged: &Judged<'_>,
+    needs: &Needs,
+    beside: Bytes,
+    cause: Option<&Verdict>,
+) -> Vec<Remedy> {
+    let Judged { limit, counted, level } = *judged;
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
     let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();
     let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
-    if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
+    let is_too_low = needs.together.is_some_and(|needed| needed > limit);
+    if let Some(max) = needs.max_heap.filter(|_| is_too_low) {
         // Rounded down to whole MiB, the unit of the option.
-        let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - native - beside).0 >> 20);
-        if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
+        let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - needs.native - beside).0 >> 20);
+        if fits >= smallest_cap(case) && needs.native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(
                 Effort::Restart,
                 format!("cap the Java heap at what native memory leaves (its maximum is now {max})"),
@@ -114,7 +165,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         }
     }
     // A figure below the limit in force would not raise it.
-    let needed = will_need.map(|needed| needed + beside).unwrap_or_default();
+    let needed = needs.together.map(|needed| needed + beside).unwrap_or_default();
     let wanted = needed.max(counted).max(limit);
     let what = match wanted {
         wanted if wanted == limit => "raise the limit by a tenth",
@@ -123,8 +174,14 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     };
     let mib = wanted.scaled(110, 100).0.div_ceil(1 << 20);
     remedies.push(higher_limit::raise(case, level, what, mib, &gain(case, cause, Bytes::mib(mib) - limit)));
-    let severity = judged.severity(case).max(if too_low.is_some() { Severity::Warning } else { Severity::Note });
-    let whose = match (above, level) {
+    remedies
+}
+
+/// `too_low`: what flags and native memory need, if that is more than the limit.
+fn summary(case: Case<'_>, judged: &Judged<'_>, too_low: Option<Bytes>, severity: Severity) -> String {
+    let Judged { limit, counted, level } = *judged;
+    let near = judged.percent();
+    let whose = match (judged.above(), level) {
         (Some(level), _) => format!("the limit of {}, a group above this process's,", level.limit_path),
         // The report's head then has the limit of another group.
         (None, Some(level)) if is_another(case, level) => {
@@ -132,24 +189,16 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         }
         (None, _) => "the limit".to_owned(),
     };
-    Some(Verdict {
-        id: VerdictId::LimitNear,
-        severity,
-        bytes: counted,
-        summary: match too_low {
-            Some(needed) if near < NEAR => {
-                format!(
-                    "{whose} is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
-                )
-            }
-            _ if severity == Severity::Note => format!(
-                "{near:.0} % of {whose} is in use, {cache} of it by page cache, which the kernel takes back before it kills"
-            ),
-            _ => format!("{near:.0} % of {whose} is in use: {} are left", limit - counted),
-        },
-        evidence,
-        remedies,
-    })
+    match too_low {
+        Some(needed) if near < NEAR => format!(
+            "{whose} is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
+        ),
+        _ if severity == Severity::Note => format!(
+            "{near:.0} % of {whose} is in use, {} of it by page cache, which the kernel takes back before it kills",
+            judged.cache()
+        ),
+        _ => format!("{near:.0} % of {whose} is in use: {} are left", limit - counted),
+    }
 }
 
 /// The limit that the verdict is about.
@@ -160,14 +209,24 @@ struct Judged<'c> {
     level: Option<&'c Cgroup>,
 }
 
-impl Judged<'_> {
+impl<'c> Judged<'c> {
+    /// The level, if it is a group above the process's.
+    fn above(&self) -> Option<&'c Cgroup> {
+        self.level.filter(|level| level.is_above())
+    }
+
+    /// Page cache that was used lately.
+    fn cache(&self) -> Bytes {
+        cache_in_use(self.level).min(self.counted)
+    }
+
     fn percent(&self) -> f64 {
         self.counted.percent_of(self.limit)
     }
 
-    /// The same without page cache that was used lately.
+    /// The same without that page cache.
     fn certain_percent(&self) -> f64 {
-        (self.counted - cache_in_use(self.level).min(self.counted)).percent_of(self.limit)
+        (self.counted - self.cache()).percent_of(self.limit)
     }
 
     /// A note: only page cache brings it near. With --limit, the cgroup still says whether it killed.

@@ -29,8 +29,8 @@ use sha2::{Digest, Sha256};
 
 use crate::exit::Exit;
 use crate::launch::SiteMode;
-use crate::named::Named;
 use crate::output::{is_confirmed, print_done, print_message, shown};
+use crate::process_argument::ProcessArgument;
 use crate::target::{closed, refused, started_behind};
 use crate::untrackable::{self, Obstacle};
 use crate::{Failure, sys, tracker};
@@ -66,7 +66,7 @@ const NO_AGENT: &str = "accepts no agent: it was started with -XX:-EnableDynamic
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    process: Named,
+    process: ProcessArgument,
     /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
     sites: SiteMode,
@@ -82,7 +82,7 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
-    process: Named,
+    process: ProcessArgument,
 }
 
 impl Args {

@@ -30,8 +30,8 @@ use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 
 use crate::exit::Exit;
-use crate::named::pid_of;
 use crate::output::{TicketFormat, print_message, require_stdout, to_output_at_least};
+use crate::process_argument::pid_of;
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 

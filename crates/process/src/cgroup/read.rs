@@ -60,8 +60,8 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
-/// The same without other processes and other groups, and the directory of the group with the limit. Of outer levels that
-/// are far from their limits, `stat` is empty.
+/// Reads the cgroup as `read` does, but no other processes and no other groups, and adds the directory of the group
+/// with the limit. `stat` is empty in outer levels that are far from their limits.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     read(target, host_memory, Stats::ThatMatter)
 }
@@ -275,7 +275,8 @@ fn throttles(reader: &Reader, hierarchy: &Hierarchy) -> Vec<Throttle> {
 
 /// The groups beside the target's below the group with the limit. Their names are read only in our own view of the
 /// hierarchy: the target can mount anything over its view. They change while they are read, so one whose charge is
-/// refused isn't a gap. That some are left out is one where the limit is near: then they are the evidence.
+/// refused isn't a gap. If some groups are left out, that is a gap only where the limit is near: there they are the
+/// evidence.
 fn siblings(reader: &Reader, level: &Cgroup) -> (Vec<(String, Bytes)>, Option<Gap>) {
     let folder = &level.limit_directory;
     if !level.is_above() || folder.starts_with("/proc") {

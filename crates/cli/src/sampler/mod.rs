@@ -61,8 +61,8 @@ const GROWING_QUERIED: Duration = Duration::from_secs(1);
 const GROWING_OWNERS: u32 = 100;
 /// Time for the query at the end of a recording: a signal to stop may have come, after which it gets 8 s.
 const LAST_QUERY: Duration = Duration::from_secs(4);
-/// Readings in a row that find the segment unreadable before that is a gap: it has another name while it is being made,
-/// and an exec replaces it.
+/// This many readings in a row must find the segment unreadable before a gap reports it: the segment has another name
+/// while it is being made, and an exec replaces it.
 const UNREAD: u32 = 2;
 const NO_BOOKS: &str = "categories and call sites are missing, although the process is tracked";
 /// Cheap readings save time for an expensive one: at most this much.

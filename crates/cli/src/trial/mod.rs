@@ -134,12 +134,12 @@ impl With {
 /// More rows than anyone names; `plan::order` needs a number before the rows of the verdicts are known.
 const MOST_ROWS: usize = 1024;
 
-/// Without --idle. jemalloc gives pages back bit by bit, 10 s and more after they were freed: the last of 170 MiB after 18 s
-/// (docs/decisions/try.md). A step on a running process acts at once.
+/// Default of --idle. jemalloc gives pages back bit by bit, 10 s and more after they were freed: the last of 170 MiB
+/// after 18 s (docs/decisions/try.md). A step on a running process acts at once.
 const IDLE: Duration = Duration::from_secs(20);
 const IDLE_OF_STEPS: Duration = Duration::from_secs(12);
 
-/// Without --for: how long a program that is ready runs before it is measured.
+/// Default of --for: how long a program that is ready runs before it is measured.
 const LASTS: Duration = Duration::from_secs(10);
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {

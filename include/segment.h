@@ -127,7 +127,7 @@ struct plimsoll_header {
     uint64_t peak_bytes; /* Highest central live bytes seen. */
     uint64_t count_at_peak; /* Live blocks at that moment. */
     uint64_t peak_ns; /* CLOCK_BOOTTIME of that moment, ns. */
-    uint64_t reserved_bytes; /* Reserved address space booked in the map, and its peak, bytes. */
+    uint64_t reserved_bytes; /* Reserved address space booked in the map, bytes. */
     uint64_t committed_bytes; /* Committed bytes booked in the map. */
     uint64_t peak_reserved_bytes; /* Highest reserved_bytes. */
     uint64_t peak_committed_bytes; /* Highest committed_bytes. */

@@ -1,4 +1,4 @@
-//! How the library is linked.
+//! Sets the linker's options for the library.
 
 fn main() {
     // dlclose must not unmap the library: threads may be inside its hooks, and other code caches pointers to them.

@@ -13,7 +13,7 @@ use plimsoll_tracked::symbols;
 use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::TrackedTarget;
-use crate::{Failure, allocation, named, progress, recording, target};
+use crate::{Failure, allocation, process_argument, progress, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -46,8 +46,8 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
-    args.before = named::target(args.before, "diff")?;
-    args.after = named::target(args.after, "diff")?;
+    args.before = process_argument::target(args.before, "diff")?;
+    args.after = process_argument::target(args.after, "diff")?;
     progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);

@@ -18,7 +18,7 @@ use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, metrics, prometheus};
 
 use crate::output::{Color, print_message, require_stdout, shown, to_output};
-use crate::{Failure, named, page, progress, target};
+use crate::{Failure, page, process_argument, progress, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         require_stdout()?;
     }
     let Some(target) = args.which.as_deref().or(args.process.as_deref()) else { return list() };
-    let pid = named::pid_of(target, "explain")?;
+    let pid = process_argument::pid_of(target, "explain")?;
     // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
     // do not suffice.
     let announce = |command: &str| {
@@ -126,7 +126,7 @@ fn list() -> Result<ExitCode, Failure> {
     to_output(None, |out| {
         writeln!(out, "{:>8}  {:>9}  process", "PID", "RSS")?;
         for of in &all {
-            writeln!(out, "{}", named::row(of, columns))?;
+            writeln!(out, "{}", process_argument::row(of, columns))?;
         }
         if !is_whole {
             writeln!(out, "\nProcesses are missing: not all could be read in time")?;

@@ -28,12 +28,12 @@ mod exit;
 mod explain;
 mod jfr_report;
 mod launch;
-mod named;
 mod output;
 mod page;
 mod pager;
 #[cfg(test)]
 mod pages;
+mod process_argument;
 mod progress;
 #[cfg(test)]
 #[path = "../../../fixtures/random.rs"]

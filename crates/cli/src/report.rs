@@ -14,7 +14,7 @@ use plimsoll_tracked::symbols;
 use crate::output::{By, Choice, Format, Style, Weigh, refuse_terminal, shown, to_output};
 use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::TrackedTarget;
-use crate::{Failure, allocation, jfr_report, named, page, progress, recording, target};
+use crate::{Failure, allocation, jfr_report, page, process_argument, progress, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -55,8 +55,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
     let path = match &args.process {
-        Some(word) => PathBuf::from(named::tracked_pid_of(word, "report")?.to_string()),
-        None => named::target(args.target.clone().unwrap_or_default(), "report")?,
+        Some(word) => PathBuf::from(process_argument::tracked_pid_of(word, "report")?.to_string()),
+        None => process_argument::target(args.target.clone().unwrap_or_default(), "report")?,
     };
     progress::begin(format_args!("reading '{}'", shown(&path)));
     if args.frame_table && (args.format != Format::Json || recording::is_one(&path)) {

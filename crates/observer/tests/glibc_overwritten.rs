@@ -256,7 +256,7 @@ fn overwritten(arguments: &[&str], seed: u64, rounds: usize) {
 }
 
 #[test]
-fn one_arena() {
+fn a_walk_of_one_overwritten_arena_stays_within_its_bounds() {
     overwritten(&["0", "3000", "1"], 11, 400);
 }
 
@@ -266,7 +266,7 @@ fn a_large_arena_is_not_searched_again_from_each_page() {
 }
 
 #[test]
-fn many_arenas() {
+fn a_walk_of_many_overwritten_arenas_stays_within_its_bounds() {
     overwritten(&["5", "1200", "2"], 12, 400);
 }
 

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_durations() {
+    fn counts_and_durations_are_printed_in_readable_units() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         let s = 1_000_000_000;
         assert_eq!(

@@ -190,7 +190,7 @@ pub struct Header {
     pub count_at_peak: AtomicU64,
     /// CLOCK_BOOTTIME of that moment, ns.
     pub peak_ns: AtomicU64,
-    /// Reserved address space booked in the map, and its peak, bytes.
+    /// Reserved address space booked in the map, bytes.
     pub reserved_bytes: AtomicU64,
     /// Committed bytes booked in the map.
     pub committed_bytes: AtomicU64,

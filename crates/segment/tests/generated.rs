@@ -268,7 +268,7 @@ fn header_and_page_are_current() {
 }
 
 #[test]
-fn gcc_agrees() {
+fn gcc_finds_each_field_where_rust_has_it() {
     let dir = std::env::temp_dir().join(format!("plimsoll-header-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("segment.h"), header(&records())).unwrap();

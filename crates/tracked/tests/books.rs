@@ -141,7 +141,7 @@ fn heap_growth_counts_blocks_that_another_thread_frees() {
 }
 
 #[test]
-fn own_cost_identity() {
+fn the_parts_of_plimsolls_own_cost_add_up() {
     let books = books_of(&server(4711).bytes, "own").unwrap();
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
     assert_eq!(books.own.bytes(), Bytes(65_536 + 131_072));
@@ -312,7 +312,7 @@ fn a_map_that_changes_during_an_update_is_read_again() {
 /// If a process ends after its header was read but before the process is looked up, its final header decides how it
 /// ended.
 #[test]
-fn an_end_after_the_header_was_read() {
+fn an_end_after_the_header_was_read_is_found_in_the_final_header() {
     let mut gone = std::process::Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let mut s = server(gone.id());

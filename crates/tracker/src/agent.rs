@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn requests() {
+    fn options_are_parsed_into_requests() {
         let attach = |sites, sample, rules| Some(Request::Attach(AttachOptions { sites, sample, rules }));
         assert_eq!(parse(c"attach"), attach(1, 512 << 10, None));
         assert_eq!(parse(c""), attach(1, 512 << 10, None));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_cut_is_no_path() {
+    fn options_with_a_path_that_is_too_long_are_refused() {
         let long = std::ffi::CString::new(format!("attach,rules=/{}", "x".repeat(OPTIONS_BYTES))).expect("text");
         assert_eq!(parse(&long), None);
     }

@@ -122,7 +122,7 @@ fn same_or_bless(path: &str, text: &str) {
 }
 
 #[test]
-fn pages_are_current() {
+fn the_generated_pages_are_current() {
     same_or_bless("docs/hooks.md", &hooks());
     same_or_bless("docs/options.md", &option_page());
 }

@@ -71,7 +71,7 @@ fn slow_number(bytes: &[u8], skip: u64) -> Option<(u32, usize)> {
 }
 
 #[test]
-fn compressed_numbers() {
+fn compressed_numbers_equal_those_of_a_simple_decoder() {
     let mut random = Random(7);
     let mut lengths = [0; 6];
     for _ in 0..200_000 {

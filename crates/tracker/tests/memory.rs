@@ -32,7 +32,7 @@ fn copied(mut room: Vec<u8>, to: usize, from: usize, n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn copies() {
+fn memcpy_copies_each_byte() {
     for n in LENGTHS {
         for (to, from) in [(0, 200), (3, 205), (200, 0), (201, 17)] {
             let mut room = pattern();
@@ -45,7 +45,7 @@ fn copies() {
 }
 
 #[test]
-fn moves_within_itself() {
+fn memmove_moves_overlapping_ranges() {
     for n in LENGTHS {
         for distance in (0..40).chain([63, 64, 65, 149]) {
             for (to, from) in [(100, 100 + distance), (100 + distance, 100)] {
@@ -59,7 +59,7 @@ fn moves_within_itself() {
 }
 
 #[test]
-fn fills() {
+fn memset_fills_the_range_and_nothing_else() {
     for n in LENGTHS {
         for (to, byte) in [(0, 0), (5, 0xff), (16, 0x1a5)] {
             let mut room = pattern();
@@ -73,7 +73,7 @@ fn fills() {
 }
 
 #[test]
-fn compares() {
+fn memcmp_and_bcmp_find_each_difference() {
     for n in LENGTHS {
         for (left, right) in [(0, 200), (1, 207)] {
             let mut room = copied(pattern(), right, left, n);
@@ -98,7 +98,7 @@ fn compares() {
 }
 
 #[test]
-fn measures_text() {
+fn strlen_finds_the_end_of_any_text() {
     for start in 0..40 {
         for n in LENGTHS {
             let mut room = pattern();

@@ -136,7 +136,7 @@ fn a_block_gets_its_own_key_back() {
 
 #[test]
 #[should_panic(expected = "another block's key")]
-fn a_key_read_after_the_entry_was_given_up_is_anybodys() {
+fn a_key_read_after_the_entry_was_given_up_may_be_another_blocks() {
     side_table(false);
 }
 

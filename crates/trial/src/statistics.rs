@@ -132,7 +132,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn medians_and_ranges() {
+    fn medians_and_ranges_are_those_of_the_sorted_values() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!((median(&[]), median(&[f64::NAN])), (None, None));

@@ -20,8 +20,8 @@ use plimsoll_tracked::segment::{self, Life, agent::Answer};
 use crate::Failure;
 use crate::exit::Exit;
 use crate::launch::SiteMode;
-use crate::named::Named;
 use crate::output::{print_done, print_message, shown};
+use crate::process_argument::ProcessArgument;
 
 mod fault;
 mod library_directory;
@@ -45,7 +45,7 @@ use process::Process;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    process: Named,
+    process: ProcessArgument,
     /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
     sites: SiteMode,
@@ -61,7 +61,7 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
-    process: Named,
+    process: ProcessArgument,
 }
 
 impl Args {

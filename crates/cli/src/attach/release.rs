@@ -14,7 +14,7 @@ pub enum Release {
 }
 
 impl Release {
-    /// What mallctl(3) is told: all arenas (MALLCTL_ARENAS_ALL in jemalloc.h is 4096).
+    /// The name that mallctl(3) gets: all arenas (MALLCTL_ARENAS_ALL in jemalloc.h is 4096).
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no process is entered there"))]
     pub const ALL_ARENAS: &str = "arena.4096.purge";
 

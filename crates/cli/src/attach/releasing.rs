@@ -8,12 +8,12 @@ use plimsoll_process::proc::{self, Target};
 use super::release::Release;
 use super::{fault, native};
 
-/// A program calls the function of its allocator that gives free memory back.
+/// A call, in the target, of its allocator's function that gives free memory back.
 pub struct Releasing(JoinHandle<Result<(), String>>);
 
 impl Releasing {
-    /// Begins it, on a thread of ours: the caller can look at signals meanwhile. Whoever doesn't wait for the end lets the
-    /// call go on. `verb`: the command up to the PID, for remedies.
+    /// Starts the call on a thread of plimsoll's, so that the caller can handle signals meanwhile. If the caller
+    /// doesn't wait for the end, the call goes on. `verb`: the command up to the PID, for remedies.
     pub fn start(target: Target, release: Release, verb: &'static str) -> io::Result<Releasing> {
         let call = move || call(&target, release, verb);
         thread::Builder::new().name("release".into()).spawn(call).map(Releasing)

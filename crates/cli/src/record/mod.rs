@@ -23,7 +23,7 @@ use crate::launch::{self, Launch, Prepared};
 use crate::output::print_message;
 use crate::sampler::{Sampler, Subject};
 use crate::sys::{self, Child, ChildEnd, Signals};
-use crate::{Failure, explain, named};
+use crate::{Failure, explain, process_argument};
 use last_resort::LastResort;
 
 mod file;
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let pattern = args.output.clone().unwrap_or_else(|| PathBuf::from("plimsoll-%p.jfr"));
     if args.command.is_empty() {
         let words = args.processes.iter().chain(&args.chosen);
-        let mut pids = words.map(|word| named::pid_of(word, "record")).collect::<Result<Vec<_>, _>>()?;
+        let mut pids = words.map(|word| process_argument::pid_of(word, "record")).collect::<Result<Vec<_>, _>>()?;
         // Two recorders of one process would write the same file.
         let mut seen = BTreeSet::new();
         pids.retain(|pid| seen.insert(*pid));

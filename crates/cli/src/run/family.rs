@@ -1,5 +1,5 @@
-//! The segments that a run left: finds the segment of the last program under the PID that was started, and with
-//! `--follow` those of its descendants.
+//! Finds the segments that a run left: that of the last program under the PID that was started, and with `--follow`
+//! those of its descendants.
 //!
 //! ```text
 //! pid 7  sh start.sh        segment A   replaced by exec

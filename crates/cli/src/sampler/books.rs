@@ -16,8 +16,8 @@ use crate::{Failure, target};
 /// Instants in which a program that was just started may still load its tracker, and the age up to which that is so.
 const BEGINNING: u64 = 5;
 const YOUNG: Duration = Duration::from_secs(10);
-/// Readings in a row that find the segment unreadable before that is a gap: it has another name while it is being made,
-/// and an exec replaces it.
+/// This many readings in a row must find the segment unreadable before a gap reports it: the segment has another name
+/// while it is being made, and an exec replaces it.
 pub(super) const UNREAD: u32 = 2;
 const NO_BOOKS: &str = "categories and call sites are missing, although the process is tracked";
 

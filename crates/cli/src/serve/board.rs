@@ -1,4 +1,4 @@
-//! What the thread that reads has published, and what the threads that answer want from it.
+//! The figures that the reading thread publishes for the answering threads, and their wish for newer ones.
 //!
 //! ```text
 //! rounds ── publish ──▶ Board ◀── look ── answers      figures of every target, as old as the last round

@@ -1,5 +1,5 @@
-//! The listener and the sender, as the reader starts, watches and ends them: this program again under another argv[0],
-//! with a pipe to the reader. Each gives up its rights before it serves (`confine`).
+//! Starts, watches and ends the listener and the sender. Each is this program again under another argv[0], with a pipe
+//! to the reader, and gives up its rights before it serves (`confine`).
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

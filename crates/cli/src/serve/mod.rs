@@ -226,7 +226,7 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
             }
             Err(_) => {
                 let word = word.clone();
-                if !listed.iter().any(|of| crate::named::names(of).contains(&word)) {
+                if !listed.iter().any(|of| crate::process_argument::names(of).contains(&word)) {
                     print_message(format_args!(
                         "no process is named '{}' yet: it is served when it starts",
                         plimsoll_report::words::printable(&word)

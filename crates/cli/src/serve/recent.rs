@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! at first          every reading, at most one in 10 s
-//! when it is full   of two neighbours the one with the bigger RSS; of later readings one in twice the time, so too
+//! when it is full   of two neighbours the one with the larger RSS; later readings half as often, by the same rule
 //! after hours       a reading for each minute; the oldest goes
 //! always            the newest reading
 //! ```
@@ -138,7 +138,7 @@ impl Recent {
     }
 }
 
-/// The reading that a peak of RSS is not lost with.
+/// Of two readings the one with the larger RSS, so that a peak isn't lost.
 fn bigger(one: Reading, other: Reading) -> Reading {
     if other.rss > one.rss { other } else { one }
 }

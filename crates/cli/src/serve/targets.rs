@@ -11,7 +11,7 @@ use plimsoll_process::processes::{Identity, Listed};
 use plimsoll_report::process_title::java_first;
 
 use super::wire::is_name;
-use crate::named;
+use crate::process_argument;
 
 /// Limit of targets at a time; each has about 50 series.
 pub const MOST: usize = 256;
@@ -38,7 +38,7 @@ impl TargetSelection {
         match self {
             TargetSelection::All => of.kind.is_jvm || of.kind.is_tracked || of.rss >= LEAST,
             TargetSelection::These { identities, names } => {
-                identities.contains(&of.identity) || named::names(of).iter().any(|name| names.contains(name))
+                identities.contains(&of.identity) || process_argument::names(of).iter().any(|name| names.contains(name))
             }
         }
     }

@@ -9,9 +9,9 @@ use plimsoll_trial::rate::{Answers, Latencies, Reply, Schedule, Url};
 
 use super::http::{Client, is_late};
 
-/// For one request.
+/// Time limit for one request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A stop is noticed after this time.
+/// A stop is noticed within this time.
 const SLICE: Duration = Duration::from_millis(50);
 /// After the last request was due, the connections go on sending late requests for the whole time / `OVERTIME`.
 const OVERTIME: u32 = 4;

@@ -267,8 +267,8 @@ fn keepers() -> MutexGuard<'static, BTreeSet<u32>> {
     KEEPERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The children from before the first keeper: a shell had started them when it became plimsoll by exec. They are none
-/// of ours.
+/// The children from before the first keeper: a shell had started them when it became plimsoll by exec. Plimsoll
+/// must not touch them.
 fn earlier_children() -> &'static BTreeSet<u32> {
     static EARLIER: OnceLock<BTreeSet<u32>> = OnceLock::new();
     EARLIER.get_or_init(|| process_tree::children(std::process::id()).into_iter().collect())

@@ -31,8 +31,8 @@ use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 
 use crate::exit::Exit;
-use crate::named::pid_of;
 use crate::output::{TicketFormat, print_message, require_stdout, to_output_at_least};
+use crate::process_argument::pid_of;
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 
@@ -135,12 +135,12 @@ impl With {
 /// More rows than anyone names; `plan::order` needs a number before the rows of the verdicts are known.
 const MOST_ROWS: usize = 1024;
 
-/// Without --idle. jemalloc gives pages back bit by bit, 10 s and more after they were freed: the last of 170 MiB after 18 s
-/// (docs/decisions/try.md). A step on a running process acts at once.
+/// Default of --idle. jemalloc gives pages back bit by bit, 10 s and more after they were freed: the last of 170 MiB
+/// after 18 s (docs/decisions/try.md). A step on a running process acts at once.
 const IDLE: Duration = Duration::from_secs(20);
 const IDLE_OF_STEPS: Duration = Duration::from_secs(12);
 
-/// Without --for: how long a program that is ready runs before it is measured.
+/// Default of --for: how long a program that is ready runs before it is measured.
 const LASTS: Duration = Duration::from_secs(10);
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {

@@ -7,7 +7,7 @@ use plimsoll_process::proc;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// For reads of /proc only: they wait for nobody.
+/// Time limit for reads of /proc, which wait for no other process.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// All descendants, parents first (`/proc/PID/task/TID/children`, proc(5)).

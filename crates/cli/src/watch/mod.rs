@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use plimsoll_facts::units::Bytes;
 
-use crate::{Failure, explain, named, output, record};
+use crate::{Failure, explain, output, process_argument, record};
 
 mod curve;
 mod draw;
@@ -67,7 +67,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     output::require_stdout()?;
-    let pid = args.target.or(args.process).map(|name| named::pid_of(&name, "watch")).transpose()?;
+    let pid = args.target.or(args.process).map(|name| process_argument::pid_of(&name, "watch")).transpose()?;
     let plan = worker::Plan { pid, interval: args.interval, duration: args.duration, limit: args.limit };
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     match io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb {

@@ -253,7 +253,7 @@ const CLI: Order = Order {
     stages: &[
         &["confine", "examples", "exit", "suggestion", "sys"],
         &["pager", "progress"],
-        &["cache", "named", "output", "untrackable"],
+        &["cache", "output", "process_argument", "untrackable"],
         &["tracker"],
         &["launch", "recording", "target"],
         &["jfr_report", "sampler", "stack_options"],
@@ -501,7 +501,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 23] = [
         5,
         "explain, or its list; before it the caller's own baseline, after it the books of a page or of metrics",
     ),
-    ("crates/cli/src/named.rs", 1, "before any verb: the processes of a name"),
+    ("crates/cli/src/process_argument.rs", 1, "before any verb: the processes of a name"),
     ("crates/cli/src/serve/answers.rs", 1, "serve: each page or document"),
     ("crates/cli/src/serve/exports.rs", 1, "serve: the call stacks of one target"),
     ("crates/cli/src/serve/mod.rs", 2, "serve: at its start, the token's file and the list of processes"),

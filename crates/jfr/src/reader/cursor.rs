@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_integers() {
+    fn compressed_integers_are_decoded() {
         let mut lengths = [0u32; 10];
         for value in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]) {
             let bytes = leb128(value);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn uncompressed_integers() {
+    fn uncompressed_integers_are_decoded() {
         let bytes = [0xff, 0xfe, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
         let mut cursor = Cursor::new(&bytes, false);
         assert_eq!((cursor.i16(), cursor.i32(), cursor.i64()), (Ok(-2), Ok(1), Ok(0x0203_0405_0607_0809)));

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn students_quantiles() {
+    fn students_quantiles_equal_the_tables() {
         for (degrees, table) in [(4.0, 2.776), (6.0, 2.447), (10.0, 2.228), (22.0, 2.074), (1e9, 1.960)] {
             assert!((student_975(degrees) - table).abs() < 0.02, "{degrees}: {}", student_975(degrees));
         }

@@ -1,5 +1,5 @@
-//! The remedy that raises a memory limit, or the level from which the kernel throttles, by who keeps it. The path of the
-//! cgroup that has it tells:
+//! The remedy that raises a memory limit, or `memory.high`. Whoever set the value must raise it, and the path of the
+//! cgroup shows who that is:
 //!
 //! ```text
 //!   a pod below kubepods                                   the pod's manifest
@@ -52,8 +52,9 @@ pub(crate) fn raise(case: Case<'_>, cgroup: Option<&Cgroup>, what: &str, mib: u6
     of(what, how, gain, &note)
 }
 
-/// The same for `memory.high`. None if nobody here keeps it. A pod's manifest has no setting for it: the kubelet computes
-/// it from requests and limits, and a manifest for it could lower the limit.
+/// The same for `memory.high`. None if the path doesn't show who set it, or if they have no setting for it. A pod's
+/// manifest has none: the kubelet computes `memory.high` from requests and limits, and a manifest that is to raise it
+/// could lower the limit.
 pub(crate) fn raise_high(case: Case<'_>, throttle: &Throttle, what: &str, mib: u64, gain: &str) -> Option<Remedy> {
     let Throttle { path, directory, high, .. } = throttle;
     let limit = Limit { path, directory, limit: *high, mib, kind: Kind::High };
@@ -91,7 +92,7 @@ struct Limit<'c> {
 }
 
 impl Limit<'_> {
-    /// What to type, and what to know about it. None if that can't be seen.
+    /// The command or setting that raises the limit, and what to know about it. None if the path doesn't show it.
     fn keeper(&self, start: &Start) -> Option<(String, String)> {
         let parts = || self.path.split('/');
         if parts().any(|part| part.starts_with("kubepods")) {

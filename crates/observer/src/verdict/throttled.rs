@@ -7,12 +7,12 @@ use super::{Effort, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::Throttle;
 use plimsoll_facts::units::{self, Bytes};
 
-/// The share of the last 10 s in which threads waited, from which on they wait now.
+/// If threads waited in this share of the last 10 s or more, they count as waiting now.
 const WAITS: f32 = 0.01;
-/// From here on they wait even where most of the charge is page cache.
+/// From this share on, they count as waiting even where most of the charge is page cache.
 const WAITS_LONG: f32 = 0.1;
-/// The kernel throttles above `memory.high`, and takes pages back until less is charged. So a group that it throttles now
-/// has about this share of it, in percent.
+/// The kernel throttles above `memory.high`, and takes pages back until less is charged. So a group that it throttles
+/// now has about this share of it, in percent.
 const AT_HIGH: f64 = 98.0;
 
 /// The level whose `memory.high` is near; of several, the one with the fewest bytes left.

@@ -5,7 +5,7 @@ use crate::foreign::{record, scratch};
 use crate::support::{is_full, jdks};
 
 #[test]
-fn mutations_of_real_recordings() {
+fn mutated_recordings_are_read_within_limits() {
     let folder = scratch("mutated");
     let mut outcomes = Outcomes::default();
     let mut random = Random(0x2545_f491_4f6c_dd1d);

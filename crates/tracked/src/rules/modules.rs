@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interpreters() {
+    fn the_first_line_of_a_script_names_its_interpreter() {
         let of = |text: &str| interpreter(text.as_bytes());
         assert_eq!(of("#!/bin/sh -e\nls"), Some(("/bin/sh".into(), None)));
         assert_eq!(of("#! /usr/bin/env -S LANG=C python3 -u\n"), Some(("/usr/bin/env".into(), Some("python3".into()))));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn loader_configuration() {
+    fn ld_so_conf_names_directories_and_files_to_include() {
         let (directories, includes) = loader_directories("# c\n/opt/lib # x\n\ninclude /etc/ld.so.conf.d/*.conf\n");
         assert_eq!((directories, includes), (vec!["/opt/lib".into()], vec!["/etc/ld.so.conf.d/*.conf".to_string()]));
     }

@@ -146,7 +146,7 @@ mod tests {
     use super::qualified;
 
     #[test]
-    fn known_answers() {
+    fn known_symbols_have_their_qualified_names() {
         for (symbol, name) in [
             ("malloc", "malloc"),
             ("deflateInit2_", "deflateInit2_"),

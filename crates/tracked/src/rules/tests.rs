@@ -78,7 +78,7 @@ fn category(rules: &RuleSet, frames: &[Frame]) -> String {
 }
 
 #[test]
-fn known_answers() {
+fn known_stacks_have_their_owners() {
     let rules = RuleSet::parse_built_in().unwrap();
     let jvm = |symbol: &'static str| -> Frame { ("libjvm.so", Some(symbol)) };
     let answers: &[(&[Frame], &str)] = &[
@@ -268,7 +268,7 @@ fn rules_of_the_user_come_first_and_leave_the_built_in_categories_where_they_are
 }
 
 #[test]
-fn globs() {
+fn a_glob_matches_the_whole_text() {
     for (glob, text, matches) in [
         ("", "", true),
         ("", "a", false),

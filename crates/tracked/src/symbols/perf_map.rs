@@ -136,7 +136,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn known_answers() {
+    fn addresses_have_the_names_of_their_ranges() {
         let map = Map::parse(
             b"1000 20 LazyCompile:*f a.js:1\n0x1020 10 Builtin:g\nnonsense\n2000 zz h\nffffffffffffffff 10 i\n",
         );

@@ -103,7 +103,7 @@ fn a_string_of_a_running_program_is_copied_where_it_can_be_read() {
 
 #[cfg(test)]
 #[test]
-fn paths_of_other_names() {
+fn only_a_path_with_another_file_name_is_examined() {
     let of = |file: &[u8], started: &[u8]| another_path(file, started).map(|(path, n)| path[..n].to_vec());
     let server = b"/usr/bin/redis-server".to_vec();
     assert_eq!(of(b"/usr/bin/redis-check-rdb", b"/usr/bin/redis-server"), Some(server.clone()));

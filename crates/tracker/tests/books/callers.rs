@@ -68,7 +68,7 @@ fn the_same_stack_has_one_number() {
 }
 
 #[test]
-fn four_threads_agree() {
+fn four_threads_give_one_stack_one_number() {
     alone(|| {
         let segment = fresh();
         let mut random = Random(5);

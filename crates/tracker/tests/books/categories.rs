@@ -24,7 +24,7 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn four_threads_agree() {
+fn four_threads_give_one_name_one_number() {
     alone(|| {
         let segment = fresh();
         let together = Barrier::new(4);

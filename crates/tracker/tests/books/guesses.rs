@@ -70,7 +70,7 @@ fn shown(frames: &[Frame]) -> Vec<(FrameKind, u64)> {
 }
 
 #[test]
-fn what_a_frame_pointer_is_believed() {
+fn a_frame_pointer_counts_only_if_it_leads_into_code() {
     alone(|| {
         let segment = fresh();
         let (native, jit) = (|pc| (FrameKind::Native, pc), |pc| (FrameKind::Jit, pc));

@@ -62,7 +62,7 @@ fn a_claimed_block_keeps_the_slow_path_until_it_is_settled() {
 }
 
 #[test]
-fn a_header_ends_the_ending() {
+fn a_header_while_ending_proves_nmt() {
     in_image(|segment| {
         let (claimer, own) = (attach(segment), attach(segment));
         pending::note(claimer, block());

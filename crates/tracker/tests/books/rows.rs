@@ -98,7 +98,7 @@ struct Block {
 
 /// Several logical threads in one, so that every figure can be compared with the exact one after every operation.
 #[test]
-fn random_operations() {
+fn figures_follow_the_exact_ones_after_each_operation() {
     alone(|| {
         let segment = fresh();
         let callers = make_callers(segment, 300);
@@ -248,7 +248,7 @@ fn a_full_row_section_shares() {
 /// Four real threads that hand blocks to each other, two of them without a slot, while a reader sums by the reader
 /// algorithm.
 #[test]
-fn four_threads_and_a_reader() {
+fn a_reader_beside_four_threads_finds_no_negative_figure() {
     alone(|| {
         let segment = fresh();
         let callers = make_callers(segment, 24);

@@ -235,7 +235,7 @@ fn a_mean_that_follows_the_rate_keeps_estimates_unbiased() {
 
 /// Samples are added, removed, put back and moved to another site; also beyond the section's capacity.
 #[test]
-fn random_operations() {
+fn the_live_samples_are_those_of_a_twin() {
     alone(|| {
         let segment = fresh();
         let mut random = Random(23);
@@ -334,7 +334,7 @@ fn a_sample_that_moves_is_no_temporary_block() {
 }
 
 #[test]
-fn four_threads() {
+fn no_sample_of_four_threads_is_lost() {
     alone(|| {
         let segment = fresh();
         let of: Vec<u32> = (0..8).map(|i| site(segment, i)).collect();

@@ -42,7 +42,7 @@ fn first_bucket(address: u64) -> u64 {
 }
 
 #[test]
-fn random_operations() {
+fn the_table_holds_what_a_map_holds() {
     alone(|| {
         let mut random = Random(11);
         let mut twin = HashMap::<u64, (usize, Key)>::new();
@@ -97,7 +97,7 @@ fn random_operations() {
 /// Addresses that share a full bucket of the first level go to the next level; none is lost, and a hole is filled
 /// again.
 #[test]
-fn full_buckets_overflow() {
+fn a_full_bucket_continues_in_the_next_level() {
     alone(|| {
         let crowd: Vec<u64> =
             (1..).map(|i| 0x5500_0000_0000 + i * 16).filter(|a| first_bucket(*a) == 7).take(400).collect();
@@ -163,7 +163,7 @@ fn an_entry_costs_little_memory_at_any_number() {
 
 /// Four threads at once, each with its own blocks; then blocks that change hands.
 #[test]
-fn four_threads() {
+fn no_block_of_four_threads_is_lost() {
     alone(|| {
         let shared = std::sync::Mutex::new(Vec::<(u64, (usize, Key))>::new());
         let handed = std::sync::atomic::AtomicU64::new(0);

@@ -61,7 +61,7 @@ fn no_slot_is_given_twice() {
 
 /// A slot's next thread keeps the rows and the index of the last one, and nothing that was remembered of its stack.
 #[test]
-fn a_slot_goes_on() {
+fn the_next_thread_of_a_slot_remembers_no_stack() {
     alone(|| {
         let segment = fresh();
         let first = attach(segment);
@@ -174,7 +174,7 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
 
 /// All slots in use: the thread gets none, and is counted.
 #[test]
-fn full() {
+fn a_thread_without_a_free_slot_gets_none_and_is_counted() {
     alone(|| {
         let segment = fresh();
         let room = Section::Threads.capacity() - 1;
@@ -188,7 +188,7 @@ fn full() {
 }
 
 #[test]
-fn what_a_thread_outgrew_goes_back() {
+fn outgrown_tables_go_back_to_the_kernel() {
     alone(|| {
         let segment = fresh();
         let pools = || {

@@ -45,7 +45,7 @@ impl Block {
 
 /// Every size that can have a trailer, glibc's (16 n + 8) and others', with distinctive rows and requests.
 #[test]
-fn round_trip() {
+fn every_trailer_is_recognised_at_free() {
     alone(|| {
         blocks::init(Allocator::Glibc);
         let mut random = Random(7);

@@ -127,7 +127,7 @@ mod tests {
 
     /// wrk 4.1.0 (Debian 12), `wrk --latency`.
     #[test]
-    fn wrk() {
+    fn the_output_of_wrk_is_parsed() {
         let load = of(include_str!("../../captured/wrk.txt"));
         assert_eq!((load.tool, load.errors), (Tool::Wrk, Some(0)));
         assert_eq!(figures(load), [Some(3.19), Some(13.18), Some(36.74), Some(983.21)]);
@@ -141,7 +141,7 @@ mod tests {
 
     /// hey 0.1.4 (Debian 12); oha in the form of its documentation.
     #[test]
-    fn hey_and_oha() {
+    fn the_outputs_of_hey_and_oha_are_parsed() {
         let load = of(include_str!("../../captured/hey.txt"));
         assert_eq!((load.tool, load.errors), (Tool::Hey, Some(0)));
         assert_eq!(figures(load), [Some(2.0), Some(4.1), Some(7.2), Some(1671.4898)]);
@@ -155,7 +155,7 @@ mod tests {
 
     /// k6 in the forms of its documentation, before and after 1.0.
     #[test]
-    fn k6() {
+    fn the_output_of_k6_is_parsed() {
         let old = "     http_req_duration..............: avg=144.56ms min=104.11ms med=110.47ms max=1.14s p(90)=203.54ms p(95)=215.95ms\n       \
                    { expected_response:true }...: avg=1ms med=1ms p(90)=1ms\n     http_req_failed................: 1.67% ✓ 3 ✗ 177\n     \
                    http_reqs......................: 180 4.36938/s\n";
@@ -169,7 +169,7 @@ mod tests {
 
     /// redis-benchmark 7.0 (Debian 12): SET and GET. The slower of the two counts.
     #[test]
-    fn redis_benchmark() {
+    fn the_output_of_redis_benchmark_is_parsed() {
         let load = of(include_str!("../../captured/redis-benchmark.txt"));
         assert_eq!(load.tool, Tool::RedisBenchmark);
         assert_eq!(figures(load), REDIS_FULL);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed_in_each_unit() {
         let all = ["1.5us", "2ms", "0.5 s", "1m0.5s", "3 secs", "7", "x", "1..2s", "", "9999999999h"];
         let expected = [Some(0.0015), Some(2.0), Some(500.0), Some(60500.0), Some(3000.0), None, None, None, None];
         let found = all.map(|text| milliseconds(text).map(|value| (value * 1e6).round() / 1e6));

@@ -27,7 +27,7 @@ use crate::sys;
 /// argv[0] of the guard.
 pub const NAME: &str = "plimsoll-guard";
 
-/// For the guard's start.
+/// Time limit for the guard's start.
 const START: Duration = Duration::from_secs(30);
 
 /// plimsoll's end of the line. Dropping it closes the line: the guard sets back the flags that it still holds. The drop

@@ -42,7 +42,7 @@ use guard::Guard;
 const TICK: Duration = Duration::from_millis(200);
 /// Limit for a call in a program without a VM: until a thread is at a fit point, and until the function returns.
 const CALL: Duration = Duration::from_secs(100);
-/// Time between two looks whether it has returned.
+/// Time between two checks whether the call has returned.
 const CALL_TICK: Duration = Duration::from_millis(2);
 /// Lines of the ledger that a step shows, and the least part of RSS that a line must change by.
 const LINES: usize = 4;

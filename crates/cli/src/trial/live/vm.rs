@@ -14,7 +14,7 @@ const PATIENCE: Patience = Patience {
     command: Duration::from_secs(120),
     commands: Duration::from_secs(120),
 };
-/// For one step with all of its commands.
+/// Time limit for one step with all of its commands.
 const STEP: Duration = Duration::from_secs(180);
 
 const ALL_FLAGS: &str = "VM.flags -all";

@@ -1,5 +1,5 @@
-//! Ranges that don't overlap. An answer of a VM has half a million lines if the process wants that, so none of them is
-//! compared with each other.
+//! A set of ranges that don't overlap. A hostile VM may answer with half a million lines, so a range is compared with
+//! its neighbours only, not with all others.
 
 use std::collections::BTreeMap;
 

@@ -50,8 +50,8 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
-/// The same without other processes and other groups, and the directory of the group with the limit. Of outer levels that
-/// are far from their limits, `stat` is empty.
+/// Reads the cgroup as `read` does, but no other processes and no other groups, and adds the directory of the group
+/// with the limit. `stat` is empty in outer levels that are far from their limits.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     read(target, host_memory, Stats::ThatMatter)
 }

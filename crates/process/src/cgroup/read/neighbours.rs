@@ -30,7 +30,8 @@ const SIBLINGS_KEPT: usize = 8;
 
 /// The groups beside the target's below the group with the limit. Their names are read only in our own view of the
 /// hierarchy: the target can mount anything over its view. They change while they are read, so one whose charge is
-/// refused isn't a gap. That some are left out is one where the limit is near: then they are the evidence.
+/// refused isn't a gap. If some groups are left out, that is a gap only where the limit is near: there they are the
+/// evidence.
 pub(super) fn siblings(reader: &Reader, level: &Cgroup) -> (Vec<(String, Bytes)>, Option<Gap>) {
     let folder = &level.limit_directory;
     if !level.is_above() || folder.starts_with("/proc") {

@@ -91,7 +91,8 @@ pub fn is_of_mappings(gap: &Gap) -> bool {
     gap.source == Source::Proc && [ONLY_TOTALS, MISSING_PAGES, UNKNOWN_TMPFS].contains(&gap.effect.as_str())
 }
 
-/// Why smaps wasn't read, and what shows more. The command that has just failed would fail again.
+/// The reason why smaps wasn't read, and a command that shows more if there is one: never the command that has just
+/// failed, which would fail again.
 fn unread(pid: u32, error: &io::Error) -> (String, String) {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -163,7 +163,7 @@ mod maps {
         use super::*;
 
         #[test]
-        fn lines() {
+        fn a_line_of_maps_is_parsed_or_refused() {
             let m = parse(b"7f00-8000 rw-s 00000000 00:01 12 /dev/shm/a b").expect("a mapping");
             assert_eq!(
                 (m.start, m.end, m.prot, m.kind, m.name),

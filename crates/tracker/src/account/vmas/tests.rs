@@ -639,7 +639,7 @@ fn grow_is_called_before_the_first_store() {
 }
 
 #[test]
-fn sequences_fill_leaves() {
+fn ascending_and_descending_mappings_fill_the_leaves() {
     for descending in [true, false] {
         let mut region = region(4 << 20);
         let mut book = book(&mut region);

@@ -7,8 +7,8 @@
 //! | --- | --- | --- |
 //! | `x86_64/glibc.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
 //! | `x86_64/other.rs` | small blocks over another allocator, in assembly | on x86-64 |
-//! | [`portable`] | the steps of the first in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
-//! | [`slow`] | the steps of the second in Rust; large blocks, samples, the first block of a thread, signal handlers inside a hook | everywhere |
+//! | [`portable`] | the steps of `x86_64/glibc.rs` in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
+//! | [`slow`] | the steps of `x86_64/other.rs` in Rust; large blocks, samples, the first block of a thread, signal handlers inside a hook | everywhere |
 //! | this file | calloc, realloc and the rest | everywhere |
 //!
 //! `tests/books/malloc_twins.rs` puts the same operations through the assembly and the Rust, and compares the books

@@ -72,7 +72,7 @@ mod tests {
 
     /// A thread that found no value may claim it only after another has filled it: the readers' value must stay.
     #[test]
-    fn is_made_once() {
+    fn a_value_is_made_once() {
         let once = Once::empty();
         drop(once.claim().expect("free"));
         let claim = once.claim().expect("free again");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn is_made_once_by_many() {
+    fn one_of_many_threads_makes_the_value() {
         for _ in 0..2000 {
             let (once, made) = (Once::empty(), AtomicUsize::new(0));
             let look = || once.get().copied().or_else(|| Some(*once.claim()?.fill(made.fetch_add(1, Relaxed))));

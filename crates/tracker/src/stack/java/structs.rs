@@ -126,7 +126,7 @@ layout! {
         pool_length: "ConstantPool::_length";
         /// From 12 on (JDK-8209138).
         source_index: "ConstantPool::_source_file_name_index";
-        /// Before.
+        /// Up to 11.
         class_source_index: "InstanceKlass::_source_file_name_index";
         class_name: "Klass::_name";
         symbol_length: "Symbol::_length";

@@ -189,7 +189,7 @@ pub const TRACKER: &[Call] = &[
     // FUTEX_WAKE_OP_PRIVATE, and reading memory by a mask.
     call(libc::SYS_futex, "futex").known(1, 0x85),
     rt_sigprocmask(u64::MAX),
-    // Who and when.
+    // Who runs it and when, whether a process is alive, and its limits.
     call(libc::SYS_getppid, "getppid"),
     call(libc::SYS_gettid, "gettid"),
     call(libc::SYS_geteuid, "geteuid"),

@@ -246,7 +246,7 @@ fn others_map_and_unmap_beside_a_holder_that_is_stopped_after_its_real_call() {
 }
 
 #[test]
-fn what_finds_the_queue_full_is_counted() {
+fn an_operation_that_finds_the_queue_full_is_counted() {
     let (_one, segment) = alone(ROOM);
     const MORE: usize = 70;
     let p = map(segment, 1);
@@ -288,7 +288,7 @@ fn what_finds_the_queue_full_is_counted() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_map_is_counted() {
+fn an_operation_that_finds_the_map_full_is_counted() {
     let (_one, segment) = alone(64 << 10);
     for i in 0..64 << 7 {
         let at = (1 << 32) + i * 2 * PAGE;
@@ -338,7 +338,7 @@ fn ends_inside(segment: Segment, at: usize) {
 }
 
 #[test]
-fn the_lock_of_a_thread_that_is_gone_is_taken_over_and_of_no_other() {
+fn only_the_lock_of_an_ended_thread_is_taken_over() {
     let (_one, segment) = alone(ROOM);
     let p = map(segment, 1);
     ends_inside(segment, p);
@@ -356,7 +356,7 @@ fn the_lock_of_a_thread_that_is_gone_is_taken_over_and_of_no_other() {
 
 /// If the header has another process's id (a child of vfork sees its parent's), every holder counts as alive.
 #[test]
-fn who_cannot_ask_takes_nothing_over() {
+fn with_another_processs_id_in_the_header_no_lock_is_taken_over() {
     let (_one, segment) = alone(ROOM);
     let p = map(segment, 1);
     ends_inside(segment, p);

@@ -1,14 +1,14 @@
-//! Which process a word on the command line means.
+//! Finds the process that an argument of the command line means.
 //!
 //! ```text
 //! 4711                    the PID
 //! java, redis-server      name of the program, or the kernel's name of the process
 //! Shop, shop.jar          of a JVM: its main class or jar
 //! ./shop, /opt/shop       the program that this file is
-//! 3f2a9c04b1de            a container: its id, or the first 12 digits or more of it
+//! 3f2a9c04b1de            a container: its id, or at least the first 12 digits of it
 //! ```
-//! If several processes match, the user chooses on a terminal; elsewhere the list is the error. A TARGET, which may be
-//! a file, is a PID first, then a file, then a name.
+//! If several processes match, the user chooses one on a terminal; without a terminal the error lists them. An argument
+//! TARGET may also be a file: it is read as a PID first, then as a file, then as a name.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -24,7 +24,7 @@ use plimsoll_report::words::{cut, printable};
 use crate::Failure;
 use crate::suggestion::nearest;
 
-/// Rows of a list of processes.
+/// Most rows of the list from which the user chooses.
 const SHOWN: usize = 20;
 /// Extensions of the files that `report` and `diff` read.
 const FILES: [&str; 3] = [".jfr", ".json", ".seg"];
@@ -33,7 +33,7 @@ const SHORT_ID: usize = 12;
 
 /// The one process that a command is about.
 #[derive(clap::Args)]
-pub struct Named {
+pub struct ProcessArgument {
     /// PID or name of the process
     #[arg(value_name = "PID|NAME", required_unless_present = "process", conflicts_with = "process")]
     which: Option<OsString>,
@@ -42,18 +42,18 @@ pub struct Named {
     process: Option<OsString>,
 }
 
-impl Named {
+impl ProcessArgument {
     pub fn pid(&self, verb: &str) -> Result<u32, Failure> {
         pid_of(self.which.as_deref().or(self.process.as_deref()).unwrap_or_default(), verb)
     }
 }
 
-/// The PID of the process that `word` means. `verb`: the command, for the messages.
+/// The PID of the process that `word` means. `verb` is the name of the command, for messages.
 pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |_| true)
 }
 
-/// Like `pid_of`, but if some of the matching processes are tracked, only these count.
+/// Like `pid_of`, but if at least one matching process is tracked, those that aren't are ignored.
 pub fn tracked_pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
     find(word, verb, |of| of.kind.is_tracked)
 }
@@ -69,7 +69,7 @@ pub fn target(word: PathBuf, verb: &str) -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(tracked_pid_of(word.as_os_str(), verb)?.to_string()))
 }
 
-/// The PID of the process that `word` means. If some of the matching processes are `preferred`, only these count.
+/// Like `pid_of`, but if at least one matching process is `preferred`, the others are ignored.
 fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result<u32, Failure> {
     if let Some(pid) = word.to_str().and_then(|text| text.parse().ok()) {
         return Ok(pid);
@@ -129,16 +129,16 @@ fn is_container(text: &str) -> bool {
     (SHORT_ID..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The names that a process goes by.
+/// All names by which an argument can mean the process `of`.
 pub fn names(of: &Listed) -> Vec<String> {
     let mut names = vec![of.name.clone()];
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-    // setproctitle: `nginx: worker process`, `postgres: writer`.
+    // A process can overwrite its command line (setproctitle): `nginx: worker process`, `postgres: writer`.
     let first = of.command.first().map(|first| first.split([' ', ':']).next().unwrap_or(first));
     names.extend(first.map(base));
     if of.kind.is_jvm {
         let what = java_first(&of.command);
-        // A main class, a module and its class, or a jar.
+        // `java_first` begins with a main class, MODULE/CLASS, or a jar.
         if let Some(main) = what.split(' ').next() {
             names.push(main.to_owned());
             names.push(base(main));
@@ -151,10 +151,10 @@ pub fn names(of: &Listed) -> Vec<String> {
     names
 }
 
-/// No process has the name: one whose name is alike may be meant.
+/// The error if no process matches: proposes the process with the most similar name.
 fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
     let shown = printable(text);
-    // Of these commands, the argument may also be a file, and the process should be tracked.
+    // These commands also read files, and their processes should be tracked.
     let of_files = matches!(verb, "report" | "diff");
     let list = match verb {
         "watch" => "plimsoll watch",
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_by_its_program_and_what_a_vm_runs() {
+    fn a_process_is_found_by_its_program_and_a_jvm_by_its_main_class_or_jar() {
         let has = |of: &Listed, name: &str| names(of).iter().any(|known| known == name);
         let redis = listed("redis-server", &["/usr/bin/redis-server 127.0.0.1:6379"], false);
         assert!(has(&redis, "redis-server") && !has(&redis, "redis"));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_proposed_for_a_name_far_from_all() {
+    fn only_a_similar_name_is_proposed() {
         let all = [listed("redis-server", &[], false)];
         assert!(absent("postgres", &all, "explain").0.contains("List what there is: plimsoll explain"));
         assert!(absent("redsi-server", &all, "explain").0.contains("Did you mean 'redis-server' (1)?"));

@@ -140,13 +140,7 @@ fn group(case: Case<'_>, judged: &Judged<'_>) -> (Vec<String>, Bytes) {
 }
 
 /// The cause's, a smaller heap, and a higher limit.
-fn remedies(
-    case: Case<'_>,
-    judged: &Judged<'_>,
-    needs: &Needs,
-    beside: Bytes,
-    cause: Option<&Verdict>,
-) -> Vec<Remedy> {
+fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, cause: Option<&Verdict>) -> Vec<Remedy> {
     let Judged { limit, counted, level } = *judged;
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
     let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();

@@ -45,7 +45,7 @@ pub fn cut(text: &str, width: usize) -> String {
 
 /// The same for the names of several rows. Names that differ never look equal: if their beginnings are the same, they
 /// keep their ends, and if these are the same too, they get their number.
-pub fn cut_apart<'t>(names: impl IntoIterator<Item = &'t str>, width: usize) -> Vec<String> {
+pub(crate) fn cut_apart<'t>(names: impl IntoIterator<Item = &'t str>, width: usize) -> Vec<String> {
     let names: Vec<&str> = names.into_iter().collect();
     let beginnings: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
     let ends = apart(&names, &beginnings, |at| end(names[at], width));

@@ -67,9 +67,8 @@ mod tests {
     fn a_bound_holds_the_true_ratio_and_narrows() {
         // Each round is slower than the last by more than the two differ.
         let noise = |i: usize| ((i * 7919) % 101) as f64 / 1000.0;
-        let slower = |figure: f64, i: usize| (figure + noise(i)) * (1.0 + i as f64);
-        let a: Vec<f64> = (0..31).map(|i| slower(10.0, i)).collect();
-        let b: Vec<f64> = (0..31).map(|i| slower(12.0, i)).collect();
+        let a: Vec<f64> = (0..31).map(|i| (10.0 + noise(i)) * (1.0 + i as f64)).collect();
+        let b: Vec<f64> = (0..31).map(|i| (12.0 + noise(i * 3 + 1)) * (1.0 + i as f64)).collect();
         let (wide, narrow) = (paired(&a[..5], &b[..5]), paired(&a, &b));
         assert!(narrow.low <= 1.2 && 1.2 <= narrow.high, "{narrow:?}");
         assert!(narrow.high - narrow.low < wide.high - wide.low, "{narrow:?} {wide:?}");

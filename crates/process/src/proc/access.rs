@@ -69,7 +69,7 @@ pub fn parse_closed(texts: AccessTexts<'_>, refused: &str) -> Closed {
 }
 
 /// A command for root, and what else would do. It can be pasted also where sudo is absent.
-pub fn by_root(has_sudo: bool, command: &str, or: &str) -> String {
+pub(super) fn by_root(has_sudo: bool, command: &str, or: &str) -> String {
     match (has_sudo, or) {
         (true, "") => format!("sudo {command}"),
         (true, or) => format!("sudo {command}   # or {or}"),

@@ -67,7 +67,11 @@ pub fn as_root(command: &str) -> String {
     if has_sudo() { format!("sudo {command}") } else { format!("as root: {command}") }
 }
 
-/// A command that another user must type.
+/// A command for root that runs as another user.
 pub fn as_user(uid: impl std::fmt::Display, command: &str) -> String {
-    if has_sudo() { format!("sudo -u '#{uid}' {command}") } else { format!("as user {uid}: {command}") }
+    if has_sudo() {
+        format!("sudo -u '#{uid}' {command}")
+    } else {
+        format!("setpriv --reuid={uid} --clear-groups {command}")
+    }
 }

@@ -136,7 +136,8 @@ pub fn typed(line: &str, most: usize) -> String {
 }
 
 /// First words of commands that stand behind a colon in a sentence.
-const COMMANDS: [&str; 8] = ["plimsoll", "jcmd", "sudo", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
+const COMMANDS: [&str; 9] =
+    ["plimsoll", "jcmd", "sudo", "setpriv", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
 
 /// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word: broken
 /// in two rows, it could not be copied.

@@ -78,6 +78,18 @@ pub(super) fn by_root(has_sudo: bool, command: &str, or: &str) -> String {
     }
 }
 
+/// A command that root runs as another user, by sudo or by util-linux. Without `gid`, sudo takes the user's first group.
+pub(super) fn by_user(has_sudo: bool, uid: u64, gid: Option<u32>, command: &str) -> String {
+    let (group, regid) = match gid {
+        Some(gid) => (format!(" -g '#{gid}'"), format!(" --regid={gid}")),
+        None => Default::default(),
+    };
+    match has_sudo {
+        true => format!("sudo -u '#{uid}'{group} {command}"),
+        false => format!("setpriv --reuid={uid}{regid} --clear-groups {command}"),
+    }
+}
+
 fn closed(facts: Facts, refused: &str) -> Closed {
     let by_root = |or: &str| by_root(facts.has_sudo, refused, or);
     let (reason, remedy) = match facts {
@@ -114,6 +126,16 @@ fn closed(facts: Facts, refused: &str) -> Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A VM accepts commands only from its own user and group, so a line with the user alone would be refused again.
+    #[test]
+    fn a_command_as_another_user_has_its_group() {
+        let of = |has_sudo, gid| by_user(has_sudo, 7, gid, "plimsoll explain 9");
+        assert_eq!(of(true, Some(8)), "sudo -u '#7' -g '#8' plimsoll explain 9");
+        assert_eq!(of(true, None), "sudo -u '#7' plimsoll explain 9");
+        assert_eq!(of(false, Some(8)), "setpriv --reuid=7 --regid=8 --clear-groups plimsoll explain 9");
+        assert_eq!(of(false, None), "setpriv --reuid=7 --clear-groups plimsoll explain 9");
+    }
 
     #[test]
     fn the_remedy_never_names_a_right_that_the_caller_has() {

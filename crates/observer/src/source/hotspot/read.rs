@@ -127,9 +127,9 @@ fn status(target: &Target) -> io::Result<Status> {
     })
 }
 
-/// The user, besides root, from whom the VM accepts commands.
-pub(crate) fn owner(target: &Target) -> Option<u32> {
-    User::of(target).ok().map(|user| user.uid)
+/// The user and the group, besides root, from whom the VM accepts commands.
+pub(crate) fn owner(target: &Target) -> Option<(u32, u32)> {
+    User::of(target).ok().map(|user| (user.uid, user.gid))
 }
 
 /// A VM whose attach listener is running.

@@ -437,13 +437,14 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         // Root must not remove it through /proc/PID/root: the target's links would decide what is removed.
         Mute::Occupied(ref path, uid) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match target.shares_our_root() {
-                true => format!("{}   # unless a VM that lives made it", as_user(uid, &format!("rm {path}"))),
+                true => format!("{}   # unless a VM that lives made it", as_user(uid, None, &format!("rm {path}"))),
                 false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
             })
         }
         Mute::NotAllowed(_) | Mute::Failed(_) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
-                Some(uid) => as_user(uid, &format!("plimsoll explain {pid}")),
+                // The VM compares user and group of whoever asks (attachListener_linux.cpp).
+                Some((uid, gid)) => as_user(uid.into(), Some(gid), &format!("plimsoll explain {pid}")),
                 None => permission_remedy(pid),
             })
         }

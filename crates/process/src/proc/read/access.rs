@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 
-use crate::proc::access::{Access, AccessTexts, Closed, by_root, parse_closed};
+use crate::proc::access::{Access, AccessTexts, Closed, by_root, by_user, parse_closed};
 use rustix::thread::CapabilitySet;
 
 /// Why the kernel refuses access to a process; `refused` is the command that was refused.
@@ -67,11 +67,7 @@ pub fn as_root(command: &str) -> String {
     if has_sudo() { format!("sudo {command}") } else { format!("as root: {command}") }
 }
 
-/// A command for root that runs as another user.
-pub fn as_user(uid: impl std::fmt::Display, command: &str) -> String {
-    if has_sudo() {
-        format!("sudo -u '#{uid}' {command}")
-    } else {
-        format!("setpriv --reuid={uid} --clear-groups {command}")
-    }
+/// A command for root that runs as another user. `gid`: its group, where that matters.
+pub fn as_user(uid: u64, gid: Option<u32>, command: &str) -> String {
+    by_user(has_sudo(), uid, gid, command)
 }

@@ -84,9 +84,7 @@ pub const GROUPS: &[Group] = &[
             "tracker/combining_lock",
             "tracker/unwind_image",
             "tracker/unwind_live",
-            "tracker/unwind_rules",
             "tracker/unwind_walk",
-            "tracker/vmas_kernel",
             "tracker/vmas_killed",
         ]),
     ),
@@ -119,6 +117,18 @@ pub const GROUPS: &[Group] = &[
         Check,
         "the corpus of every fuzz target, mutations of it, inputs of past findings",
         Tests(&["fuzz/replay", "fuzz/seeds"]),
+    ),
+    // A quarter of `make check`'s time otherwise, and seldom what a change breaks first.
+    group(
+        "twins",
+        Test,
+        "long random runs: the map beside the kernel's, unwind rules beside gimli's, damaged heaps of other allocators",
+        Tests(&[
+            "tracker/unwind_rules",
+            "tracker/vmas_kernel",
+            "observer::source::jemalloc",
+            "observer::source::tcmalloc",
+        ]),
     ),
     group(
         "sources",

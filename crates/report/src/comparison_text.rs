@@ -139,7 +139,7 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     }
     listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
     let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));
-    writeln!(out, "\nmapping calls (mmap and its kin): A {a}, B {b}")?;
+    writeln!(out, "\nmapping calls (mmap and related functions): A {a}, B {b}")?;
     let calls = |value: i64| format!("{}{}", if value < 0 { "−" } else { "+" }, counted(value.unsigned_abs(), "call"));
     listed(out, &tracked.callers_of_mmap, &calls)?;
     if let Some([a, b]) = tracked.slow_paths.map(|sides| sides.map(|calls| count(calls.round() as u64))) {

@@ -98,7 +98,7 @@ held by category and by call stack, B − A: means of 3 and 3 tracked runs, whos
 
               1 more stack with less (--stacks DIR writes all)
 
-mapping calls (mmap and its kin): A 120, B 121
+mapping calls (mmap and related functions): A 120, B 121
 
      +1 call  Class
               os::commit  (libjvm.so)

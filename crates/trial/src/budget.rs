@@ -40,7 +40,7 @@ impl Growth {
         Some(Growth::Bytes(digits.parse::<u64>().ok()?.checked_mul(unit)?))
     }
 
-    /// In bytes, from this median on.
+    /// In bytes; a percentage is of this median.
     fn bytes(self, median: f64) -> f64 {
         match self {
             Growth::Bytes(bytes) => bytes as f64,

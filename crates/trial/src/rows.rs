@@ -124,7 +124,8 @@ impl PairedDifference {
     }
 }
 
-/// A row that loses more than this part of the plain row's latency or throughput, with significance, is never best.
+/// A row is never best if its latency, throughput or run time is significantly worse than the plain row's, by more than
+/// this part of it.
 pub const TOLERATED_PERCENT: f64 = 5.0;
 
 /// A saving below this part of the plain row is not worth a change.
@@ -132,8 +133,8 @@ pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
-    /// The row that saves the most, of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that
-    /// acts once ranks behind all rows whose effect lasts.
+    /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`. A
+    /// row that acts once ranks after all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
     /// The plain program was killed at its limit, and this row was not. Of several such rows, the smallest.
     Survives { row: usize, metric: Metric, median: f64 },
@@ -204,7 +205,7 @@ impl Trial {
         MEMORY.into_iter().find(|metric| metrics.contains(metric))
     }
 
-    /// The costs of a row that are significant and beyond what is tolerated.
+    /// The costs of a row that are significant and beyond `TOLERATED_PERCENT`.
     pub fn costs(&self, row: usize) -> Vec<(Metric, PairedDifference)> {
         let speed = [Metric::P99, Metric::P90, Metric::P50, Metric::Throughput, Metric::Took];
         let found = speed.into_iter().filter_map(|metric| Some((metric, self.difference(row, metric)?)));
@@ -273,7 +274,7 @@ mod tests {
 
     const PLAIN: &[(f64, f64)] = &[(500.0, 10.0), (510.0, 10.2), (505.0, 9.9)];
 
-    /// The published table: a cap of 4 costs 2 %, a cap of 2 saves more and costs 11 %.
+    /// The published table: a cap of 4 costs 2 % of p99, a cap of 2 saves more and costs 11 %.
     #[test]
     fn the_best_row_saves_without_costing_latency() {
         let four = &[(400.0, 10.2), (410.0, 10.4), (404.0, 10.1)];

@@ -157,7 +157,7 @@ pub(crate) fn certainty(a: usize, b: usize) -> String {
     format!("means of {a} and {b} tracked runs, whose ranges don't overlap")
 }
 
-/// The call stacks that are worth a reader's time.
+/// The call stacks that are listed: at most `SITES`, with at least `WORTH` of the largest proven change.
 pub(crate) fn shown_of(sites: &[Site]) -> &[Site] {
     let largest = sites.iter().map(|site| site.least).max().unwrap_or(0) as f64;
     let shown = sites.iter().take_while(|site| site.least as f64 >= largest * WORTH).count().min(SITES);

@@ -102,7 +102,7 @@ pub(crate) fn shown_spans(history: &History) -> Vec<&VerdictSpan> {
     spans
 }
 
-/// 0 for a note.
+/// 2 for a critical verdict, 1 for a warning, 0 for a note.
 pub(crate) fn severity(span: &VerdictSpan) -> u8 {
     match span.severity.as_str() {
         "critical" => 2,
@@ -142,7 +142,7 @@ fn of_ended(line: &str, pid: &str, file: &str) -> String {
 }
 
 /// Which words name the process, in the commands that remedies use. Commands of verdicts that are derived from the
-/// curves have the word PID. Behind `--`, `|` and any other command, a number like the PID is part of a command line, a
+/// curves have the word PID. After `--`, `|` and any other command, a number like the PID is part of a command line, a
 /// port, or an amount.
 fn operands(words: &[&str], pid: &str) -> Vec<usize> {
     let (mut found, mut tool, mut before) = (Vec::new(), "", "");

@@ -162,7 +162,7 @@ impl Plot {
         );
     }
 
-    /// Clock times to mark: round moments, at most eight.
+    /// Clock times to mark: round moments, at most nine.
     fn clock(&mut self) {
         const SECOND: i64 = 1_000_000_000;
         const STEPS: [i64; 26] = [
@@ -195,7 +195,7 @@ impl Plot {
         ];
         let range = self.to.saturating_sub(self.from).max(1);
         let step = STEPS.iter().map(|step| step * SECOND).find(|step| range / step <= 8).unwrap_or(range);
-        // A recording of less than two seconds marks its ends.
+        // A recording of less than two seconds has two or three marks.
         let step = if range < 2 * SECOND { (range / 2).max(1) } else { step };
         let mut at = self.from.div_euclid(step) * step;
         let bottom = HEIGHT - BOTTOM;

@@ -21,7 +21,7 @@ impl CurveChange {
     pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
-        // The file chooses its figures: a change beyond an i64 prints as the largest i64.
+        // The file chooses its figures: a change that an i64 can't hold prints as the nearest i64.
         change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
 }

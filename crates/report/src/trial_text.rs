@@ -43,7 +43,7 @@ fn plural(number: usize, word: &str) -> String {
     if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }
 
-/// Medians, and below each half of the spread from the smallest to the largest round.
+/// The medians, and below each median half of the spread between the smallest and the largest round.
 fn table(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     let metrics = trial.metrics();
     if metrics.is_empty() {

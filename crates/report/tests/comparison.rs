@@ -204,7 +204,7 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
 
 /// The pairs are complete, so the figures are those of all pairs.
 #[test]
-fn an_interrupt_of_the_tracked_runs_is_no_interrupt_of_the_pairs() {
+fn an_interrupt_in_the_tracked_runs_leaves_the_pairs_complete() {
     let mut of = comparison();
     of.interrupted = true;
     let found = text(&of, None);

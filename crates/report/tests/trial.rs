@@ -82,9 +82,9 @@ best: arenas=2: after idling −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB 
     assert_eq!(found, expected, "\n{found}");
 }
 
-/// Two options behind the same unlocking: cut at the same column, they were one name.
+/// Two options after the same -XX:+UnlockExperimentalVMOptions. Cut at one column, their names would be equal.
 #[test]
-fn rows_whose_names_begin_alike_are_told_apart() {
+fn rows_whose_names_begin_alike_have_different_names() {
     let mut trial = trial();
     let [one, other] = ["A", "B"].map(|name| format!("-XX:+UnlockExperimentalVMOptions -XX:{name}=60000"));
     (trial.rows[1].label, trial.rows[3].label) = (one, other);
@@ -128,7 +128,7 @@ fn an_interrupted_trial_says_how_far_it_came() {
     assert!(text(&Trial::default()).contains("too few complete rounds"));
 }
 
-/// These rounds of the plain program end so, and all runs of the other rows if `others`.
+/// A trial in which the plain program ends like this in these rounds. With `others`, so do all runs of the other rows.
 fn ended(end: &RunEnd, others: bool, rounds: &[usize]) -> Trial {
     let mut trial = trial();
     for run in &mut trial.runs {

@@ -27,7 +27,7 @@ pub struct Verdict {
     /// `note`, `warning` or `critical`.
     pub severity: String,
     pub summary: String,
-    /// How sure it is; empty if unknown.
+    /// How sure the verdict is; empty if unknown.
     pub certainty: String,
     pub evidence: Vec<String>,
     pub remedies: Vec<Remedy>,
@@ -36,7 +36,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Remedy {
     pub what: String,
-    /// To paste.
+    /// The commands to paste.
     pub how: String,
     pub gives_back: String,
     pub trade_off: String,
@@ -64,7 +64,7 @@ pub struct Limit {
 #[derive(Clone, Debug, Default)]
 pub struct BarGroup {
     pub name: String,
-    /// Place of its colour in the palette.
+    /// Number of its colour in the style: class `g0`, `g1`, …
     pub colour: usize,
     pub bars: Vec<Bar>,
 }

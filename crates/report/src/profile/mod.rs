@@ -146,7 +146,7 @@ pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String
     };
     (!column.of_one_moment).then(|| {
         format!(
-            "each site's own {}, of different moments: the sum is more than was ever held at once{}",
+            "each site's own {}, at different moments: the sum is more than was ever held at once{}",
             column.measure,
             divided()
         )

@@ -24,6 +24,7 @@ const FRAMES: usize = 12;
 /// Frames of the program in a short form of a site.
 const OWN_FRAMES: usize = 3;
 
+/// `excesses`: the lines beyond their budget; `None` without a budget.
 pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
     for (side, command) in SIDES.iter().zip(&of.commands) {
         writeln!(out, "{side}  {}", cut(command, 120))?;

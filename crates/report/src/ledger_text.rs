@@ -23,10 +23,11 @@ pub struct Explanation {
     pub verdicts: Vec<Verdict>,
 }
 
+/// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub colour: bool,
-    /// Columns of the terminal.
+    /// Columns of the terminal, at least 40.
     pub width: usize,
 }
 

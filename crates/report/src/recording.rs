@@ -14,6 +14,7 @@ pub struct Section {
     pub(crate) in_text: bool,
 }
 
+/// One curve, with its figures.
 pub struct Row {
     pub name: String,
     pub measure: Measure,
@@ -69,6 +70,7 @@ pub fn sections(history: &History) -> Vec<Section> {
     sections
 }
 
+/// A change in bytes, with its sign: `+1.50 MiB`, `-4.00 KiB`.
 pub fn signed(value: f64) -> String {
     let sign = if value < 0.0 { "-" } else { "+" };
     format!("{sign}{}", Bytes(value.abs() as u64))
@@ -82,6 +84,7 @@ pub fn period(history: &History) -> String {
     format!("{} to {to}, {length}", from.trim_end_matches(" UTC"))
 }
 
+/// The runtime, the PID and the command of the recorded process, on one line.
 pub fn head(history: &History) -> String {
     let process = &history.process;
     let pid = process.pid.map_or(String::new(), |pid| format!("   pid {pid}"));

@@ -18,6 +18,7 @@ pub struct CurveChange {
 }
 
 impl CurveChange {
+    /// The change of a figure. A side that lacks the curve counts as 0.
     pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
@@ -61,6 +62,7 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
     found.into_iter().map(|(id, title, changes)| (id, title, sorted(changes))).collect()
 }
 
+/// Writes the changes as text, without the curves that only programs need.
 pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
     for (name, history) in [("before", before), ("after ", after)] {
         writeln!(out, "{name}  {}   {}", head(history), period(history))?;

@@ -26,6 +26,7 @@ impl Setting {
     }
 }
 
+/// One step that is tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Only time passes.
@@ -136,7 +137,7 @@ pub struct Tried {
     pub before: Option<u64>,
     pub after: Option<u64>,
     pub idle: Option<u64>,
-    /// Saving that a verdict before the first step expects: at least, at most.
+    /// Saving in bytes that a verdict before the first step expects: at least, at most.
     pub predicted: Option<(u64, u64)>,
     /// Lines of the ledger that changed, by id, name and bytes; the largest change first.
     pub lines: Vec<(String, String, i64)>,
@@ -167,6 +168,7 @@ pub struct LiveTrial {
     pub notes: Vec<String>,
 }
 
+/// What a live trial showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Most {
     /// The index of the step, and by how many bytes RSS became smaller.

@@ -10,6 +10,7 @@ pub enum Unit {
     PerSecond,
 }
 
+/// Which figures of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Lower,

@@ -53,8 +53,10 @@ pub enum Action {
     Trim,
 }
 
+/// One change that a row makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemedyChange {
+    /// Name and value of a variable.
     Environment(String, String),
     Preload(PreloadedAllocator),
     /// Options of a Java VM.

@@ -60,13 +60,16 @@ impl RunEnd {
     }
 }
 
+/// One run of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
+    /// From 0.
     pub round: usize,
     pub row: usize,
     pub end: RunEnd,
     /// The program's last output, which may name the reason of its end.
     pub detail: Option<String>,
+    /// Each in the unit of its metric.
     pub figures: BTreeMap<Metric, f64>,
     /// Number of processes at the end of the load.
     pub processes: usize,
@@ -81,12 +84,13 @@ impl Run {
     }
 }
 
+/// A row of the table: the plain program, or a remedy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub label: String,
     /// What is changed, as it would be typed. Empty for the plain program.
     pub changes: Vec<String>,
-    /// Saving that a verdict on the first plain run expects: at least, at most.
+    /// Saving in bytes that a verdict on the first plain run expects: at least, at most.
     pub predicted: Option<(u64, u64)>,
     /// It acts on the live process, once: what it saves comes back with the next burst.
     pub once: bool,
@@ -100,7 +104,9 @@ pub struct Trial {
     pub command: String,
     pub load: Option<String>,
     pub ready: Option<String>,
+    /// Bytes.
     pub limit: Option<u64>,
+    /// Number of rounds that were to run.
     pub rounds: usize,
     pub interrupted: bool,
     pub rows: Vec<Row>,
@@ -131,6 +137,7 @@ pub const TOLERATED_PERCENT: f64 = 5.0;
 /// A saving below this part of the plain row is not worth a change.
 pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
+/// The recommendation of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
     /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`. A

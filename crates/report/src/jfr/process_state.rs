@@ -25,6 +25,7 @@ use super::events as e;
 /// Sites with an event of their own: those with the most live bytes. The others share one event.
 pub const MOST_SITES: usize = 200;
 
+/// What is known of a process at one moment. A part that is `None` or empty has no events.
 #[derive(Clone, Copy, Default)]
 pub struct Instant<'a> {
     /// Resident bytes now and at their peak; from /proc/PID/status if this instant has no ledger.
@@ -76,6 +77,7 @@ pub enum TargetEndKind {
     Unknown,
 }
 
+/// The end of the target, as far as the recorder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetEnd {
     pub how: TargetEndKind,

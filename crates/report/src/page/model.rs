@@ -48,6 +48,7 @@ pub struct Bars {
     pub title: String,
     /// Name of the sum: `RSS`.
     pub sum_name: String,
+    /// Bytes.
     pub sum: u64,
     /// The limit, with the bytes that count against it.
     pub limit: Option<Limit>,
@@ -58,6 +59,7 @@ pub struct Bars {
 pub struct Limit {
     pub name: String,
     pub bytes: u64,
+    /// Bytes that count against the limit.
     pub counted: u64,
 }
 
@@ -74,7 +76,7 @@ pub struct Bar {
     pub name: String,
     pub bytes: u64,
     pub note: String,
-    /// Parts of the bar, biggest first.
+    /// Names and bytes of parts of the bar, biggest first.
     pub parts: Vec<(String, u64)>,
 }
 
@@ -107,7 +109,7 @@ pub struct Curve {
     pub role: &'static str,
     /// Index of the interval of its first reading; `values` begins there.
     pub first: usize,
-    /// Lowest, highest and last reading of each interval. An interval without a reading repeats the last one.
+    /// Lowest, highest and last reading of each interval, in bytes. An interval without a reading repeats the last one.
     pub values: Vec<[u64; 3]>,
 }
 

@@ -89,6 +89,7 @@ impl<'a> View<'a> {
         Ok(View { profile, column, focus: None })
     }
 
+    /// The same view of a focused profile. `left_out`: for each column, the amount that the pattern left out.
     pub fn focused(self, pattern: &'a str, left_out: &'a [Value]) -> View<'a> {
         View { focus: Some((pattern, left_out)), ..self }
     }

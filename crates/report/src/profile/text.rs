@@ -15,6 +15,7 @@ use plimsoll_profiles::profile::{Column, Function, GroupBy, Tree, Unit, Value};
 use super::{View, amount, by_words, called_at, error, magnitude, moments_words, named, share};
 use crate::words;
 
+/// Columns of the terminal.
 pub const WIDTH: usize = 120;
 /// Entries that a tree may have before small ones are summed up.
 const ENTRIES: usize = 60;

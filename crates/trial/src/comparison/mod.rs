@@ -54,6 +54,7 @@ pub type Lines = BTreeMap<Part, u64>;
 /// One run: the number of its pair (`Run::round`), and its side.
 pub type At = (usize, usize);
 
+/// What the interval of B − A shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     Grew,
@@ -145,6 +146,7 @@ pub struct Tracked {
     pub slow_paths: Option<[f64; 2]>,
 }
 
+/// All runs of A and B, and what they show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     pub commands: [String; 2],
@@ -180,6 +182,7 @@ impl Comparison {
         self.complete().len() > 1
     }
 
+    /// B against A, in the unit of the metric; `None` with fewer than two complete pairs that have the figure.
     pub fn metric(&self, metric: Metric) -> Option<MedianChange> {
         let figure = |(round, side): At| {
             let run = self.runs.iter().find(|run| (run.round, run.row) == (round, side) && run.end.is_good())?;

@@ -64,7 +64,7 @@ pub fn write(out: &mut dyn Write, history: &History, chart: Chart) -> io::Result
     }
 }
 
-/// The first chart for which the recording has the curves.
+/// The first chart for which the recording has the curves; `Categories` if it has none of them.
 pub fn default_chart(history: &History) -> Chart {
     match (history.rss(), history.java_heap()) {
         (Some(_), Some(_)) => Chart::RssGap,

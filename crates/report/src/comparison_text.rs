@@ -181,7 +181,10 @@ fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -
     }
     match sites.len() - shown.len() {
         0 => Ok(()),
-        more => writeln!(out, "\n{:14}{} with less (--stacks DIR writes all)", "", counted(more as u64, "more stack")),
+        more => {
+            let stacks = counted(more as u64, "more stack");
+            writeln!(out, "\n{:14}{stacks} with a smaller change (--stacks DIR writes all)", "")
+        }
     }
 }
 

@@ -96,7 +96,7 @@ held by category and by call stack, B − A: means of 3 and 3 tracked runs, whos
               Shop.load:7
               Shop.main:2
 
-              1 more stack with less (--stacks DIR writes all)
+              1 more stack with a smaller change (--stacks DIR writes all)
 
 mapping calls (mmap and related functions): A 120, B 121
 

@@ -79,7 +79,7 @@ fn direct_buffers(snapshot: &Snapshot) -> Option<String> {
         false => "is included",
     };
     Some(format!(
-        "java.nio counts {}; what Netty counts besides ({}, by Unsafe) {where_to}",
+        "java.nio counts {}; another {} that Netty counts (allocated with Unsafe) {where_to}",
         direct.capacity, direct.by_netty
     ))
 }

@@ -302,7 +302,7 @@ fn from_to(values: &[Option<f64>]) -> String {
     format!("{} → {} ({})", bytes(first), bytes(last), signed(last - first))
 }
 
-const NO_RSS: &str = "the recording has no RSS over time: jdk.ResidentSetSize is there from JDK 21 on, native images lack it; plimsoll record PID -o FILE.jfr records it of every process";
+const NO_RSS: &str = "the recording has no RSS over time: JDKs write jdk.ResidentSetSize from version 21 on, and native images don't; plimsoll record PID -o FILE.jfr records RSS for every process";
 
 fn rss_gap(history: &History) -> Result<String, String> {
     let rss = history.rss().ok_or(NO_RSS)?;
@@ -341,7 +341,7 @@ fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, S
         .collect();
     if layers.is_empty() {
         return Err(match measure {
-            Measure::Line => "the recording has no ledger lines: those of plimsoll record have them".into(),
+            Measure::Line => "the recording has no ledger lines: only recordings of plimsoll record have them".into(),
             _ => {
                 "the recording has no jdk.NativeMemoryUsage: start the JVM with -XX:NativeMemoryTracking=summary".into()
             }
@@ -406,7 +406,7 @@ fn growth(history: &History) -> Result<String, String> {
     let all = rows.len();
     rows.truncate(MOST_BARS);
     if rows.is_empty() {
-        return Err("the recording is too short for growth an hour: a minute and six readings are needed".into());
+        return Err("the recording is too short: growth an hour needs at least one minute and six readings".into());
     }
     let height = TOP + BOTTOM + rows.len() as f64 * 24.0;
     let title = match all > MOST_BARS {

@@ -101,7 +101,7 @@ impl Step {
         }
     }
 
-    /// The commands that do the same by hand. Purge: those of Redis at its default port.
+    /// The commands that do the same by hand. For a purge: the command of Redis at its default port.
     pub fn commands(&self, pid: u32) -> Vec<String> {
         let jcmd = |command: &str| format!("jcmd {pid} {command}");
         match self {

@@ -9,8 +9,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Limit of the CPU time of one input. Unoptimised builds (`cargo test`) are ten times slower.
 pub const CPU_LIMIT: Duration = Duration::from_secs(if cfg!(feature = "libfuzzer") { 1 } else { 10 });
-/// Limit of the live bytes of one input: this, plus a multiple of its length.
+/// Limit of the live bytes of one input: `LEAST_MEMORY`, plus `MEMORY_TIMES` for each byte of the input.
 pub const LEAST_MEMORY: usize = 32 << 20;
+/// See `LEAST_MEMORY`.
 pub const MEMORY_TIMES: usize = 256;
 
 thread_local! {

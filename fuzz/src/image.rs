@@ -35,6 +35,7 @@ pub struct Image {
     pub vmas: Vec<Vma>,
     /// Page number → bytes. Other pages of a mapping read as zeros and are absent.
     pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+    /// The cost of the reads so far: 1 for each call, and 1 for each page of bytes.
     pub reads: Cell<u64>,
 }
 

@@ -6,14 +6,14 @@ use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text}
 
 /// A format for programs must be well formed.
 pub fn is_json(bytes: &[u8]) -> serde_json::Value {
-    serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("no JSON: {error}"))
+    serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("not JSON: {error}"))
 }
 
 pub fn is_xml(bytes: &[u8]) {
     let text = std::str::from_utf8(bytes).expect("UTF-8");
     let options = roxmltree::ParsingOptions { nodes_limit: 1 << 20, allow_dtd: false };
     if let Err(error) = roxmltree::Document::parse_with_options(text, options) {
-        panic!("no XML: {error}");
+        panic!("not XML: {error}");
     }
 }
 
@@ -29,10 +29,10 @@ pub fn is_page(page: &Page) {
             is_json(data.split("</script>").next().unwrap_or_default().as_bytes());
         }
     }
-    assert_eq!(html.matches("<script").count(), 2, "a script that is not ours");
+    assert_eq!(html.matches("<script").count(), 2, "a script that is not the page's own");
     let options = roxmltree::ParsingOptions { nodes_limit: 1 << 20, allow_dtd: true };
     if let Err(error) = roxmltree::Document::parse_with_options(&rest, options) {
-        panic!("no XML: {error}");
+        panic!("not XML: {error}");
     }
 }
 

@@ -14,7 +14,7 @@ use random::Random;
 
 /// Far above any target's own CPU limit: only an endless loop takes that long.
 const ENDLESS: Duration = Duration::from_secs(300);
-/// Executions of each target.
+/// Mutated inputs for each target.
 const MUTATIONS: usize = 120;
 
 fn folder(name: &str) -> PathBuf {

@@ -19,7 +19,8 @@ fn put(target: &str, name: &str, bytes: &[u8]) {
         fs::write(&path, bytes).expect("seed");
     }
     let kept = fs::read(&path).unwrap_or_default();
-    assert!(kept == bytes, "{target}/{name} is of an older format: BLESS=1 cargo test -p plimsoll-fuzz --test seeds");
+    let again = "BLESS=1 cargo test -p plimsoll-fuzz --test seeds";
+    assert!(kept == bytes, "{target}/{name} has an older format. Write it again: {again}");
 }
 
 /// A file in the form of the target `segment`: pieces with their offsets.
@@ -42,7 +43,7 @@ fn segment(name: &str, file: &[u8]) {
 }
 
 #[test]
-fn seeds_are_of_the_formats_of_today() {
+fn seeds_have_the_formats_of_today() {
     segment("server", &synthetic::server(4711).trimmed());
     let mut sites = synthetic::server(4711);
     let stack = sites.stack(&[(0x40_1000, 1), (0x40_2000, 1), (0x40_3000, 1)]);
@@ -111,7 +112,7 @@ impl Memory {
     }
 }
 
-/// One span for each class, one free, one returned, over the table that leads to them.
+/// One span for each class, one free span, one returned span, and the page map that leads to them.
 fn tcmalloc() -> Vec<u8> {
     const DATA: u64 = 0x7f00_0000_0000;
     const HEAP: u64 = 0x5555_8000_0000;
@@ -253,7 +254,7 @@ fn go() -> Vec<u8> {
         records.push(record);
     }
     let chunk = HEAP.wrapping_sub(0xffff_8000_0000_0000) >> 22;
-    // 72 pages in spans; of the others every second word of bits was given back.
+    // 72 pages are in spans. Of the other pages, every second group of 64 was given back.
     memory.words(
         META + (chunk & 0x1fff) * 128,
         &[u64::MAX, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, u64::MAX, 0, u64::MAX, 0, u64::MAX, 0],
@@ -294,12 +295,12 @@ fn go() -> Vec<u8> {
 }
 
 #[test]
-fn seeds_of_heaps_are_split_by_their_walks() {
+fn the_walks_of_allocators_split_the_seeds_of_their_heaps() {
     put("malloc_memory", "tcmalloc", &tcmalloc());
     put("malloc_memory", "go", &go());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory/go");
     let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
-    assert!(plimsoll_fuzz::targets::malloc_memory::go(&image).is_some(), "the seed of Go's heap stays closed");
+    assert!(plimsoll_fuzz::targets::malloc_memory::go(&image).is_some(), "the walk of Go's heap refuses its seed");
     put("malloc_memory", "mimalloc", &mimalloc());
     for (name, kind) in [
         ("jemalloc", AllocatorKind::Jemalloc),
@@ -324,7 +325,7 @@ fn seeds_of_heaps_are_split_by_their_walks() {
 /// `start` calls `outer`, which calls `inner`. `augmentation` and `rules` are those of `inner`.
 ///
 /// ```text
-/// 0 headers   176 index   216 rules: a common entry and three functions, 32 bytes each   1024 code
+/// 0 headers   176 index   216 rules: two common entries and three functions, 32 bytes each   1024 code
 /// ```
 fn unwound(augmentation: &str, rules: &[u8]) -> Vec<u8> {
     const INDEX: u64 = 176;

@@ -8,6 +8,7 @@ pub const HEADER_BYTES: usize = 68;
 pub(crate) const MAJOR: u16 = 2;
 /// Bit of the header's flags: integers are compressed.
 pub(crate) const COMPRESSED: u8 = 1;
+/// Bit of the header's flags: the recorder intended this chunk to be the last.
 pub(crate) const LAST_CHUNK: u8 = 2;
 
 /// Ids of the event types that every chunk has.

@@ -18,7 +18,7 @@
 //!
 //! event      = size type start field*                        size counts itself; the fields are those that the type declares
 //! metadata   = size 0 start duration id strings tree         the types, their fields and annotations
-//! checkpoint = size 1 start duration delta kind pool*        constants. delta leads back to the checkpoint before, 0 ends the chain
+//! checkpoint = size 1 start duration delta kind count pool*  constants. delta leads back to the checkpoint before, 0 ends the chain
 //! pool       = type count (key value)*                       a field may hold the key of a constant in place of the value
 //!
 //! integer    compressed: 7 bits a byte, lowest first, the high bit says that more follow; the ninth byte has all 8 bits.

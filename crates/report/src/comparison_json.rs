@@ -109,6 +109,7 @@ struct RunDocument<'c> {
     figures: BTreeMap<&'static str, f64>,
 }
 
+/// `excesses`: the lines beyond their budget; `None` without a budget.
 pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
     crate::json_lines::write_indented(out, &document(of, excesses))
 }

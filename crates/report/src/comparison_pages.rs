@@ -87,6 +87,7 @@ fn notes(of: &Comparison) -> Vec<String> {
     failures(of).into_iter().chain(of.notes.iter().cloned()).collect()
 }
 
+/// `excesses`: the lines beyond their budget; `None` without a budget.
 pub fn markdown(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
     writeln!(out, "**{}**\n", plain(&printable(&result(of))))?;
     for sentence in budget(of, excesses) {
@@ -114,6 +115,7 @@ pub fn markdown(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]
     notes(of).iter().try_for_each(|note| writeln!(out, "\n- note: {}", plain(&printable(note))))
 }
 
+/// `excesses`: the lines beyond their budget; `None` without a budget.
 pub fn html(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
     let title = format!("plimsoll compare: {}, against {}", of.commands[B], of.commands[A]);
     ticket::page(out, &title, &facts(of).join(", "), &result(of), |out| {

@@ -24,6 +24,7 @@ const FRAMES: usize = 12;
 /// Frames of the program in a short form of a site.
 const OWN_FRAMES: usize = 3;
 
+/// `excesses`: the lines beyond their budget; `None` without a budget.
 pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
     for (side, command) in SIDES.iter().zip(&of.commands) {
         writeln!(out, "{side}  {}", cut(command, 120))?;
@@ -139,7 +140,7 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     }
     listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
     let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));
-    writeln!(out, "\nmapping calls (mmap and its kin): A {a}, B {b}")?;
+    writeln!(out, "\nmapping calls (mmap and related functions): A {a}, B {b}")?;
     let calls = |value: i64| format!("{}{}", if value < 0 { "−" } else { "+" }, counted(value.unsigned_abs(), "call"));
     listed(out, &tracked.callers_of_mmap, &calls)?;
     if let Some([a, b]) = tracked.slow_paths.map(|sides| sides.map(|calls| count(calls.round() as u64))) {
@@ -157,7 +158,7 @@ pub(crate) fn certainty(a: usize, b: usize) -> String {
     format!("means of {a} and {b} tracked runs, whose ranges don't overlap")
 }
 
-/// The call stacks that are worth a reader's time.
+/// The call stacks that are listed: at most `SITES`, with at least `WORTH` of the largest proven change.
 pub(crate) fn shown_of(sites: &[Site]) -> &[Site] {
     let largest = sites.iter().map(|site| site.least).max().unwrap_or(0) as f64;
     let shown = sites.iter().take_while(|site| site.least as f64 >= largest * WORTH).count().min(SITES);
@@ -180,7 +181,10 @@ fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -
     }
     match sites.len() - shown.len() {
         0 => Ok(()),
-        more => writeln!(out, "\n{:14}{} with less (--stacks DIR writes all)", "", counted(more as u64, "more stack")),
+        more => {
+            let stacks = counted(more as u64, "more stack");
+            writeln!(out, "\n{:14}{stacks} with a smaller change (--stacks DIR writes all)", "")
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Check {
     pub name: &'static str,
     pub ok: bool,
     pub text: String,
-    /// What to type, or to change, for the rest.
+    /// What to type, or to change, so that the check passes.
     pub remedy: Option<String>,
     pub notes: &'static [&'static str],
 }

@@ -1,7 +1,7 @@
 //! Writes `VM.native_memory summary` and `detail` of JDK 25 for any program, so that existing parsers can read it.
 //!
-//! HotSpot joins two lines that our books keep apart: category 'Thread' includes the thread stacks, and 'Native Memory
-//! Tracking' is the tracker's own cost.
+//! Two categories differ from those of our books: HotSpot's 'Thread' includes the thread stacks, and 'Native Memory
+//! Tracking' stands for the tracker's own cost, the category Plimsoll.
 //!
 //! HotSpot rounds each figure to the nearest KB by itself, so its lines need not add up. Here the KB of a column are
 //! apportioned (largest remainder): Σ categories = Total as printed, and reserved = malloc + mmap in each line.
@@ -19,6 +19,7 @@ pub(crate) struct Entry {
     pub name: String,
     pub malloc: u64,
     pub count: u64,
+    /// KB and number of blocks at the peak; `None` if it isn't above the current figure.
     pub peak: Option<(u64, u64)>,
     pub reserved: u64,
     pub committed: u64,

@@ -79,7 +79,7 @@ fn direct_buffers(snapshot: &Snapshot) -> Option<String> {
         false => "is included",
     };
     Some(format!(
-        "java.nio counts {}; what Netty counts besides ({}, by Unsafe) {where_to}",
+        "java.nio counts {}; another {} that Netty counts (allocated with Unsafe) {where_to}",
         direct.capacity, direct.by_netty
     ))
 }
@@ -107,7 +107,7 @@ fn live_blocks(snapshot: &Snapshot) -> Vec<String> {
     notes
 }
 
-/// Address space that costs nothing, and what the program may do with it.
+/// How much more address space the line has than resident memory, and how to find who maps it.
 fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
     let snapshot = case.snapshot;
     let mut notes = Vec::new();
@@ -146,8 +146,8 @@ fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {
     let snapshot = case.snapshot;
     let mut notes = Vec::new();
     let heaps = || snapshot.other_heaps();
-    let is_part = |child: &&Line| heaps().all(|heap| !is_part_of(heap, &child.name));
-    let others = line.children.iter().filter(is_part).take(2).map(|child| {
+    let is_other = |child: &&Line| heaps().all(|heap| !is_part_of(heap, &child.name));
+    let others = line.children.iter().filter(is_other).take(2).map(|child| {
         let is_beside = heaps().any(|heap| heap.kind.to_string() == child.name);
         if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
     });

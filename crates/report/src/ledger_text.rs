@@ -23,10 +23,11 @@ pub struct Explanation {
     pub verdicts: Vec<Verdict>,
 }
 
+/// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub colour: bool,
-    /// Columns of the terminal.
+    /// Columns of the terminal, at least 40.
     pub width: usize,
 }
 
@@ -38,9 +39,9 @@ const NAME: usize = 26;
 const OVERCLAIMED: f64 = 1.0;
 /// Minimum columns of a command that stands beside its facts.
 const COMMAND: usize = 40;
-/// The longest line to type that is printed whole. A class path may have 100,000 characters.
+/// The longest line to type that is printed whole, in characters. A class path may have 100,000.
 const WHOLE: usize = 1000;
-/// The same at the top, where it stands a second time.
+/// The same at the top of the screen: the verdict below has the whole line.
 const IN_HEADLINE: usize = 240;
 /// A note that has fewer columns than this beside its bar goes below it.
 const NOTE: usize = 24;
@@ -174,14 +175,15 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// Comes first. For each warning, or for the state: what is wrong, what the figure is based on, what to run.
+    /// The top of the screen. For each warning, or without one for the state: what is wrong, what the figure is based
+    /// on, what to run.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
         let shown = || verdicts.iter().filter(|verdict| is_headline(verdict, verdicts));
         let several = shown().nth(1).is_some();
         for verdict in shown() {
             let (mark, ink) = mark(verdict);
             let width = self.style.width.max(60) - 2;
-            // The verdict in full, below, has only its id as well.
+            // The verdict in full, below, doesn't repeat its sentence, so the id leads to it.
             let id = if several { format!("{}: ", verdict.id.id()) } else { String::new() };
             for (index, row) in wrapped(&printable(&format!("{id}{}", verdict.summary)), width).iter().enumerate() {
                 let mark = if index == 0 { self.ink(ink, mark) } else { String::new() };
@@ -315,7 +317,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap.
+    /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap, what the report cost the VM.
     fn notes(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot;
         if let Some(sum) = &self.ledger.cgroup

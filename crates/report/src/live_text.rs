@@ -89,13 +89,13 @@ pub fn most(trial: &LiveTrial) -> String {
             let step = &trial.steps[at];
             let percent = saved as f64 / step.before.unwrap_or(1).max(1) as f64 * 100.0;
             format!(
-                "most: {}: {} ({percent:.0} % of RSS).{drift} It was done once and may grow back. What lasts needs a restart: {}",
+                "most: {}: {} ({percent:.0} % of RSS).{drift} RSS may grow again, because the step was done once. A lasting saving needs a restart: {}",
                 printable(&step.label),
                 figure(Metric::Idle, saved as f64),
                 printable(&trial.restart)
             )
         }
-        Most::Nothing => format!("no step saved 1 % of RSS and more than RSS moved by itself.{drift}"),
+        Most::Nothing => format!("no step saved more than 1 % of RSS and more than RSS moved by itself.{drift}"),
         Most::NoStep => "no step was done".into(),
     }
 }

@@ -195,8 +195,8 @@ impl Own {
     }
 }
 
-/// Label, live and allocated bytes of each category. Two names that the target has chosen may have one label, and may
-/// be `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
+/// Label, live and allocated bytes of each category. Two names that the target has chosen may have the same label, or
+/// the label `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
 fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
     let mut by_label: BTreeMap<String, (Bytes, Bytes)> = BTreeMap::new();
     for category in books.categories.iter().filter(|category| category.figures.cumulative > Bytes(0)) {

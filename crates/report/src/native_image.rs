@@ -8,6 +8,7 @@ use plimsoll_tracked::books::{Books, Figures, NATIVE_IMAGE_CATEGORIES, Runtime};
 
 use crate::words::printable;
 
+/// The text of GraalVM 25: KB, of blocks and of mappings.
 pub fn write(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out, "Native memory tracking\n")?;
     block(out, "Total", &books.total)?;

@@ -14,6 +14,7 @@ pub struct Section {
     pub(crate) in_text: bool,
 }
 
+/// One curve, with its figures.
 pub struct Row {
     pub name: String,
     pub measure: Measure,
@@ -69,6 +70,7 @@ pub fn sections(history: &History) -> Vec<Section> {
     sections
 }
 
+/// A change in bytes, with its sign: `+1.50 MiB`, `-4.00 KiB`.
 pub fn signed(value: f64) -> String {
     let sign = if value < 0.0 { "-" } else { "+" };
     format!("{sign}{}", Bytes(value.abs() as u64))
@@ -82,6 +84,7 @@ pub fn period(history: &History) -> String {
     format!("{} to {to}, {length}", from.trim_end_matches(" UTC"))
 }
 
+/// The runtime, the PID and the command of the recorded process, on one line.
 pub fn head(history: &History) -> String {
     let process = &history.process;
     let pid = process.pid.map_or(String::new(), |pid| format!("   pid {pid}"));
@@ -102,7 +105,7 @@ pub(crate) fn shown_spans(history: &History) -> Vec<&VerdictSpan> {
     spans
 }
 
-/// 0 for a note.
+/// 2 for a critical verdict, 1 for a warning, 0 for a note.
 pub(crate) fn severity(span: &VerdictSpan) -> u8 {
     match span.severity.as_str() {
         "critical" => 2,
@@ -142,7 +145,7 @@ fn of_ended(line: &str, pid: &str, file: &str) -> String {
 }
 
 /// Which words name the process, in the commands that remedies use. Commands of verdicts that are derived from the
-/// curves have the word PID. Behind `--`, `|` and any other command, a number like the PID is part of a command line, a
+/// curves have the word PID. After `--`, `|` and any other command, a number like the PID is part of a command line, a
 /// port, or an amount.
 fn operands(words: &[&str], pid: &str) -> Vec<usize> {
     let (mut found, mut tool, mut before) = (Vec::new(), "", "");

@@ -64,7 +64,7 @@ pub fn write(out: &mut dyn Write, history: &History, chart: Chart) -> io::Result
     }
 }
 
-/// The first chart for which the recording has the curves.
+/// The first chart for which the recording has the curves; `Categories` if it has none of them.
 pub fn default_chart(history: &History) -> Chart {
     match (history.rss(), history.java_heap()) {
         (Some(_), Some(_)) => Chart::RssGap,
@@ -162,7 +162,7 @@ impl Plot {
         );
     }
 
-    /// Clock times to mark: round moments, at most eight.
+    /// Clock times to mark: round moments, at most nine.
     fn clock(&mut self) {
         const SECOND: i64 = 1_000_000_000;
         const STEPS: [i64; 26] = [
@@ -195,7 +195,7 @@ impl Plot {
         ];
         let range = self.to.saturating_sub(self.from).max(1);
         let step = STEPS.iter().map(|step| step * SECOND).find(|step| range / step <= 8).unwrap_or(range);
-        // A recording of less than two seconds marks its ends.
+        // A recording of less than two seconds has two or three marks.
         let step = if range < 2 * SECOND { (range / 2).max(1) } else { step };
         let mut at = self.from.div_euclid(step) * step;
         let bottom = HEIGHT - BOTTOM;
@@ -302,7 +302,7 @@ fn from_to(values: &[Option<f64>]) -> String {
     format!("{} → {} ({})", bytes(first), bytes(last), signed(last - first))
 }
 
-const NO_RSS: &str = "the recording has no RSS over time: jdk.ResidentSetSize is there from JDK 21 on, native images lack it; plimsoll record PID -o FILE.jfr records it of every process";
+const NO_RSS: &str = "the recording has no RSS over time: JDKs write jdk.ResidentSetSize from version 21 on, and native images don't; plimsoll record PID -o FILE.jfr records RSS for every process";
 
 fn rss_gap(history: &History) -> Result<String, String> {
     let rss = history.rss().ok_or(NO_RSS)?;
@@ -341,7 +341,7 @@ fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, S
         .collect();
     if layers.is_empty() {
         return Err(match measure {
-            Measure::Line => "the recording has no ledger lines: those of plimsoll record have them".into(),
+            Measure::Line => "the recording has no ledger lines: only recordings of plimsoll record have them".into(),
             _ => {
                 "the recording has no jdk.NativeMemoryUsage: start the JVM with -XX:NativeMemoryTracking=summary".into()
             }
@@ -406,7 +406,7 @@ fn growth(history: &History) -> Result<String, String> {
     let all = rows.len();
     rows.truncate(MOST_BARS);
     if rows.is_empty() {
-        return Err("the recording is too short for growth an hour: a minute and six readings are needed".into());
+        return Err("the recording is too short: growth an hour needs at least one minute and six readings".into());
     }
     let height = TOP + BOTTOM + rows.len() as f64 * 24.0;
     let title = match all > MOST_BARS {

@@ -18,10 +18,11 @@ pub struct CurveChange {
 }
 
 impl CurveChange {
+    /// The change of a figure. A side that lacks the curve counts as 0.
     pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
-        // The file chooses its figures: a change beyond an i64 prints as the largest i64.
+        // The file chooses its figures: a change that an i64 can't hold prints as the nearest i64.
         change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
 }
@@ -61,6 +62,7 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
     found.into_iter().map(|(id, title, changes)| (id, title, sorted(changes))).collect()
 }
 
+/// Writes the changes as text, without the curves that only programs need.
 pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
     for (name, history) in [("before", before), ("after ", after)] {
         writeln!(out, "{name}  {}   {}", head(history), period(history))?;

@@ -17,7 +17,7 @@ pub(crate) const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
 struct RecordingDocument<'h> {
     schema: &'static str,
     process: Process<'h>,
-    /// Facts of the process; null if the recording lacks them.
+    /// How the process ended; null if the recording doesn't have its end.
     ended: Option<EndedLine>,
     begin: String,
     end: String,
@@ -90,7 +90,7 @@ struct PointJson {
     max: u64,
 }
 
-/// A group that had the memory limit; of its last reading.
+/// A cgroup that had the memory limit. `limit_bytes` is that of its last reading.
 #[derive(Serialize)]
 struct LimitGroup<'h> {
     limit_path: &'h str,

@@ -57,10 +57,10 @@ pub fn write(out: &mut dyn Write, history: &History, all: bool, file: &str) -> i
     }
     out.write_all(&below)?;
     let mut more = Vec::new();
-    more.extend((left_out > 0).then(|| counted(left_out as u64, "curve")));
-    more.extend((over > 0).then(|| format!("{} that ended earlier", counted(over as u64, "verdict"))));
+    more.extend((left_out > 0).then(|| counted(left_out as u64, "more curve")));
+    more.extend((over > 0).then(|| format!("{} that ended earlier", counted(over as u64, "more verdict"))));
     if !more.is_empty() {
-        writeln!(out, "{} more with --all", more.join(" and "))?;
+        writeln!(out, "--all shows {}", more.join(" and "))?;
     }
     Ok(())
 }
@@ -231,7 +231,7 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
     Ok(())
 }
 
-/// Which groups have the memory limit, if there are several: then steps of its curve, and of the charge, are no growth.
+/// Which groups have the memory limit, if there are several: then a step of its curve, or of the charge, isn't growth.
 fn limit_groups(out: &mut dyn Write, history: &History) -> io::Result<()> {
     let groups = &history.limit_groups;
     if groups.len() < 2 {
@@ -368,7 +368,7 @@ mod tests {
         // 30 × 128 KiB.
         let rest = text.lines().find(|line| line.starts_with("30 smaller")).expect("the rest");
         assert!(rest.ends_with("3.75 MiB   7.50 MiB"), "{text}");
-        assert!(text.ends_with("30 curves and 1 verdict that ended earlier more with --all\n"), "{text}");
+        assert!(text.ends_with("--all shows 30 more curves and 1 more verdict that ended earlier\n"), "{text}");
         assert!(text.lines().count() <= 24, "{text}");
         let whole = all_of(&history, true);
         assert!(whole.contains("unclear") && many.iter().all(|name| whole.contains(name)), "{whole}");

@@ -448,9 +448,8 @@ mod tests {
         assert!(of(2, 0, false).starts_with("  2 blocks end in a trailer"), "{}", of(2, 0, false));
     }
 
-    /// One of a kind has no plural.
     #[test]
-    fn a_single_block_is_a_block() {
+    fn one_of_a_kind_has_no_plural() {
         let mut books = Books::default();
         (books.total.live_count, books.total.cumulative_count, books.total.count_at_peak) = (1, 1, 1);
         let mut out = Vec::new();

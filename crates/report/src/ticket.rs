@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use crate::page::markup::{hash_source, text};
 
-/// Escapes every character that could be Markdown (CommonMark, 2.4).
+/// Escapes every character that could be Markdown within a line (CommonMark, 2.4).
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -43,7 +43,7 @@ fn plural(number: usize, word: &str) -> String {
     if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }
 
-/// Medians, and below each half of the spread from the smallest to the largest round.
+/// The medians, and below each median half of the spread between the smallest and the largest round.
 fn table(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     let metrics = trial.metrics();
     if metrics.is_empty() {
@@ -106,7 +106,7 @@ fn remedy(out: &mut dyn Write, trial: &Trial, row: usize) -> io::Result<()> {
     if let Some((least, most)) = named.predicted {
         let (least, most) = (Bytes(least).to_string(), Bytes(most).to_string());
         let range = if least == most { least } else { format!("{least} to {most}") };
-        writeln!(out, "  explain expected to save {range}")?;
+        writeln!(out, "  explain expected a saving of {range}")?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub fn best(trial: &Trial) -> String {
             figure(metric, median)
         ),
         Best::Nothing | Best::TooFew if killed > 0 => {
-            format!("best: none. The plain program {killed_in}, and no other row ran through each time")
+            format!("best: none. The plain program {killed_in}, and no other row ran through in every round")
         }
         Best::Nothing | Best::TooFew if good == 0 && failed > 0 => {
             "nothing was compared: no run of the plain program went through".into()
@@ -200,7 +200,7 @@ fn cost(trial: &Trial, row: usize) -> String {
     match known {
         None => "Latency was not measured: give a load (--load)".into(),
         Some((metric, difference)) if difference.interval.contains_zero() => {
-            format!("Of {} the rounds show no difference", metric.heading())
+            format!("{}: no difference that the rounds can show", metric.heading())
         }
         Some((metric, difference)) => format!("{}: {}", metric.heading(), shown(metric, difference)),
     }

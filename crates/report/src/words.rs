@@ -58,7 +58,7 @@ fn apart(names: &[&str], shown: &[String], other: impl Fn(usize) -> String) -> V
     (0..names.len()).map(|at| if looks_equal(at) { other(at) } else { shown[at].clone() }).collect()
 }
 
-/// The end of a text, behind an ellipsis.
+/// The end of a text, after an ellipsis.
 fn end(text: &str, width: usize) -> String {
     let text = printable(text);
     let mut used = 1;
@@ -100,7 +100,8 @@ pub fn as_called(text: &str) -> Cow<'_, str> {
     CALLED.get().map_or(Cow::Borrowed(text), |path| called(text, path).into())
 }
 
-/// The verbs stand here: in a sentence, the name of the program is a word. Behind `--` stands another program's line.
+/// Replaces `plimsoll` only before one of its verbs, because in a sentence it is a name. Words after `--` are the
+/// command of another program.
 fn called(text: &str, path: &str) -> String {
     const VERBS: [&str; 13] = [
         "run", "attach", "detach", "explain", "record", "watch", "serve", "report", "diff", "try", "compare", "why",
@@ -135,11 +136,11 @@ pub fn typed(line: &str, most: usize) -> String {
     format!("# shortened from {length} characters, all of which are in --format json: {first} … {last}")
 }
 
-/// First words of commands that stand behind a colon in a sentence.
+/// First words of commands that follow a colon in a sentence.
 const COMMANDS: [&str; 9] =
     ["plimsoll", "jcmd", "sudo", "setpriv", "systemctl", "docker", "redis-cli", "valkey-cli", "rm"];
 
-/// Words in rows of at most `width` columns. A command behind a colon, up to the end or a semicolon, is one word: broken
+/// Words in rows of at most `width` columns. A command after a colon, up to the end or a semicolon, is one word: broken
 /// in two rows, it could not be copied.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
@@ -169,7 +170,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.
+/// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: from one minute on, the two largest units.
 pub fn duration(ns: u64) -> String {
     let s = ns / 1_000_000_000;
     match s {
@@ -242,7 +243,7 @@ mod tests {
             of("plimsoll attach 7 && sleep 60 && plimsoll report 7 --by site"),
             "'/opt/my bin/plimsoll' attach 7 && sleep 60 && '/opt/my bin/plimsoll' report 7 --by site"
         );
-        // A program under the tracker may be plimsoll, too; a comment behind it is ours.
+        // A program under the tracker may be plimsoll, too; a comment after it is ours.
         assert_eq!(
             of("cd /srv && plimsoll run -- plimsoll serve   # then: plimsoll report shop"),
             "cd /srv && '/opt/my bin/plimsoll' run -- plimsoll serve   # then: '/opt/my bin/plimsoll' report shop"

@@ -14,7 +14,8 @@ use text_of::text_of;
 
 const MIB: u64 = 1 << 20;
 
-/// As in the article: five slow paths below ApplicationImpl.doStart by main, one elsewhere; and a large array.
+/// The start of a Quarkus program: six slow paths of main below ApplicationImpl.doStart, one of them for a large array,
+/// and one of another thread.
 fn quarkus() -> Allocations {
     let mut profile = Profile::new(vec![Column::bytes("slow_path"), Column::count("slow_path", "slow path")]);
     let slow = ["ThreadLocalAllocation.slowPathNewInstance", "ThreadLocalAllocation.slowPathNewArray"];

@@ -96,9 +96,9 @@ held by category and by call stack, B − A: means of 3 and 3 tracked runs, whos
               Shop.load:7
               Shop.main:2
 
-              1 more stack with less (--stacks DIR writes all)
+              1 more stack with a smaller change (--stacks DIR writes all)
 
-mapping calls (mmap and its kin): A 120, B 121
+mapping calls (mmap and related functions): A 120, B 121
 
      +1 call  Class
               os::commit  (libjvm.so)
@@ -204,7 +204,7 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
 
 /// The pairs are complete, so the figures are those of all pairs.
 #[test]
-fn an_interrupt_of_the_tracked_runs_is_no_interrupt_of_the_pairs() {
+fn an_interrupt_in_the_tracked_runs_leaves_the_pairs_complete() {
     let mut of = comparison();
     of.interrupted = true;
     let found = text(&of, None);

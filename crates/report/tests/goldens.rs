@@ -78,7 +78,7 @@ fn the_smallest_categories_share_a_line() {
 }
 
 #[test]
-fn text_by_everything() {
+fn the_text_by_each_grouping_is_the_golden_one() {
     let books = server();
     for (by, name) in [
         (text::LinesBy::Category, "report.txt"),
@@ -91,7 +91,7 @@ fn text_by_everything() {
 }
 
 #[test]
-fn json_and_back() {
+fn a_saved_report_reads_as_what_was_written() {
     let books = server();
     let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     golden("report.json", &written);
@@ -99,13 +99,13 @@ fn json_and_back() {
         let saved = bytes(|out| json::write(out, &books, None, layout));
         let read = json::parse(&saved).unwrap().0;
         let again = bytes(|out| json::write(out, &read, None, json::Frames::InSites));
-        assert!(written == again, "a saved report reads as what it was: {layout:?}");
+        assert!(written == again, "what was read writes other JSON: {layout:?}");
     }
 }
 
-/// As the first release of the schema wrote it, indented and with every field.
+/// The golden is a file as the first release of the schema wrote it, indented and with every field.
 #[test]
-fn json_as_it_was_first_written() {
+fn json_of_the_first_release_is_still_read() {
     let saved = include_bytes!("../../../goldens/report-schema-1.json");
     let (books, _) = json::parse(saved).expect("it is still read");
     let written = |books| bytes(|out| json::write(out, books, None, json::Frames::InSites));
@@ -125,12 +125,12 @@ fn json_as_it_was_first_written() {
     assert!(read == today, "{read:#}");
     let table = bytes(|out| json::write(out, &books, None, json::Frames::InTable));
     let text = String::from_utf8(table).expect("UTF-8").replacen("\"stack\":[0", "\"stack\":[4294967295", 1);
-    let error = json::parse(text.as_bytes()).expect_err("a place that isn't in the table");
+    let error = json::parse(text.as_bytes()).expect_err("an index that isn't in the table");
     assert_eq!(error, "it is a damaged report: there is no frame 4294967295");
 }
 
 #[test]
-fn the_texts_of_others() {
+fn reports_in_the_form_of_other_tools_are_the_golden_ones() {
     let books = server();
     golden("native-image.txt", &bytes(|out| native_image::write(out, &books)));
     golden("native-image-23.txt", &bytes(|out| native_image::write_23(out, &books)));
@@ -152,7 +152,7 @@ fn a_native_image_has_all_lines_of_its_own_report() {
 }
 
 #[test]
-fn differences() {
+fn differences_are_the_golden_ones_and_sum_to_the_total() {
     let (before, after) = (server(), later());
     let d = diff(&before, &after);
     let sum: i128 = d.categories.iter().map(|(_, c)| c.growth(d.known)).sum();
@@ -170,7 +170,7 @@ fn differences() {
 }
 
 #[test]
-fn what_is_no_report_is_refused_in_one_sentence() {
+fn a_file_that_is_not_a_report_is_refused_in_one_sentence() {
     for (bytes, message) in [
         (&b"{}"[..], "it isn't a report"),
         (b"{\"schema\":\"plimsoll.ledger/1\"}", "it was written by explain; make a report with: plimsoll report PID"),

@@ -1,4 +1,4 @@
-//! One parser reads HotSpot's own report and ours: it is written after HotSpot's output alone.
+//! One parser reads HotSpot's own report and ours. The parser follows HotSpot's output alone.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -93,7 +93,7 @@ fn ours() -> String {
 }
 
 #[test]
-fn ours_is_read_and_adds_up() {
+fn our_report_is_read_and_adds_up() {
     let p = parse(&ours());
     let sum = p.categories.values().fold((0, 0), |s, c| (s.0 + c.0, s.1 + c.1));
     assert_eq!(sum, p.total, "Σ categories = Total, as printed");
@@ -107,7 +107,7 @@ fn ours_is_read_and_adds_up() {
 
 /// HotSpot's own report, if JDK 25 is on this machine. The test prints which JDK it was.
 #[test]
-fn hotspots_own_is_read_by_the_same_parser() {
+fn hotspots_own_report_is_read_by_the_same_parser() {
     let Some(jdk) = jdks::jdk(25) else { return eprintln!("no JDK 25 here: only our own report was parsed") };
     let mut vm = jdk
         .tool("java")

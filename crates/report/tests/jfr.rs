@@ -40,7 +40,7 @@ fn addresses_bytes_and_words_are_written_as_they_are() {
 
 /// After an exec, or with new books, the earlier categories are written once with zeros, then no more.
 #[test]
-fn a_category_that_is_no_more_is_nothing_once() {
+fn a_category_that_is_gone_is_written_once_with_zeros() {
     let category = |name: &str, live: u64| {
         let figures = Figures { live: Bytes(live), cumulative: Bytes(live), ..Figures::default() };
         Category { name: name.into(), figures, ..Category::default() }
@@ -77,7 +77,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
 
 /// A verdict that still holds is written again in a full instant, if its bytes moved by more than a sixteenth.
 #[test]
-fn how_the_bytes_of_a_verdict_go() {
+fn a_verdict_whose_bytes_moved_is_written_again_in_a_full_instant() {
     let (snapshot, mut written) = (Snapshot::default(), ChunkContents::default());
     let ledger = Ledger::of(&snapshot);
     let mut recording = Recording::new(Vec::new(), &TABLE);
@@ -243,7 +243,7 @@ fn an_hour_is_smaller_than_8_mib() {
 
 /// HotSpot 25's and Native Image's fields, as `jfr metadata` of their recordings shows them.
 #[test]
-fn the_events_of_others_have_their_fields() {
+fn jdk_events_have_the_fields_of_the_jdk() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
     recording.instant(START, |_| {}).expect("memory takes all");
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
@@ -297,7 +297,7 @@ fn the_documentation_is_the_table() {
     } else {
         assert!(
             text == wanted,
-            "docs/jfr-events.md is not the table's: BLESS=1 cargo test -p plimsoll-report --test jfr"
+            "docs/jfr-events.md differs from the table: BLESS=1 cargo test -p plimsoll-report --test jfr"
         );
     }
 }

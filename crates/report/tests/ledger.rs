@@ -243,7 +243,7 @@ fn several_headlines_have_ids() {
 
 /// In JSON, the line keeps its name.
 #[test]
-fn the_line_of_another_allocator_is_called_by_it() {
+fn the_text_names_the_line_of_another_allocator_after_it() {
     let range = AddressRange::sized(Avma(1 << 30), mib(110));
     let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
     heap.ranges.push(range);

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 mod page_kit;
 use page_kit::{NAMES, html};
 
-/// Text of the element, and the document without the text.
+/// The texts of these elements, and the document without them.
 fn without<'h>(html: &'h str, open: &str, close: &str) -> (Vec<&'h str>, String) {
     let (mut texts, mut rest) = (Vec::new(), String::new());
     let mut parts = html.split(open);
@@ -26,7 +26,8 @@ fn without<'h>(html: &'h str, open: &str, close: &str) -> (Vec<&'h str>, String)
     (texts, rest)
 }
 
-/// Panics unless the page is well-formed XML of known elements without handlers, styles and addresses.
+/// Panics unless the page is well-formed XML of known elements without handlers, styles and addresses. Returns the HTML
+/// and the data of the script.
 fn check(page: &Page) -> (String, Json) {
     let html = html(page);
     let (styles, rest) = without(&html, "<style>", "</style>");
@@ -115,7 +116,6 @@ fn the_first_screen_needs_no_script() {
     assert!(body.find("Arenas of glibc") < body.find("application/json"));
 }
 
-/// Versions before this rule wrote every interval.
 /// A recording of `serve` may be broken in part.
 #[test]
 fn what_the_curves_of_a_live_page_lack_is_on_it() {
@@ -128,6 +128,7 @@ fn what_the_curves_of_a_live_page_lack_is_on_it() {
     assert!(html(&page).contains("one chunk is broken"));
 }
 
+/// Earlier versions wrote every interval, however wide.
 #[test]
 fn an_earlier_file_with_a_wide_interval_gives_no_figure() {
     let golden = include_str!("../../../goldens/explain.json");

@@ -25,7 +25,7 @@ fn scratch() -> PathBuf {
     folder
 }
 
-/// A JVM's server: native and Java frames, threads, estimates; `grown` in hundredths makes the later one of two.
+/// The profile of a server on a JVM while it is built, and the modules of its frames.
 struct Shop {
     profile: Profile,
     libjvm: Module,
@@ -114,6 +114,8 @@ const START: [&str; 6] = [
     "V:JavaCalls::call_helper",
 ];
 
+/// Native and Java frames, threads, estimates. `grown` scales the largest site, in percent. Above 100, the profile is
+/// the later one of two, and has a new site.
 fn shop(grown: u64) -> Profile {
     const MIB: u64 = 1 << 20;
     let mut shop = Shop::new();
@@ -474,10 +476,10 @@ fn go_tool_pprof_opens_it() {
     assert!(peek.contains("(inline)"), "{peek}");
 }
 
-/// A site's frames, by its places in the document's table.
+/// A site's frames, by its indices into the document's table.
 fn frames_of<'a>(json: &'a serde_json::Value, site: &serde_json::Value) -> Vec<&'a serde_json::Value> {
     let indexes = site["stack"].as_array().expect("a stack").iter();
-    indexes.map(|index| &json["frames"][index.as_u64().expect("a place") as usize]).collect()
+    indexes.map(|index| &json["frames"][index.as_u64().expect("an index") as usize]).collect()
 }
 
 #[test]
@@ -543,7 +545,7 @@ fn a_difference_names_new_stacks_first() {
 }
 
 #[test]
-fn an_empty_profile_is_no_failure() {
+fn an_empty_profile_is_not_an_error() {
     let profile = Profile::new(vec![Column::bytes("live")]);
     let diff = ProfileDiff::new((&profile, 0), (&profile, 0));
     parsed(&text_of(|out| svg::write(out, &view(&profile))));

@@ -54,9 +54,9 @@ fn every_view_ends_at_the_ends_of_time() {
     assert!(views >= 3 * 49, "only {views} charts were drawn");
 }
 
-/// A process without a segment leaves no last sign of life: it ended when the recorder missed it.
+/// A process without a segment leaves no last sign of life, so its end has the time of the instant that says so.
 #[test]
-fn an_untracked_process_ended_when_it_was_missed() {
+fn the_end_of_an_untracked_process_has_the_time_of_its_instant() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
     let end = TargetEnd { how: TargetEndKind::Unknown, oom_killed: true, last_sign_ns: None };
     let instant = Instant { end: Some(&end), ..Instant::default() };

@@ -65,7 +65,7 @@ A=\\u{1b}[2J<b>&                   502 MiB      10.2 ms    2 of 3
 arenas=2
   after idling  −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB to −74.9 MiB
   p99           +0.10 ms (+1.0 %), 95 % interval +0.099 ms to +0.10 ms
-  explain expected to save 60.0 MiB to 90.0 MiB
+  explain expected a saving of 60.0 MiB to 90.0 MiB
 
 mimalloc
   not tried: libmimalloc.so.3 is not on this machine
@@ -82,9 +82,9 @@ best: arenas=2: after idling −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB 
     assert_eq!(found, expected, "\n{found}");
 }
 
-/// Two options behind the same unlocking: cut at the same column, they were one name.
+/// Two options after the same -XX:+UnlockExperimentalVMOptions. Cut at one column, their names would be equal.
 #[test]
-fn rows_whose_names_begin_alike_are_told_apart() {
+fn rows_whose_names_begin_alike_have_different_names() {
     let mut trial = trial();
     let [one, other] = ["A", "B"].map(|name| format!("-XX:+UnlockExperimentalVMOptions -XX:{name}=60000"));
     (trial.rows[1].label, trial.rows[3].label) = (one, other);
@@ -128,7 +128,7 @@ fn an_interrupted_trial_says_how_far_it_came() {
     assert!(text(&Trial::default()).contains("too few complete rounds"));
 }
 
-/// These rounds of the plain program end so, and all runs of the other rows if `others`.
+/// A trial in which the plain program ends like this in these rounds. With `others`, so do all runs of the other rows.
 fn ended(end: &RunEnd, others: bool, rounds: &[usize]) -> Trial {
     let mut trial = trial();
     for run in &mut trial.runs {
@@ -147,9 +147,9 @@ fn what_was_killed_or_failed_is_not_best() {
     let last = |trial: &Trial| text(trial).lines().last().unwrap_or_default().to_owned();
     let none = "best: none. The plain program was killed at its limit in";
     let all = ended(&RunEnd::OutOfMemory, true, &[0, 1, 2]);
-    assert_eq!(last(&all), format!("{none} 3 of 3 runs, and no other row ran through each time"));
+    assert_eq!(last(&all), format!("{none} 3 of 3 runs, and no other row ran through in every round"));
     let once = ended(&RunEnd::OutOfMemory, true, &[1]);
-    assert_eq!(last(&once), format!("{none} 1 of 3 runs, and no other row ran through each time"));
+    assert_eq!(last(&once), format!("{none} 1 of 3 runs, and no other row ran through in every round"));
     let survived = last(&ended(&RunEnd::OutOfMemory, false, &[0, 2]));
     assert!(survived.ends_with("where the plain program was killed at its limit in 2 of 3 runs"), "{survived}");
     let broken = ended(&RunEnd::Exited(1), true, &[0, 1, 2]);

@@ -13,6 +13,7 @@ use crate::comparison::{A, Comparison, MedianChange, Part, RSS};
 /// Stands for each line that isn't named.
 const ANY: &str = "*";
 
+/// How much a line may grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Growth {
     Bytes(u64),
@@ -40,7 +41,7 @@ impl Growth {
         Some(Growth::Bytes(digits.parse::<u64>().ok()?.checked_mul(unit)?))
     }
 
-    /// In bytes, from this median on.
+    /// In bytes; a percentage is of this median.
     fn bytes(self, median: f64) -> f64 {
         match self {
             Growth::Bytes(bytes) => bytes as f64,
@@ -49,6 +50,7 @@ impl Growth {
     }
 }
 
+/// The allowed growth of lines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Budget {
     /// By line, in the order of the file; the name `*` stands for all others.

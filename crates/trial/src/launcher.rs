@@ -4,8 +4,8 @@
 //! java -Xms1g -cp a.jar:b.jar  ▲  com.example.Main serve
 //! java @options -Dkey=value    ▲  -jar shop.jar serve
 //! ```
-//! The launcher takes the last of two contradicting options, so a remedy stands behind the user's own options, before
-//! the main class, `-jar` or `-m`.
+//! The launcher takes the last of two contradicting options, so the options of a remedy come after the user's own ones,
+//! and before the main class, `-jar` or `-m`.
 
 use std::ffi::{OsStr, OsString};
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn options_stand_behind_those_of_the_user() {
+    fn options_come_after_those_of_the_user() {
         assert_eq!(shown("java -Xms1g -cp a.jar Main -x"), "java -Xms1g -cp a.jar -XX:+X Main -x");
         assert_eq!(shown("/opt/jdk/bin/java -jar shop.jar serve"), "/opt/jdk/bin/java -XX:+X -jar shop.jar serve");
         assert_eq!(shown("java @o --add-opens=a/b=C -m m/M"), "java @o --add-opens=a/b=C -XX:+X -m m/M");

@@ -5,7 +5,7 @@
 //! remedy ─▶ plan ─▶ (the program runs the commands) ─▶ Run ─▶ rows ─▶ best
 //!                         latency: bytes of a load generator ─▲  └──▶ comparison ─▶ budget
 //!                                                                statistics
-//! live: what is tried on a program that runs
+//! live: the steps that are tried on a program that runs
 //! ```
 
 #![warn(unreachable_pub)]

@@ -1,7 +1,7 @@
 //! What can be tried on a program that runs, and what each step showed.
 //!
 //! ```text
-//! nothing ─▶ step ─▶ step ─▶ …       each: RSS before, at once after, after idling; then its settings are set back
+//! nothing ─▶ step ─▶ step ─▶ …       each: RSS before, at once after, after idling; then its settings are restored
 //! ```
 //! A live program can't be put back into an earlier state, so each step runs once and no interval exists. The first
 //! step changes nothing: how far RSS moves meanwhile is the measure for all others.
@@ -26,6 +26,7 @@ impl Setting {
     }
 }
 
+/// One step that is tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Only time passes.
@@ -86,7 +87,7 @@ impl Step {
         }
     }
 
-    /// The name of the row, as it would be typed behind `--with`, but shorter for flags.
+    /// The name of the row: the text that `--with` takes, but shorter for flags.
     pub fn label(&self) -> String {
         match self {
             Step::Nothing => "nothing".into(),
@@ -100,7 +101,7 @@ impl Step {
         }
     }
 
-    /// What a person would type for it.
+    /// The commands that do the same by hand. For a purge: the command of Redis at its default port.
     pub fn commands(&self, pid: u32) -> Vec<String> {
         let jcmd = |command: &str| format!("jcmd {pid} {command}");
         match self {
@@ -136,18 +137,18 @@ pub struct Tried {
     pub before: Option<u64>,
     pub after: Option<u64>,
     pub idle: Option<u64>,
-    /// Saving that a verdict before the first step expects: at least, at most.
+    /// Saving in bytes that a verdict before the first step expects: at least, at most.
     pub predicted: Option<(u64, u64)>,
     /// Lines of the ledger that changed, by id, name and bytes; the largest change first.
     pub lines: Vec<(String, String, i64)>,
-    /// Flags that have their old value again.
+    /// The flags that the trial restored, with their old values.
     pub set_back: Vec<Setting>,
-    /// Why the step was not done, and what to type instead if anything.
+    /// Why the step was not done, and what to type instead if there is a command for it.
     pub missing: Option<String>,
 }
 
 impl Tried {
-    /// From before the step until after idling, in bytes. Negative: RSS became smaller.
+    /// RSS after idling minus RSS before the step, in bytes. Negative: RSS became smaller.
     pub fn difference(&self) -> Option<i64> {
         Some(self.idle? as i64 - self.before? as i64)
     }
@@ -167,23 +168,24 @@ pub struct LiveTrial {
     pub notes: Vec<String>,
 }
 
+/// What a live trial showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Most {
-    /// The step, and how much smaller RSS became.
+    /// The index of the step, and by how many bytes RSS became smaller.
     Saves(usize, u64),
-    /// No step saved more than RSS moved by itself.
+    /// No step saved more than 1 % of RSS and more than RSS moved by itself.
     Nothing,
     /// No step was done.
     NoStep,
 }
 
 impl LiveTrial {
-    /// How far RSS moved while nothing was done.
+    /// How far RSS moved while nothing was done, in bytes.
     pub fn drift(&self) -> Option<i64> {
         self.steps.first()?.difference()
     }
 
-    /// The step that saved most, if it saved at least 1 % of RSS and more than RSS moved by itself in the same time.
+    /// The step that saved most, if it saved more than 1 % of RSS and more than RSS moved by itself in the same time.
     pub fn most(&self) -> Most {
         let done = || self.steps.iter().enumerate().skip(1).filter_map(|(at, step)| Some((at, step.difference()?)));
         let Some((at, difference)) = done().min_by_key(|(_, difference)| *difference) else { return Most::NoStep };
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_with_beside_a_pid() {
+    fn with_beside_a_pid_names_a_step_or_is_refused() {
         assert_eq!(Step::parse("trim"), Ok(Step::Trim));
         assert_eq!(Step::parse("gc"), Ok(Step::Collect));
         let both = Step::parse("flag:-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30,gc").expect("flags");

@@ -10,6 +10,7 @@ pub enum Unit {
     PerSecond,
 }
 
+/// Which figures of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Lower,
@@ -58,7 +59,8 @@ metrics! {
         "RSS after --idle seconds without load"
     Retained "retained_bytes" "retained" Bytes Lower 65536.0
         "free inside the allocator, but resident, when the load ends"
-    // The runner looks every 50 ms, and a look takes a few more: each end is seen up to one look late.
+    // The runner looks every 50 ms, and a look takes a few ms: it sees that a program is ready up to one look late. A
+    // difference of two programs has this error twice.
     Ready "ready_seconds" "ready after" Seconds Lower 0.1
         "time from the start until the program was ready"
     Took "took_seconds" "took" Seconds Lower 0.01

@@ -190,7 +190,8 @@ impl Answers {
         false
     }
 
-    /// `None` without an answer. `took` is the time of the load: while all requests fail, it goes on.
+    /// `None` if no request got a good answer. `took` is the time that the load lasted, including the time in which all
+    /// requests failed.
     pub fn figures(&self, took: Duration) -> Option<Figures> {
         if self.latencies.is_empty() {
             return None;

@@ -1,7 +1,7 @@
 //! What a row changes: the environment, the command, or the live process.
 //!
-//! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. A remedy that
-//! doesn't change how the program starts (it changes the code, or a setting of the host) becomes no row.
+//! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. No row comes from a
+//! remedy that changes the code or a setting of the host, or that only `try --pid` can do.
 
 use std::ffi::{OsStr, OsString};
 
@@ -46,15 +46,17 @@ impl PreloadedAllocator {
     }
 }
 
-/// What is done to the live process, between the load and the idle time.
+/// A step that acts on the live process, between the load and the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// malloc_trim, by the VM's own command or by a thread of plimsoll's.
     Trim,
 }
 
+/// One change that a row makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemedyChange {
+    /// Name and value of a variable.
     Environment(String, String),
     Preload(PreloadedAllocator),
     /// Options of a Java VM.
@@ -152,7 +154,7 @@ impl Remedy {
         is_row.then(|| java_options(options))
     }
 
-    /// Whether it changes options of a Java VM, and so nothing in a program without one.
+    /// Whether it changes options of a Java VM, which a program without a VM ignores.
     pub fn is_for_a_vm(&self) -> bool {
         self.changes.iter().any(|change| matches!(change, RemedyChange::JavaOptions(_)))
     }
@@ -268,7 +270,7 @@ pub fn describe(change: &RemedyChange) -> String {
     }
 }
 
-/// `NAME=VALUE` or `NAME='VALUE'`, several of them behind one another, and nothing else on the line.
+/// `NAME=VALUE` or `NAME='VALUE'`, one or several of them, and nothing else on the line.
 fn assignments_of(line: &str) -> Vec<(String, String)> {
     let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let assignment = |word: &String| {
@@ -291,7 +293,8 @@ fn change(name: &str, value: String) -> Option<RemedyChange> {
     }
 }
 
-/// The words of a command line: blanks separate; quotes and backslashes keep. Nothing is expanded.
+/// The words of a command line, between blanks. A blank in quotes or after a backslash is part of its word. Nothing is
+/// expanded. The error is one clause.
 pub fn words(text: &str) -> Result<Vec<String>, String> {
     let (mut all, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) = (Vec::new(), None, None);
     let mut rest = text.chars();
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_with() {
+    fn with_names_rows_or_is_refused() {
         let labels =
             |text: &str| Remedy::parse(text).map(|all| all.into_iter().map(|one| one.label).collect::<Vec<_>>());
         assert_eq!(labels("arenas=1,2"), Ok(vec!["arenas=1".to_owned(), "arenas=2".into()]));

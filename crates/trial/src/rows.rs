@@ -60,13 +60,16 @@ impl RunEnd {
     }
 }
 
+/// One run of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
+    /// From 0.
     pub round: usize,
     pub row: usize,
     pub end: RunEnd,
     /// The program's last output, which may name the reason of its end.
     pub detail: Option<String>,
+    /// Each in the unit of its metric.
     pub figures: BTreeMap<Metric, f64>,
     /// Number of processes at the end of the load.
     pub processes: usize,
@@ -81,12 +84,13 @@ impl Run {
     }
 }
 
+/// A row of the table: the plain program, or a remedy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub label: String,
     /// What is changed, as it would be typed. Empty for the plain program.
     pub changes: Vec<String>,
-    /// Saving that a verdict on the first plain run expects: at least, at most.
+    /// Saving in bytes that a verdict on the first plain run expects: at least, at most.
     pub predicted: Option<(u64, u64)>,
     /// It acts on the live process, once: what it saves comes back with the next burst.
     pub once: bool,
@@ -100,7 +104,9 @@ pub struct Trial {
     pub command: String,
     pub load: Option<String>,
     pub ready: Option<String>,
+    /// Bytes.
     pub limit: Option<u64>,
+    /// Number of rounds that were to run.
     pub rounds: usize,
     pub interrupted: bool,
     pub rows: Vec<Row>,
@@ -124,16 +130,18 @@ impl PairedDifference {
     }
 }
 
-/// A row that loses more than this part of the plain row's latency or throughput, with significance, is never best.
+/// A row is never best if its latency, throughput or run time is significantly worse than the plain row's, by more than
+/// this part of it.
 pub const TOLERATED_PERCENT: f64 = 5.0;
 
 /// A saving below this part of the plain row is not worth a change.
 pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
+/// The recommendation of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
-    /// The row that saves the most, of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that
-    /// acts once ranks behind all rows whose effect lasts.
+    /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`. A
+    /// row that acts once ranks after all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
     /// The plain program was killed at its limit, and this row was not. Of several such rows, the smallest.
     Survives { row: usize, metric: Metric, median: f64 },
@@ -204,7 +212,7 @@ impl Trial {
         MEMORY.into_iter().find(|metric| metrics.contains(metric))
     }
 
-    /// The costs of a row that are significant and beyond what is tolerated.
+    /// The costs of a row that are significant and beyond `TOLERATED_PERCENT`.
     pub fn costs(&self, row: usize) -> Vec<(Metric, PairedDifference)> {
         let speed = [Metric::P99, Metric::P90, Metric::P50, Metric::Throughput, Metric::Took];
         let found = speed.into_iter().filter_map(|metric| Some((metric, self.difference(row, metric)?)));
@@ -273,7 +281,7 @@ mod tests {
 
     const PLAIN: &[(f64, f64)] = &[(500.0, 10.0), (510.0, 10.2), (505.0, 9.9)];
 
-    /// The published table: a cap of 4 costs 2 %, a cap of 2 saves more and costs 11 %.
+    /// The published table: a cap of 4 costs 2 % of p99, a cap of 2 saves more and costs 11 %.
     #[test]
     fn the_best_row_saves_without_costing_latency() {
         let four = &[(400.0, 10.2), (410.0, 10.4), (404.0, 10.1)];

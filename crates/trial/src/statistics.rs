@@ -25,7 +25,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
 /// Probability that an interval misses the truth.
 const OUTSIDE: f64 = 0.05;
 
-/// A mean with its interval, of 95 % unless the maker says otherwise.
+/// A mean with its interval: 95 % from `of`, another probability from `among` and `outside`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub mean: f64,
@@ -36,7 +36,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of the differences; `None` with fewer than two. `resolution` is the least half width.
+    /// Of the differences; `None` with fewer than two, or if one isn't finite. `resolution` is the least half width, in
+    /// the unit of the differences.
     pub fn of(differences: &[f64], resolution: f64) -> Option<Interval> {
         Interval::among(differences, resolution, 1)
     }
@@ -46,7 +47,7 @@ impl Interval {
         Interval::outside(differences, resolution, OUTSIDE / comparisons.max(1) as f64)
     }
 
-    /// The interval that misses the truth with this probability.
+    /// The interval that misses the truth with the probability `outside`.
     pub fn outside(differences: &[f64], resolution: f64, outside: f64) -> Option<Interval> {
         let n = differences.len();
         if n < 2 || differences.iter().any(|value| !value.is_finite()) {

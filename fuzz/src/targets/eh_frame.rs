@@ -20,7 +20,7 @@ pub fn run(bytes: &[u8]) {
         rule(pc);
     }
     let memory = Image { base: STACK, bytes: stack };
-    // A quarter of the code keeps frame pointers, as libjvm does.
+    // The code in this range keeps frame pointers, as libjvm's does.
     let records = BASE + 0x800..BASE + 0xc00;
     let walker = Walker { stack: STACK..STACK + stack.len() as u64, through_jit: true, records };
     let (mut frames, mut reads) = ([0; 64], [Read::default(); 128]);

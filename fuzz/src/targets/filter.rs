@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
         }
         // What holds for any values holds for these. The instruction pointer is unknown in both.
         if let (Some(possible), Some(exact)) = (&possible, &exact) {
-            assert!(exact.iter().all(|result| possible.contains(result)), "{possible:x?} has not {exact:x?}");
+            assert!(exact.iter().all(|result| possible.contains(result)), "{possible:x?} lacks some of {exact:x?}");
         }
         // The kernel takes the lower action, of equal ones the newer.
         let [first, second] = [newer, older].map(|filter| results(filter, &data(number, &unknown)));
@@ -37,7 +37,7 @@ pub fn run(bytes: &[u8]) {
             let both = combined([newer, older].into_iter(), &data(number, &unknown)).expect("both are known");
             for (a, b) in first.iter().flat_map(|a| second.iter().map(move |b| (*a, *b))) {
                 let result = if action(b) < action(a) { b } else { a };
-                assert!(both.contains(&result), "{both:x?} has not {result:x}");
+                assert!(both.contains(&result), "{both:x?} lacks {result:x}");
             }
         }
     }

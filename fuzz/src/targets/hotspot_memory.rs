@@ -4,7 +4,7 @@ use plimsoll_observer::parsers::{direct_buffers, heap, names, objects};
 
 use crate::image::Image;
 
-/// Addresses of the static fields, and small offsets of the others: the input decides what is there.
+/// Address of the first static field; the input decides what is there. The other fields have small offsets.
 const FIELDS: u64 = 0x1_0000;
 
 pub fn run(bytes: &[u8]) {

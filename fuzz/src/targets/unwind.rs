@@ -15,7 +15,7 @@ use walker::{Frames, Stack, Tables, walk};
 #[path = "../../../crates/cli/src/attach/native/unwind/mod.rs"]
 pub mod walker;
 
-/// Stands for the file that talks to the kernel.
+/// Stands for the program's `ptrace` module, which makes the system calls.
 pub mod ptrace {
     /// The registers that the walk reads (`struct user_regs_struct`).
     #[derive(Debug, Default)]

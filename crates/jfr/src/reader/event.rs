@@ -14,7 +14,7 @@ pub struct Event<'c> {
     pub(super) chunk: Chunk<'c>,
     pub(super) type_index: u32,
     pub(super) bytes: &'c [u8],
-    /// Offset of each readable field; the end of the last one is the last item.
+    /// Offset of each field in `bytes`, up to the first one that can't be read.
     pub(super) starts: &'c [u32],
     /// Offset of the event's first byte in its file.
     pub offset: u64,
@@ -22,14 +22,14 @@ pub struct Event<'c> {
     pub chunk_number: u32,
 }
 
-/// Pays for the fields of an event that are more than its bytes. False: the limit doesn't allow to read the event.
+/// Pays for the fields of an event that are more than its bytes. False: the limit is reached, so the event is skipped.
 pub(super) fn pay(chunk: Chunk<'_>, type_index: u32, bytes: &[u8]) -> bool {
     // A type may have a hundred thousand fields without a size, and its event a few bytes.
     let fields = chunk.schema.types[type_index as usize].fields.len();
     chunk.pools.pay_fields(fields.saturating_sub(bytes.len()) as u64)
 }
 
-/// Collects the offset of each field; the end of the last field comes last.
+/// Collects the offset of each field. After an error, `starts` has the offsets of the fields before the broken one.
 pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &mut Vec<u32>) -> Parsed<()> {
     starts.clear();
     let mut cursor = super::cursor::Cursor::new(bytes, chunk.header.compressed);

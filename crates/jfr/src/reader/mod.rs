@@ -51,7 +51,8 @@ pub struct Limits {
     /// Number of checkpoint events of one chunk.
     pub checkpoints: usize,
     /// What decoding may cost, beyond 64 for each byte of the chunks. A byte of text costs 1, a look-up of a constant
-    /// 8: a few bytes of an event may name a text of megabytes. The fields of events have the same budget once more.
+    /// 8. The limit exists because a few bytes of an event may refer to megabytes of text. Fields of events have a
+    /// second budget of this size: each field beyond one for each byte of its event costs 4.
     pub decoding: u64,
     /// Number of flaws that are listed; further ones are only counted.
     pub flaws: usize,

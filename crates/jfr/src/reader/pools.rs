@@ -129,8 +129,8 @@ impl Pools {
         self.pools.iter().any(|pool| pool.is_wanted)
     }
 
-    /// Keeps those of `count` entries that are complete in `bytes`. Returns how many there were and the bytes they
-    /// took.
+    /// Keeps those of `count` entries that are complete in `bytes`. Returns how many were complete, the bytes that they
+    /// took, and why the next one could not be read.
     pub(super) fn entries(
         &mut self,
         (schema, limits): (&Schema, &Limits),

@@ -10,7 +10,7 @@ use super::types::{Field, FieldType, SkipProgram, SkipStep, Type};
 
 const DEPTH: u32 = 32;
 
-/// The step for one value of the field, regardless of its array.
+/// The step for one value of the field; for an array, that of one element.
 fn step(field: &Field, types: &[Type]) -> Option<SkipStep> {
     Some(match field.kind {
         _ if field.constant => SkipStep::Integers { count: 1, width: 8 },

@@ -38,7 +38,8 @@ pub enum Value<'c> {
     Object(Object<'c>),
     /// The value of an array field.
     Array(Array<'c>),
-    /// The key of a constant that no checkpoint defines. This happens in unfinished and broken chunks.
+    /// The key of a constant that no checkpoint defines, as in unfinished and broken chunks, or that was not looked up
+    /// because `Limits::decoding` was reached.
     Missing(i64),
 }
 

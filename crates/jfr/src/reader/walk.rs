@@ -137,7 +137,7 @@ struct Slot {
     is_wanted: bool,
     count: u64,
     broken: u64,
-    /// Events with more fields than the limit allows.
+    /// Number of events that were skipped, because they have more fields than the limit allows.
     skipped: u64,
 }
 
@@ -327,7 +327,7 @@ impl Walker {
             let what = "decoding its texts and stacks exceeds the limit for a recording of this size";
             self.flaw_with(base, what, "names and stacks are missing to the end of this chunk");
         }
-        slots.enter(self, &schema, base);
+        slots.report(self, &schema, base);
         self.schema = Some(schema);
         done
     }
@@ -567,10 +567,9 @@ impl Slots {
         self.slots.iter().filter(|slot| slot.is_wanted).map(|slot| slot.type_index)
     }
 
-    fn enter(self, walker: &mut Walker, schema: &Schema, base: u64) {
-        let mut checkpoints_and_unknown = self.slots.iter();
-        checkpoints_and_unknown.next();
-        for slot in checkpoints_and_unknown.filter(|slot| slot.count > 0) {
+    fn report(self, walker: &mut Walker, schema: &Schema, base: u64) {
+        // The first slot counts checkpoints, metadata and events of unknown types.
+        for slot in self.slots.iter().skip(1).filter(|slot| slot.count > 0) {
             let of = &schema.types[slot.type_index as usize];
             *walker.summary.counts.entry(of.name.clone()).or_insert(0) += slot.count;
             if slot.broken > 0 {

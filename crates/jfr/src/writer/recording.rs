@@ -115,8 +115,8 @@ impl<S: Store> Recording<S> {
     /// that instant's.
     ///
     /// # Errors
-    /// Errors of the store; and an error if this instant's events make the chunk larger than 128 MiB (64 MiB of them
-    /// always fit). The store remains a valid file.
+    /// Errors of the store; and an error if this instant makes the chunk larger than 128 MiB (63 MiB of events and new
+    /// constants always fit). The store remains a valid file.
     pub fn instant(&mut self, time_ns: u64, write: impl FnOnce(&mut Batch<'_>)) -> io::Result<()> {
         let time_ns = time_ns.max(self.time_ns);
         self.time_ns = time_ns;

@@ -9,13 +9,13 @@ use crate::chunk::{EVENTS, Out, chunk, chunk_of};
 use crate::damage::{Outcomes, Random, look_at};
 
 #[test]
-fn twenty_thousand_mutations_of_a_small_recording() {
+fn twenty_thousand_mutations_of_a_small_recording_are_read_to_their_end() {
     mutations_of_a_small_recording(20_000);
 }
 
 #[test]
 #[ignore = "full: 200,000 mutations; make test has 20,000 of them"]
-fn two_hundred_thousand_mutations_of_a_small_recording() {
+fn two_hundred_thousand_mutations_of_a_small_recording_are_read_to_their_end() {
     mutations_of_a_small_recording(200_000);
 }
 
@@ -69,8 +69,8 @@ fn element(out: &mut Out, name: i64, attributes: &[i64], children: i64) {
 /// Known attacks, each within a stated amount of memory: sizes and counts above what the file has, circular chains,
 /// types that contain themselves.
 #[test]
-fn hostile_files() {
-    if !is_alone("hostile::hostile_files") {
+fn hostile_files_stay_within_the_limit_of_memory() {
+    if !is_alone("hostile::hostile_files_stay_within_the_limit_of_memory") {
         return;
     }
     let before = peak_rss();
@@ -88,7 +88,7 @@ fn hostile_files() {
     assert!(more < 256 << 20, "{} MiB", more >> 20);
 }
 
-/// Whether this process runs only this test. If not, runs it so: memory is measured per process.
+/// Whether this process runs only this test. If not, starts a process that does: memory is measured per process.
 fn is_alone(name: &str) -> bool {
     const ALONE: &str = "PLIMSOLL_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -107,7 +107,7 @@ fn is_alone(name: &str) -> bool {
     false
 }
 
-/// A count of 2³¹ - 1 strings, elements, children, pools, entries.
+/// A count of 2³¹ - 1: of strings, of attributes, of children, and each time of pools.
 fn huge_counts(outcomes: &mut Outcomes) {
     for position in 0..4 {
         let bytes = around(|out| {
@@ -131,7 +131,7 @@ fn huge_counts(outcomes: &mut Outcomes) {
     }
 }
 
-/// In the metadata.
+/// Elements of the metadata, 100,000 deep.
 fn unlimited_nesting(outcomes: &mut Outcomes) {
     let bytes = around(|out| {
         let metadata = out.event(0, |out| {
@@ -254,7 +254,7 @@ impl ReadAt for Counted<'_> {
     }
 }
 
-/// A JVM that flushes each second writes thousands into a chunk, and a hostile file has millions.
+/// A JVM that flushes each second writes thousands of checkpoints into a chunk, and a hostile file has millions.
 #[test]
 fn a_long_chain_of_checkpoints_is_not_read_over_and_over() {
     let mut out = Out { bytes: chunk(true), compressed: true };
@@ -300,10 +300,10 @@ fn data_beyond_the_limits_is_a_flaw() {
     assert!(limited(Limits { event: 64, ..Limits::default() }).0 > 0);
 }
 
-/// Each event names one text of 64 KiB by two bytes. The reader decodes as much as the bytes of the file allow, and
-/// says that it left out the rest. Numbers and times of the later events are still read.
+/// Each event refers to one text of 64 KiB by two bytes. The reader decodes as much as the bytes of the file allow, and
+/// reports that it left out the rest. Numbers and times of the later events are still read.
 #[test]
-fn a_long_text_that_many_events_name_is_decoded_a_limited_number_of_times() {
+fn a_long_text_that_many_events_refer_to_is_decoded_a_limited_number_of_times() {
     const TEXT: usize = 64 << 10;
     const POOLED: u8 = 2;
     let named = |events: u64| {

@@ -57,7 +57,7 @@ fn every_kind_of_field_is_read_compressed_and_not() {
 }
 
 #[test]
-fn a_range_of_time_and_an_early_end() {
+fn a_filter_bounds_the_times_and_a_break_ends_the_reading() {
     let recording = chunk(true);
     let start = 1_795_000_000_000_000_000;
     let within = |from, to| {

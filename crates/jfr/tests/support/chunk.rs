@@ -42,7 +42,8 @@ impl Out {
         units.iter().for_each(|unit| self.integer(i64::from(*unit), 2));
     }
 
-    /// Writes an event. Its size comes first: as a compressed int, or padded as HotSpot does.
+    /// Writes an event and returns its offset. Its size comes first: a compressed int that is padded to 4 bytes, as
+    /// HotSpot writes it, or 4 bytes big-endian.
     pub fn event(&mut self, id: i64, fill: impl FnOnce(&mut Out)) -> u64 {
         let mut body = Out { bytes: vec![], compressed: self.compressed };
         body.long(id);
@@ -209,7 +210,7 @@ pub fn chunk(compressed: bool) -> Vec<u8> {
     out.bytes
 }
 
-/// Returns where it begins.
+/// Returns the offset of the metadata event.
 fn write_metadata(out: &mut Out, types: Vec<Element>) -> u64 {
     out.event(0, |out| {
         (0..3).for_each(|value| out.long(value));
@@ -222,7 +223,7 @@ fn write_metadata(out: &mut Out, types: Vec<Element>) -> u64 {
     })
 }
 
-/// Returns where it begins. `delta` leads to the checkpoint before.
+/// Returns the offset of the checkpoint. `delta` leads to the one before it.
 fn write_checkpoint(out: &mut Out, delta: i64, pools: i64, fill: fn(&mut Out)) -> u64 {
     out.event(1, |out| {
         [0, 0, delta].iter().for_each(|value| out.long(*value));

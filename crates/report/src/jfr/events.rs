@@ -46,7 +46,6 @@ const INTERVAL: &str = "each interval";
 /// Whenever smaps was read.
 const LINES: &str = "each interval, or as often as 0.4 percent of a core allows to read mappings and pages";
 const FULL: &str = "in full instants";
-/// When the value has changed, and in full instants.
 const MOVED: &str = "when it has changed, and in full instants";
 const CHUNK: &str = "at the beginning of each chunk";
 const CHANGE: &str = "at the beginning of each chunk, and when it has changed";
@@ -78,7 +77,7 @@ plimsoll_jfr::events! {
     }
     NativeMemoryUsagePeak 103 "jdk.NativeMemoryUsagePeak" "Native Memory Usage Peak Per Type" FULL
         ["Java Virtual Machine", "Memory"] experimental
-        "Highest native memory usage for a given memory type: peak of its live blocks plus peak of its mappings, which may be of different moments"
+        "Highest native memory usage for a given memory type: peak of its live blocks plus peak of its mappings, which may be at different moments"
     {
         duration: Nanoseconds "duration" "Duration" "",
         event_thread: NoThread "eventThread" "Event Thread" "Thread in which event was committed in",
@@ -90,7 +89,7 @@ plimsoll_jfr::events! {
     }
     NativeMemoryUsageTotalPeak 104 "jdk.NativeMemoryUsageTotalPeak" "Total Native Memory Usage Peak" FULL
         ["Java Virtual Machine", "Memory"] experimental
-        "Highest native memory usage of the process: peak of its live blocks plus peak of its mappings, which may be of different moments"
+        "Highest native memory usage of the process: peak of its live blocks plus peak of its mappings, which may be at different moments"
     {
         duration: Nanoseconds "duration" "Duration" "",
         event_thread: NoThread "eventThread" "Event Thread" "Thread in which event was committed in",

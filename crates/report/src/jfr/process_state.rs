@@ -25,6 +25,7 @@ use super::events as e;
 /// Sites with an event of their own: those with the most live bytes. The others share one event.
 pub const MOST_SITES: usize = 200;
 
+/// What is known of a process at one moment. A part that is `None` or empty has no events.
 #[derive(Clone, Copy, Default)]
 pub struct Instant<'a> {
     /// Resident bytes now and at their peak; from /proc/PID/status if this instant has no ledger.
@@ -36,7 +37,7 @@ pub struct Instant<'a> {
     /// Sites of the same moment as the books; empty if they were read at another moment.
     pub sites: &'a [Site],
     pub pressure: Option<Pressure>,
-    /// Whether to write what is written less often: sites, peaks, arenas.
+    /// Whether to write what full instants alone have: sites, peaks, arenas.
     pub full: bool,
     pub end: Option<&'a TargetEnd>,
     pub cost: Cost,
@@ -76,6 +77,7 @@ pub enum TargetEndKind {
     Unknown,
 }
 
+/// The end of the target, as far as the recorder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetEnd {
     pub how: TargetEndKind,
@@ -109,6 +111,8 @@ pub struct DescribedTarget {
 }
 
 impl Instant<'_> {
+    /// Writes the events of this instant. `written` is what the chunk has already. `target` is written at the beginning
+    /// of each chunk, and after a change.
     pub fn write(&self, batch: &mut Batch<'_>, written: &mut ChunkContents, target: &DescribedTarget) {
         if batch.opens_chunk {
             let categories = std::mem::take(&mut written.categories);
@@ -376,7 +380,7 @@ impl TargetEnd {
     pub fn of(life: Life) -> TargetEndKind {
         match life {
             Life::Exited => TargetEndKind::Exited,
-            // Its last hours had no tracker in it.
+            // Nothing tracked the process after the detach.
             Life::Detached => TargetEndKind::Unknown,
             Life::Killed | Life::Live => TargetEndKind::Killed,
         }

@@ -30,6 +30,7 @@ const LIVE: &str = include_str!("script/live.js");
 const SITES: usize = 100;
 const FRAMES: usize = 5;
 
+/// Writes a page that loads nothing and sends nothing.
 pub fn write(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     write_as(out, page, None)
 }

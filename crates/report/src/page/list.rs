@@ -14,6 +14,8 @@ const AGAIN: u32 = 15;
 /// Maximum length of a command, in characters.
 const COMMAND: usize = 120;
 
+/// Writes the list. Each row comes with the age of its reading in seconds. `left_out`: processes that match and are not
+/// served.
 pub fn write_list(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) -> io::Result<()> {
     let mut rows = rows.to_vec();
     rows.sort_by_key(|(row, _)| (severity(row), std::cmp::Reverse(row.rss), row.name.clone()));

@@ -27,7 +27,7 @@ pub struct Verdict {
     /// `note`, `warning` or `critical`.
     pub severity: String,
     pub summary: String,
-    /// How sure it is; empty if unknown.
+    /// How sure the verdict is; empty if unknown.
     pub certainty: String,
     pub evidence: Vec<String>,
     pub remedies: Vec<Remedy>,
@@ -36,7 +36,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Remedy {
     pub what: String,
-    /// To paste.
+    /// The commands to paste.
     pub how: String,
     pub gives_back: String,
     pub trade_off: String,
@@ -48,6 +48,7 @@ pub struct Bars {
     pub title: String,
     /// Name of the sum: `RSS`.
     pub sum_name: String,
+    /// Bytes.
     pub sum: u64,
     /// The limit, with the bytes that count against it.
     pub limit: Option<Limit>,
@@ -58,13 +59,14 @@ pub struct Bars {
 pub struct Limit {
     pub name: String,
     pub bytes: u64,
+    /// Bytes that count against the limit.
     pub counted: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct BarGroup {
     pub name: String,
-    /// Place of its colour in the palette.
+    /// Number of its colour in the style: class `g0`, `g1`, …
     pub colour: usize,
     pub bars: Vec<Bar>,
 }
@@ -74,7 +76,7 @@ pub struct Bar {
     pub name: String,
     pub bytes: u64,
     pub note: String,
-    /// Parts of the bar, biggest first.
+    /// Names and bytes of parts of the bar, biggest first.
     pub parts: Vec<(String, u64)>,
 }
 
@@ -107,7 +109,7 @@ pub struct Curve {
     pub role: &'static str,
     /// Index of the interval of its first reading; `values` begins there.
     pub first: usize,
-    /// Lowest, highest and last reading of each interval. An interval without a reading repeats the last one.
+    /// Lowest, highest and last reading of each interval, in bytes. An interval without a reading repeats the last one.
     pub values: Vec<[u64; 3]>,
 }
 

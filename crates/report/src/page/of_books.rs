@@ -17,7 +17,7 @@ use crate::words::{counted, moment_text};
 const COLUMNS: [(usize, &str); 5] = [
     (sites::LIVE, "live"),
     (sites::HELD, "held: live blocks, and resident mappings without files"),
-    (sites::PEAK, "peak, of different moments"),
+    (sites::PEAK, "peak of each site, at different moments"),
     (sites::CUMULATIVE, "allocated since the tracker counts"),
     (sites::TEMPORARY, "freed within 0.1 s"),
 ];
@@ -75,7 +75,7 @@ pub fn add(page: &mut Page, books: &Books, profile: Profile) {
     }));
 }
 
-/// Resident bytes are read of all mappings or, of a dead process, of none.
+/// Whether the resident bytes of any mapping are known. Those of a dead process never are.
 fn is_resident_known(books: &Books) -> bool {
     books.categories.iter().any(|category| category.figures.resident.is_some())
 }

@@ -12,7 +12,7 @@ use crate::words;
 const LISTED: usize = 15;
 /// Without `all`, a site is listed only if its change exceeds this fraction of the largest change: 1 / `WORTH`.
 const WORTH: u64 = 1000;
-/// Without build ids on both sides, nothing else than names matches sites.
+/// Without build ids on both sides, only the names of functions match sites.
 const OTHER_NAMES: &str = "A site whose functions have other names in the second report, as in another build, is \
                            listed twice: as gone and as new.";
 /// Frames shown of a site, innermost first.

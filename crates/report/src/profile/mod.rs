@@ -23,6 +23,7 @@ pub mod text;
 /// One output format: how to write a profile, and how to write the difference of two.
 pub struct Exporter {
     pub view: fn(&mut dyn Write, &View, Shape) -> io::Result<()>,
+    /// The flag asks for every site; without it, the text leaves out the small ones.
     pub diff: fn(&mut dyn Write, &ProfileDiff, bool) -> io::Result<()>,
     /// The output is not text, so it must not go to a terminal.
     pub is_binary: bool,
@@ -89,6 +90,7 @@ impl<'a> View<'a> {
         Ok(View { profile, column, focus: None })
     }
 
+    /// The same view of a focused profile. `left_out`: for each column, the amount that the pattern left out.
     pub fn focused(self, pattern: &'a str, left_out: &'a [Value]) -> View<'a> {
         View { focus: Some((pattern, left_out)), ..self }
     }
@@ -146,7 +148,7 @@ pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String
     };
     (!column.of_one_moment).then(|| {
         format!(
-            "each site's own {}, of different moments: the sum is more than was ever held at once{}",
+            "each site's own {}, at different moments: the sum is more than was ever held at once{}",
             column.measure,
             divided()
         )

@@ -15,6 +15,7 @@ use plimsoll_profiles::profile::{Column, Function, GroupBy, Tree, Unit, Value};
 use super::{View, amount, by_words, called_at, error, magnitude, moments_words, named, share};
 use crate::words;
 
+/// Columns of the terminal.
 pub const WIDTH: usize = 120;
 /// Entries that a tree may have before small ones are summed up.
 const ENTRIES: usize = 60;
@@ -173,7 +174,8 @@ enum Piece {
     Small(u64, Value, usize),
 }
 
-/// The weight below which nodes are summed up: the smallest round share that leaves at most `ENTRIES` nodes.
+/// The weight below which nodes are summed up: the smallest round share that leaves at most `ENTRIES` nodes, or the
+/// largest one.
 fn least_weight(tree: &Tree) -> i64 {
     let whole = tree.nodes[0].weight;
     let entries = |least: i64| {
@@ -186,7 +188,8 @@ fn least_weight(tree: &Tree) -> i64 {
     *leasts.iter().find(|least| entries(**least) <= ENTRIES).unwrap_or(&leasts[6])
 }
 
-/// A node with one callee and no amount of its own continues the entry of its caller.
+/// Whether the callees of `parent` start entries of their own. The only callee of a node without an amount of its own
+/// continues the node's entry.
 fn is_start(tree: &Tree, parent: usize) -> bool {
     let node = &tree.nodes[parent];
     parent == 0 || node.children.len() > 1 || tree.own(parent)[0].amount != 0

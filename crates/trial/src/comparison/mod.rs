@@ -51,9 +51,10 @@ impl Part {
 /// The resident bytes of one process by line, and by part of each line.
 pub type Lines = BTreeMap<Part, u64>;
 
-/// A pair: the number of the round, and the side.
+/// One run: the number of its pair (`Run::round`), and its side.
 pub type At = (usize, usize);
 
+/// What the interval of B − A shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     Grew,
@@ -95,7 +96,7 @@ impl MedianChange {
     }
 }
 
-/// A call stack of the tracked runs that holds more in B, or less. All figures are means over the tracked runs.
+/// A call stack of the tracked runs that holds more in B, or less.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Site {
     pub category: String,
@@ -103,6 +104,7 @@ pub struct Site {
     pub line: Option<String>,
     /// Innermost first.
     pub frames: Vec<String>,
+    /// Held bytes in A and in B, means over the tracked runs.
     pub held: [i64; 2],
     /// The part of the change that the tracked runs prove: the least difference between a run of A and a run of B.
     pub least: i64,
@@ -133,10 +135,10 @@ impl Category {
 pub struct Tracked {
     /// Number of tracked runs of A and of B.
     pub runs: [usize; 2],
-    /// Those whose ranges don't overlap, the largest `least` first.
+    /// The call stacks whose ranges don't overlap, the largest `least` first.
     pub sites: Vec<Site>,
     pub categories: Vec<Category>,
-    /// Calls of mmap and its kin, means.
+    /// Calls of mmap and related functions, means.
     pub mapping_calls: [f64; 2],
     /// Stacks with more or fewer mapping calls; `held` and `least` count calls.
     pub callers_of_mmap: Vec<Site>,
@@ -144,6 +146,7 @@ pub struct Tracked {
     pub slow_paths: Option<[f64; 2]>,
 }
 
+/// All runs of A and B, and what they show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     pub commands: [String; 2],
@@ -179,6 +182,7 @@ impl Comparison {
         self.complete().len() > 1
     }
 
+    /// B against A, in the unit of the metric; `None` with fewer than two complete pairs that have the figure.
     pub fn metric(&self, metric: Metric) -> Option<MedianChange> {
         let figure = |(round, side): At| {
             let run = self.runs.iter().find(|run| (run.round, run.row) == (round, side) && run.end.is_good())?;

@@ -42,7 +42,7 @@ if (data.stacks) {
     const amounts = views[view][1]();
     weights = new Array(parents.length).fill(0);
     sites.forEach(([call], site) => { weights[call] += Math.max(0, amounts[site]); });
-    // A call comes after the one that made it.
+    // A call has a higher number than its caller, so one pass from the end adds up all weights.
     for (let call = parents.length - 1; call > 0; call -= 1) weights[parents[call]] += weights[call];
     for (const list of children) list.sort((one, other) => weights[other] - weights[one]);
     if (weights[zoomed] === 0) zoomed = 0;

@@ -116,7 +116,7 @@ fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     let line = format!("slow paths of the Java heap (slowPathNew*): {slow_paths} mapping calls: ");
     let bytes = text.lines().find_map(|l| l.strip_prefix(&line)).unwrap_or_else(|| panic!("{text}"));
     assert!(bytes.starts_with("2") && bytes.ends_with(" MiB of heap chunks"), "{bytes}");
-    // In every mode of the stacks, the heap is booked as the Java heap.
+    // The heap is booked as the Java heap, not as the image heap.
     let json: serde_json::Value =
         serde_json::from_str(&output_of(&["report", &dir, "--format", "json"])).expect("JSON");
     let committed = |name: &str| {

@@ -329,8 +329,7 @@ fn ran(run: &Run, flags: u8, of: u8) -> u64 {
 }
 
 /// A start queries the kernel about few pages of the VM's, since the tracker's map proves that most are readable, and
-/// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`. Before, sampled and exact,
-/// they were 137 and 762 calls on JDK 17, 254 and 675 on 21.
+/// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`.
 #[test]
 fn a_start_makes_few_system_calls() {
     for jdk in stage::vms() {

@@ -1,6 +1,6 @@
 //! Remembered stacks equal what a walk would find. Fixtures that try to mislead the memo, then real programs, run with
 //! PLIMSOLL_CHECK=1, which walks again and counts disagreements. A block belongs to the caller that requested it, also
-//! when other code has taken its address.
+//! when other code has taken the caller's address.
 
 mod harness;
 

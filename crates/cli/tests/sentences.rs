@@ -95,7 +95,7 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
     for (program, words, expected) in cases {
         let mut command = Command::new(program);
         command.args(words).current_dir("/usr").stdin(Stdio::piped()).stdout(Stdio::piped());
-        // cargo sets the first.
+        // cargo sets LD_LIBRARY_PATH.
         command.env_remove("LD_LIBRARY_PATH").env("MALLOC_ARENA_MAX", "2").env("TOKEN", "secret");
         let mut child = command.spawn().expect("a child");
         // It has printed a line and waits for one.

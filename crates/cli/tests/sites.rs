@@ -737,8 +737,8 @@ sys.stdin.readline()";
     tracked.end();
 }
 
-/// A link to a program (redis-server, a link to redis-check-rdb) is what was started; one that only shortens its name
-/// (python3, a link to python3.11) says less than the file's own.
+/// A program is called by the link that was started (redis-server, a link to redis-check-rdb), unless the link only
+/// shortens the file's name (python3, a link to python3.11).
 #[test]
 fn a_program_is_called_as_it_was_started() {
     for (link, expected) in [("server", "server"), ("nat", "native")] {

@@ -126,7 +126,7 @@ fn noexec(directories: &[&str]) -> String {
 }
 
 /// /tmp and the caches are mounted noexec: attach finds the next directory. If there is none, it loads the library from
-/// memory. If that is impossible, too, one sentence names each.
+/// memory. If that is impossible, too, one sentence names each directory.
 #[test]
 fn where_nothing_can_be_run_from() {
     if !can_contain("noexec") {

@@ -192,8 +192,8 @@ fn forks_meanwhile() {
     }
 }
 
-/// No space for a segment: a sentence, and an attach once there is space. Little space: blocks that do not fit are
-/// counted.
+/// No space for a segment: a sentence, and an attach once there is space. Little space: the target goes on, and the
+/// tracker has no fault.
 #[test]
 fn where_the_segment_has_no_room() {
     if !can_contain("a full disk") {
@@ -203,10 +203,10 @@ fn where_the_segment_has_no_room() {
     let mounts = "mount -t tmpfs none /tmp; mkdir /tmp/books; mount -t tmpfs -o size=16k,mode=700 none /tmp/books";
     let mut command = contained(&[], mounts, &jdk.java(&[], &["Rounds"]));
     command.env("PLIMSOLL_DIR", "/tmp/books").env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME");
-    let mut java = Java::start_as_it_is(command, "no-room");
+    let mut java = Java::start_as_it_is(command, "no-space");
     let refused = plimsoll(&["attach", &java.pid()]);
     let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!is_clear(&refused, "no room") && sentence.contains("full"), "{sentence}");
+    assert!(!is_clear(&refused, "no space") && sentence.contains("full"), "{sentence}");
     assert_eq!(java.send("turn"), "turned");
     let resize = |size: &str| {
         let mut mount = Command::new("nsenter");
@@ -218,12 +218,12 @@ fn where_the_segment_has_no_room() {
     let began = loop {
         resize(&format!("{size}k"));
         let output = plimsoll(&["attach", &java.pid(), "--sites", "exact"]);
-        if is_clear(&output, "little room") || size > 1 << 14 {
+        if is_clear(&output, "little space") || size > 1 << 14 {
             break output.status.success();
         }
         size += 16;
     };
-    assert!(began, "there is room at {size} KiB");
+    assert!(began, "no attach succeeds with {size} KiB of space");
     for _ in 0..3 {
         assert_eq!(java.send("turn"), "turned");
     }

@@ -92,7 +92,7 @@ impl Fixture {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         threads.flatten().all(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat"));
-            // A program that has ended meanwhile is at rest, too.
+            // A thread that has ended meanwhile is at rest, too.
             stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
         })
     }

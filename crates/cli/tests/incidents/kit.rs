@@ -142,8 +142,7 @@ pub fn rss(fixture: &Fixture) -> u64 {
     rolled_up(fixture.pid(), "Rss:")
 }
 
-/// Resident bytes, of memory that several mappings or processes have only its share: ZGC of JDK 17 maps its heap three
-/// times.
+/// Resident bytes, of shared memory only the share of each mapping (PSS): ZGC of JDK 17 maps its heap three times.
 pub fn resident(fixture: &Fixture) -> u64 {
     rolled_up(fixture.pid(), "Pss:")
 }

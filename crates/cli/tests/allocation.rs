@@ -72,7 +72,7 @@ fn a_recording_is_shown_by_what_the_user_requests() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_one_sentence() {
+fn what_cannot_be_shown_is_reported_in_one_sentence() {
     let plain = recorded("plain", false, ["100000", "10", "0"]);
     let text = output_of(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");

@@ -232,7 +232,7 @@ fn two_recordings_are_compared_line_by_line() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_in_a_sentence() {
+fn what_is_not_a_recording_is_refused_in_one_sentence() {
     let folder = scratch("refused");
     let file = folder.join("broken.jfr");
     let name = file.display().to_string();

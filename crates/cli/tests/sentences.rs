@@ -285,7 +285,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
+fn a_path_that_is_not_utf8_is_a_target_like_any_other() {
     let workspace = Workspace::new("bytes");
     let name = Path::new(std::ffi::OsStr::from_bytes(b"b\xff\n.json"));
     let run = ["run", "--report", "summary", "--report-to"];

@@ -29,7 +29,7 @@ fn live(report: &Value, functions: &[&str]) -> (u64, u64) {
 
 /// With and without frame pointers, and with the smallest depth.
 #[test]
-fn stacks_that_are_hard_to_walk() {
+fn stacks_that_are_hard_to_walk_have_their_blocks() {
     for (name, flags, depth) in [
         ("plain", &[][..], "256"),
         ("frame_pointers", &["-fno-omit-frame-pointer"][..], "1024"),

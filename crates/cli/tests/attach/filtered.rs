@@ -287,7 +287,7 @@ fn what_a_filter_does_not_allow_is_not_called() {
 /// A VM loads the tracker itself, and a call that its filter forbids could end it. So plimsoll first looks up the
 /// tracker's calls in the filter.
 #[test]
-fn a_vm_whose_filter_does_not_allow_the_tracker() {
+fn a_vm_whose_filter_forbids_a_call_of_the_tracker_is_refused() {
     if !can_read_filters("a VM under a filter") {
         return;
     }

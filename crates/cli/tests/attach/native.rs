@@ -540,7 +540,7 @@ fn a_thousand_injections_harm_no_redis() {
 
 /// A VM that opens no socket is entered as a native program is.
 #[test]
-fn a_jvm_whose_attach_is_disabled() {
+fn a_jvm_whose_attach_is_disabled_is_entered() {
     let jdk = jdks().last().expect("a JDK");
     let mut java = jdk.start("native-disabled", &["-XX:+DisableAttachMechanism"]);
     java.done(&["attach", &java.pid(), "--sites", "exact"]);

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::fixture::Fixture;
-use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
+use crate::kit::{MIB, SMALL_HEAP, WITH_NMT, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
 use crate::stage::{Jdk, Scratch};
 
 fn rocks(jdk: &Jdk, folder: &Path, iterators: u32, end: &str, cache: &str) -> Fixture {
     // Interpreted: memory of the compilers would count as growth.
-    let options = [&SMALL_HEAP[..], &["-Xint", BOOKS]].concat();
+    let options = [&SMALL_HEAP[..], &["-Xint", WITH_NMT]].concat();
     let _ = std::fs::remove_dir_all(folder.join("base"));
     let base = folder.join("base").display().to_string();
     start(jdk, &options, "Rocks", &[&base, "64", &iterators.to_string(), end, cache], &[])

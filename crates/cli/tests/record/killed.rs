@@ -220,7 +220,7 @@ fn an_oom_kill_is_reported_with_what_grew_until_then() {
 /// The VM's buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
 /// Halfway they wait for a ledger: a recorder that gets no processor time for a second would have only the first one.
 #[test]
-fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
+fn the_last_instant_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {
         Ok(group) => group,
         Err(reason) => return stage::log_line(&format!("record oom of a VM: skipped, {reason}")),

@@ -106,7 +106,7 @@ fn full(workspace: &Workspace, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn full_files_are_turned_over_and_old_ones_go() {
+fn full_files_are_rotated_and_old_ones_are_deleted() {
     let workspace = Workspace::new("rotation");
     let program = workspace.steps();
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));

@@ -26,7 +26,7 @@ situations! {
 /// The counter in the books: the other threads found the stopped thread holding the lock, and none took the lock from
 /// it.
 #[test]
-fn who_holds_the_map_is_waited_for_and_never_robbed() {
+fn no_thread_takes_the_maps_lock_from_its_holder() {
     let row = situation("map_holder_stopped");
     let dir = fresh_dir("map_holder_never_robbed");
     let seen = Observed::watch(row.command(&compiled(&row.program), Some("off"), &dir), Some(&dir));

@@ -612,7 +612,7 @@ fn buffers_of_node_have_javascript_callers() {
 }
 
 #[test]
-fn arrays_of_numpy_are_counted_by_the_interpreters_line() {
+fn arrays_of_numpy_have_the_interpreter_as_a_caller() {
     let (tracked, printed) =
         Tracked::start("numpy-run", &["--sites", "exact"], Command::new("/usr/bin/python3").arg(fixture("arrays.py")));
     let report = tracked.json();

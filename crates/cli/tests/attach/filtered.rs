@@ -310,7 +310,7 @@ fn a_vm_whose_filter_forbids_a_call_of_the_tracker_is_refused() {
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert_eq!(java.send("turn"), "turned");
     java.done(&["detach", &java.pid()]);
-    // Without the right to read it, the VM is asked as before.
+    // If plimsoll may not read the filter, it sends its request to the VM all the same.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-sys_admin", crate::kit::PLIMSOLL, "attach", &java.pid(), "--yes"]);
     let output = command.env("XDG_CACHE_HOME", scratch("cache")).output().expect("it starts");

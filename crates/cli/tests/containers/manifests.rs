@@ -10,7 +10,7 @@ fn contrib(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What stands between `before` and `after` in the only line that has both.
+/// The text between `before` and `after` in the only line that has both.
 #[track_caller]
 fn only<'t>(text: &'t str, before: &str, after: &str) -> &'t str {
     let found: Vec<&str> = text

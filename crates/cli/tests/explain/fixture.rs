@@ -252,8 +252,8 @@ impl Explained {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, but for what the call
-    /// itself takes.
+    /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, except for memory that
+    /// the call itself takes.
     #[track_caller]
     pub fn typed_and_saves(&self, verdict: &str, which: usize) {
         let pid = self.0["process"]["pid"].as_u64().expect("a PID");

@@ -72,7 +72,7 @@ fn a_recording_is_shown_by_what_the_user_requests() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_one_sentence() {
+fn what_cannot_be_shown_is_reported_in_one_sentence() {
     let plain = recorded("plain", false, ["100000", "10", "0"]);
     let text = output_of(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");
@@ -116,7 +116,7 @@ fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     let line = format!("slow paths of the Java heap (slowPathNew*): {slow_paths} mapping calls: ");
     let bytes = text.lines().find_map(|l| l.strip_prefix(&line)).unwrap_or_else(|| panic!("{text}"));
     assert!(bytes.starts_with("2") && bytes.ends_with(" MiB of heap chunks"), "{bytes}");
-    // In every mode of the stacks, the heap is booked as the Java heap.
+    // The heap is booked as the Java heap, not as the image heap.
     let json: serde_json::Value =
         serde_json::from_str(&output_of(&["report", &dir, "--format", "json"])).expect("JSON");
     let committed = |name: &str| {

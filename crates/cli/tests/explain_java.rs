@@ -54,7 +54,7 @@ fn command(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&str])
 /// The heap is small and touched from the start, so that all growth is native.
 const SMALL_HEAP: [&str; 3] = ["-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch"];
 
-/// Each JDK with each NMT level. Named full reports make failures readable.
+/// Each JDK with each NMT level. A failure prints the case and the whole report.
 fn everywhere(name: &str, flags: &[&str], arguments: &[&str], check: impl Fn(&str, &Fixture, &Explained)) {
     for jdk in jdks() {
         for nmt in NMT {
@@ -124,7 +124,7 @@ fn buffers_that_nio_keeps_for_each_thread() {
         let option = remedies.iter().map(|remedy| remedy["how"].as_str().unwrap());
         let option = option.clone().find(|how| how.contains("jdk.nio.maxCachedBufferSize"));
         let option = option.unwrap_or_else(|| panic!("{case}: {remedies:#?}"));
-        // A new start with it, on one level of NMT. By the option alone, glibc would keep what NIO frees.
+        // A new start with it, on one level of NMT. With the option alone, glibc would keep what NIO frees.
         if is_typed(case) {
             let jdk = jdks().iter().find(|jdk| case.contains(&format!(" {} ", jdk.major))).expect("its VM");
             let settings: Vec<(&str, &str)> = option.split(' ').filter_map(|pair| pair.split_once('=')).collect();
@@ -138,13 +138,13 @@ fn buffers_that_nio_keeps_for_each_thread() {
     });
 }
 
-/// Remedies are the same at each NMT level, so that they are typed at one.
+/// Remedies are the same at each NMT level, so they are typed at one only.
 fn is_typed(case: &str) -> bool {
     !case.contains(" with NMT ") || case.ends_with("summary")
 }
 
-/// The second remedy tells a leak from objects that wait for a collection. The first, `attach`, needs a program under
-/// load: crates/cli/tests/incidents types it.
+/// The second remedy distinguishes a leak from objects that wait for a collection. The first, `attach`, needs a program
+/// under load: crates/cli/tests/incidents types it.
 fn still_leaks_after_a_collection(case: &str, explained: &Explained) {
     if !is_typed(case) {
         return;

@@ -206,5 +206,5 @@ fn an_operation_gains_what_the_golden_file_says() {
             changed += &format!("{what}: {now:.1}, was {then:.1}\n");
         }
     }
-    assert!(changed.is_empty(), "look why, then BLESS=1:\n{changed}");
+    assert!(changed.is_empty(), "counts changed. Find the cause, then run with BLESS=1:\n{changed}");
 }

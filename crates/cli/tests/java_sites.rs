@@ -329,8 +329,7 @@ fn ran(run: &Run, flags: u8, of: u8) -> u64 {
 }
 
 /// A start queries the kernel about few pages of the VM's, since the tracker's map proves that most are readable, and
-/// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`. Before, sampled and exact,
-/// they were 137 and 762 calls on JDK 17, 254 and 675 on 21.
+/// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`.
 #[test]
 fn a_start_makes_few_system_calls() {
     for jdk in stage::vms() {
@@ -360,12 +359,12 @@ fn a_start_makes_few_system_calls() {
 }
 
 #[test]
-fn as_the_vm_likes_it() {
+fn stacks_of_a_mixed_vm_are_known() {
     everywhere("java-mixed", &[], |_| {});
 }
 
 #[test]
-fn interpreted() {
+fn stacks_of_interpreted_code_are_known() {
     everywhere("java-int", &["-Xint"], |run| {
         assert!(ran(run, frame_flags::INTERPRETED, frame_flags::TIER) > 5 * ROUNDS);
         assert_eq!(ran(run, frame_flags::INLINED, frame_flags::INLINED), 0);
@@ -373,7 +372,7 @@ fn interpreted() {
 }
 
 #[test]
-fn compiled_by_c1() {
+fn stacks_of_c1_are_known() {
     everywhere("java-c1", &["-XX:TieredStopAtLevel=1", "-Xcomp"], |run| {
         assert!(ran(run, frame_flags::C1, frame_flags::TIER) > 4 * ROUNDS);
         assert_eq!(ran(run, frame_flags::C2, frame_flags::TIER), 0);
@@ -381,7 +380,7 @@ fn compiled_by_c1() {
 }
 
 #[test]
-fn compiled_by_c2_and_inlined() {
+fn stacks_of_c2_with_inlined_methods_are_known() {
     everywhere("java-c2", &["-XX:-TieredCompilation", "-Xbatch", "-XX:CompileThreshold=50"], |run| {
         assert!(ran(run, frame_flags::C2, frame_flags::TIER) > 2 * ROUNDS);
         assert!(ran(run, frame_flags::C2 | frame_flags::INLINED, frame_flags::TIER | frame_flags::INLINED) > ROUNDS);
@@ -391,7 +390,7 @@ fn compiled_by_c2_and_inlined() {
 /// Classes that replace one another, and code that replaces other code at the same address. Each class has its own
 /// blocks, whatever was remembered, and every remembered stack equals a walk.
 #[test]
-fn classes_and_code_that_go() {
+fn classes_that_replace_one_another_have_their_own_blocks() {
     let folder = Scratch::new("java-churn");
     built(folder.path());
     let gone = folder.path().join("gone/Gone.class");
@@ -448,7 +447,7 @@ fn the_vms_counters_spare_comparisons_with_each_collector() {
 /// The VM frees the methods of the version before, and gives their memory to others. Each block is at the line of its
 /// own version.
 #[test]
-fn a_class_that_is_redefined() {
+fn each_version_of_a_redefined_class_has_its_own_lines() {
     let folder = Scratch::new("java-redefined");
     built(folder.path());
     let agent = format!("-javaagent:{}", folder.path().join("agent.jar").display());
@@ -476,7 +475,7 @@ fn a_class_that_is_redefined() {
 
 /// Stubs of foreign functions, down and up, are frames like others.
 #[test]
-fn foreign_functions() {
+fn stubs_of_foreign_functions_are_frames() {
     let folder = Scratch::new("java-foreign");
     let vm = Vm { jdk: jdk(25).expect("JDK 25 (run .ci/setup)"), root: None };
     let source = repository().join("fixtures/java/sites/Foreign.java");
@@ -509,7 +508,7 @@ fn agrees(run: &Run, name: &str, check: bool, enough: u64) {
 /// javac on as many classes as a real source tree has.
 #[test]
 #[ignore = "full: compiled code of a big program; make test has C1 and C2 each alone"]
-fn a_compiler_at_work() {
+fn the_memo_agrees_with_every_walk_of_javac() {
     let folder = Scratch::new("java-javac");
     let source = folder.path().join("Many.java");
     let methods: String = (0..400)

@@ -1,6 +1,6 @@
 //! Remembered stacks equal what a walk would find. Fixtures that try to mislead the memo, then real programs, run with
 //! PLIMSOLL_CHECK=1, which walks again and counts disagreements. A block belongs to the caller that requested it, also
-//! when other code has taken its address.
+//! when other code has taken the caller's address.
 
 mod harness;
 
@@ -72,7 +72,7 @@ fn has_function(site: &Value, name: &str) -> bool {
 const SITES: [&str; 2] = ["sampled", "exact"];
 
 #[test]
-fn a_shared_callee_that_moves_its_frames() {
+fn a_shared_callee_that_moves_its_frames_has_both_callers() {
     let folder = scratch("alloca");
     let program = compiled("memo_alloca", &folder.join("memo_alloca"), &[]);
     for sites in SITES {
@@ -86,7 +86,7 @@ fn a_shared_callee_that_moves_its_frames() {
 }
 
 #[test]
-fn a_stack_that_became_smaller() {
+fn a_stack_that_became_smaller_is_not_read_past_its_end() {
     let folder = scratch("small_stack");
     let program = compiled("memo_small_stack", &folder.join("memo_small_stack"), &[]);
     for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
@@ -97,7 +97,7 @@ fn a_stack_that_became_smaller() {
 
 /// The category follows the object that requested the block, although another object had the same addresses before.
 #[test]
-fn other_code_at_the_same_address() {
+fn other_code_at_the_same_address_has_its_own_blocks() {
     let folder = scratch("reload");
     let library = |name: &str| compiled("libplugin", &folder.join(name), &["-shared", "-fPIC"]);
     let (one, other) = (library("libone.so"), library("libother.so"));
@@ -121,7 +121,7 @@ fn other_code_at_the_same_address() {
 
 /// libc loads and unloads objects without a dlopen. A walk through such an object notices the replacement.
 #[test]
-fn objects_that_libc_loads() {
+fn objects_that_libc_loads_are_walked_by_their_own_tables() {
     let folder = scratch("gconv");
     let program = compiled("gconv", &folder.join("gconv"), &[]);
     let (output, reports) = tracked("gconv", "exact", true, &[&program]);

@@ -126,7 +126,7 @@ fn by_app(sites: &[Site], names: &Names, image: &str) -> BTreeMap<String, (u64, 
 }
 
 #[test]
-fn one_program_stripped_symbolised_and_with_frame_pointers() {
+fn stacks_of_a_stripped_image_are_whole_and_the_same() {
     let (Some(app), Some(appfp)) = (native_image("app"), native_image("appfp")) else { return };
     let scratch = Scratch::new("stripped");
     // The same file name, so that the stacks can be compared directly.
@@ -191,7 +191,7 @@ fn whole(what: &str, segment: &Segment, module: &str, least: usize) {
 }
 
 #[test]
-fn vendor_images_of_21_and_an_unpacked_one() {
+fn stacks_of_vendor_images_are_whole() {
     for (version, least) in [("20210406.0.0", 20), ("20250407.0.0", 20)] {
         let compiler = npm("google-closure-compiler-linux", version, "package/compiler");
         let scratch = Scratch::new("closure");
@@ -211,7 +211,7 @@ fn host(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_library_and_oracles_compiler() {
+fn stacks_of_a_library_and_of_oracles_compiler_are_whole() {
     let scratch = Scratch::new("isolate");
     let host = host(scratch.path());
     let host = host.to_str().expect("a path");

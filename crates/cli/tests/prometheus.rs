@@ -146,7 +146,7 @@ fn prometheus_scrapes_serve_and_answers_the_dashboard() {
         .expect("plimsoll");
     let mut serve = Running(serve);
     let mut printed = String::new();
-    // Read on: a full pipe would hold up the server.
+    // The pipe stays open, or the server could not write to its stderr any more.
     let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
     stderr.read_line(&mut printed).expect("a line");
     let address =

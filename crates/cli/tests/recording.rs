@@ -13,8 +13,8 @@ use jdks::{Jdk, jdks};
 use plimsoll_report::words::parse_moment;
 use serde_json::Value;
 
-/// The state in which a recording has seen everything: the recorder writes each second's events in one round, and two
-/// rounds have begun after the last buffer was allocated.
+/// Ends once the recording has everything. The recorder writes each second's events in one round, and at the third
+/// count of `rounds` at least one whole round lies behind the last allocation.
 const SLEEPER: &str = "public class Sleeper { @jdk.jfr.Period(\"1 s\") static class Round extends jdk.jfr.Event {}\n\
     public static void main(String[] a) throws Exception {\n\
     java.util.List<Object> kept = new java.util.ArrayList<>();\n\
@@ -232,7 +232,7 @@ fn two_recordings_are_compared_line_by_line() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_in_a_sentence() {
+fn what_is_not_a_recording_is_refused_in_one_sentence() {
     let folder = scratch("refused");
     let file = folder.join("broken.jfr");
     let name = file.display().to_string();

@@ -264,7 +264,7 @@ fn a_changed_library_in_the_cache_is_not_used() {
 
 /// Live, after kill -9, saved and compared: one process through all verbs.
 #[test]
-fn report_and_diff_of_a_process_live_dead_and_saved() {
+fn report_and_diff_agree_on_a_process_live_dead_and_saved() {
     let workspace = Workspace::new("verbs");
     let source = workspace.file(
         "leak.c",
@@ -428,7 +428,7 @@ fn doctor_lists_processes_of_other_directories() {
 
 /// As in the tracker, an empty PLIMSOLL_DIR means the default directory.
 #[test]
-fn an_empty_directory_variable_is_as_none() {
+fn an_empty_directory_variable_means_the_default_directory() {
     let workspace = Workspace::new("no-name");
     let mut run = workspace.plimsoll(&["run", "--report", "summary", "--", "true"]);
     let out = run.env("PLIMSOLL_DIR", "").output().unwrap();

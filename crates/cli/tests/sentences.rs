@@ -95,7 +95,7 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
     for (program, words, expected) in cases {
         let mut command = Command::new(program);
         command.args(words).current_dir("/usr").stdin(Stdio::piped()).stdout(Stdio::piped());
-        // cargo sets the first.
+        // cargo sets LD_LIBRARY_PATH.
         command.env_remove("LD_LIBRARY_PATH").env("MALLOC_ARENA_MAX", "2").env("TOKEN", "secret");
         let mut child = command.spawn().expect("a child");
         // It has printed a line and waits for one.
@@ -285,7 +285,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
+fn a_path_that_is_not_utf8_is_a_target_like_any_other() {
     let workspace = Workspace::new("bytes");
     let name = Path::new(std::ffi::OsStr::from_bytes(b"b\xff\n.json"));
     let run = ["run", "--report", "summary", "--report-to"];

@@ -29,7 +29,7 @@ fn live(report: &Value, functions: &[&str]) -> (u64, u64) {
 
 /// With and without frame pointers, and with the smallest depth.
 #[test]
-fn stacks_that_are_hard_to_walk() {
+fn stacks_that_are_hard_to_walk_have_their_blocks() {
     for (name, flags, depth) in [
         ("plain", &[][..], "256"),
         ("frame_pointers", &["-fno-omit-frame-pointer"][..], "1024"),
@@ -76,7 +76,7 @@ fn stacks_that_are_hard_to_walk() {
                 let last = sites::stack(&read.frames, c.stack).last();
                 last.is_some_and(|f| f.kind() == plimsoll_segment::FrameKind::Cut && f.value == 0)
             });
-            assert!(cut.count() >= 1, "{name}: the recursion bears the mark");
+            assert!(cut.count() >= 1, "{name}: no stack of the recursion ends with the mark of a cut");
         }
     }
 }
@@ -98,7 +98,7 @@ fn modes_are_switched_while_the_program_runs() {
     BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("ready");
     let path = only_segment(&segments);
     let sites_of = |s: &segment::Segment| s.callers.iter().filter(|c| c.is_site()).count();
-    // Rows of sites that have blocks, and how many were ever allocated there.
+    // How many blocks were ever booked for sites.
     let booked = |s: &segment::Segment| -> u64 {
         let is_site = |r: &&segment::RowSums| s.callers.get(r.caller as usize).is_some_and(|c| c.is_site());
         s.rows.iter().filter(is_site).map(|r| r.alloc_count).sum()

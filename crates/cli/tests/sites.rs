@@ -213,7 +213,7 @@ fn has_in_order(site: &Value, order: &[&str]) {
 }
 
 #[test]
-fn exceptions_thrown_through_tracked_frames() {
+fn exceptions_pass_through_tracked_frames() {
     let (report, ..) = tracked_fixture("exceptions");
     has_in_order(stack_with(&report, "thrower"), &["thrower", "between", "catcher", "exceptions", "main"]);
     // The exceptions themselves were allocated and freed again.
@@ -486,7 +486,7 @@ fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value 
 }
 
 #[test]
-fn rust_through_a_trait_object() {
+fn a_trait_object_of_rust_has_its_callers() {
     let program = scratch("rust").join("blocks");
     must(Command::new("rustc").args(["-g", "-O", "-o"]).arg(&program).arg(fixture("blocks.rs")));
     other_language(
@@ -497,7 +497,7 @@ fn rust_through_a_trait_object() {
 }
 
 #[test]
-fn go_with_cgo() {
+fn c_code_called_by_go_has_its_goroutines_callers() {
     let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|go| Path::new(go).exists());
     let go = go.expect("go (.ci/setup)");
     let folder = scratch("go");
@@ -612,7 +612,7 @@ fn buffers_of_node_have_javascript_callers() {
 }
 
 #[test]
-fn arrays_of_numpy() {
+fn arrays_of_numpy_have_the_interpreter_as_a_caller() {
     let (tracked, printed) =
         Tracked::start("numpy-run", &["--sites", "exact"], Command::new("/usr/bin/python3").arg(fixture("arrays.py")));
     let report = tracked.json();
@@ -737,8 +737,8 @@ sys.stdin.readline()";
     tracked.end();
 }
 
-/// A link to a program (redis-server, a link to redis-check-rdb) is what was started; one that only shortens its name
-/// (python3, a link to python3.11) says less than the file's own.
+/// A program is called by the link that was started (redis-server, a link to redis-check-rdb), unless the link only
+/// shortens the file's name (python3, a link to python3.11).
 #[test]
 fn a_program_is_called_as_it_was_started() {
     for (link, expected) in [("server", "server"), ("nat", "native")] {

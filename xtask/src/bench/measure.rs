@@ -38,9 +38,9 @@ impl Pairs {
     }
 }
 
-/// Runs each setup right beside its base, in every second round before it. The speed of a shared machine changes by a half within
-/// seconds: two neighbouring runs share it, the medians of a session don't. So many short pairs tell more than few
-/// long ones.
+/// Runs each setup right after its base, in every second round right before it. The speed of a shared machine changes
+/// by a half within seconds: two neighbouring runs share it, the medians of a session don't. So many short pairs tell
+/// more than few long ones.
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
     let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
     for setup in setups {
@@ -68,7 +68,7 @@ pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Res
     Ok(pairs)
 }
 
-/// Such pairs of commands. The figure of a run is the last line of its output that is a number.
+/// [`pairs`] of commands. The figure of a run is the last line of its output that is a number.
 pub fn alternate(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<Command>) -> Result<Pairs> {
     pairs(rounds, setups, |setup| number(&mut run(setup)?))
 }

@@ -39,7 +39,7 @@ pub struct Bench {
 
 type Group = fn(&Bench, &mut Results) -> Result<()>;
 
-/// What is timed comes first: it wants a quiet machine. What is counted doesn't mind other work.
+/// What is timed comes first, because it needs a quiet machine. Other work doesn't change what is counted.
 const GROUPS: &[(&str, Group)] = &[
     ("pairs", speed::pairs),
     ("unsafe", speed::unsafe_pairs),
@@ -80,13 +80,13 @@ pub fn run(arguments: &[String]) -> Result<()> {
         match argument.as_str() {
             "--quick" => quick = true,
             "--only" => only = rest.next().map(|list| list.split(',').collect::<Vec<_>>()),
-            other => return Err(format!("bench: {other}? --quick, --only GROUP,…").into()),
+            other => return Err(format!("unknown argument '{other}'. Usage: bench [--quick] [--only GROUP,…]").into()),
         }
     }
     let known = |name: &&str| GROUPS.iter().any(|(group, _)| group == name);
     if let Some(unknown) = only.iter().flatten().find(|name| !known(name)) {
         let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
-        return Err(format!("bench: no group {unknown}; there are {}", names.join(", ")).into());
+        return Err(format!("unknown group '{unknown}'. The groups: {}", names.join(", ")).into());
     }
     let bench = Bench { quick, rounds: if quick { 3 } else { 15 } };
     let mut results = Results::new();

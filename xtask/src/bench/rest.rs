@@ -82,7 +82,7 @@ const SETUPS: [Setup; 5] = [
     Setup::Tracked("sampled"),
     Setup::Tracked("exact"),
 ];
-/// By setup: the most of the time against plain, and of MiB more.
+/// By setup: the largest ratio of its time to plain, and the most MiB more than plain.
 const BARS: [Option<(f64, f64)>; 5] = [None, None, Some((1.03, 1.0)), Some((1.05, 3.0)), Some((1.15, 10.0))];
 
 pub fn servers(bench: &Bench, results: &mut Results) -> Result<()> {

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-/// The judgement of one figure that is counted or has no counterpart.
+/// Judges one figure that has no interval.
 pub fn verdict(figure: f64, bar: f64) -> String {
     if figure <= bar { "holds".into() } else { "fails".into() }
 }
@@ -29,7 +29,7 @@ impl Results {
         self.add(&format!("\n## {title}\n\n{how}\n\n"));
     }
 
-    /// The head of a table, with its unit in the second column.
+    /// The head of a table.
     pub fn head(&mut self, columns: &[&str]) {
         let rule: Vec<&str> = columns.iter().map(|_| "---").collect();
         self.add(&format!("| {} |\n| {} |\n", columns.join(" | "), rule.join(" | ")));

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 
-/// The ratio of two medians with a 95 % bound.
+/// The median of the ratios of pairs, with a 95 % bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub value: f64,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_of_odd_and_even() {
+    fn the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
     }

@@ -81,7 +81,7 @@ struct Release {
 /// `names` are the CPUs; without a name, all.
 pub fn run(names: &[String]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| CPUS.iter().all(|cpu| cpu.name != name.as_str())) {
-        return Err(format!("no CPU is called '{unknown}'; there are: x86_64 aarch64").into());
+        return Err(format!("unknown CPU '{unknown}'. The CPUs: x86_64 aarch64").into());
     }
     let changed = if git(&["status", "--porcelain"])?.is_empty() { "" } else { "+" };
     let release = Release {
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folding_is_asked_only_of_a_rustc_that_links_by_lld() {
+    fn identical_code_is_folded_only_if_rustc_links_by_lld() {
         assert!(links_by_lld("rustc 1.95.0 (59807616e 2026-04-14)") && links_by_lld("rustc 1.90.0-beta.1 (a)"));
         assert!(links_by_lld("rustc 2.0.0") && !links_by_lld("rustc 1.89.0 (29483883e 2025-08-04)"));
         assert!(!links_by_lld("rustc 1.88.0") && !links_by_lld("") && !links_by_lld("rustc x"));

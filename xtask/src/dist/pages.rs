@@ -7,7 +7,7 @@ use std::process::Command;
 use super::Release;
 use crate::stage::{Result, must, repository};
 
-/// In a package: each kind of page, and the folder for it below /usr/share.
+/// In a package: each completion, and its path below /usr/share.
 const INSTALLED: [(&str, &str); 3] = [
     ("completions/plimsoll.bash", "bash-completion/completions/plimsoll"),
     ("completions/_plimsoll", "zsh/vendor-completions/_plimsoll"),

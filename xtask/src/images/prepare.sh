@@ -48,7 +48,7 @@ for library in libchelper libjvm; do
 done
 ar rcs clib/liblibchelper.a objects/libchelper.o
 ar rcs clib/libjvm.a objects/libjvm.o
-# The builder wants this archive, and nothing in it.
+# The builder needs this archive, but nothing of what is in it.
 echo 'int svm_container_none;' | gcc -x c -c - -o objects/container.o
 ar rcs clib/libsvm_container.a objects/container.o
 rm -rf objects sources openjdk-25-src classes log

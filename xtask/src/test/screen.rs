@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_log_the_failures_are_shown() {
+    fn the_failures_of_a_log_are_shown() {
         let log =
             "running 2 tests\ntest a ... FAILED\n\nsuccesses:\n\nfailures:\n\n---- a stdout ----\nthread 'a' panicked";
         assert_eq!(excerpt(log)[0], "failures:");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_at_a_glance() {
+    fn times_are_printed_in_the_units_that_they_need() {
         assert_eq!([clock(7.4), clock(187.0), clock(3729.0)], ["0:07", "3:07", "1:02:09"]);
         assert_eq!([about(12.3), about(600.0)], ["about 12 s left", "about 10 min left"]);
     }

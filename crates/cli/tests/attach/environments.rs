@@ -69,7 +69,7 @@ fn library(java: &Java) -> String {
 
 /// Own namespaces for PID, mount and IPC, with own /tmp and /dev/shm, as docker makes them.
 #[test]
-fn in_a_container() {
+fn a_vm_in_a_container_is_tracked() {
     if !can_contain("a container") {
         return;
     }
@@ -87,7 +87,7 @@ fn in_a_container() {
 
 /// A root of its own, in which only some directories of this machine exist.
 #[test]
-fn in_a_root_of_its_own() {
+fn a_vm_in_a_root_of_its_own_is_tracked() {
     if !can_contain("a root of its own") {
         return;
     }
@@ -126,9 +126,9 @@ fn noexec(directories: &[&str]) -> String {
 }
 
 /// /tmp and the caches are mounted noexec: attach finds the next directory. If there is none, it loads the library from
-/// memory. If that is impossible, too, one sentence names each.
+/// memory. If that is impossible, too, one sentence names each directory.
 #[test]
-fn where_nothing_can_be_run_from() {
+fn a_library_that_no_folder_may_execute_comes_from_memory() {
     if !can_contain("noexec") {
         return;
     }
@@ -179,7 +179,7 @@ fn where_nothing_can_be_run_from() {
 
 /// A full directory is skipped, and the partly written file is removed from it.
 #[test]
-fn where_the_cache_is_full() {
+fn a_full_cache_is_skipped() {
     if !can_contain("a full cache") {
         return;
     }
@@ -310,7 +310,7 @@ fn another_user_is_refused() {
 /// Root without the right to trace others (as in many containers; CAP_PERFMON is enough from Linux 6.16 on) is not
 /// advised to use sudo.
 #[test]
-fn root_that_may_not_is_not_sent_to_sudo() {
+fn root_without_the_right_is_not_advised_to_use_sudo() {
     let without = ["--bounding-set=-sys_ptrace,-perfmon,-sys_admin"];
     if !is_root("root without capabilities") || !can("no ptrace", Command::new("setpriv").args(without).arg("true")) {
         return;

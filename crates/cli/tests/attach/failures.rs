@@ -46,7 +46,7 @@ fn durations(java: &Java) -> [Duration; 2] {
 
 /// In every phase of attach and detach the target is killed, or calls exec.
 #[test]
-fn the_target_goes_away_in_the_middle() {
+fn a_target_that_goes_away_is_done_or_refused_in_one_sentence() {
     let phases = if is_full() { 6 } else { 1 };
     let (mut done, mut refused) = (0, 0);
     for (n, action) in ["kill", "exec"].into_iter().enumerate() {
@@ -81,7 +81,7 @@ fn the_target_goes_away_in_the_middle() {
 
 /// The command is killed in every phase: the target goes on, and the next command works.
 #[test]
-fn the_command_is_killed_in_the_middle() {
+fn the_target_and_the_next_command_survive_a_killed_command() {
     let phases = if is_full() { 10 } else { 2 };
     for jdk in jdks() {
         let mut java = jdk.start("command", &[]);
@@ -118,7 +118,7 @@ fn the_command_is_killed_in_the_middle() {
 /// Many simultaneous commands: each succeeds or reports that another is under way, and the books are those of one
 /// attach.
 #[test]
-fn commands_at_the_same_time() {
+fn commands_at_the_same_time_make_the_books_of_one_attach() {
     for jdk in jdks() {
         let mut java = jdk.start("together", &[]);
         for round in 0..4 {
@@ -140,7 +140,7 @@ fn commands_at_the_same_time() {
 
 /// The target is stopped for a while in every phase, or stopped for good: the command reports the latter at once.
 #[test]
-fn a_stopped_target() {
+fn a_stopped_target_is_reported_and_one_that_goes_on_is_entered() {
     const PHASES: u32 = 5;
     let jdk = &jdks()[0];
     let mut java = jdk.start("halted", &[]);
@@ -171,7 +171,7 @@ fn a_stopped_target() {
 
 /// A thread that forks all the time: no child dies of what happens to its parent.
 #[test]
-fn forks_meanwhile() {
+fn no_child_of_a_thread_that_forks_dies_of_an_attach() {
     for jdk in jdks() {
         let mut java = jdk.start("forks", &[]);
         assert_eq!(java.send(&format!("load {}", jdk.native("rounds").display())), "loaded");
@@ -192,10 +192,10 @@ fn forks_meanwhile() {
     }
 }
 
-/// No space for a segment: a sentence, and an attach once there is space. Little space: blocks that do not fit are
-/// counted.
+/// No space for a segment: a sentence, and an attach once there is space. Little space: the target goes on, and the
+/// tracker has no fault.
 #[test]
-fn where_the_segment_has_no_room() {
+fn a_target_survives_a_segment_without_space() {
     if !can_contain("a full disk") {
         return;
     }
@@ -203,10 +203,10 @@ fn where_the_segment_has_no_room() {
     let mounts = "mount -t tmpfs none /tmp; mkdir /tmp/books; mount -t tmpfs -o size=16k,mode=700 none /tmp/books";
     let mut command = contained(&[], mounts, &jdk.java(&[], &["Rounds"]));
     command.env("PLIMSOLL_DIR", "/tmp/books").env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME");
-    let mut java = Java::start_as_it_is(command, "no-room");
+    let mut java = Java::start_as_it_is(command, "no-space");
     let refused = plimsoll(&["attach", &java.pid()]);
     let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!is_clear(&refused, "no room") && sentence.contains("full"), "{sentence}");
+    assert!(!is_clear(&refused, "no space") && sentence.contains("full"), "{sentence}");
     assert_eq!(java.send("turn"), "turned");
     let resize = |size: &str| {
         let mut mount = Command::new("nsenter");
@@ -218,12 +218,12 @@ fn where_the_segment_has_no_room() {
     let began = loop {
         resize(&format!("{size}k"));
         let output = plimsoll(&["attach", &java.pid(), "--sites", "exact"]);
-        if is_clear(&output, "little room") || size > 1 << 14 {
+        if is_clear(&output, "little space") || size > 1 << 14 {
             break output.status.success();
         }
         size += 16;
     };
-    assert!(began, "there is room at {size} KiB");
+    assert!(began, "no attach succeeds with {size} KiB of space");
     for _ in 0..3 {
         assert_eq!(java.send("turn"), "turned");
     }
@@ -243,7 +243,7 @@ fn where_the_segment_has_no_room() {
 
 /// The directory of the segments is deleted: the books go on in the deleted file, which root can read; a detach works.
 #[test]
-fn the_segment_is_deleted_meanwhile() {
+fn a_deleted_segment_goes_on_and_detach_works() {
     let jdk = &jdks()[0];
     let mut java = jdk.start("deleted", &[]);
     let directory = scratch(&format!("segments-deleted-{}", jdk.major));
@@ -273,7 +273,7 @@ fn the_segment_is_deleted_meanwhile() {
 /// they sleep, it succeeds.
 #[test]
 #[ignore = "full: 200 threads that never rest"]
-fn a_crowd_that_never_rests() {
+fn a_second_attach_waits_for_threads_that_never_sleep_or_counts_them() {
     let jdk = &jdks()[0];
     let mut java = Java::start(jdk.java(&[], &["Rounds", "200"]), "crowd");
     java.done(&["attach", &java.pid()]);

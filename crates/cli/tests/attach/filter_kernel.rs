@@ -1,4 +1,4 @@
-//! The twin of the interpreter with which `attach` looks a call up in a filter: the kernel, with the same random
+//! Compares the interpreter with which `attach` looks a call up in a seccomp filter with the kernel, on the same random
 //! filters.
 
 #[allow(dead_code, unreachable_pub, reason = "a file of the program, included here")]
@@ -46,7 +46,7 @@ fn a_call_of_which_arguments_are_unknown_has_one_of_the_results() {
     for round in 0..3000 {
         let mut filter = filter(&mut random);
         if round % 2 == 0 {
-            // Not the word itself, but one of two results by it.
+            // Instead of the word itself, one of two results that depend on it.
             let limit = random.below(256);
             filter.truncate(filter.len() - 2);
             filter.extend([step(0x25, 0, 1, limit), step(0x06, 0, 0, ERRNO | 1), step(0x06, 0, 0, ERRNO | 2)]);
@@ -117,7 +117,7 @@ fn two_filters_have_the_kernels_result() {
     }
 }
 
-/// What the kernel would not install has no result, and takes no longer.
+/// A filter that the kernel would refuse has no result, and looking a call up in it takes bounded time.
 #[test]
 fn hostile_filters_are_bounded() {
     let unknown = data(NUMBER, &[None; 6]);

@@ -41,7 +41,7 @@ fn is_entered(mut program: Program, file: &Path, context: &str) {
         let report = program.report();
         assert_eq!(category(&report, &own(file)), (log.blocks, log.bytes), "{context}");
         assert!(log.blocks > 0 && counter(&report, "faults") == 0, "{context}");
-        assert_eq!(log.interrupted, 0, "{context}: no wait has ended by the stop");
+        assert_eq!(log.interrupted, 0, "{context}: the stop ended waits of the program");
         assert_eq!(program.send("go"), "gone");
         program.done(&["detach", &program.pid()]);
     }
@@ -132,7 +132,7 @@ fn no_call_is_made_that_is_not_in_the_table() {
         start(name, &file, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
     is_entered(start(&only_the_table(), "filtered-table"), &file, "the table");
-    // glibc makes clone instead. Calls whose failure is handled fail.
+    // clone3 fails, so glibc calls clone. Each call whose failure plimsoll handles fails, too.
     let mut rules = vec![format!("435={ENOSYS:x}")];
     for call in calls::all().filter(|call| call.need == calls::Need::MayFail) {
         let known = call.arguments.iter().enumerate().filter_map(|(at, value)| Some((at, (*value)?)));
@@ -155,7 +155,7 @@ fn no_call_is_made_that_is_not_in_the_table() {
     is_entered(program, &file, "from memory");
 }
 
-/// Each allocator gives memory back in a program that is killed for any call that isn't in the table of that.
+/// Each allocator gives memory back in a program that is killed for any call that isn't in the table of releases.
 #[test]
 fn a_release_makes_no_call_that_is_not_in_its_table() {
     if !can_read_filters("the table of calls, for a release") {
@@ -182,9 +182,9 @@ fn a_release_makes_no_call_that_is_not_in_its_table() {
     }
 }
 
-/// As `native::plimsoll_is_killed_at_any_step`, where each call that is not expected would end the program. Here all
-/// threads stop once, and a wait that can't be restarted ends with EINTR if plimsoll is killed before it has set the
-/// thread to make its call again: two threads have such a wait.
+/// As `native::plimsoll_is_killed_at_any_step`, but each call that is not in the table would end the program. Here all
+/// threads stop once. If plimsoll is killed before it has set a thread to make its call again, a wait that can't be
+/// restarted ends with EINTR: two threads have such a wait.
 #[test]
 #[ignore = "full: a hundred kills"]
 fn plimsoll_is_killed_at_any_step_under_a_filter() {
@@ -263,7 +263,7 @@ fn what_a_filter_does_not_allow_is_not_called() {
         assert!(program.send("go") == "gone" && program.send("turn") == "turned" && program.stderr().is_empty());
         assert!(program.is_untouched(), "{rules:?}");
     }
-    // Filters of one thread only, which allow everything, and calls that the program cannot need.
+    // Nothing that is needed is forbidden: a filter of one thread only, calls that nobody makes, a call that is logged.
     for rules in [&["thread", ALLOW][..], &["30=80000000", "31=80000000", ALLOW], &["9=7ffc0000", ALLOW]] {
         is_entered(start("filtered-one", &file, &[&["1"], rules].concat()), &file, &format!("{rules:?}"));
     }
@@ -284,9 +284,10 @@ fn what_a_filter_does_not_allow_is_not_called() {
     assert!(program.is_untouched());
 }
 
-/// A VM loads the tracker itself. It makes no call of which a filter would end it, so it can't be asked by trying.
+/// A VM loads the tracker itself, and a call that its filter forbids could end it. So plimsoll first looks up the
+/// tracker's calls in the filter.
 #[test]
-fn a_vm_whose_filter_does_not_allow_the_tracker() {
+fn a_vm_whose_filter_forbids_a_call_of_the_tracker_is_refused() {
     if !can_read_filters("a VM under a filter") {
         return;
     }
@@ -309,7 +310,7 @@ fn a_vm_whose_filter_does_not_allow_the_tracker() {
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert_eq!(java.send("turn"), "turned");
     java.done(&["detach", &java.pid()]);
-    // Without the right to read it, the VM is asked as before.
+    // If plimsoll may not read the filter, it sends its request to the VM all the same.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-sys_admin", crate::kit::PLIMSOLL, "attach", &java.pid(), "--yes"]);
     let output = command.env("XDG_CACHE_HOME", scratch("cache")).output().expect("it starts");

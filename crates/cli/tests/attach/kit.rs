@@ -201,7 +201,8 @@ impl Java {
         assert!(Command::new("kill").args([name, &self.pid()]).status().expect("kill").success());
     }
 
-    /// Whether all threads are stopped: each one stops when it is next scheduled, perhaps the first thread last.
+    /// Stops the VM and waits until all its threads have stopped: each one stops when it is next scheduled, perhaps the
+    /// first thread last.
     pub fn halt(&self) {
         self.signal("-STOP");
         crate::wait_until("all threads to halt", || {

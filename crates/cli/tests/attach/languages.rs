@@ -1,5 +1,5 @@
-//! Attach to programs of other languages than C: C++, Rust, Go with cgo, and native images. Each counts its own blocks
-//! (fixtures/attach/).
+//! Attach to programs of other languages than C: C++, Rust, Go with cgo, and native images. Each but the image counts
+//! its own blocks (fixtures/attach/).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn held(program: &mut Program) -> (u64, u64) {
     (numbers.next().expect(&line), numbers.next().expect(&line))
 }
 
-/// What the program has taken since the attach is what the books have of it.
+/// The books have exactly what the program has allocated since the attach.
 fn books_are_exact(name: &str, file: &Path) {
     let mut program = start(name, file, &[]);
     for sites in ["exact", "sampled", "exact"] {
@@ -62,7 +62,7 @@ fn books_of_a_go_program_are_exact() {
     books_are_exact("languages-go", &built("blocks.go", go.arg("build")));
 }
 
-/// The image makes all its blocks before it waits, so only that it goes on is compared.
+/// The image makes all its blocks before the attach, so the test checks only that it goes on.
 #[test]
 #[ignore = "full: other languages; make test has C, Redis, Python and Node"]
 fn a_native_image_is_entered() {

@@ -1,5 +1,5 @@
-//! The borrowed thread waits for plimsoll for a tenth of a second only, and can't always be given what it is sent to. It
-//! must then go on as if nothing had happened, in a program that has no other thread (fixtures/c/waits_alone.c).
+//! The borrowed thread waits for plimsoll for a tenth of a second only, and the kernel may refuse a call that it is to
+//! make. The program, which has no other thread, must then go on as if nothing had happened (fixtures/c/waits_alone.c).
 
 use std::fs;
 use std::path::PathBuf;

@@ -35,7 +35,7 @@ pub fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
     Program::start(command, name)
 }
 
-/// The functions found may be those of the other copy, and a thread that holds a lock of one could be borrowed.
+/// The functions that plimsoll finds may be of one copy, while the borrowed thread holds a lock of the other.
 #[test]
 fn a_program_with_two_copies_of_libc_is_not_entered() {
     let program = start("two-libcs", &compiled_from("two_libcs", &[]), &[]);
@@ -95,7 +95,8 @@ fn other_version(sha256: &str) -> PathBuf {
     file
 }
 
-/// One process can hold one version of the tracker. The other one says so, also to a detach, and changes nothing.
+/// One process can hold one version of the tracker. Another version reports that, also at a detach, and changes
+/// nothing.
 #[test]
 fn a_second_version_is_refused_where_the_first_came_from_memory() {
     if !can_contain("two versions from memory") {
@@ -539,7 +540,7 @@ fn a_thousand_injections_harm_no_redis() {
 
 /// A VM that opens no socket is entered as a native program is.
 #[test]
-fn a_jvm_whose_attach_is_disabled() {
+fn a_jvm_whose_attach_is_disabled_is_entered() {
     let jdk = jdks().last().expect("a JDK");
     let mut java = jdk.start("native-disabled", &["-XX:+DisableAttachMechanism"]);
     java.done(&["attach", &java.pid(), "--sites", "exact"]);

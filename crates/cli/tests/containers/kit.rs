@@ -122,8 +122,8 @@ impl Container {
              {observer} plimsoll explain $! --format json"
         );
         let printed = self.run(&script);
-        let truth = std::fs::read_to_string(self.folder().join("truth")).expect("the target's words");
-        let live = truth.lines().find_map(|line| line.strip_prefix("live ")).expect("what lives");
+        let truth = std::fs::read_to_string(self.folder().join("truth")).expect("the target's output");
+        let live = truth.lines().find_map(|line| line.strip_prefix("live ")).expect("a line `live`");
         (live.parse().expect("bytes"), printed.json())
     }
 }

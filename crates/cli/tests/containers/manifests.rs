@@ -10,7 +10,7 @@ fn contrib(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What stands between `before` and `after` in the only line that has both.
+/// The text between `before` and `after` in the only line that has both.
 #[track_caller]
 fn only<'t>(text: &'t str, before: &str, after: &str) -> &'t str {
     let found: Vec<&str> = text
@@ -65,7 +65,7 @@ fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> 
     let printed = container.run(&script);
     let (start, metrics) = printed.text.split_once("METRICS").unwrap_or_else(|| panic!("{}", printed.text));
     let live = start.lines().find_map(|line| line.strip_prefix("live ")).and_then(|live| live.parse().ok());
-    (live.expect("what lives"), start.to_owned(), metrics.to_owned())
+    (live.expect("a line of what lives"), start.to_owned(), metrics.to_owned())
 }
 
 /// The metrics have the target's blocks, within 3 %.

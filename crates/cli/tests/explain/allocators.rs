@@ -66,7 +66,7 @@ fn jemallocs_heap_is_split_as_its_own_statistics_say() {
     }
 }
 
-/// Types the first remedy.
+/// Runs the command of the first remedy: it frees what the verdict predicted.
 fn gives_back_what_was_predicted(fixture: &Fixture, explained: &Explained, free: u64) {
     if free == 0 {
         assert!(!explained.verdicts().contains(&"allocator-retention"), "{:#}", explained.0["verdicts"]);

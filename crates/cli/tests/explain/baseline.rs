@@ -68,7 +68,7 @@ fn what_unclear_prints_names_the_call_that_grows_over_each_allocator() {
     }
 }
 
-/// The command that `unclear` prints, step by step: the program grows where it says to wait.
+/// The commands that `unclear` prints, step by step: the program grows where they say to wait.
 #[cfg(target_arch = "x86_64")]
 fn what_unclear_prints_names_the_call_that_grows(allocator: &str, preloaded: Option<&Path>) {
     let folder = fresh(&format!("settles-{allocator}"));

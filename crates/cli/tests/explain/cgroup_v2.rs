@@ -19,8 +19,8 @@ fn stat(anon: u64, file: u64, inactive: u64, shmem: u64, kernel: u64, sock: u64)
     )
 }
 
-/// A fixture in the group `outer/inner` of a hierarchy that only its own mount namespace has, with files laid over
-/// both.
+/// A fixture in the group `outer/inner` of a cgroup hierarchy of its own mount namespace, where the test's files are
+/// mounted over those of both groups.
 struct Contained {
     fixture: Option<Fixture>,
     directory: PathBuf,
@@ -34,7 +34,7 @@ enum Namespace {
     Own,
 }
 
-/// What the groups have.
+/// The limits of the two groups.
 #[derive(Clone, Copy, PartialEq)]
 enum Groups {
     /// `outer` has the lower limit, and is fuller.
@@ -55,7 +55,7 @@ impl Contained {
         };
         let group = format!("plimsoll-{name}-{}", std::process::id());
         let directory = fresh(&format!("cgroup-v2-{name}"));
-        // Works also where `inner` is a mount point, after `outer` has been laid over the group above.
+        // `outer` needs a folder `inner`: once it is mounted over the group, `inner` is mounted over that folder.
         std::fs::create_dir_all(directory.join("outer/inner")).unwrap();
         std::fs::create_dir_all(directory.join("inner")).unwrap();
         std::fs::create_dir_all(directory.join("hierarchy")).unwrap();

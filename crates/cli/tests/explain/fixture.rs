@@ -92,7 +92,7 @@ impl Fixture {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         threads.flatten().all(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat"));
-            // A program that has ended meanwhile is at rest, too.
+            // A thread that has ended meanwhile is at rest, too.
             stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
         })
     }
@@ -252,8 +252,8 @@ impl Explained {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, but for what the call
-    /// itself takes.
+    /// Types a remedy that gives memory back. The saving is inside the bounds that it promises, except for memory that
+    /// the call itself takes.
     #[track_caller]
     pub fn typed_and_saves(&self, verdict: &str, which: usize) {
         let pid = self.0["process"]["pid"].as_u64().expect("a PID");

@@ -7,7 +7,7 @@ use crate::fixture::{Explained, Fixture, explain, fresh, root, run, scratch};
 
 const MIB: u64 = 1 << 20;
 
-/// How the fixture is built: with or without a C library, and as what.
+/// How the fixture is built: with or without a C library, and with which options.
 #[derive(Clone)]
 struct Build {
     name: &'static str,

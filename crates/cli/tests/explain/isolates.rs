@@ -75,7 +75,7 @@ fn an_isolate_in_a_c_program_is_in_the_line_of_images() {
 #[test]
 fn an_isolate_in_a_jvm_is_in_the_line_of_images() {
     let Some(jdk) = jdks().iter().find(|jdk| jdk.has_foreign_functions() && cfg!(target_arch = "x86_64")) else {
-        return skip("isolates in a JVM", "wants x86-64 and a JDK of 22 or later, which calls libraries from Java");
+        return skip("isolates in a JVM", "needs x86-64 and a JDK of 22 or later, which calls libraries from Java");
     };
     let library = library();
     let mut java = jdk.tool("java");

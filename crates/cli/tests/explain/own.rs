@@ -107,7 +107,7 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// As where another plimsoll tracks the process: that must not look as if nothing did.
+/// Another version of plimsoll may track the process. The report must not look as if none did.
 #[test]
 fn a_segment_of_another_version_is_a_gap() {
     let folder = fresh("own-version");

@@ -16,13 +16,13 @@ fn one_clear_line(pid: u32, words: &str) {
 }
 
 #[test]
-fn no_such_process() {
+fn a_pid_without_a_process_is_refused() {
     // Above the largest pid_max.
     one_clear_line(4_194_305, "no process");
 }
 
 #[test]
-fn a_process_that_has_ended_meanwhile() {
+fn a_process_that_has_ended_is_refused() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
@@ -30,7 +30,7 @@ fn a_process_that_has_ended_meanwhile() {
 }
 
 #[test]
-fn a_zombie() {
+fn a_zombie_is_refused() {
     let fixture = Fixture::c("zombie", &[]);
     one_clear_line(fixture.truth("child") as u32, "zombie");
 }
@@ -82,7 +82,7 @@ fn a_report_that_nobody_can_get_is_refused() {
 }
 
 #[test]
-fn a_kernel_thread() {
+fn a_kernel_thread_is_refused() {
     let is_kthreadd = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     if !is_kthreadd {
         return skip("kernel thread", "none can be seen from this PID namespace");
@@ -91,7 +91,7 @@ fn a_kernel_thread() {
 }
 
 #[test]
-fn a_thread_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
+fn a_process_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
     let (mut explained, mut refused) = (0, 0);
     for delay in 0..40 {
         let mut child = Command::new("sleep").arg(format!("0.00{}", delay % 10)).spawn().unwrap();

@@ -65,7 +65,7 @@ pub fn read_report(text: &str) -> Value {
     for list in ["sites", "callers"] {
         for site in report.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let indexes = site["stack"].as_array().expect("a stack").iter();
-            let own = indexes.map(|index| frames[index.as_u64().expect("a place") as usize].clone());
+            let own = indexes.map(|index| frames[index.as_u64().expect("an index") as usize].clone());
             site["frames"] = own.collect();
         }
     }

@@ -81,7 +81,7 @@ fn a_burst_over_tcmalloc() {
     a_call_gives_pages_back("libtcmalloc_minimal.so.4", "tcmalloc");
 }
 
-/// Offers no call, but settings, which promise no figure.
+/// The verdict offers no call, but settings, for which it predicts no figure.
 #[test]
 #[ignore = "full: a third allocator"]
 fn a_burst_over_mimalloc() {

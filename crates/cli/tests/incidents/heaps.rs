@@ -123,7 +123,7 @@ fn zgc_that_may_not_give_back_gets_the_permission() {
     });
 }
 
-/// Without an explicit collection, Shenandoah waits for five minutes after its own: the whole test takes less.
+/// After a collection of its own, Shenandoah keeps the memory for five minutes; the whole test takes less.
 #[test]
 #[ignore = "full: waits for a collection"]
 fn a_collection_of_shenandoah_gives_back_at_once() {

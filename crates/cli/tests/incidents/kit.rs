@@ -16,7 +16,7 @@ pub const MIB: u64 = 1 << 20;
 
 /// The heap is small and touched from the start, so that what grows is native.
 pub const SMALL_HEAP: [&str; 3] = ["-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch"];
-pub const BOOKS: &str = "-XX:NativeMemoryTracking=summary";
+pub const WITH_NMT: &str = "-XX:NativeMemoryTracking=summary";
 
 /// Each subject, and the jars that it needs, by the beginning of their names.
 const SUBJECTS: [(&str, &[&str]); 9] = [
@@ -142,8 +142,7 @@ pub fn rss(fixture: &Fixture) -> u64 {
     rolled_up(fixture.pid(), "Rss:")
 }
 
-/// Resident bytes, of memory that several mappings or processes have only its share: ZGC of JDK 17 maps its heap three
-/// times.
+/// Resident bytes, of shared memory only the share of each mapping (PSS): ZGC of JDK 17 maps its heap three times.
 pub fn resident(fixture: &Fixture) -> u64 {
     rolled_up(fixture.pid(), "Pss:")
 }

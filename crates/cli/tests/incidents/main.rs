@@ -28,8 +28,8 @@ mod stage;
 mod streams;
 mod threads;
 
-/// docs/incidents.md has the cases: each test here is a row, and each row is a test that exists. Each says which
-/// remedies it types, or, after a dash, why none.
+/// docs/incidents.md has the cases: each test here is a row, and each row is a test that exists. Each row says
+/// which remedies the test types, or, after a dash, why none.
 #[test]
 fn the_page_of_incidents_has_each_case() {
     let tests = stage::repository().join("crates/cli/tests");

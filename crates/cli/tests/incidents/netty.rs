@@ -3,7 +3,7 @@
 use plimsoll_facts::units::Bytes;
 
 use crate::fixture::{Explained, Fixture};
-use crate::kit::{BOOKS, SMALL_HEAP, evidence, has, how, near, on, remedy, rss, saved, start, typed};
+use crate::kit::{SMALL_HEAP, WITH_NMT, evidence, has, how, near, on, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
 
 const BUFFERS: u64 = 200;
@@ -69,7 +69,7 @@ fn counted_by_nio(jdk: &Jdk, which: &str) {
     kept.serves();
 }
 
-fn unsafe_without_books(jdk: &Jdk) {
+fn unsafe_without_nmt(jdk: &Jdk) {
     let case = format!("Netty, unpooled buffers of Unsafe without cleaner, NMT off, JDK {}", jdk.major);
     let mut kept = netty(jdk, "unpooled", &WITHOUT_CLEANER, "kept");
     assert_eq!(kept.truth("cleaner"), 0, "{case}");
@@ -95,9 +95,9 @@ fn unsafe_without_books(jdk: &Jdk) {
     released(&case, jdk, &explained, used, places[1] > places[0], &end);
 }
 
-fn unsafe_with_books(jdk: &Jdk) {
+fn unsafe_with_nmt(jdk: &Jdk) {
     let case = format!("Netty, pooled buffers of Unsafe without cleaner, NMT on, JDK {}", jdk.major);
-    let options = [&WITHOUT_CLEANER[..], &[BOOKS]].concat();
+    let options = [&WITHOUT_CLEANER[..], &[WITH_NMT]].concat();
     let mut kept = netty(jdk, "pooled", &options, "kept");
     assert_eq!(kept.truth("cleaner"), 0, "{case}");
     let explained = kept.explained();
@@ -115,14 +115,14 @@ fn unsafe_with_books(jdk: &Jdk) {
 }
 
 #[test]
-fn unpooled_buffers_of_unsafe_without_books() {
-    on(17).iter().for_each(unsafe_without_books);
+fn unpooled_buffers_of_unsafe_without_nmt() {
+    on(17).iter().for_each(unsafe_without_nmt);
 }
 
 #[test]
 #[ignore = "full: a second case of Netty"]
-fn pooled_buffers_of_unsafe_with_books() {
-    on(25).iter().for_each(unsafe_with_books);
+fn pooled_buffers_of_unsafe_with_nmt() {
+    on(25).iter().for_each(unsafe_with_nmt);
 }
 
 #[test]

@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use crate::fixture::Fixture;
-use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
+use crate::kit::{MIB, SMALL_HEAP, WITH_NMT, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
 use crate::stage::{Jdk, Scratch};
 
 fn rocks(jdk: &Jdk, folder: &Path, iterators: u32, end: &str, cache: &str) -> Fixture {
     // Interpreted: memory of the compilers would count as growth.
-    let options = [&SMALL_HEAP[..], &["-Xint", BOOKS]].concat();
+    let options = [&SMALL_HEAP[..], &["-Xint", WITH_NMT]].concat();
     let _ = std::fs::remove_dir_all(folder.join("base"));
     let base = folder.join("base").display().to_string();
     start(jdk, &options, "Rocks", &[&base, "64", &iterators.to_string(), end, cache], &[])
 }
 
-/// Nothing leaks. The capacity and the use of an LRUCache are read, so the state is healthy. A HyperClockCache is not
-/// read: one reading can't tell it from a leak, and the verdict says so.
+/// Nothing leaks. Plimsoll reads the capacity and the use of an LRUCache, so the state is healthy. It doesn't read a
+/// HyperClockCache: one reading can't distinguish it from a leak, and the verdict says so.
 fn bounded_cache(jdk: &Jdk, kind: &str, state: &str) {
     let scratch = Scratch::new("rocks");
     let case = format!("RocksDB, {kind} block cache of 64 MiB, JDK {}", jdk.major);
@@ -24,7 +24,7 @@ fn bounded_cache(jdk: &Jdk, kind: &str, state: &str) {
     has(&case, &explained, &[state]);
     let cache = base.truth("cache") + base.truth("memtables") + base.truth("tables");
     assert!(base.truth("cache") > 60 * MIB, "{case}: it is full");
-    // Beside the cache RocksDB holds its own structures: 2 to 3 MiB, seen with an empty base.
+    // Beside the cache RocksDB holds its own structures: 2 to 3 MiB, seen with an empty database.
     let live = explained.line("glibc-live");
     assert!(live >= cache && live <= cache * 103 / 100 + 4 * MIB, "{case}: {live} live, RocksDB counts {cache}");
     let evidence_text = evidence(&explained, state);

@@ -2,7 +2,7 @@
 //! arrays of the Java heap.
 
 use crate::fixture::{Explained, Fixture};
-use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
+use crate::kit::{MIB, SMALL_HEAP, WITH_NMT, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
 
 /// Enough heap for the streams' byte arrays, touched from the start, so that all growth is native.
@@ -40,7 +40,7 @@ fn remedies(
 
 fn zstd(jdk: &Jdk) {
     let case = format!("zstd-jni, 100 pairs of streams never closed, JDK {}", jdk.major);
-    let mut leaks = streams(jdk, "zstd", 100, &[BOOKS], "open");
+    let mut leaks = streams(jdk, "zstd", 100, &[WITH_NMT], "open");
     let explained = leaks.explained();
     has(&case, &explained, &["native-leak"]);
     near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
@@ -55,13 +55,13 @@ fn zstd(jdk: &Jdk) {
         end.starts_with("close every ZstdInputStream, ZstdOutputStream ") && !end.contains("GZIP"),
         "{case}: {end}"
     );
-    remedies(&case, jdk, "zstd", 100, &[BOOKS], &mut leaks, &explained);
+    remedies(&case, jdk, "zstd", 100, &[WITH_NMT], &mut leaks, &explained);
 }
 
 /// The jars of zstd-jni and Snappy are open, and neither has loaded its library.
 fn gzip(jdk: &Jdk) {
     let case = format!("java.util.zip, 500 pairs of streams never closed, JDK {}", jdk.major);
-    let mut leaks = streams(jdk, "gzip", 500, &[BOOKS], "open");
+    let mut leaks = streams(jdk, "gzip", 500, &[WITH_NMT], "open");
     let explained = leaks.explained();
     has(&case, &explained, &["native-leak"]);
     near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
@@ -72,11 +72,11 @@ fn gzip(jdk: &Jdk) {
     assert!(!evidence_text.contains("jars") && !evidence_text.contains("libz.so"), "{case}: {evidence_text}");
     let end = last(&explained, "native-leak");
     assert_eq!(end["what"], "close the objects that hold native memory: java.util.zip", "{case}");
-    remedies(&case, jdk, "gzip", 500, &[BOOKS], &mut leaks, &explained);
+    remedies(&case, jdk, "gzip", 500, &[WITH_NMT], &mut leaks, &explained);
 }
 
 /// Too little for a warning where NMT is off: `unclear` names the suspect.
-fn zstd_without_books(jdk: &Jdk) {
+fn zstd_without_nmt(jdk: &Jdk) {
     let case = format!("zstd-jni, 60 pairs of streams never closed, NMT off, JDK {}", jdk.major);
     let mut leaks = streams(jdk, "zstd", 60, &[], "open");
     let explained = leaks.explained();
@@ -91,7 +91,7 @@ fn zstd_without_books(jdk: &Jdk) {
 /// All that these streams hold is in the Java heap.
 fn held_by_the_heap(jdk: &Jdk, library: &str, mark: &str) {
     let case = format!("{library}, 150 pairs of streams never closed, JDK {}", jdk.major);
-    let mut open = streams(jdk, library, 150, &[BOOKS], "open");
+    let mut open = streams(jdk, library, 150, &[WITH_NMT], "open");
     let explained = open.explained();
     assert!(open.truth("grown") < 2 * MIB, "{case}: {}", open.truth("grown"));
     near(&case, "Java heap", explained.line("java-heap"), 96 * MIB);
@@ -116,8 +116,8 @@ fn gzip_streams_that_were_never_closed() {
 
 #[test]
 #[ignore = "full: a second case of zstd-jni"]
-fn zstd_streams_of_a_vm_without_books_are_named_by_unclear() {
-    on(17).iter().for_each(zstd_without_books);
+fn zstd_streams_of_a_vm_without_nmt_are_named_by_unclear() {
+    on(17).iter().for_each(zstd_without_nmt);
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn explained(root: &Root, jdk: u32) -> Rows {
     rows
 }
 
-/// Each step that fails ends the test: no version has a reason for it.
+/// A step that fails ends the test: every version must have all steps.
 fn attached(root: &Root, jdk: u32) -> Rows {
     let mut rows = Vec::new();
     for (mode, flags) in MODES {

@@ -102,7 +102,7 @@ fn explain_has_the_limit_and_what_is_charged_against_it() {
 /// `hog` counts each block of 1 MiB once it has written it. The kernel kills it while it requests or writes the next
 /// one.
 #[test]
-fn the_books_of_a_program_that_the_oom_killer_ended() {
+fn the_books_of_a_program_that_the_oom_killer_ended_are_kept() {
     for machine in machines() {
         let at = &machine.release;
         let written = |row: &str| {

@@ -98,12 +98,12 @@ fn packages() -> Vec<Value> {
 #[test]
 fn imports_point_one_way() {
     let packages = packages();
-    assert_eq!(packages.len(), IMPORTS.len(), "a crate without a place");
+    assert_eq!(packages.len(), IMPORTS.len(), "a crate is missing in IMPORTS, or IMPORTS has one too many");
     for package in packages {
         let name = package["name"].as_str().expect("name");
-        let (_, may) = IMPORTS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} has no place"));
+        let (_, may) = IMPORTS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} isn't in IMPORTS"));
         let dependencies = package["dependencies"].as_array().expect("dependencies");
-        // Tests may use any crate, except across the fence.
+        // Tests may use plimsoll-segment, too, and any crate of others.
         for d in dependencies {
             let (other, is_test) = (d["name"].as_str().expect("name"), d["kind"] == "dev");
             if other.starts_with("plimsoll") {
@@ -114,10 +114,10 @@ fn imports_point_one_way() {
             }
         }
         let manifest = fs::read_to_string(package["manifest_path"].as_str().expect("path")).expect("manifest");
-        assert!(manifest.contains("[lints]\nworkspace = true"), "{name} has lints of its own");
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{name} must have the lints of the workspace");
     }
     let root = fs::read_to_string(top().join("Cargo.toml")).expect("manifest");
-    assert!(root.contains("undocumented_unsafe_blocks = \"deny\""), "every unsafe block says why it holds");
+    assert!(root.contains("undocumented_unsafe_blocks = \"deny\""), "Cargo.toml must deny undocumented unsafe blocks");
 }
 
 /// All source files below crates/NAME/src, by path from the top of the repository, without comments and unit tests.
@@ -535,7 +535,7 @@ fn only_verbs_make_deadlines() {
 }
 
 /// All symbols that the tracker's library imports, by name. All are weak: a program without a C library defines none of
-/// them, and must start all the same. Each has been in glibc since its first x86-64 version, but `__dls3` and
+/// them, and must start all the same. Each has been in glibc since its first x86-64 version, except `__dls3` and
 /// `_dl_debug_addr`, which are musl's; other functions are looked up at run time.
 const IMPORTED_WEAKLY: [&str; 10] = [
     "_ITM_deregisterTMCloneTable",

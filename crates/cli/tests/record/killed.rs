@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Divisible by 8.
+/// Divisible by 8: in every eighth round the kill comes before the first instant.
 fn rounds() -> usize {
     if stage::is_full() { 200 } else { 16 }
 }
@@ -175,7 +175,7 @@ fn an_oom_kill_is_reported_with_what_grew_until_then() {
     });
     std::fs::write(workspace.path("go"), "").expect("the folder is ours");
     let status = recorder.0.wait().expect("our child");
-    assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
+    assert_eq!(status.signal(), Some(9), "the kernel kills the command, and plimsoll ends by the same signal");
     assert!(group.oom_kills() >= 1);
     let read = workspace.read("oom.jfr");
     let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
@@ -220,7 +220,7 @@ fn an_oom_kill_is_reported_with_what_grew_until_then() {
 /// The VM's buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
 /// Halfway they wait for a ledger: a recorder that gets no processor time for a second would have only the first one.
 #[test]
-fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
+fn the_last_instant_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {
         Ok(group) => group,
         Err(reason) => return stage::log_line(&format!("record oom of a VM: skipped, {reason}")),
@@ -253,7 +253,7 @@ fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     most("a ledger with most of the buffers", &rss, before + (64 << 20));
     buffers(u32::MAX >> 1);
     let status = recorder.0.wait().expect("our child");
-    assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
+    assert_eq!(status.signal(), Some(9), "the kernel kills the command, and plimsoll ends by the same signal");
     let read = workspace.read("oom.jfr");
     let last = events(&read, "plimsoll.Ledger").last().expect("a ledger").time_ns;
     let mut lines: Vec<_> = events(&read, "plimsoll.LedgerLine").filter(|line| line.time_ns == last).collect();

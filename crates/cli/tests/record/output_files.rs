@@ -33,7 +33,7 @@ fn a_command_is_recorded_from_its_first_block_to_its_end() {
         .plimsoll(&["record", "-o", "k.jfr", "--", "sh", "-c", "kill -9 $$"])
         .output()
         .expect("plimsoll starts");
-    assert_eq!(out.status.signal(), Some(9), "its likeness");
+    assert_eq!(out.status.signal(), Some(9), "plimsoll ends by the signal of its command");
     assert_eq!(events(&workspace.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
 }
 
@@ -106,7 +106,7 @@ fn full(workspace: &Workspace, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn full_files_are_turned_over_and_old_ones_go() {
+fn full_files_are_rotated_and_old_ones_are_deleted() {
     let workspace = Workspace::new("rotation");
     let program = workspace.steps();
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
@@ -150,7 +150,7 @@ fn full_files_are_turned_over_and_old_ones_go() {
     assert_eq!(
         stage::must(Command::new("find").arg(workspace.path("")).args(["-name", ".*.part"])),
         b"",
-        "nothing aside is left"
+        "a temporary file is left"
     );
 }
 

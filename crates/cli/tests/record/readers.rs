@@ -154,7 +154,7 @@ fn all_readers_see_the_same() {
 }
 
 #[test]
-fn the_jdks_tools_take_it() {
+fn the_jdks_tools_read_a_recording() {
     let workspace = Workspace::new("tools");
     let file = recording(&workspace);
     let count = workspace.read("a.jfr").events.len();

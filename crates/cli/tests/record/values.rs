@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// A book's figures: the fields of the events, and the keys of the JSON report.
+/// The figures of each book: the fields of the events, and the keys of the JSON report.
 const FIGURES: [(&str, &str); 7] = [
     ("live", "live_bytes"),
     ("liveCount", "live_count"),

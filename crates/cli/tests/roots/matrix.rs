@@ -144,7 +144,7 @@ pub fn verbs(tested: &TestedRoot, program: Program) -> [Cell; 3] {
     };
     let tracked = match program {
         Program::Redis => some.used("used-tracked") - none.used("used-tracked"),
-        // What malloc_usable_size says: musl's repeats the request.
+        // What malloc_usable_size returns: in musl, the request.
         _ if tested.is_musl() => requested,
         _ => chunks,
     };

@@ -59,7 +59,7 @@ fn with_own_libraries(root: &Root) -> String {
 }
 
 impl TestedRoot {
-    /// A suite's root, with the C program. None: skipped, as a line says.
+    /// A suite's root, with the C program. None: skipped; a line says why.
     pub fn of(suite: usize) -> Option<TestedRoot> {
         let (name, glibc) = SUITES[suite];
         let root = Root::of(name, target())?;

@@ -287,7 +287,8 @@ fn in_a_user_namespace_unmapped_users_pass_for_the_owner_of_the_root() {
     assert!(library(&["unshare", "-Ur"]).starts_with(&cache), "they are distinguished now: change docs/security.md");
 }
 
-/// What a cleaner of /tmp does to a program that hands the library on: the loader says so, and the next program runs.
+/// A cleaner of /tmp deletes the library, which a program then passes on: the loader reports that it is missing, and
+/// the next program runs.
 #[test]
 fn a_library_that_was_cleaned_away_is_missing_and_nothing_else() {
     if !can("a cleaned cache") {

@@ -1,4 +1,4 @@
-//! A build id is only a claim: a file that carries another one's must not be used in its place.
+//! A build id is only a claim: a file that carries the build id of another must not be used in place of that one.
 
 use std::fs;
 use std::path::PathBuf;

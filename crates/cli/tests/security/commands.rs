@@ -135,7 +135,7 @@ pub fn ended(command: &mut Command, limit: Duration) -> Ended {
     }
 }
 
-/// The peak of the process's current program. ru_maxrss would not do: it starts with the parent's peak.
+/// The peak of the process's current program. ru_maxrss is not enough: it starts with the parent's peak.
 fn most_resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");

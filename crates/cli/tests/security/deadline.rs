@@ -36,8 +36,8 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
     let snapshot = taken.expect("a snapshot");
     assert!(took < LIMIT, "{took:?}");
-    // With a limit for each command instead, five would be answered. However busy the machine is, it sends no third one
-    // within three seconds.
+    // With a limit for each command instead, five would be answered. However busy the machine is, plimsoll sends no
+    // third command within three seconds.
     let mut printed = String::new();
     let mut output = target.0.stdout.take().expect("piped");
     drop(target);

@@ -144,7 +144,7 @@ fn files_mounted_over_a_targets_cgroup_are_not_believed() {
     }
     let (cgroup, text) = explained(forger.pid());
     assert!(cgroup.is_null(), "a forged cgroup was used: {cgroup}");
-    assert!(text.contains("can't be read in /proc/"), "and no gap says so: {text}");
+    assert!(text.contains("can't be read in /proc/"), "no gap reports the covered file: {text}");
     // Only the limit's file is covered: then the limit is unknown, which is not "no limit".
     let hide = "for f in $(find /sys/fs/cgroup \\( -name memory.limit_in_bytes -o -name memory.max \\)); do \
                 mount --bind /etc/hostname $f || exit 1; done; echo ready; exec sleep 600";

@@ -144,7 +144,7 @@ fn what_keeps_names_and_an_ending_from_a_user_is_reported() {
 
 /// A program that gives up root keeps root's segment: the request for other sites goes through its memory.
 #[test]
-fn a_segment_of_a_user_who_was_given_up_gets_its_word_through_memory() {
+fn a_segment_of_root_gets_requests_through_the_memory_of_a_program_that_gave_up_root() {
     if !can("a segment of root's") {
         return;
     }

@@ -80,7 +80,7 @@ impl Stage {
                 "mappings only: no answers of a VM, no walk of malloc's arenas, no stack pointers"
             }
             [true, _, true, _] => "RSS and no mappings",
-            other => panic!("{column:?}: a row of its own: {other:?} {gaps:?}"),
+            other => panic!("{column:?}: the table has no words for {other:?}: {gaps:?}"),
         }
     }
 

@@ -47,7 +47,7 @@ fn the_list_leads_to_a_page_that_is_read_again_until_the_reader_chooses() {
     click(&mut browser, ".targets a");
     browser.until("location.pathname !== '/' && document.readyState === 'complete'");
 
-    // It is read again, and what is unfolded stays so.
+    // The page is read again, and unfolded parts stay unfolded.
     browser.value("window.isFirst = true; document.getElementById('lines').open = true");
     browser.until("window.isFirst === undefined && document.readyState === 'complete'");
     assert_eq!(browser.value("document.getElementById('lines').open"), true);

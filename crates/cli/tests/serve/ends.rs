@@ -23,7 +23,7 @@ fn is_gone(pid: u32) -> bool {
 }
 
 #[test]
-fn what_can_not_be_served_is_one_sentence() {
+fn what_cannot_be_served_is_refused_in_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let own = std::process::id().to_string();

@@ -25,7 +25,7 @@ pub enum Libc {
 }
 
 impl Libc {
-    /// The compiler of C, and what it leaves out of a program although others put it in.
+    /// The C compiler, and options for what gcc puts into a program by itself.
     fn compiler(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Libc::Glibc => ("gcc", &[]),

@@ -218,7 +218,7 @@ fn killed_while_starting() {
     verdict(name, &faults, starting + booting + booked);
 }
 
-/// Runs `run --report summary -- stops WAY`, and reads its stdout line by line.
+/// Starts `run --report summary` of this program, with its output piped.
 fn reported(name: &str, program: &Situation, to: &Path) -> Child {
     let dir = fresh_dir(name);
     let mut command = Command::new(PLIMSOLL);
@@ -376,7 +376,7 @@ fn overwritten_keys_are_counted() {
         }
     }
     if hits == 0 {
-        let _ = writeln!(faults, "  nothing was overwritten: blocks have no trailer here, so the row says nothing");
+        let _ = writeln!(faults, "  nothing was overwritten: blocks have no trailer here, so this row tests nothing");
     }
     verdict("overwritten_keys_are_counted", &faults, 4);
 }

@@ -88,7 +88,7 @@ fn as_expected(
         Books => {
             let (compared, found) = tracked.books(dir, || Err("no base".into()));
             if compared == 0 || !found.is_empty() || !errors.is_empty() {
-                let _ = writeln!(faults, "  {mode}: expected exact books and no word: {found:?} stderr {errors:?}");
+                let _ = writeln!(faults, "  {mode}: expected exact books and no stderr: {found:?} stderr {errors:?}");
             }
             compared
         }
@@ -146,9 +146,9 @@ fn maps_and_threads_under_an_address_space_limit() {
 /// include it.
 const TAKEN: usize = 11;
 
-/// Threads and blocks that fit into a limit less the tracker's share without the tracker fit into the whole limit with
-/// it. If the tracker is inactive, it takes nothing. One arena only: glibc makes more of 64 MiB each as long as they
-/// fit.
+/// Threads and blocks that fit, without the tracker, into a limit that is lower by the tracker's share, fit with the
+/// tracker into the whole limit. If the tracker is inactive, it takes nothing. One arena only: glibc makes more of
+/// 64 MiB each as long as they fit.
 #[test]
 fn what_fits_into_an_address_space_fits_with_the_tracker() {
     let name = "what_fits";

@@ -302,7 +302,7 @@ impl Figures {
         if !output.status.success() {
             return Err(format!("plimsoll report: {} {}", output.status, stderr.trim()));
         }
-        let json: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("report is no JSON: {e}"))?;
+        let json: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("the report is not JSON: {e}"))?;
         if json["schema"] != "plimsoll.report/1" {
             return Err(format!("schema is {}", json["schema"]));
         }

@@ -26,7 +26,7 @@ situations! {
 /// The counter in the books: the other threads found the stopped thread holding the lock, and none took the lock from
 /// it.
 #[test]
-fn who_holds_the_map_is_waited_for_and_never_robbed() {
+fn no_thread_takes_the_maps_lock_from_its_holder() {
     let row = situation("map_holder_stopped");
     let dir = fresh_dir("map_holder_never_robbed");
     let seen = Observed::watch(row.command(&compiled(&row.program), Some("off"), &dir), Some(&dir));
@@ -40,6 +40,6 @@ fn who_holds_the_map_is_waited_for_and_never_robbed() {
     // 120 operations of each of three threads, which queue after their first wait. The unlocked end of the call is not
     // included.
     assert!(deferred > 15 * 100, "stopped inside the lock some of the time only: {deferred} operations were queued");
-    assert_eq!((lost, faults), (0, 0), "operations lost, maps read again by who took the lock from its holder");
+    assert_eq!((lost, faults), (0, 0), "operations lost, and faults: a thread took the lock from its holder");
     tidy(&dir);
 }

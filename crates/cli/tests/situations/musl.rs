@@ -31,7 +31,7 @@ fn the_command_and_the_allocator_are_known() {
 
 /// The loader is the program then, and has no record of its objects in its own headers.
 #[test]
-fn a_program_that_its_loader_starts() {
+fn a_program_that_its_loader_starts_is_tracked() {
     let row = row("mix").named("mix_by_the_loader_of_musl");
     let (program, dir) = (compiled(&row.program), fresh_dir(&row.name));
     let mut command = Command::new(PLIMSOLL);
@@ -46,7 +46,7 @@ fn a_program_that_its_loader_starts() {
 
 /// gcompat has glibc's functions over musl.
 #[test]
-fn a_function_of_glibc_over_musl() {
+fn a_function_of_glibc_works_over_musl() {
     row("mix").named("mix_beside_gcompat").links(&["libgcompat"]).moments(6).run();
 }
 

@@ -41,7 +41,7 @@ situations! {
     exec_too_large over glibc => situation("exec_ways").named("exec_too_large").args(&["large"]);
 }
 
-/// With the stacks of each block, so that every table grows behind the filter.
+/// Also with exact sites, so that every table grows behind the filter.
 #[test]
 fn sandbox() {
     situation("sandbox").moments(2).run_modes(&["off", "sampled", "exact"]);
@@ -72,7 +72,7 @@ fn sandboxes_have_whole_books() {
     }
 }
 
-/// Without sites: a sampled block's stack is read by system calls, which the filter punishes with death.
+/// Without sites: a sampled block's stack is read by system calls, for which the filter kills the program.
 #[test]
 fn fork_rights_strict() {
     let root = scratch("empty-root");

@@ -15,7 +15,7 @@ fn sentence_fault(errors: &str, word: &str) -> Option<String> {
     let lines: Vec<&str> = errors.lines().collect();
     match lines[..] {
         [line] if line.starts_with("plimsoll: ") && line.contains(word) => None,
-        _ => Some(format!("stderr is {errors:?}, wanted one sentence with '{word}'")),
+        _ => Some(format!("stderr is {errors:?}, expected one sentence with '{word}'")),
     }
 }
 

@@ -133,7 +133,7 @@ impl std::fmt::Display for BooksReport {
 
 /// Test of the checker itself: it must refuse books that are wrong in one figure.
 #[test]
-fn cooked_books_are_refused() {
+fn wrong_books_are_refused() {
     let figures = |live: i64, peak: i64| {
         serde_json::json!({"live_bytes": live, "live_count": 1, "requested_bytes": 7, "peak_bytes": peak, "count_at_peak": 1,
             "cumulative_bytes": 100, "cumulative_count": 2, "reserved_bytes": 8192, "committed_bytes": 4096})

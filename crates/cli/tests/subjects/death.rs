@@ -176,7 +176,7 @@ fn the_next_start_finds_its_predecessors_books() {
 
 /// What a segment costs the container: on a tmpfs, memory that only the file's deletion frees; on a disk, page cache.
 #[test]
-fn what_a_segment_charges_to_the_cgroup() {
+fn a_segment_is_charged_as_shared_memory_on_a_tmpfs_only() {
     let mut lines = String::new();
     for (kind, base) in [("tmpfs", Path::new("/dev/shm")), ("disk", std::env::temp_dir().as_path())] {
         let Some(group) = cgroup(&format!("charge-{kind}"), "segment-charge") else { return };

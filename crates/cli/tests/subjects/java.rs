@@ -136,7 +136,7 @@ fn jdk_25_serves_spring_boot() {
     server(25);
 }
 
-/// Compares HotSpot's own books (NMT) and ours, of one process at one moment.
+/// Compares what HotSpot's NMT counts with the books, of one process at one moment.
 fn beside_nmt(major: u32) {
     let Some(jdk) = jdk(major) else { return };
     let scratch = Scratch::new(&format!("nmt{major}"));

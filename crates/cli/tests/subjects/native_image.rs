@@ -61,7 +61,7 @@ fn gap(launcher: &Launcher, image: &Path, folder: &Path) -> Evidence {
         }
         log_line(&table);
         let total = theirs.get("Total").expect("a total");
-        assert!(total.malloc > 30 << 20, "32 MiB of direct buffers and Unsafe are in its books");
+        assert!(total.malloc > 30 << 20, "NMT must count 32 MiB of direct buffers and Unsafe");
         // NMT rounds down to KiB, so our exact figure of the same memory is never less.
         assert!(ours.total.get("requested_bytes") >= i128::from(total.malloc), "every byte it sees we see");
         assert!(ours.total.get("live_count") >= i128::from(total.count), "every block it sees we see");

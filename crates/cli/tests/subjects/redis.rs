@@ -42,7 +42,7 @@ pub fn wait_until_up(child: &mut Child, socket: &Path) {
     wait_for("redis answers", child, is_up);
 }
 
-/// `used_memory` is the sum of malloc_usable_size over what redis itself allocated: a second book of the same blocks.
+/// `used_memory` is the sum of malloc_usable_size over what redis itself allocated: a second count of the same blocks.
 /// Redis rehashes meanwhile, and frees a table of 128 KiB or more at the end: so `used_memory` is read before and
 /// after.
 fn held_beside_its_own_count(launcher: &Launcher, child: &Child, info: impl Fn() -> Vec<u8>) {

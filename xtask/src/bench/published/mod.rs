@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::stage::{Result, folder, plimsoll, repository};
 
-/// What a table needs to know.
+/// The options that a table gets.
 pub struct Session {
     /// Rounds of alternating runs; for table 4, the booked operations.
     rounds: Option<u32>,

@@ -1,6 +1,6 @@
-// flip SEGMENT VICTIM FOLDER: maps, in turns and at one address, a segment that claims this process and a file of another
-// user's. The tracker's segment gives the first page; offsets are those of crates/segment/src/layout.rs, given by the test.
-// Words: flip PAGE VICTIM OWN.seg PID_OFFSET START_OFFSET STATE_OFFSET SIZE
+// flip SEGMENT VICTIM OWN.seg PID_OFFSET START_OFFSET STATE_OFFSET SIZE: maps, in turns and at one address, a segment
+// that claims this process, and VICTIM, a file of another user's. The segment has the first page of SEGMENT, which is
+// the tracker's, with this process's identity at these offsets of crates/segment/src/layout.rs.
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>

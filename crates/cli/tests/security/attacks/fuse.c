@@ -1,5 +1,6 @@
-/* fuse BACKING DIRECTORY NAME UID MILLISECONDS: serves one file by FUSE, in a mount namespace of its own, and maps it as the user UID.
- * Each read takes so long; with a negative number it is never answered, and printed. Prints its PID first. */
+/* fuse BACKING DIRECTORY NAME UID MILLISECONDS: serves one file by FUSE, in a mount namespace of its own, and maps it
+ * as the user UID. Each read takes so long; with a negative number it is printed and never answered. Prints its PID
+ * first. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -107,7 +108,7 @@ int main(int argc, char **argv) {
   }
   int target = getpid();
   if (fork() == 0) {
-    /* The same user's, or the kernel wouldn't let the one end with the other. */
+    /* The kernel sends the signal at the parent's end only if both are the same user's. */
     if (setgid(user) || setuid(user) || prctl(PR_SET_PDEATHSIG, SIGKILL)) _exit(1);
     if (getppid() == target) serve(fd);
     _exit(0);

@@ -1,4 +1,5 @@
-// hold PID: stops the first thread of a process, and no other, until the process is gone. Prints a line when it stands.
+// hold PID: stops the first thread of a process, and no other, until the process is gone. Prints a line once it has
+// stopped.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>

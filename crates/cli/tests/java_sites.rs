@@ -121,8 +121,8 @@ impl Site {
         names.iter().all(|name| frames.any(|f| f.name == *name))
     }
 
-    fn cut(&self) -> Option<u64> {
-        self.frames.last().is_some_and(|f| f.kind == FrameKind::Cut).then_some(0)
+    fn is_cut(&self) -> bool {
+        self.frames.last().is_some_and(|f| f.kind == FrameKind::Cut)
     }
 }
 
@@ -234,7 +234,7 @@ fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
     };
     let all_in_order = |leaf: &str, names: &[&str]| {
         for site in run.sites.iter().filter(|s| s.leaf() == leaf && s.has(names[0])) {
-            assert!(site.has_in_order(names) && site.cut().is_none(), "{context}: {names:?} in {:#?}", site.frames);
+            assert!(site.has_in_order(names) && !site.is_cut(), "{context}: {names:?} in {:#?}", site.frames);
         }
     };
 
@@ -255,7 +255,7 @@ fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
     // Ten thousand frames: the innermost ones are kept, and a mark says that there are more.
     assert_eq!(calls(ALLOCATE, "Sites.deepest", 7416), 1, "{context}");
     let deep = run.sites.iter().find(|s| s.leaf() == ALLOCATE && s.has("Sites.deepest")).expect("just counted");
-    assert!(deep.cut().is_some() && deep.java().filter(|f| f.name == "Sites.deepest").count() > 50, "{context}");
+    assert!(deep.is_cut() && deep.java().filter(|f| f.name == "Sites.deepest").count() > 50, "{context}");
 
     assert_eq!(calls(ALLOCATE, "Gone.leaf", 7608), ROUNDS, "{context}");
     all_in_order(ALLOCATE, &["Gone.leaf", "Gone.ask", "Sites.unloaded", "Sites.main"]);
@@ -268,7 +268,7 @@ fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
         assert_eq!(calls(ALLOCATE, "Sites.unmounted", 7512), 21, "{context}");
         for site in run.sites.iter().filter(|s| s.leaf() == ALLOCATE && s.has("Sites.unmounted")) {
             let callers = site.has_in_order(&MAIN[..2]) || site.frames.iter().any(|f| f.name == "cut 6");
-            let carrier = site.has("jdk/internal/vm/Continuation.run") && site.cut().is_none();
+            let carrier = site.has("jdk/internal/vm/Continuation.run") && !site.is_cut();
             assert!(callers && carrier, "{context}: {:#?}", site.frames);
         }
     }
@@ -299,9 +299,7 @@ fn share(run: &Run, context: &str) {
     let deep = |s: &Site| s.frames.last().is_some_and(|f| f.name == "cut 0");
     let (all, _) = run.sum(java);
     let (whole, _) = run.sum(|s| {
-        java(s)
-            && (deep(s) || s.cut().is_none())
-            && s.frames.iter().all(|f| f.kind != FrameKind::Jit && f.name != "cut 6")
+        java(s) && (deep(s) || !s.is_cut()) && s.frames.iter().all(|f| f.kind != FrameKind::Jit && f.name != "cut 6")
     });
     let (bounded, _) = run.sum(|s| java(s) && deep(s));
     let frames = run.sites.iter().map(|s| s.frames.len()).max().unwrap_or(0);
@@ -489,7 +487,7 @@ fn stubs_of_foreign_functions_are_frames() {
             s.has_in_order(&["Foreign.leaf", "Foreign.down", "Foreign.main"]) && s.requested == s.blocks * 7801
         });
         let order = ["Foreign.leaf", "Foreign.up", "libc.so.6", "Foreign.sort", "Foreign.main"];
-        let up = run.sum(|s| s.has_in_order(&order) && s.cut().is_none() && s.requested == s.blocks * 7703);
+        let up = run.sum(|s| s.has_in_order(&order) && !s.is_cut() && s.requested == s.blocks * 7703);
         assert_eq!((down.0, up.0), (3000, compared));
         agrees(&run, "foreign functions", check, 1000);
     }

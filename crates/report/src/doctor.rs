@@ -79,8 +79,7 @@ struct Document<'f> {
 
 /// `version`: of the program.
 pub fn json(out: &mut dyn Write, findings: &Findings, version: &str) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, &Document { schema: SCHEMA, version, findings })?;
-    writeln!(out)
+    crate::json_lines::write_indented(out, &Document { schema: SCHEMA, version, findings })
 }
 
 pub fn text(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {

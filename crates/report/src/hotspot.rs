@@ -253,10 +253,10 @@ pub(crate) fn summarize(books: &Books) -> Summary {
             entries.len() - 1
         });
         let e = &mut entries[at];
-        e.malloc += malloc[i];
+        e.malloc = e.malloc.saturating_add(malloc[i]);
         e.count = e.count.saturating_add(f.live_count);
-        e.reserved += reserved[i];
-        e.committed += committed[i];
+        e.reserved = e.reserved.saturating_add(reserved[i]);
+        e.committed = e.committed.saturating_add(committed[i]);
         match category.name.as_str() {
             STACKS => {
                 // The threads whose stacks are counted here: an attached process can have more.

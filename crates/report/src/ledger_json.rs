@@ -247,7 +247,7 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
         distinct_bytes: ledger.distinct.0,
         pss_bytes: ledger.pss.0,
         remainder_bytes: ledger.remainder.0,
-        unexplained_bytes: ledger.unexplained(snapshot).iter().map(|(_, bytes)| bytes.0).sum(),
+        unexplained_bytes: ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<Bytes>().0,
         overclaimed_bytes: ledger.overclaimed.0,
         lines: ledger.lines.iter().map(line).collect(),
         groups: Group::ALL

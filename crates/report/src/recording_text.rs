@@ -111,17 +111,17 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
         }
         parts.push((section, rows));
     }
-    let is_shown = |row: &Row, sum: u64| match row.measure {
+    let is_shown = |row: &Row, sum: Bytes| match row.measure {
         Measure::LedgerRss => history.of(Measure::Rss).next().is_none(),
         // The lines have the resident part of these, the categories the sum.
         Measure::TotalCommitted | Measure::HeapCommitted | Measure::Metaspace | Measure::DirectBuffers => !has_lines,
         Measure::TotalLive => !has_live,
         measure if PROCESS.contains(&measure) => true,
-        _ => Bytes(row.figures.max).percent_of(Bytes(sum)) >= LEAST || grows(row).is_some(),
+        _ => Bytes(row.figures.max).percent_of(sum) >= LEAST || grows(row).is_some(),
     };
     let mut split: Vec<(&Section, Vec<&Row>, Vec<&Row>)> = Vec::new();
     for (section, rows) in parts {
-        let sum: u64 = rows.iter().map(|row| row.figures.last.max(row.figures.first)).sum();
+        let sum: Bytes = rows.iter().map(|row| Bytes(row.figures.last.max(row.figures.first))).sum();
         let (shown, rest) = rows.into_iter().partition(|row| is_shown(row, sum));
         split.push((section, shown, rest));
     }
@@ -154,7 +154,7 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
             writeln!(out, "{line}")?;
         }
         if !is_process && !rest.is_empty() {
-            let sum = |of: fn(&Row) -> u64| Bytes(rest.iter().map(|row| of(row)).sum()).to_string();
+            let sum = |of: fn(&Row) -> u64| rest.iter().map(|row| Bytes(of(row))).sum::<Bytes>().to_string();
             let name = format!("{} smaller", rest.len());
             writeln!(out, "{name:28} {:>10} {:>10}", sum(|row| row.figures.first), sum(|row| row.figures.last))?;
         }

@@ -130,7 +130,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         let sum = |of: fn(&Figures) -> Bytes| folded.iter().map(|category| of(&category.figures)).sum::<Bytes>();
         let rest = Figures {
             live: sum(|f| f.live),
-            live_count: folded.iter().map(|category| category.figures.live_count).sum(),
+            live_count: folded.iter().fold(0, |sum, category| sum.saturating_add(category.figures.live_count)),
             committed: sum(|f| f.committed),
             reserved: sum(|f| f.reserved),
             files: sum(|f| f.files),

@@ -5,11 +5,20 @@ use std::io::{self, Write};
 
 use crate::page::markup::{hash_source, text};
 
-/// Escapes every character that could be Markdown within a line (CommonMark, 2.4).
+/// Escapes every character that could be Markdown, at the start of a line too (CommonMark, 2.4; lists: 5.2).
 pub(crate) fn plain(text: &str) -> String {
+    let text = text.trim_start();
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if "\\`*_[]<>&|#~!".contains(c) {
+    let number = text.bytes().take_while(u8::is_ascii_digit).count();
+    for (at, c) in text.char_indices() {
+        // A list with `-`, `+` or a number, or a row of `-` or `=` below a heading or between blocks.
+        let next = text[at + c.len_utf8()..].chars().next();
+        let begins_a_block = match c {
+            '-' | '+' | '=' if at == 0 => next.is_none_or(|next| next == ' ' || next == c),
+            '.' | ')' if at == number && number > 0 => next.is_none_or(|next| next == ' '),
+            _ => false,
+        };
+        if begins_a_block || "\\`*_[]<>&|#~!".contains(c) {
             out.push('\\');
         }
         out.push(c);
@@ -48,4 +57,28 @@ pub(crate) fn page(
     writeln!(out, "<p>{}</p>\n<p class=\"best\">{}</p>", text(facts), text(result))?;
     body(out)?;
     writeln!(out, "</body>\n</html>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn text_of_others_makes_no_markdown() {
+        for (text, shown) in [
+            ("java -Xmx1g", "java -Xmx1g"),
+            ("- a", "\\- a"),
+            ("+ a", "\\+ a"),
+            ("12. a.b", "12\\. a.b"),
+            ("1) a", "1\\) a"),
+            ("1.5 MiB", "1.5 MiB"),
+            ("-0.5 to +1", "-0.5 to +1"),
+            ("---", "\\---"),
+            ("    code", "code"),
+            ("===", "\\==="),
+            ("<b>|*x*", "\\<b\\>\\|\\*x\\*"),
+        ] {
+            assert_eq!(plain(text), shown);
+        }
+    }
 }

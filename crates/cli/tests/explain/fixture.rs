@@ -149,7 +149,7 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
         return binary;
     }
     // Test programs run concurrently: each compiles to a file of its own and moves it into place.
-    let own = scratch().join(format!("{name}-{:?}", std::thread::current().id()));
+    let own = scratch().join(format!("{name}-{}", std::process::id()));
     let built = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
         .arg(&own)

@@ -221,6 +221,7 @@ fn a_segment_is_charged_as_shared_memory_on_a_tmpfs_only() {
             assert_eq!(shmem, blocks, "a tmpfs charges the segment's blocks as shared memory, nothing else\n{lines}");
         } else if !is_tmpfs(base) {
             assert_eq!(shmem, 0, "a disk charges nothing that can't be written back\n{lines}");
+            assert!(file >= blocks, "a disk charges the segment's blocks as page cache\n{lines}");
         }
         assert!(blocks < 4 << 20, "the segment of an idle program is small\n{lines}");
         fs::remove_dir_all(&folder).expect("it was ours");

@@ -202,13 +202,13 @@ impl<S: Store> Recording<S> {
         let checkpoint = tail + SKIP + piece.len() as u64;
         if length > 0 {
             piece.extend(self.constants.checkpoint(ticks, newest.wrapping_sub(checkpoint) as i64));
-            self.constants.mark_written();
         }
         piece.extend_from_slice(&tail_of(self.end - next));
         self.store.write_at(tail + SKIP, &piece)?;
         if length > 0
             && let Some(chunk) = &mut self.chunk
         {
+            self.constants.mark_written();
             chunk.checkpoint = checkpoint;
             let offset = checkpoint - chunk.start;
             self.patch(16, offset)?;

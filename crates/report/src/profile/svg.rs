@@ -285,7 +285,7 @@ impl Picture<'_> {
 fn shortened(title: &str, characters: usize) -> String {
     let (long, end) = title.rfind(", pid ").map_or((title, ""), |at| title.split_at(at));
     let end = words::cut(end, characters / 2);
-    words::cut(long, characters - end.chars().count()) + &end
+    words::cut(long, characters - words::columns(&end)) + &end
 }
 
 /// The name in a narrow box: a Java name loses its package first. The script does the same.

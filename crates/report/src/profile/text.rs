@@ -178,11 +178,7 @@ enum Piece {
 /// largest one.
 fn least_weight(tree: &Tree) -> i64 {
     let whole = tree.nodes[0].weight;
-    let entries = |least: i64| {
-        let branches = |n: &usize| tree.nodes[*n].weight >= least;
-        let starts = tree.nodes.iter().filter(|n| n.weight >= least && is_start(tree, n.parent));
-        starts.filter(|n| n.children.iter().any(branches) || n.weight >= least).count()
-    };
+    let entries = |least: i64| tree.nodes.iter().filter(|n| n.weight >= least && is_start(tree, n.parent)).count();
     let shares = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05];
     let leasts = shares.map(|share| (whole as f64 * share).ceil() as i64);
     *leasts.iter().find(|least| entries(**least) <= ENTRIES).unwrap_or(&leasts[6])

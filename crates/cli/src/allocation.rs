@@ -10,6 +10,7 @@ use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_profiles::profile::{Focus, Profile, ProfileDiff};
 use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{allocation as print, words};
+use plimsoll_tracked::sites::comparable_recorded;
 
 use crate::Failure;
 use crate::output::{By, Format, shown, to_output};
@@ -100,6 +101,7 @@ pub fn changes(
         stacks.focused_profile(&mut before)?;
         stacks.focused_profile(&mut after)?;
         let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
+        let (before, after) = comparable_recorded(&before, &after);
         return Ok(ProfileDiff::new((&before, column), (&after, column)));
     }
     let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);

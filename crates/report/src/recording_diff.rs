@@ -62,18 +62,20 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
     found.into_iter().map(|(id, title, changes)| (id, title, sorted(changes))).collect()
 }
 
-/// Writes the changes as text, without the curves that only programs need.
-pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
-    for (name, history) in [("before", before), ("after ", after)] {
-        writeln!(out, "{name}  {}   {}", head(history), period(history))?;
+/// Writes the changes as text, without the curves that only programs need. `sides` names the recordings.
+pub fn text(out: &mut dyn Write, sides: [&str; 2], before: &History, after: &History) -> io::Result<()> {
+    let width = sides.map(str::len).into_iter().max().unwrap_or(0);
+    for (name, history) in sides.into_iter().zip([before, after]) {
+        writeln!(out, "{name:width$}  {}   {}", head(history), period(history))?;
     }
     for (id, title, changes) in changes(before, after) {
         if id.ends_with("-reserved") || id.ends_with("-count") || id == "lines-committed" {
             continue;
         }
         writeln!(out, "\n{title:28} {:>33}   {:>33}", "last reading", "highest reading")?;
-        let side = format!("{:>10} {:>10} {:>11}", "before", "after", "change");
+        let side = format!("{:>10} {:>10} {:>11}", sides[0], sides[1], "change");
         writeln!(out, "{:28} {side}   {side}", "")?;
+        let mut unchanged = 0;
         for change in changes {
             let side = |figures: &Option<CurveFigures>, figure: fn(&CurveFigures) -> u64| {
                 figures.as_ref().map_or("–".into(), |figures| Bytes(figure(figures)).to_string())
@@ -85,11 +87,18 @@ pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Resul
             if change.before.iter().chain(&change.after).all(|figures| figures.max == 0) {
                 continue;
             }
+            if change.of(|figures| figures.last) == 0 && change.of(|figures| figures.max) == 0 {
+                unchanged += 1;
+                continue;
+            }
             let (last, max) = (column(|figures| figures.last), column(|figures| figures.max));
             writeln!(out, "{:28} {last}   {max}", cut(&change.name, 28))?;
         }
+        if unchanged > 0 {
+            writeln!(out, "{unchanged} more without a change")?;
+        }
     }
-    for (name, history) in [("before", before), ("after", after)] {
+    for (name, history) in sides.into_iter().zip([before, after]) {
         for gap in &history.gaps {
             writeln!(out, "gap ({name}): {}; {}", printable(&gap.reason), printable(&gap.effect))?;
         }
@@ -112,12 +121,17 @@ mod tests {
             history
         };
         let mut out = Vec::new();
-        text(&mut out, &history(1 << 20), &history(3 << 20)).expect("a Vec takes it");
+        text(&mut out, ["before", "after"], &history(1 << 20), &history(3 << 20)).expect("a Vec takes it");
         let found = String::from_utf8(out).expect("UTF-8");
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let rows: Vec<String> = found.lines().map(words).collect();
         assert!(rows.iter().any(|row| row == "before after change before after change"), "{found}");
         let figures = "1.00 MiB 3.00 MiB +2.00 MiB 1.00 MiB 3.00 MiB +2.00 MiB";
         assert!(rows.iter().any(|row| row.ends_with(figures)), "{found}");
+        let mut out = Vec::new();
+        text(&mut out, ["A", "B"], &history(1 << 20), &history(1 << 20)).expect("a Vec takes it");
+        let found = String::from_utf8(out).expect("UTF-8");
+        assert!(found.contains("\n1 more without a change\n") && !found.contains("MiB"), "{found}");
+        assert!(found.starts_with("A  ") && found.contains("\nB  ") && !found.contains("before"), "{found}");
     }
 }

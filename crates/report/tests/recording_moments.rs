@@ -45,7 +45,7 @@ fn every_view_ends_at_the_ends_of_time() {
                 }
                 recording_text::write(&mut Vec::new(), &history, true, "x.jfr").expect("memory");
                 recording_json::write(&mut Vec::new(), &history).expect("memory");
-                recording_diff::text(&mut Vec::new(), &history, &history).expect("memory");
+                recording_diff::text(&mut Vec::new(), ["before", "after"], &history, &history).expect("memory");
             }
         }
         done.send(views).expect("the test waits");

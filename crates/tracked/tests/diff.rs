@@ -174,3 +174,47 @@ fn a_caller_without_samples_in_both_reports_is_not_new() {
         assert!(matches!(changes[0].0, ChangeKind::Grew), "{changes:?}");
     }
 }
+
+/// The columns of a recording: those of the report as far as `TEMPORARY`.
+fn recorded(stacks: &[(&[&str], u64)]) -> Profile {
+    let mut columns = sites::columns();
+    columns.truncate(sites::TEMPORARY);
+    let mut profile = Profile::new(columns);
+    for (names, bytes) in stacks {
+        let frame =
+            |name: &&str| Frame { function: Some(name.to_string()), kind: FrameOrigin::Native, ..Frame::default() };
+        let frames: Vec<_> = names.iter().map(|name| profile.frame(frame(name))).collect();
+        let stack = profile.stack(&frames);
+        let mut values = vec![Value::default(); profile.columns.len()];
+        values[sites::LIVE] = Value::exact(*bytes);
+        profile.add(stack, Labels::default(), &values);
+    }
+    profile
+}
+
+/// Whether a block was sampled, and so has its deep stack, is chance: two recordings of one program differ in it.
+#[test]
+fn a_block_that_only_one_recording_sampled_is_no_change() {
+    let deep: &[&str] = &["malloc", "table", "init", "create", "main"];
+    let other: &[&str] = &["malloc", "table", "load", "main"];
+    let changes = |before: &[(&[&str], u64)], after: &[(&[&str], u64)]| {
+        let (one, other) = sites::comparable_recorded(&recorded(before), &recorded(after));
+        for (of, with) in [(&one, before), (&other, after)] {
+            let sum: u64 = with.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(of.total()[sites::LIVE].amount as u64, sum, "nothing is lost");
+        }
+        let diff = ProfileDiff::new((&one, sites::LIVE), (&other, sites::LIVE));
+        let changed = diff.sites.iter().filter(|s| !matches!(s.change, ChangeKind::Noise | ChangeKind::Same));
+        changed.map(|s| (s.change, s.grown())).collect::<Vec<_>>()
+    };
+    let (sampled, not) = ([(deep, 500_000), (other, 7)], [(&deep[..3], 500_000), (other, 7)]);
+    assert_eq!(changes(&sampled, &not), []);
+    assert_eq!(changes(&not, &sampled), []);
+    // The rest of a caller whose other blocks were sampled.
+    assert_eq!(changes(&[(deep, 300_000), (&deep[..3], 200_000)], &[(deep, 500_000)]), []);
+    // A leak below a caller whose blocks no sample hit at first.
+    assert_eq!(changes(&not, &[(deep, 900_000), (other, 7)]), [(ChangeKind::Grew, 400_000)]);
+    // Two stacks that only begin alike are two stacks.
+    let grown = [(ChangeKind::New, 500_000), (ChangeKind::Gone, -500_000)];
+    assert_eq!(changes(&[(other, 500_000)], &[(deep, 500_000)]), grown);
+}

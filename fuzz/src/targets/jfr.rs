@@ -50,7 +50,7 @@ fn of_history(history: &History) {
         is_plain(&written(|out| recording_text::write(out, history, all, "x.jfr")));
     }
     is_json(&written(|out| recording_json::write(out, history)));
-    is_plain(&written(|out| recording_diff::text(out, history, history)));
+    is_plain(&written(|out| recording_diff::text(out, ["before", "after"], history, history)));
     is_json(&written(|out| recording_json::write_diff(out, history, history)));
     for kind in Chart::ALL {
         let mut svg = Vec::new();

@@ -19,7 +19,7 @@ pub fn compare(of: [&Path; 2], is_json: bool, output: Option<&Path>) -> Result<E
     }
     let changes = allocation::changes(of, &range, &Stacks::default());
     to_output(output, |out| {
-        recording_diff::text(out, &before, &after)?;
+        recording_diff::text(out, ["A", "B"], &before, &after)?;
         writeln!(out)?;
         match &changes {
             Ok(changes) => (profile::TREE.diff)(out, changes, false),

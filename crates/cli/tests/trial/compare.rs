@@ -157,7 +157,7 @@ fn recordings_are_compared_by_their_curves_and_stacks() {
     }
     let output = pair.trial.verb("compare", &["a.jfr", "b.jfr"]).output().expect("plimsoll");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.starts_with("before  "), "{text}");
+    assert!(output.status.success() && text.starts_with("A  ") && text.contains("\nB  "), "{text}");
     let (_, stacks) = text.split_once("\nlive: ").expect("stacks after the curves");
     assert!(stacks.contains("load_index  (startup)"), "{text}");
     let output = pair.trial.verb("compare", &["a.jfr", "b.jfr", "--format", "json"]).output().expect("plimsoll");

@@ -5,6 +5,7 @@
 //! a new heap of a known arena                    heap_info.ar_ptr at its start (malloc/arena.c)
 //! a block in a mapping of its own                its header at the start: IS_MMAPPED alone (malloc/malloc.c, sysmalloc_mmap)
 //! a new thread's stack                           the thread library's record at its top (`proc::find_stacks`)
+//! a VM's archive of classes, ZGC's heap          the name of its file: a VM that was queried while it started had none
 //! ```
 //! Each rule here also holds for the owners' own walk. The result stays until the next walk. Only present pages are
 //! read.
@@ -13,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::ledger::vma_at;
 use crate::source::glibc::{overlapping, reach, stretches};
+use crate::source::hotspot;
 use plimsoll_facts::gap::Gap;
 use plimsoll_facts::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
@@ -43,7 +45,14 @@ pub(super) fn update_owners(
         new_threads(target, memory, snapshot, gaps);
     }
     if let Some(before) = moved {
-        malloc(memory, snapshot, before);
+        new_mappings(memory, snapshot, before);
+    }
+}
+
+fn new_mappings(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma]) {
+    malloc(memory, snapshot, before);
+    if let Some(vm) = &mut snapshot.hotspot {
+        hotspot::join_named(vm, &snapshot.vmas);
     }
 }
 
@@ -250,6 +259,25 @@ mod tests {
         // Not walked yet, so it is unknown which part is live.
         assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
         assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000 + 0x31000));
+    }
+
+    #[test]
+    fn an_archive_that_was_mapped_after_the_query_is_class_memory() {
+        use crate::ledger::LineId;
+        let file = |name: &str, start| {
+            let vma = vma(start, start + 0x4000, Backing::File);
+            Vma { name: name.to_owned(), ..vma }
+        };
+        let (archive, other) = (file("/jdk/lib/server/classes.jsa", OTHER), file("/data/index", BLOCKS));
+        let vmas = vec![archive, other];
+        let hotspot = Some(HotSpot::default());
+        let mut snapshot = Snapshot { vmas, hotspot, ..Snapshot::default() };
+        for _ in 0..2 {
+            new_mappings(&Image(HashMap::new()), &mut snapshot, &[]);
+            let ledger = crate::ledger::Ledger::of(&snapshot);
+            assert_eq!(ledger.resident(LineId::Class), Bytes(0x4000));
+            assert_eq!(ledger.resident(LineId::MappedFiles), Bytes(0x4000));
+        }
     }
 
     /// The regions of a VM may overlap one another, and come in any order.

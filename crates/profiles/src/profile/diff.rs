@@ -94,7 +94,8 @@ impl ProfileDiff {
         let mut profile = Profile::new(vec![column(before, "before"), column(after, "after")]);
         profile.time_ns = after.0.time_ns;
         profile.title = after.0.title.clone();
-        profile.gaps = before.0.gaps.iter().chain(&after.0.gaps).cloned().collect();
+        profile.gaps = before.0.gaps.clone();
+        profile.gaps.extend(after.0.gaps.iter().filter(|gap| !before.0.gaps.contains(gap)).cloned());
         let Aligned { seen, category_of } = align(&mut profile, &[before, after]);
         let deviations = (2.0 * (40.0 * profile.entries.len().max(1) as f64).ln()).sqrt();
         let floor = floor(&profile);

@@ -10,12 +10,13 @@
 //! - Blocks come and go: their number at a moment is random, although it was counted (`add_turnover_variance`).
 //! - Memory without a stack is compared by category.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::collections::{HashMap, HashSet};
 
 use super::Sites;
 use super::columns::{COLUMNS, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT};
 use plimsoll_profiles::profile::{Copy, Entry, Frame, Function, Profile, StackId, Value};
+use plimsoll_segment::CallerFacts;
 
 /// The fixed category of Plimsoll's own memory.
 const OWN: usize = 2;
@@ -29,6 +30,10 @@ const FEW: f64 = 16.0;
 /// Number of common frames of such sites. With more, no two stacks of a compiler would be alike.
 const ALIKE: usize = 2;
 
+/// Frames of a short stack at most: those of a caller in the segment.
+const MOST_SHORT: usize = 8;
+const _: fn(&CallerFacts) -> &[u64; MOST_SHORT] = |facts| &facts.frames;
+
 /// Both reports in comparable form.
 pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
     let mut both = [normalized(before, after), normalized(after, before)];
@@ -37,6 +42,41 @@ pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
         add_turnover_variance(&mut both);
     }
     both.into()
+}
+
+/// Two recordings in comparable form. They have neither variances of the division nor marks of short stacks, so a stack
+/// with which a deeper one begins counts as short: no whole stack is the beginning of another.
+pub fn comparable_recorded(before: &Profile, after: &Profile) -> (Profile, Profile) {
+    let [of_before, of_after] = [before, after].map(beginnings);
+    let all: HashSet<&[Function]> = of_before.values().chain(of_after.values()).map(Vec::as_slice).collect();
+    let begun: HashSet<&[Function]> = of_before
+        .values()
+        .chain(of_after.values())
+        .flat_map(|functions| (1..functions.len()).map(|length| &functions[..length]))
+        .filter(|beginning| all.contains(beginning))
+        .collect();
+    let short = [(before, &of_before), (after, &of_after)].map(|(of, functions)| {
+        let is_short = |stack: StackId| of.frames_of(stack).len() <= MOST_SHORT && begun.contains(&*functions[&stack]);
+        of.entries().map(|(entry, _)| entry).filter(|entry| is_short(entry.stack)).collect::<HashSet<Entry>>()
+    });
+    let divided = |of: Side<'_>, other: Side<'_>| {
+        let deep = Deep::new(of, other);
+        let (mut profile, mut copy) = (of.profile.emptied(), Copy::new(other.profile));
+        for (entry, values) in of.profile.entries() {
+            match deep.of(of.profile, entry).filter(|_| (of.is_short)(&entry)) {
+                Some(receivers) => divide(&mut profile, &mut copy, receivers, entry, values),
+                None => profile.add(entry.stack, entry.labels, values),
+            }
+        }
+        profile
+    };
+    let first = Side { profile: before, is_short: &|entry| short[0].contains(entry), weight: LIVE };
+    let second = Side { profile: after, is_short: &|entry| short[1].contains(entry), weight: LIVE };
+    (divided(first, second), divided(second, first))
+}
+
+fn beginnings(of: &Profile) -> HashMap<StackId, Vec<Function>> {
+    of.entries().map(|(entry, _)| (entry.stack, functions(of, entry.stack))).collect()
 }
 
 /// One report in that form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
@@ -107,7 +147,12 @@ fn add_turnover_variance(both: &mut [Profile; 2]) {
 }
 
 fn normalized(of: &Sites, other: &Sites) -> Profile {
-    let deep = Deep::new(of, other);
+    let is_short = |entry: &Entry| of.details.get(entry).is_some_and(|detail| detail.unsampled);
+    let is_short_there = |entry: &Entry| other.details.get(entry).is_some_and(|detail| detail.unsampled);
+    let deep = Deep::new(
+        Side { profile: &of.profile, is_short: &is_short, weight: HELD },
+        Side { profile: &other.profile, is_short: &is_short_there, weight: HELD },
+    );
     let mut copy = Copy::new(&other.profile);
     let mut profile = of.profile.emptied();
     let own = plimsoll_segment::FIXED_CATEGORIES[OWN];
@@ -123,21 +168,7 @@ fn normalized(of: &Sites, other: &Sites) -> Profile {
             values[LIVE_COUNT].variance = detail.division[1];
         }
         match detail.filter(|d| d.unsampled).and_then(|_| deep.of(&of.profile, entry)) {
-            Some(receivers) => {
-                let sum: f64 = receivers.iter().map(|r| r.weight).sum();
-                let (mut run, mut given) = (0.0, [0i64; COLUMNS]);
-                for receiver in receivers {
-                    run += receiver.weight;
-                    let mut part = vec![Value::default(); values.len()];
-                    for (column, value) in values.iter().enumerate() {
-                        let until = (value.amount as f64 * (run / sum).min(1.0)).round() as i64;
-                        part[column].amount = until - given[column];
-                        given[column] = until;
-                    }
-                    let stack = if receiver.own { receiver.stack } else { copy.stack(&mut profile, receiver.stack) };
-                    profile.add(stack, entry.labels, &part);
-                }
-            }
+            Some(receivers) => divide(&mut profile, &mut copy, receivers, entry, &values),
             None if profile.frames_of(entry.stack).is_empty() => {
                 let category = entry.labels.category.map_or("of no category", |name| of.profile.name_at(name));
                 // A thread from before the attach becomes known when it runs; then its stack moves from one category to
@@ -152,6 +183,33 @@ fn normalized(of: &Sites, other: &Sites) -> Profile {
         }
     }
     profile
+}
+
+/// Adds the values of a short stack's entry to the stacks that begin with it, in proportion to their weights.
+fn divide(profile: &mut Profile, copy: &mut Copy, receivers: &[Receiver], entry: Entry, values: &[Value]) {
+    let sum: f64 = receivers.iter().map(|r| r.weight).sum();
+    let (mut run, mut given) = (0.0, [0i64; COLUMNS]);
+    for receiver in receivers {
+        run += receiver.weight;
+        let mut part = vec![Value::default(); values.len()];
+        for (column, value) in values.iter().enumerate() {
+            let until = (value.amount as f64 * (run / sum).min(1.0)).round() as i64;
+            part[column].amount = until - given[column];
+            given[column] = until;
+        }
+        let stack = if receiver.own { receiver.stack } else { copy.stack(profile, receiver.stack) };
+        profile.add(stack, entry.labels, &part);
+    }
+}
+
+/// A report or a recording.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    profile: &'a Profile,
+    /// Whether these are blocks of a caller without samples, under its short stack.
+    is_short: &'a dyn Fn(&Entry) -> bool,
+    /// The column in proportion to which such blocks are divided.
+    weight: usize,
 }
 
 /// A deep stack of either report, and its share of an unsampled caller's blocks.
@@ -170,10 +228,10 @@ struct Deep {
 
 impl Deep {
     /// Collects only the beginnings that `of` needs.
-    fn new(of: &Sites, other: &Sites) -> Deep {
+    fn new(of: Side<'_>, other: Side<'_>) -> Deep {
         let mut begin: HashMap<Vec<Function>, Vec<Receiver>> = HashMap::new();
-        for (entry, _) in of.profile.entries().filter(|(e, _)| of.details.get(e).is_some_and(|d| d.unsampled)) {
-            let functions = functions(&of.profile, entry.stack);
+        for (entry, _) in of.profile.entries().filter(|(entry, _)| (of.is_short)(entry)) {
+            let functions = functions(of.profile, entry.stack);
             if !functions.is_empty() {
                 begin.entry(functions).or_default();
             }
@@ -187,15 +245,15 @@ impl Deep {
         let mut known: HashMap<Vec<Function>, usize> = HashMap::new();
         for (from, own) in [(of, true), (other, false)] {
             for (entry, values) in from.profile.entries() {
-                if from.details.get(&entry).is_some_and(|d| d.unsampled) {
+                if (from.is_short)(&entry) {
                     continue;
                 }
-                let functions = functions(&from.profile, entry.stack);
+                let functions = functions(from.profile, entry.stack);
                 // Use the longest beginning, because two callers may begin alike.
                 let fit = |length: &&usize| **length <= functions.len() && begin.contains_key(&functions[..**length]);
                 let Some(length) = lengths.iter().rev().find(fit) else { continue };
                 let Some(receivers) = begin.get_mut(&functions[..*length]) else { continue };
-                let weight = values[HELD].amount.max(1) as f64;
+                let weight = values[from.weight].amount.max(1) as f64;
                 match known.entry(functions) {
                     Occupied(at) => receivers[*at.get()].weight = receivers[*at.get()].weight.max(weight),
                     Vacant(at) => {

@@ -34,7 +34,7 @@ pub use columns::{
     COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, FILES, HELD, LIVE, LIVE_COUNT, MAPPED, MAPPED_COUNT, PEAK, PEAK_COUNT,
     REQUESTED, RESERVED, RESIDENT, TEMPORARY, columns, figures,
 };
-pub use comparison::{comparable, of_one_run};
+pub use comparison::{comparable, comparable_recorded, of_one_run};
 pub use wrappers::Wrappers;
 
 use builder::SitesBuilder;

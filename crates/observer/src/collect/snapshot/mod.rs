@@ -90,6 +90,10 @@ pub(super) fn take(
         }
     }
     let mut gaps = reader.memory(&mut snapshot);
+    // A VM that is just starting may have mapped its archive of classes since `maps` was read.
+    if let Some(vm) = &mut snapshot.hotspot {
+        hotspot::join_named(vm, &snapshot.vmas);
+    }
     while may_know_more(&snapshot) && is_short(&snapshot) {
         reader.locate(&mut snapshot, &maps);
         gaps = reader.memory(&mut snapshot);

@@ -127,8 +127,7 @@ pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(H
         heap.reserved = regions.iter().filter(|r| r.tag == VmTag::JavaHeap).map(|r| r.range.length()).sum();
     }
     join_regions(&mut hotspot.regions, regions);
-    let by_name = by_name(vmas, &hotspot.flags);
-    join_regions(&mut hotspot.regions, by_name);
+    join_named(&mut hotspot, vmas);
     if let Some(regions) = known.as_ref().and_then(|known| known.info.clone())
         && witnesses(&hotspot).first() == Some(&Witness::Info)
     {
@@ -356,6 +355,13 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     hotspot.code_cache = printed.code_cache;
     hotspot.collector = printed.collector.or_else(|| collector_by_flags(&hotspot.flags));
     take_sizes(hotspot, printed.heap, printed.metaspace, loaders);
+}
+
+/// Adds the mappings whose file identifies them, if they are new.
+pub(crate) fn join_named(hotspot: &mut HotSpot, vmas: &[Vma]) {
+    let named = by_name(vmas, &hotspot.flags);
+    join_regions(&mut hotspot.regions, named);
+    hotspot.regions.sort_by_key(|region| region.range.start);
 }
 
 /// Mappings identified by their file: ZGC's heap, however often it is mapped, and class archives.

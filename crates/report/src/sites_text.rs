@@ -99,6 +99,9 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     if choice.mappings_apart {
         mappings(out, of, choice, &table, &others, &mut nameless)?;
     }
+    if choice.column == sites::HELD {
+        holding_nothing(out, profile, &table)?;
+    }
     writeln!(out, "{}  total", table.line(&total))?;
     if choice.mappings_apart && total[sites::COMMITTED].amount > 0 {
         writeln!(
@@ -128,6 +131,21 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         writeln!(out, "gap ({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))?;
     }
     Ok(())
+}
+
+/// One line for what is resident but holds nothing, as libraries do: without it, the lines wouldn't add up to the total.
+fn holding_nothing(out: &mut dyn Write, profile: &Profile, table: &Table<'_>) -> io::Result<()> {
+    let mut rest = vec![Value::default(); profile.columns.len()];
+    let mut largest: Option<(i64, &str)> = None;
+    for (entry, values) in profile.entries().filter(|(_, values)| values[sites::HELD].amount == 0) {
+        rest.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.plus(*value));
+        let name = entry.labels.category.map_or("", |name| profile.name_at(name));
+        largest = largest.max(Some((values[sites::RESIDENT].amount, name)));
+    }
+    match largest.filter(|_| rest[sites::RESIDENT].amount > 0) {
+        Some((_, name)) => writeln!(out, "{}  holds nothing, most of it {}", table.line(&rest), cut(name, 60)),
+        None => Ok(()),
+    }
 }
 
 /// The sites that only map memory.

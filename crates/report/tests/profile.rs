@@ -447,6 +447,29 @@ fn pprof_says_what_the_profile_says() {
 }
 
 #[test]
+fn a_difference_in_other_formats_has_both_moments_and_the_growth() {
+    let (before, after) = (shop(100), shop(140));
+    let diff = ProfileDiff::new((&before, 0), (&after, 0));
+    let sums = [&before, &after].map(|of| of.total()[0].amount);
+    assert!(sums[0] < sums[1]);
+    let folded = text_of(|out| (folded::EXPORTER.diff)(out, &diff, false));
+    let column = |of: &str, at: usize| of.rsplit(' ').nth(at).and_then(|n| n.parse::<i64>().ok()).expect("an amount");
+    for (at, sum) in [(1, sums[0]), (0, sums[1])] {
+        assert_eq!(folded.lines().map(|line| column(line, at)).sum::<i64>(), sum, "{folded}");
+    }
+    let mut gz = vec![];
+    (pprof::EXPORTER.diff)(&mut gz, &diff, false).expect("written");
+    let read = pprof_reader::read(&gz);
+    let types: Vec<&str> = read.types.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        (types.as_slice(), &*read.default_type),
+        (&["before_space", "after_space", "growth_space"][..], "growth_space")
+    );
+    let sum = |at: usize| read.samples.iter().map(|sample| sample.values[at]).sum::<i64>();
+    assert_eq!([sum(0), sum(1), sum(2)], [sums[0], sums[1], sums[1] - sums[0]]);
+}
+
+#[test]
 fn go_tool_pprof_opens_it() {
     let path = scratch().join("shop.pb.gz");
     let mut gz = vec![];

@@ -292,7 +292,11 @@ fn modules_import_earlier_stages_only() {
         assert_eq!(split, None, "crates/{name}: a module with files of its own is FOLDER/mod.rs, as all others are");
         let found = modules::Crate::new(&files);
         let staged: BTreeSet<&str> = stages.iter().flat_map(|stage| stage.iter().copied()).collect();
-        assert_eq!(found.top(), staged, "crates/{name}: a module has no stage in this test, or a stage has no module");
+        let (found_top, row) = (found.top(), "a row after every module that it imports");
+        let lacking: Vec<_> = found_top.difference(&staged).collect();
+        assert!(lacking.is_empty(), "crates/{name}: no stage in this test, give it {row}: {lacking:?}");
+        let stale: Vec<_> = staged.difference(&found_top).collect();
+        assert!(stale.is_empty(), "crates/{name}: stages of this test without a module: {stale:?}");
         let upward = found.upward(stages);
         assert!(
             upward.is_empty(),

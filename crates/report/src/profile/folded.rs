@@ -1,4 +1,5 @@
-//! Folded stacks: `outermost;…;innermost amount`, one line for each stack, as flame graph tools read them.
+//! Folded stacks: `outermost;…;innermost amount`, one line for each stack, as flame graph tools read them. A difference
+//! has two amounts, before and after, as differential flame graphs take them.
 //!
 //! The format has no escapes: a semicolon in a name (`[u8; 4]`) becomes a comma. Stacks that round to 0 are left out.
 
@@ -7,11 +8,11 @@ use std::io::{self, Write};
 
 use plimsoll_profiles::profile::{Profile, ProfileDiff};
 
-use super::{Exporter, View, changes, named};
+use super::{Exporter, View, named};
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    diff: |out, diff, _| write(out, &changes(diff)),
+    diff: |out, diff, _| differential(out, diff),
     is_binary: false,
     keeps_wrappers: false,
     is_of_stacks: true,

@@ -55,9 +55,15 @@ pub struct Shape {
     pub all: bool,
 }
 
-/// The changes as a profile, for formats that cannot express a difference.
-pub(crate) fn changes(diff: &ProfileDiff) -> View<'_> {
-    View { profile: &diff.profile, column: 1, focus: None }
+/// The difference as a profile of three columns, for formats that have no other way to express it.
+pub(crate) fn changes(diff: &ProfileDiff) -> Profile {
+    let mut profile = diff.profile.emptied();
+    let growth = Column { measure: "growth", ..profile.columns[1].clone() };
+    profile.columns.push(growth);
+    for (entry, values) in diff.profile.entries() {
+        profile.add(entry.stack, entry.labels, &[values[0], values[1], values[1].minus(values[0])]);
+    }
+    profile
 }
 
 /// The part of a profile that is shown.

@@ -27,7 +27,7 @@ use crate::words::printable;
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    diff: |out, diff, _| write(out, &changes(diff)),
+    diff: |out, diff, _| write(out, &View { profile: &changes(diff), column: 2, focus: None }),
     is_binary: true,
     keeps_wrappers: true,
     is_of_stacks: true,

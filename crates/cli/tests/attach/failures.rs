@@ -35,8 +35,8 @@ fn is_clear(output: &Output, context: &str) -> bool {
     output.status.success()
 }
 
-/// How long one attach and one detach take on this machine. Interruptions at fractions of these times meet each phase. A
-/// busy machine only moves them to other phases: what the tests expect holds at any moment.
+/// How long one attach and one detach take on this machine. Interruptions at fractions of these times meet each phase.
+/// A busy machine only moves them to other phases: what the tests expect holds at any moment.
 fn durations(java: &Java) -> [Duration; 2] {
     ["attach", "detach"].map(|verb| {
         let began = Instant::now();

@@ -139,8 +139,8 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     if made.contains(&binary) {
         return binary;
     }
-    // Test programs run concurrently: each compiles to a file of its own and moves it into place. `fresh` makes no folder
-    // of this name.
+    // Test programs run concurrently: each compiles to a file of its own and moves it into place. `fresh` makes no
+    // folder of this name.
     let own = scratch().join(format!("{name}-{}.new", std::process::id()));
     let built = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])

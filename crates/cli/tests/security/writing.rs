@@ -402,8 +402,9 @@ const FAKE: &str = r#"
 #include <sys/un.h>
 #include <unistd.h>
 static void quit(int s) { }
-/* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods, prints short lines without end, or answers each
-   command after two seconds. It prints a line for each command. With a second word in MODE a FIFO takes libjvm's place. */
+/* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods, prints short lines without end, or
+   answers each command after two seconds. It prints a line for each command. With a second word in MODE a FIFO takes
+   libjvm's place. */
 int main(int c, char **v) {
     signal(SIGQUIT, quit); signal(SIGPIPE, SIG_IGN); signal(SIGCHLD, SIG_IGN);
     int f = open(v[1], O_RDONLY);

@@ -1,6 +1,9 @@
 //! Java programs, one situation each, on JDK 17, 21 and 25, with NMT off and on. The known answer is what the fixture
 //! reports.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 #[allow(dead_code)]
 #[path = "explain/fixture.rs"]
 mod fixture;
@@ -14,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
+use child::wait_until;
 use fixture::{Explained, Fixture, fresh, has, root, scratch};
 use jdks::{Jdk, javac, jcmd, jdks};
 
@@ -372,14 +376,11 @@ fn what_g1_gives_back_is_within_the_remedys_bounds() {
         let bound = |name: &str| remedy[name].as_u64().expect("a figure");
         // G1 gives memory back in the background, piece by piece, and jcmd doesn't wait for it.
         let mut saved = 0;
-        for _ in 0..600 {
+        wait_until("the committed memory to go back", || {
             let last = saved;
             saved = before.line("java-heap").saturating_sub(fixture.explained().line("java-heap"));
-            if saved >= bound("saving_least_bytes") && saved.abs_diff(last) < MIB {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+            saved >= bound("saving_least_bytes") && saved.abs_diff(last) < MIB
+        });
         let case = format!("{saved} on {}: {remedy:#}", jdk.major);
         assert!(bound("saving_least_bytes") <= saved && saved <= bound("saving_bytes"), "{case}");
         assert!(bound("saving_least_bytes") > 100 * MIB, "{case}");
@@ -402,9 +403,7 @@ fn blocks_from_before_an_attach_are_separate_from_those_since() {
             .expect("plimsoll runs");
         assert!(attach.status.success(), "{}", String::from_utf8_lossy(&attach.stderr));
         std::fs::write(&go, "").unwrap();
-        while !done.exists() {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_until("the blocks since the attach", || done.exists());
         let explained = fixture.explained();
         let case = format!("attached JDK {}: {:#}", jdk.major, explained.0["lines"]);
         let (before, since) = (fixture.truth("before"), fixture.truth("since"));

@@ -166,7 +166,7 @@ fn a_containers_id_names_its_process() {
     let id = format!("{:08x}", 0xd000_0000 | std::process::id()).repeat(8);
     let group = match cgroup::Cgroup::make(&format!("docker-{id}")) {
         Ok(group) => group,
-        Err(why) => return println!("skipped: {why}"),
+        Err(why) => return println!("names in a cgroup: skipped, {why}"),
     };
     let mut sleeper = Sleeper::new("box");
     let outside = sleeper.start(true);

@@ -224,7 +224,9 @@ fn alerts_fire_on_a_leaking_process_and_not_on_a_healthy_one() {
         let group = cgroup::Cgroup::make(&format!("alerts-{name}"));
         group.inspect(|group| group.limit(2 << 30))
     });
-    let [Ok(leaking), Ok(healthy)] = &groups else { return println!("skipped: no cgroup can be made") };
+    let [Ok(leaking), Ok(healthy)] = &groups else {
+        return println!("prometheus alerts: skipped, no cgroup can be made");
+    };
     let source = folder.join("worker.c");
     let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
                 int main(int argc, char **argv) { int leaks = !strcmp(argv[1], \"leaks\"); static char *kept[64];\n\

@@ -13,8 +13,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use child::Running;
+use child::{Running, wait_for, wait_until};
 use tmux::Terminal;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
@@ -73,10 +74,19 @@ fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
 fn a_file_gets_no_line_of_progress() {
     let terminal = Terminal::new("silent");
     let saved = "$plimsoll run --report none -- true; $plimsoll report --format json segments >saved";
-    start(&terminal, 40, &format!("{saved}; clear; (sleep 2.5; cat saved) | $plimsoll report /dev/stdin 2>errors"));
+    let report = "(echo $BASHPID >pid; exec $plimsoll report /dev/stdin 2>errors)";
+    start(&terminal, 40, &format!("{saved}; clear; (until [ -e go ]; do sleep 0.05; done; cat saved) | {report}"));
+    let file = |name: &str| fs::read_to_string(terminal.folder().join(name));
+    let pid = wait_for("its PID", || file("pid").ok()?.trim().parse::<u32>().ok());
+    wait_until("plimsoll waits for its input", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains("(plimsoll) S"))
+    });
+    // A line would show after a second of waiting.
+    std::thread::sleep(Duration::from_millis(2500));
+    fs::write(terminal.folder().join("go"), "").expect("a file");
     let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("category") && !screen.contains("reading"), "{screen}");
-    assert_eq!(fs::read_to_string(terminal.folder().join("errors")).expect("a file"), "");
+    assert_eq!(file("errors").expect("a file"), "");
 }
 
 #[test]

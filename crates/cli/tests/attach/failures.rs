@@ -36,6 +36,7 @@ fn is_clear(output: &Output, context: &str) -> bool {
 }
 
 /// How long one attach and one detach take on this machine. Interruptions at fractions of these times meet each phase.
+/// A busy machine only moves them to other phases: what the tests expect holds at any moment.
 fn durations(java: &Java) -> [Duration; 2] {
     ["attach", "detach"].map(|verb| {
         let began = Instant::now();
@@ -150,7 +151,8 @@ fn a_stopped_target_is_reported_and_one_that_goes_on_is_entered() {
         for (verb, takes) in [("attach", attach), ("detach", detach)] {
             let command = begin(&[verb, &pid]);
             sleep(takes * phase / PHASES);
-            java.signal("-STOP");
+            java.halt();
+            // The command may notice the stop meanwhile, and its outcome is clear either way.
             sleep(Duration::from_millis(100));
             java.signal("-CONT");
             is_clear(&command.wait_with_output().expect("plimsoll"), &format!("{verb}, phase {phase}"));

@@ -336,12 +336,12 @@ fn blocks_from_before_are_one_line() {
     for jdk in jdks() {
         let mut java = jdk.start("before", &[]);
         let mut before = java.stop();
-        // The machine may be busy: wait until the program holds something.
-        while before.operations < 5_000 {
+        wait_until("the program to hold something", || {
             assert_eq!(java.send("go"), "gone");
             std::thread::sleep(Duration::from_millis(200));
             before = java.stop();
-        }
+            before.operations >= 5_000
+        });
         java.done(&["attach", &java.pid()]);
         // Most of its threads have allocated nothing since the attach.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", java.child.id())).expect("threads").count() as u64;

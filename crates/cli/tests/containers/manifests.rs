@@ -53,7 +53,7 @@ fn serves(container: &Container, manifest: &str, target: &str, rights: &str) -> 
          port=$(sed -n 's|.*http://127.0.0.1:\\([0-9]*\\)/.*|\\1|p' volume/log)
          cat volume/truth volume/log; echo METRICS
          # On a busy machine, an answer may come before the first round has read the target.
-         for attempt in $(seq 20); do
+         for attempt in $(seq 120); do
              exec 3<>/dev/tcp/127.0.0.1/$port
              printf 'GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer %s\\r\\n\\r\\n' $(cat volume/token) >&3
              cat <&3 >volume/metrics

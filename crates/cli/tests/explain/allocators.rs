@@ -3,9 +3,8 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::child::Running;
+use crate::child::{Running, wait_for, wait_until};
 use crate::fixture::{Explained, Fixture, compiled, explain, fresh, skip};
 use crate::redis;
 
@@ -228,15 +227,11 @@ fn a_background_thread_gives_the_free_pages_back() {
     assert_eq!(remedies[1]["how"], "MALLOC_CONF=dirty_decay_ms:5000,background_thread:true", "{remedies:#}");
     // The first remedy, a purge, returns all pages.
     let most = remedies[0]["saving_bytes"].as_u64().unwrap();
-    let mut saved = 0;
-    for _ in 0..300 {
-        saved = rss(&without).saturating_sub(rss(&with.explained()));
-        if saved * 100 >= most * 90 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert!(saved * 100 >= most * 90 && saved * 100 <= most * 103, "saved {saved} of {most}");
+    let saved = wait_for("the free pages to go back", || {
+        let saved = rss(&without).saturating_sub(rss(&with.explained()));
+        (saved * 100 >= most * 90).then_some(saved)
+    });
+    assert!(saved * 100 <= most * 103, "saved {saved} of {most}");
 }
 
 struct Redis {
@@ -253,13 +248,8 @@ impl Redis {
         command.args(["--port", "0", "--save", "", "--jemalloc-bg-thread", "no", "--unixsocket"]);
         command.arg(&socket).arg("--dir").arg(folder).stdout(Stdio::null());
         let redis = Redis { child: Running(command.spawn().expect("redis-server starts")), socket };
-        for _ in 0..6000 {
-            if UnixStream::connect(&redis.socket).is_ok() {
-                return redis;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("redis-server doesn't answer");
+        wait_until("redis-server to answer", || UnixStream::connect(&redis.socket).is_ok());
+        redis
     }
 
     fn send(&self, commands: impl Iterator<Item = String>) {

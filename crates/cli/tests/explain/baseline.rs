@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::child::wait_until;
 use crate::fixture::{Fixture, PLIMSOLL, compiled, explain, fresh, run, skip};
 
 const MIB: u64 = 1 << 20;
@@ -20,9 +21,7 @@ fn growth_since_an_earlier_reading_is_reported_line_by_line() {
     let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap()]);
     saved(&fixture, &before);
     std::fs::write(&go, "").unwrap();
-    while !done.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("the growth", || done.exists());
     let arguments = ["--baseline", before.to_str().unwrap()];
     let explained = explain(fixture.pid(), &arguments);
     let baseline = &explained.0["baseline"];
@@ -89,9 +88,7 @@ fn what_unclear_prints_names_the_call_that_grows(allocator: &str, preloaded: Opt
     for step in how.split(" && ") {
         if step == "sleep 600" {
             std::fs::write(&go, "").unwrap();
-            while !done.exists() {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+            wait_until("the growth", || done.exists());
             continue;
         }
         let mut shell = Command::new("sh");

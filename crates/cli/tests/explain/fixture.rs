@@ -73,7 +73,7 @@ impl Fixture {
 
     fn rests(&self) {
         let began = Instant::now();
-        while !self.is_asleep() {
+        while !all_sleep(self.pid()) {
             assert!(began.elapsed() < LIMIT, "the fixture doesn't come to rest");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -86,15 +86,6 @@ impl Fixture {
         let served = self.output.by_ref().lines().map_while(Result::ok).any(|line| line == "served");
         assert!(served, "the load was not served");
         self.rests();
-    }
-
-    fn is_asleep(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
-        threads.flatten().all(|thread| {
-            let stat = std::fs::read_to_string(thread.path().join("stat"));
-            // A thread that has ended meanwhile is at rest, too.
-            stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
-        })
     }
 
     pub fn pid(&self) -> u32 {
@@ -114,7 +105,7 @@ impl Fixture {
         while began.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(50));
             let now = resident();
-            if now == after && now < before && self.is_asleep() {
+            if now == after && now < before && all_sleep(self.pid()) {
                 return [before, after];
             }
             after = now;
@@ -148,8 +139,9 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     if made.contains(&binary) {
         return binary;
     }
-    // Test programs run concurrently: each compiles to a file of its own and moves it into place.
-    let own = scratch().join(format!("{name}-{}", std::process::id()));
+    // Test programs run concurrently: each compiles to a file of its own and moves it into place. `fresh` makes no
+    // folder of this name.
+    let own = scratch().join(format!("{name}-{}.new", std::process::id()));
     let built = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
         .arg(&own)
@@ -183,8 +175,18 @@ pub fn rust(package: &str, program: &str) -> PathBuf {
 #[derive(Debug)]
 pub struct Explained(pub Value);
 
+/// Whether all threads of a process sleep. A thread that ends meanwhile is at rest, too.
+pub fn all_sleep(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let mut stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
+}
+
+/// `plimsoll explain PID`. One that hangs is killed.
 pub fn run(pid: u32, arguments: &[&str]) -> Output {
-    Command::new(PLIMSOLL).arg("explain").arg(pid.to_string()).args(arguments).output().expect("plimsoll runs")
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "300", PLIMSOLL, "explain", &pid.to_string()]).args(arguments);
+    command.output().expect("plimsoll runs")
 }
 
 pub fn explain(pid: u32, arguments: &[&str]) -> Explained {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::child::wait_until;
 use crate::fixture::{Explained, Fixture, PLIMSOLL, explain, fresh, is_root, root, run, scratch, skip};
 use crate::jdks::{Jdk, javac, jdks};
 use crate::stage::mounting;
@@ -148,7 +149,6 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
             assert!(Command::new("kill").arg(name).arg(fixture.pid().to_string()).status().unwrap().success())
         };
         signal("-STOP");
-        let began = std::time::Instant::now();
         let explained = fixture.explained();
         let text = String::from_utf8(run(fixture.pid(), &[]).stdout).expect("UTF-8");
         signal("-CONT");
@@ -157,7 +157,6 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
         assert!(explained.line("java-heap") >= 100 * MIB && !text.contains("its own mmap"), "{text}");
         let other = explained.line("other-anonymous");
         assert!(other * 10 < explained.line("java-heap"), "{text}");
-        assert!(began.elapsed().as_secs() < 60);
     });
 }
 
@@ -197,8 +196,6 @@ fn a_vm_is_not_queried_through_another_vms_socket() {
         drop(first);
         // A VM's socket exists until its last thread has ended.
         let is_answered = || !explain(second_vm, &[]).gaps().contains(&"hotspot");
-        let comes =
-            (0..600).any(|_| is_answered() || (std::thread::sleep(std::time::Duration::from_millis(50)), false).1);
-        assert!(comes, "a dead VM's socket doesn't matter");
+        wait_until("an answer, though a dead VM's socket is left", is_answered);
     });
 }

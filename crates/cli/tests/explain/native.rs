@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::child::wait_until;
 use crate::executable;
-use crate::fixture::{Explained, Fixture, compiled, explain, fresh, is_root, run, scratch, skip};
+use crate::fixture::{Explained, Fixture, all_sleep, compiled, explain, fresh, is_root, run, scratch, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -407,12 +407,6 @@ fn pages_present(pid: u32) -> usize {
         present += words.chunks(8).filter(|word| word[7] & 0x80 != 0).count();
     }
     present
-}
-
-fn all_sleep(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    let mut stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::child::Running;
 use crate::executable;
 use crate::fixture::{Explained, Fixture, PLIMSOLL, is_root, run, skip};
 
@@ -90,13 +91,34 @@ fn a_kernel_thread_is_refused() {
     one_clear_line(2, "kernel thread");
 }
 
+/// The process is killed before the first reading, then at moments spread over the time that a reading takes, and at
+/// last not at all. A busy machine only moves these moments: each answer must be right at any of them.
 #[test]
 fn a_process_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
+    const ROUNDS: u32 = 40;
+    let start = || Running(Command::new("sleep").arg("600").spawn().unwrap());
+    let began = std::time::Instant::now();
+    assert!(run(start().id(), &["--format", "json"]).status.success());
+    let takes = began.elapsed();
     let (mut explained, mut refused) = (0, 0);
-    for delay in 0..40 {
-        let mut child = Command::new("sleep").arg(format!("0.00{}", delay % 10)).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(delay * 200));
-        let output = run(child.id(), &["--format", "json"]);
+    for round in 0..=ROUNDS {
+        let mut target = start();
+        let pid = target.id();
+        let mut end = || target.kill().and_then(|()| target.wait()).unwrap();
+        let reading = || run(pid, &["--format", "json"]);
+        let output = match round {
+            0 => {
+                end();
+                reading()
+            }
+            ROUNDS => reading(),
+            _ => std::thread::scope(|scope| {
+                let output = scope.spawn(reading);
+                std::thread::sleep(takes * round / ROUNDS);
+                end();
+                output.join().unwrap()
+            }),
+        };
         match output.status.code() {
             Some(0) => {
                 Explained(serde_json::from_slice(&output.stdout).unwrap()).adds_up();
@@ -105,9 +127,9 @@ fn a_process_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
             Some(2) => refused += 1,
             other => panic!("{other:?}"),
         }
-        let _ = child.wait();
     }
-    assert!(explained + refused == 40 && refused > 0, "{explained} {refused}");
+    assert!(explained > 0 && refused > 0, "{explained} {refused}");
+    crate::stage::log_line(&format!("a process that vanishes: explained {explained} times, refused {refused} times"));
 }
 
 #[test]

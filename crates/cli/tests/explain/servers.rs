@@ -6,10 +6,9 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::child::Running;
-use crate::fixture::{Explained, PLIMSOLL, explain, fresh, skip};
+use crate::child::{Running, wait_until};
+use crate::fixture::{Explained, PLIMSOLL, all_sleep, explain, fresh, skip};
 use crate::stage;
 
 /// A subject: its options and class, and what it prints once it listens.
@@ -49,22 +48,22 @@ fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> 
     let mut server = Running(command.spawn().expect("java runs"));
     let pid = server.0.id();
     let printed = || fs::read_to_string(&log).expect("a log");
-    while !printed().contains(subject.ready) {
-        assert!(server.0.try_wait().expect("a child").is_none(), "{}: {}", subject.name, printed());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    // The compiler goes on for a while: wait until three readings in a row agree.
+    wait_until("the server listens", || {
+        let is_ready = printed().contains(subject.ready);
+        assert!(is_ready || server.0.try_wait().expect("a child").is_none(), "{}: {}", subject.name, printed());
+        is_ready
+    });
+    // The compiler goes on for a while: wait until three readings in a row agree. Readings while a thread waits for the
+    // CPU don't count.
     let rss = || fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs").split(' ').nth(1).map(String::from);
     let (mut last, mut same) = (None, 0);
-    for _ in 0..240 {
-        std::thread::sleep(Duration::from_millis(500));
+    wait_until("the server rests", || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
         let now = rss();
-        same = if now == last { same + 1 } else { 0 };
+        same = if now == last && all_sleep(pid) { same + 1 } else { 0 };
         last = now;
-        if same == 2 {
-            break;
-        }
-    }
+        same == 2
+    });
     let explained = explain(pid, &[]);
     let growth = mode.map_or(0, |_| {
         let mut report = Command::new(PLIMSOLL);

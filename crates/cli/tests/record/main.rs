@@ -20,7 +20,7 @@ mod reads;
 mod stage;
 mod values;
 
-use child::{Running, wait_until};
+use child::{Running, wait_for, wait_until};
 use reader::Read;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use crate::{Running, Workspace, events, stage, wait_until};
 use plimsoll_facts::units::Bytes;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -72,26 +72,25 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
 #[test]
 fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() {
     let workspace = Workspace::new("unwritable");
-    // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
-    let taken_away = "until [ -e s/k.jfr ]; do sleep 0.01; done; rm -r s";
-    for (pids, status) in [(false, 7), (true, 2)] {
+    let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
+    let pid = target.pid();
+    // The command ends when its standard input does.
+    for (recorded, status) in [(&["--", "sh", "-c", "cat; exit 7"][..], 7), (&[&pid[..]], 2)] {
         std::fs::create_dir_all(workspace.path("s")).expect("a folder");
         let mut record = workspace.plimsoll(&["record", "-o", "s/k.jfr", "--interval", "20ms"]);
-        let out = if pids {
-            let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
-            let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5");
-            let recorder = record.arg(target.pid()).stderr(Stdio::piped()).spawn().expect("plimsoll starts");
-            let script = script.replace("$PPID", &recorder.id().to_string());
-            let mut shell = Command::new("sh");
-            assert!(shell.args(["-c", &script]).current_dir(workspace.path("")).status().expect("a shell").success());
-            recorder.wait_with_output().expect("our child")
-        } else {
-            let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5; exit 7");
-            record.args(["--", "sh", "-c", &script]).output().expect("plimsoll starts")
-        };
-        let errors = String::from_utf8_lossy(&out.stderr);
+        record.args(recorded).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut recorder = Running(record.spawn().expect("plimsoll starts"));
+        wait_until("the file", || workspace.path("s/k.jfr").exists());
+        // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
+        std::fs::remove_dir_all(workspace.path("s")).expect("ours");
+        recorder.signal("HUP");
+        let mut stderr = BufReader::new(recorder.0.stderr.take().expect("piped"));
+        let mut errors = String::new();
+        stderr.read_line(&mut errors).expect("a line");
         assert!(errors.contains("cannot rename") && errors.contains("s/k.jfr"), "{errors}");
-        assert_eq!(out.status.code(), Some(status), "{errors}");
+        drop(recorder.0.stdin.take());
+        stderr.read_to_string(&mut errors).expect("text");
+        assert_eq!(recorder.0.wait().expect("our child").code(), Some(status), "{errors}");
     }
 }
 

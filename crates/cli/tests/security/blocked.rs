@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::child::Running;
-use crate::commands::{LIMIT, MALLORY, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
+use crate::commands::{LIMIT, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
+use crate::kit::{MALLORY, PLIMSOLL};
+use crate::stage::log_line;
 
 /// The file's name decides why plimsoll reads it.
 const NAMES: [&str; 4] = ["libc.so.6", "libjvm.so", "hsperfdata_mallory/1", "program"];
@@ -55,7 +57,7 @@ fn a_recording_that_is_held_ends_at_sigterm() {
     }
     let (holder, line) = Running::start(Command::new(holder).arg(recorder.pid().to_string()));
     if line != "held" {
-        eprintln!("skipped: a_recording_that_is_held_ends_at_sigterm: nobody may trace here");
+        log_line("a_recording_that_is_held_ends_at_sigterm: skipped, nobody may trace here");
         return;
     }
     let pid = rustix::process::Pid::from_raw(recorder.pid() as i32).expect("a number");
@@ -99,7 +101,7 @@ fn a_fifo_on_the_command_line_is_refused() {
     let pid = sleeper.pid().to_string();
     let script = format!("set -o pipefail; \"$0\" explain {pid} --baseline <(\"$0\" explain {pid} --format json)");
     let mut shell = Command::new("bash");
-    shell.env("XDG_CACHE_HOME", scratch.join("cache")).args(["-c", &script, crate::commands::PLIMSOLL]);
+    shell.env("XDG_CACHE_HOME", scratch.join("cache")).args(["-c", &script, PLIMSOLL]);
     let piped = ended(&mut shell, LIMIT);
     assert_eq!(piped.code(), Some(0), "{}", piped.text);
 }

@@ -50,7 +50,7 @@ fn names_of_another_users_file_are_not_given_to_one_that_is_gone() {
     }
     let scratch = Scratch::new("names");
     let [mallorys, genuine] = forged(&scratch);
-    std::os::unix::fs::chown(&mallorys, Some(crate::commands::MALLORY), None).expect("chown");
+    std::os::unix::fs::chown(&mallorys, Some(crate::kit::MALLORY), None).expect("chown");
     let folder = scratch.join("genuine");
     let program = scratch.compiled("caller", "caller", &["-L", folder.to_str().expect("UTF-8"), "-ltwin"]);
     let report = |library: &PathBuf, delete: bool| {

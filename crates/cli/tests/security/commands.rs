@@ -1,32 +1,25 @@
 //! A second user, folders, attackers compiled from C, and commands with a time limit.
 
 use crate::child::Running;
+use crate::kit::{MALLORY, PLIMSOLL};
+use crate::stage::log_line;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
-
-pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-
-/// The attacker: a user id without an account, so that the system needs no change.
-pub const MALLORY: u32 = 61_573;
 
 /// A command that takes longer hangs, even on a machine that runs other tests.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-static SKIPPED: AtomicU32 = AtomicU32::new(0);
-
-/// True: this machine cannot run the test. It has been reported, with the number of tests skipped so far.
+/// True: this machine cannot run the test. It has been reported.
 pub fn is_skipped(test: &str) -> bool {
-    if rustix::process::geteuid().is_root() {
-        return false;
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        log_line(&format!("{test}: skipped, only root can run it, since a second user is needed"));
     }
-    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("skipped: {test}: only root can run it, since a second user is needed ({count} skipped)");
-    true
+    !is_root
 }
 
 /// A folder that all users can reach; removed when dropped.

@@ -5,16 +5,16 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_process::foreign::{Deadline, FileKind, Requirements, open};
 
-use crate::child::Running;
+use crate::child::{Running, wait_until};
 use crate::commands::{LIMIT, libc_file};
 use crate::kit::{MALLORY, can, of_mallory, roots};
 use crate::stage::{Scratch, log_line};
-use crate::writing::{fake_with, java};
+use crate::writing::{commands_of, fake_with, java};
 
 /// Limit of the command. It may take longer by what a busy machine needs.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -29,21 +29,14 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     fs::copy(libc_file(), &libjvm).expect("copied");
     chown(&libjvm, Some(MALLORY), Some(MALLORY)).expect("root may");
     // Each answer takes two seconds, and a FIFO replaces the library.
-    let (mut target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
-    let began = Instant::now();
+    let (target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
     let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
-    let took = began.elapsed();
     let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
     let snapshot = taken.expect("a snapshot");
-    assert!(took < LIMIT, "{took:?}");
     // With a limit for each command instead, five would be answered. However busy the machine is, plimsoll sends no
     // third command within three seconds.
-    let mut printed = String::new();
-    let mut output = target.0.stdout.take().expect("piped");
-    drop(target);
-    output.read_to_string(&mut printed).expect("text");
-    let asked = printed.lines().filter(|line| *line == "asked").count();
-    assert!((1..=2).contains(&asked), "{asked} commands: {printed}");
+    let asked = commands_of(target);
+    assert!((1..=2).contains(&asked), "{asked} commands");
     // The sources that were not reached are named.
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     assert!(
@@ -78,19 +71,22 @@ fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, Buf
     Some((target, line, output))
 }
 
-/// Each read of the target's library takes four seconds; reading everything would take two minutes.
+/// Each read of the target's library takes four seconds; reading everything takes many.
 #[test]
 fn a_file_system_that_drips_is_read_until_the_deadline() {
     if !can("a slow file system") {
         return;
     }
     let scratch = Scratch::new("drip");
-    let Some((_target, pid, _)) = on_fuse(&scratch, 4000) else { return };
-    let began = Instant::now();
+    let Some((target, pid, mut output)) = on_fuse(&scratch, 4000) else { return };
     let taken = take_snapshot(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
-    let took = began.elapsed();
     let snapshot = taken.expect("a snapshot");
-    assert!(took < LIMIT, "{took:?}");
+    // The first read outlasts the deadline, however busy the machine is. The kernel may divide it, or read ahead.
+    let mut printed = String::new();
+    drop(target);
+    output.read_to_string(&mut printed).expect("text");
+    let reads = printed.lines().filter(|line| *line == "a read").count();
+    assert!((1..=4).contains(&reads), "{reads} reads");
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     let is_named = |reason: &&str| reason.contains("libjvm.so was not read in time");
     assert!(reasons.iter().any(is_named), "{reasons:#?}");
@@ -112,11 +108,7 @@ fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_li
         assert!(output.read_line(&mut line).expect("a line") > 0, "the server has ended");
     }
     drop(target);
-    let limit = Instant::now() + LIMIT;
-    while explain.0.try_wait().expect("our child").is_none() {
-        assert!(Instant::now() < limit, "explain waits for a server that is gone");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("explain ends after its server", || explain.0.try_wait().expect("our child").is_some());
 }
 
 /// The server invents inodes and times: they cannot identify a file in a cache.
@@ -126,7 +118,7 @@ fn a_file_that_a_users_program_serves_has_no_name_in_a_cache() {
         return;
     }
     let scratch = Scratch::new("served");
-    let Some((_target, pid, _)) = on_fuse(&scratch, 0) else { return };
+    let Some((_target, pid, _output)) = on_fuse(&scratch, 0) else { return };
     let served = scratch.path().join("served/libjvm.so");
     let inside = Path::new("/proc").join(pid).join("root").join(served.strip_prefix("/").expect("absolute"));
     let soon = Deadline::after(LIMIT);

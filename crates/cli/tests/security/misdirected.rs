@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use plimsoll_segment::Header;
 
 use crate::child::Running;
-use crate::commands::{LIMIT, MALLORY, Scratch, as_mallory, ended, fifo, is_skipped, only_segment, plimsoll};
+use crate::commands::{LIMIT, Scratch, as_mallory, ended, fifo, is_skipped, only_segment, plimsoll};
+use crate::kit::{MALLORY, PLIMSOLL};
+use crate::stage::log_line;
 
 /// The segment of a program that has ended.
 fn segment(scratch: &Scratch) -> std::path::PathBuf {
@@ -124,7 +126,7 @@ fn files_mounted_over_a_targets_cgroup_are_not_believed() {
     let explained = |pid: u32| {
         let words = ["-m", "sh", "-c", "umount -R /sys/fs/cgroup && exec \"$0\" explain --format json \"$1\""];
         let mut command = Command::new("unshare");
-        command.args(words).arg(crate::commands::PLIMSOLL).arg(pid.to_string());
+        command.args(words).arg(PLIMSOLL).arg(pid.to_string());
         command.env("XDG_CACHE_HOME", scratch.join("cache")).env_remove("PLIMSOLL_DIR");
         let explained = ended(&mut command, LIMIT);
         assert_eq!(explained.code(), Some(0), "{}", explained.text);
@@ -134,12 +136,12 @@ fn files_mounted_over_a_targets_cgroup_are_not_believed() {
     let (honest, ready) = target("echo ready; exec sleep 600");
     let (forger, forged) = target(FORGE);
     if (&*ready, &*forged) != ("ready", "ready") {
-        eprintln!("skipped: {NAME}: no mount namespaces here");
+        log_line(&format!("{NAME}: skipped, no mount namespaces here"));
         return;
     }
     let (cgroup, text) = explained(honest.pid());
     if cgroup.is_null() {
-        eprintln!("skipped: {NAME}: this process has no memory cgroup that is mounted: {text}");
+        log_line(&format!("{NAME}: skipped, this process has no memory cgroup that is mounted: {text}"));
         return;
     }
     let (cgroup, text) = explained(forger.pid());

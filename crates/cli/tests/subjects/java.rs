@@ -138,7 +138,9 @@ fn jdk_25_serves_spring_boot() {
 
 /// Compares what HotSpot's NMT counts with the books, of one process at one moment.
 fn beside_nmt(major: u32) {
-    let Some(jdk) = jdk(major) else { return };
+    let Some(jdk) = jdk(major) else {
+        return log_line(&format!("subject nmt{major}: skipped, no JDK {major} in JAVA_HOME or /usr/lib/jvm"));
+    };
     let scratch = Scratch::new(&format!("nmt{major}"));
     let launcher = Launcher::tracked(scratch.path(), "sampled");
     let server = start(&launcher, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);

@@ -276,7 +276,7 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     use std::os::unix::fs::{PermissionsExt, chown, lchown};
     if !rustix::process::geteuid().is_root() {
         eprintln!(
-            "skipped: a_cache_is_used_only_if_nobody_else_can_change_its_path: only root can give directories away"
+            "a_cache_is_used_only_if_nobody_else_can_change_its_path: skipped, only root can give directories away"
         );
         return;
     }
@@ -326,7 +326,7 @@ fn an_access_control_list_may_open_a_directory_to_others() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     if !rustix::process::geteuid().is_root() {
         eprintln!(
-            "skipped: an_access_control_list_may_open_a_directory_to_others: the group of the user may not be private"
+            "an_access_control_list_may_open_a_directory_to_others: skipped, the group of the user may not be private"
         );
         return;
     }
@@ -349,7 +349,7 @@ fn an_access_control_list_may_open_a_directory_to_others() {
         ];
         let flags = rustix::fs::XattrFlags::empty();
         if let Err(error) = rustix::fs::setxattr(&path, "system.posix_acl_access", &list.concat(), flags) {
-            eprintln!("skipped: an_access_control_list_may_open_a_directory_to_others: {error}");
+            eprintln!("an_access_control_list_may_open_a_directory_to_others: skipped, {error}");
             return None;
         }
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o775);

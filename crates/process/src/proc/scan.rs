@@ -336,7 +336,7 @@ mod tests {
         let vmas = read_smaps(&target, &mut Vec::new()).vmas;
         let huge: u64 = vmas.iter().filter(|vma| vma.range.overlaps(within)).map(|vma| vma.anon_huge.0).sum();
         if huge < LENGTH as u64 {
-            return eprintln!("skipped: the kernel has given {huge} bytes in huge pages");
+            return eprintln!("huge pages: skipped, the kernel has given {huge} bytes in huge pages");
         }
         let before = offers();
         let found = resident_within(&pagemap, &[within], limits()).expect("as before");

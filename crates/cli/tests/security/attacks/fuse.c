@@ -1,6 +1,6 @@
 /* fuse BACKING DIRECTORY NAME UID MILLISECONDS: serves one file by FUSE, in a mount namespace of its own, and maps it
- * as the user UID. Each read takes so long; with a negative number it is printed and never answered. Prints its PID
- * first. */
+ * as the user UID. Each read takes so long, or for ever with a negative number. Prints its PID, then a line for each
+ * read. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -67,11 +67,9 @@ static void serve(int fd) {
       }
       case FUSE_READ: {
         struct fuse_read_in *asked = body;
-        if (milliseconds < 0) {
-          puts("a read");
-          fflush(stdout);
-          continue;
-        }
+        puts("a read");
+        fflush(stdout);
+        if (milliseconds < 0) continue;
         usleep(milliseconds * 1000);
         ssize_t n = pread(backing, data, asked->size, asked->offset);
         answer(fd, in->unique, 0, data, n < 0 ? 0 : n);

@@ -190,7 +190,7 @@ fn charts_and_what_they_lack() {
         }
         assert!(refused(&["report", &name, "--chart", "lines"]).contains("plimsoll record"));
         if !lasts_a_minute(&json(&["report", &name])) {
-            assert!(refused(&["report", &name, "--chart", "growth"]).contains("a minute"));
+            assert!(refused(&["report", &name, "--chart", "growth"]).contains("one minute"));
         }
         assert!(refused(&["report", &name, "--chart", "pie"]).contains("rss-gap"));
         assert!(refused(&["report", &name, "--from", "+1h"]).contains("later than the end"));

@@ -75,8 +75,14 @@ pub fn comparable_recorded(before: &Profile, after: &Profile) -> (Profile, Profi
     (divided(first, second), divided(second, first))
 }
 
+/// The first functions of each stack, one more than a short stack has: a recording chooses how deep its stacks are.
 fn beginnings(of: &Profile) -> HashMap<StackId, Vec<Function>> {
-    of.entries().map(|(entry, _)| (entry.stack, functions(of, entry.stack))).collect()
+    let first = |stack| {
+        let mut functions = functions(of, stack);
+        functions.truncate(MOST_SHORT + 1);
+        functions
+    };
+    of.entries().map(|(entry, _)| (entry.stack, first(entry.stack))).collect()
 }
 
 /// One report in that form, to be compared with reports of other processes (`ProfileDiff::of_runs`).

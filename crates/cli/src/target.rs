@@ -198,10 +198,11 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
     let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
     target.books.read_resident(pid, deadline);
     // A thread that existed before an attach has no slot until it allocates.
-    if let Ok((process, _)) =
+    if let Ok((process, rss)) =
         proc::Target::open(pid, deadline).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
     {
         target.books.process.threads = process.thread_count.max(target.books.process.threads);
+        target.books.process.anonymous = Some(rss.anonymous);
     }
     for thread in target.books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
         let name = fs::read(format!("/proc/{pid}/task/{}/comm", thread.tid)).unwrap_or_default();

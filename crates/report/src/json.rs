@@ -125,6 +125,8 @@ struct Process {
     start: String,
     #[serde(default)]
     since: Option<String>,
+    #[serde(default)]
+    anonymous_bytes: Option<u64>,
     up_ns: Option<u64>,
 }
 
@@ -281,6 +283,7 @@ fn report<'a, S>(
             runtime_version: process.runtime_version.clone(),
             allocator: process.allocator.into(),
             threads: process.threads,
+            anonymous_bytes: process.anonymous.map(|bytes| bytes.0),
             start: moment(process.start_ns),
             since: Some(moment(process.since_ns)),
             up_ns: process.up_ns,
@@ -507,6 +510,7 @@ fn process(p: Process) -> ProcessFacts {
         runtime_version: p.runtime_version,
         allocator: ALLOCATORS.into_iter().find(|a| *a == p.allocator).unwrap_or("unknown"),
         threads: p.threads,
+        anonymous: p.anonymous_bytes.map(Bytes),
         start_ns: parse_moment(&p.start).unwrap_or(0),
         since_ns: parse_moment(p.since.as_ref().unwrap_or(&p.start)).unwrap_or(0),
         up_ns: p.up_ns,

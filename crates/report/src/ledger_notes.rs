@@ -120,6 +120,7 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
         let pid = snapshot.process.pid;
         notes.push(match (vm_is_mute, case.is_tracked()) {
             (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
+            _ if case.is_go() => "its own mmap, which Go calls past libc".to_owned(),
             (false, true) => format!("its own mmap; to see the calls: plimsoll report {pid} --by site"),
             (false, false) => "its own mmap; to see the calls, start it with plimsoll run".to_owned(),
         });

@@ -28,6 +28,8 @@ const NAME: usize = 26;
 const LINES: usize = 30;
 /// Columns of a legend's rows.
 const LEGEND: usize = 120;
+/// Memory that the books don't have is worth a sentence from here on, if it is a fifth of the anonymous memory.
+const BESIDE: Bytes = Bytes::mib(16);
 
 pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> {
     head(out, books)?;
@@ -356,6 +358,16 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             before.live,
             counted(before.live_count, "block"),
             before.error
+        )?;
+    }
+    if let (Some(all), Some(beside)) = (books.process.anonymous, books.beside())
+        && beside >= BESIDE.max(Bytes(all.0 / 5))
+    {
+        writeln!(
+            out,
+            "Of {all} of resident anonymous memory, {beside} or more are not in these books: free memory of malloc, or mappings\n\
+             that are older than them or were made past libc (as Go's are). plimsoll explain {} tells which.",
+            books.process.pid
         )?;
     }
     let own = &books.own;

@@ -147,6 +147,35 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
     }
 }
 
+/// What Go's own walk doesn't find is the program's. Between two walks of a recording, too: the line stays.
+#[test]
+fn memory_that_a_go_program_maps_itself_is_not_the_runtimes() {
+    let folder = fresh("golang-mapped");
+    for build in [PLAIN, Build { name: "cgo", cgo: true, ..PLAIN }] {
+        let fixture = start(&build.program(&folder), &["mapped"], &[]);
+        let (mapped, explained) = (fixture.truth("mapped"), fixture.explained());
+        is_near("other-anonymous", explained.line("other-anonymous"), mapped);
+        assert!(explained.child("other-allocator", "Go's runtime") == 0, "{:#}", explained.0["lines"]);
+        // The tracker would see nothing of it.
+        let settles = &explained.verdict("unclear")["remedies"][0]["how"];
+        assert!(settles.as_str().unwrap().contains("strace -f -k --seccomp-bpf -e trace=mmap,mremap"), "{settles}");
+        let file = folder.join("own.jfr");
+        let plimsoll = |arguments: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments).arg(&file).output().unwrap();
+            assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+            output.stdout
+        };
+        plimsoll(&["record", &fixture.pid().to_string(), "--duration", "3s", "-o"]);
+        let report: serde_json::Value = serde_json::from_slice(&plimsoll(&["report", "--format", "json"])).unwrap();
+        let is_own = |series: &&serde_json::Value| series["name"] == "other-anonymous";
+        let own = report["series"].as_array().unwrap().iter().find(is_own).expect("the line's curve");
+        assert!(own["readings"].as_u64() >= Some(2), "{own:#}");
+        for measure in ["min", "max"] {
+            is_near(measure, own[measure].as_u64().unwrap(), mapped);
+        }
+    }
+}
+
 /// The remedy, applied: the fixture calls `debug.FreeOSMemory`, and the saving lies in the predicted interval.
 #[test]
 #[ignore = "full: a second fixture of Go"]

@@ -11,8 +11,11 @@ use crate::units::{AddressRange, Bytes};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherHeap {
     pub kind: AllocatorKind,
-    /// False in a series of readings if the walk is older than the mappings.
-    pub is_fresh: bool,
+    /// In a series of readings, if the mappings are newer than the walk: the program's memory at the time of the walk,
+    /// the heap's own included. Sorted, disjoint. None: the mappings are those of the walk.
+    pub mapped_then: Option<Vec<AddressRange>>,
+    /// False if the walk didn't find all records of Go's runtime: then they lie in mappings that look like the program's.
+    pub has_records: bool,
     /// Everything that the allocator holds from the kernel: sorted, disjoint, never touching.
     pub ranges: Vec<AddressRange>,
     pub parts: BTreeMap<HeapPart, PartBytes>,
@@ -143,7 +146,15 @@ impl HeapPart {
 
 impl OtherHeap {
     pub fn new(kind: AllocatorKind) -> OtherHeap {
-        OtherHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None, buffers: None }
+        OtherHeap {
+            kind,
+            mapped_then: None,
+            has_records: true,
+            ranges: Vec::new(),
+            parts: BTreeMap::new(),
+            pace: None,
+            buffers: None,
+        }
     }
 
     pub fn part(&self, part: HeapPart) -> PartBytes {

@@ -18,9 +18,11 @@
 use super::drift::Drift;
 use super::new_memory;
 use super::snapshot::{Kept, Refusal, Regions, residency, take};
+use crate::ledger::is_unnamed_memory;
 use crate::source::hotspot::{self, KnownVm};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
+use plimsoll_facts::units::merged;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, KnownMappings, Mappings, Target};
@@ -138,7 +140,8 @@ impl SeriesState {
             residency(target, snapshot, &mut gaps);
         }
         for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
-            heap.is_fresh = false;
+            let then = || before.as_deref().unwrap_or(&snapshot.vmas).iter().filter(|vma| is_unnamed_memory(vma));
+            heap.mapped_then.get_or_insert_with(|| merged(then().map(|vma| vma.range).collect()));
         }
         if let Some(drift) = &self.drift {
             drift.apply(snapshot);

@@ -33,7 +33,7 @@ pub use distinct::mapped_again;
 pub use label::label_of;
 pub use other_heaps::child as child_of_heap;
 pub use ownership::GO_HEAP;
-pub(crate) use ownership::{PYTHON_POOLS, vma_at};
+pub(crate) use ownership::{PYTHON_POOLS, is_unnamed_memory, vma_at};
 pub use plimsoll_facts::lines::{Group, LineId};
 pub use plimsoll_facts::snapshot::Baseline;
 pub use pools::{ThreadPools, thread_names};

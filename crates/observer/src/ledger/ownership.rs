@@ -97,6 +97,7 @@ pub(crate) fn of(snapshot: &Snapshot) -> Claims {
         glibc_by_shape(snapshot, &mut claims);
     }
     bss(snapshot, &mut claims);
+    beside_heaps(snapshot, &mut claims);
     claims
 }
 
@@ -253,7 +254,7 @@ fn names(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-fn is_unnamed_memory(vma: &Vma) -> bool {
+pub(crate) fn is_unnamed_memory(vma: &Vma) -> bool {
     vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.shared && vma.name.is_empty()
 }
 
@@ -269,6 +270,9 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     // Go's own records are the best source. In a series, memory that came after the walk is recognised by its shape.
     if let Some(heap) = &snapshot.go {
         claims.other_heap(heap);
+    }
+    if snapshot.go.as_ref().is_some_and(|heap| heap.mapped_then.is_none()) {
+        return;
     }
     // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
     let mut claim = |range: AddressRange, grade: Grade| {
@@ -375,13 +379,36 @@ pub(crate) fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
     snapshot.allocators.iter().find(serving).map(|known| known.kind)
 }
 
-/// The most likely owner of an anonymous mapping without a name, if it isn't the program itself.
+/// Allocators that may have mapped memory without a name.
+fn suspects(snapshot: &Snapshot) -> impl Iterator<Item = AllocatorKind> {
+    let runtimes = snapshot.allocators.iter().map(|known| known.kind).filter(|kind| kind.is_runtime());
+    other_allocator(snapshot).into_iter().chain(runtimes)
+}
+
+/// The walk that found all memory of the allocator. Of V8, the walk finds only the pages of objects.
+fn whole_walk(snapshot: &Snapshot, kind: AllocatorKind) -> Option<&OtherHeap> {
+    let mut walked = snapshot.malloc_heap.iter().chain(&snapshot.go);
+    walked.find(|heap| heap.kind == kind && heap.has_records)
+}
+
+/// The most likely owner of an anonymous mapping without a name, if it isn't the program itself. What a walk of all its
+/// memory did not find isn't the allocator's, unless it may have come after the walk.
 pub(crate) fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
-    let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
-    // If the allocator's heap was just walked, memory beside that heap isn't the allocator's.
-    let heap = snapshot.malloc_heap.as_ref().filter(|heap| heap.is_fresh);
-    let is_walked = |kind: &AllocatorKind| heap.is_some_and(|heap| heap.kind == *kind);
-    other_allocator(snapshot).filter(|kind| !is_walked(kind)).or_else(runtime)
+    suspects(snapshot).find(|kind| whole_walk(snapshot, *kind).is_none_or(|heap| heap.mapped_then.is_some()))
+}
+
+/// In a series: memory that no walk found in its heap, and that is older than the walks, is the program's own.
+fn beside_heaps(snapshot: &Snapshot, claims: &mut Claims) {
+    let walks: Option<Vec<&OtherHeap>> = suspects(snapshot).map(|kind| whole_walk(snapshot, kind)).collect();
+    let Some(then) = walks.unwrap_or_default().first().and_then(|heap| heap.mapped_then.as_ref()) else { return };
+    for vma in snapshot.vmas.iter().filter(|vma| is_unnamed_memory(vma)) {
+        let first = then.partition_point(|range| range.end <= vma.range.start);
+        for range in then[first..].iter().take_while(|range| range.start < vma.range.end) {
+            let owner = Owner::line(LineId::OtherAnonymous, "");
+            let range = range.intersection(vma.range);
+            claims.add(Claim { range, owner, grade: Grade::Exact, source: Source::Proc });
+        }
+    }
 }
 
 pub(crate) fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {

@@ -149,6 +149,11 @@ impl<'c> Case<'c> {
         files.peek().is_some() && files.all(|vma| vma.name == *program)
     }
 
+    /// Go's runtime and packages call the kernel past libc, and thus past the tracker's hooks.
+    pub fn is_go(self) -> bool {
+        self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go)
+    }
+
     /// Whether its malloc is musl's: then the tracker can only be loaded at the start.
     pub(crate) fn is_musl(self) -> bool {
         let walked = self.snapshot.malloc_heap.iter().map(|heap| heap.kind);

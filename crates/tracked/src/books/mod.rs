@@ -87,6 +87,14 @@ impl Books {
         if is_its { live + (held - live - self.total.live) } else { held }
     }
 
+    /// Anonymous memory that is resident, and that these books don't have: at least this much, because not all of what
+    /// they have need be resident.
+    pub fn beside(&self) -> Option<Bytes> {
+        let held: Bytes = self.categories.iter().map(|category| self.held_by(category)).sum();
+        let before = self.before.as_ref().map(|before| before.live).unwrap_or_default();
+        Some(self.process.anonymous? - held - before)
+    }
+
     /// Whether the resident part of every mapping of the program is known: of a running process whose page map we may
     /// read. Of a dead one, only the committed size is known.
     pub fn is_resident_known(&self) -> bool {
@@ -333,6 +341,7 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
             _ => "unknown",
         },
         threads: 0,
+        anonymous: None,
         start_ns: head.start_realtime_ns,
         since_ns: clock.real(segment.begun_ns()),
         up_ns: end_boottime_ns.checked_sub(head.start_boottime_ns).filter(|&up| up > 0),

@@ -95,6 +95,8 @@ pub struct ProcessFacts {
     pub allocator: &'static str,
     /// Number of threads: the kernel's count for a live process if readable, else the slots in use.
     pub threads: u64,
+    /// Resident anonymous memory of a live process, by the kernel (proc_pid_status(5), `RssAnon`).
+    pub anonymous: Option<Bytes>,
     /// Start of the tracker, ns since 1970.
     pub start_ns: u64,
     /// Start of these books, ns since 1970: the last attach, else the tracker's start.

@@ -29,14 +29,20 @@ const MOST_READS: usize = 1 << 20;
 /// Percentage of the span records that must lie in the chunks: the target adds chunks while it is read.
 const AGREE_AT_LEAST: usize = 90;
 
-/// Returns ranges that may overlap, and may be only partly accessible.
+pub(crate) struct Records {
+    /// May overlap, and may be only partly accessible.
+    pub ranges: Vec<AddressRange>,
+    /// Whether each of the runtime's lists was found.
+    pub is_whole: bool,
+}
+
 pub(crate) fn find<M: Memory>(
     memory: &M,
     data: &[Data],
     pages: &Pages,
     spans: &Spans,
     anonymous: &Anonymous,
-) -> Vec<AddressRange> {
+) -> Records {
     let lists = Lists {
         memory: Untouched::new(memory),
         heap: &pages.in_use,
@@ -51,10 +57,13 @@ pub(crate) fn find<M: Memory>(
         let holds = |record: &&u64| chunks.range(..=**record).next_back().is_some_and(|at| **record < at + CHUNK);
         spans.records.iter().filter(holds).count() * 100 >= spans.records.len() * AGREE_AT_LEAST
     });
+    let bits = lists.bits(data, spans);
+    let arenas = spans.all.first().map(|span| lists.arenas(all(), spans, span)).unwrap_or_default();
+    let is_whole = chunks.is_some() && !bits.is_empty() && !arenas.is_empty();
     found.extend(chunks.into_iter().flatten().map(|at| AddressRange::sized(Avma(at), Bytes(CHUNK))));
-    found.extend(lists.bits(data, spans).into_iter().map(|at| AddressRange::sized(Avma(at), Bytes(BITS))));
-    found.extend(spans.all.first().into_iter().flat_map(|span| lists.arenas(all(), spans, span)));
-    found
+    found.extend(bits.into_iter().map(|at| AddressRange::sized(Avma(at), Bytes(BITS))));
+    found.extend(arenas);
+    Records { ranges: found, is_whole }
 }
 
 struct Lists<'r, M: Memory> {

@@ -105,7 +105,8 @@ fn heap_of<M: Memory>(
     heap.pace = Some(pacer::states(memory, data, totals).ok_or(WalkError::OtherSums)?);
     heap.ranges.clone_from(&pages.in_use);
     let found = records::find(memory, data, &pages, spans, &mappings.anonymous);
-    for range in accessible(found, mappings, &pages.in_use) {
+    heap.has_records = found.is_whole;
+    for range in accessible(found.ranges, mappings, &pages.in_use) {
         heap.add(HeapPart::Records, range.length(), states.resident(range));
         heap.ranges.push(range);
     }

@@ -123,6 +123,7 @@ findings! {
     debug_info section_that_claims_256_mib
     hotspot_memory list_of_200_000_threads
     jfr endless_clock_of_a_chart
+    malloc_memory data_that_names_untouched_leaves
     segment holes_of_54_mib
     segment figures_of_8_eib
     segment saved_moment_of_the_year_2554

@@ -2,7 +2,7 @@
 
 use plimsoll_observer::recording::{Bound, Range};
 use plimsoll_profiles::profile::Focus;
-use plimsoll_report::words::{cut, parse_moment, printable};
+use plimsoll_report::words::{columns, cut, parse_moment, printable};
 
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
@@ -21,5 +21,5 @@ pub fn run(bytes: &[u8]) {
         focus.matches(second);
     }
     assert!(!printable(&text).chars().any(char::is_control));
-    assert!(cut(&text, 20).chars().count() <= 20);
+    assert!(columns(&cut(&text, 20)) <= 20);
 }

@@ -70,11 +70,14 @@ pub struct Job<'a> {
 /// Valgrind's own errors end with this status; libtest's failures with 101.
 const MEMCHECK: [&str; 4] = ["--tool=memcheck", "--error-exitcode=99", "--leak-check=no", "--quiet"];
 
+/// What the tracker does on purpose.
+const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/test/memcheck.supp");
+
 impl Job<'_> {
     fn command(&self) -> Command {
         let mut command = if self.memcheck {
             let mut command = Command::new("valgrind");
-            command.args(MEMCHECK).arg(self.path);
+            command.args(MEMCHECK).arg(format!("--suppressions={SUPPRESSIONS}")).arg(self.path);
             command
         } else {
             Command::new(self.path)

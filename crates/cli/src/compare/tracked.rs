@@ -3,7 +3,7 @@
 //! The tracker changes RSS, so these runs follow the measured ones and give no figure of RSS. Every block has its stack
 //! (`--sites exact`): figures are counted, not sampled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -119,10 +119,10 @@ impl Runs {
         let slow_path = |run: &TrackedRun| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
         Some(Tracked {
             runs: self.of.each_ref().map(Vec::len),
-            sites: sites(&self.bytes()),
+            sites: sites(&self.bytes(), &mappers(&calls)),
             categories: self.categories(),
             mapping_calls: [total.0.amount as f64, total.1.amount as f64],
-            callers_of_mmap: sites(&calls),
+            callers_of_mmap: sites(&calls, &mappers(&calls)),
             slow_paths: self.of.iter().flatten().any(|run| run.is_image).then(|| means(&slow_path)),
         })
     }
@@ -164,8 +164,14 @@ impl Runs {
     }
 }
 
+/// The stacks that made mapping calls in any run.
+fn mappers(calls: &ProfileDiff) -> BTreeSet<Vec<String>> {
+    let maps = |site: &&SiteChange| site.before.amount > 0 || site.after.amount > 0;
+    calls.sites.iter().filter(maps).map(|site| stack_text(&calls.profile, site.stack)).collect()
+}
+
 /// The sites that differ by more than noise. The site whose difference exceeds its bound most comes first.
-fn sites(diff: &ProfileDiff) -> Vec<Site> {
+fn sites(diff: &ProfileDiff, mappers: &BTreeSet<Vec<String>>) -> Vec<Site> {
     let least =
         |site: &SiteChange| i64::try_from(site.grown().unsigned_abs().saturating_sub(site.bound)).unwrap_or(i64::MAX);
     let is_change = |site: &&SiteChange| !matches!(site.change, ChangeKind::Noise | ChangeKind::Same);
@@ -173,10 +179,12 @@ fn sites(diff: &ProfileDiff) -> Vec<Site> {
     changed.sort_by_key(|site| std::cmp::Reverse(least(site)));
     let site = |of: &&SiteChange| {
         let category = diff.category(of.stack).unwrap_or_default();
+        let frames = stack_text(&diff.profile, of.stack);
         Site {
             category: category.to_owned(),
             line: LineId::of_vm_category(category).map(|line| line.id().to_owned()),
-            frames: stack_text(&diff.profile, of.stack),
+            is_mapped: mappers.contains(&frames),
+            frames,
             held: [of.before.amount, of.after.amount],
             least: least(of),
         }

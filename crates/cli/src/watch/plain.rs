@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use plimsoll_observer::verdict::{Verdict, VerdictId};
 use plimsoll_report::words::{self, printable, signed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -85,10 +86,15 @@ pub fn line_of(one: &Watched) -> String {
     if !named.is_empty() {
         let _ = write!(line, "  {}", named.join(", "));
     }
-    let verdicts: Vec<&str> = one.standing().map(|verdict| verdict.id.id()).collect();
-    if !verdicts.is_empty() {
-        let _ = write!(line, "  [{}]", verdicts.join(" "));
-    }
+    // Before a rate can be given, growth can't be excluded.
+    let is_early = matches!(one.trend(&one.rss), Trend::In(_));
+    let counts = |verdict: &&Verdict| !(is_early && verdict.id == VerdictId::Healthy);
+    let verdicts: Vec<&str> = one.standing().filter(counts).map(|verdict| verdict.id.id()).collect();
+    let _ = match verdicts.is_empty() {
+        false => write!(line, "  [{}]", verdicts.join(" ")),
+        true if is_early => write!(line, "  [no verdict yet]"),
+        true => Ok(()),
+    };
     line
 }
 

@@ -161,12 +161,13 @@ fn mix(x: u64) -> u64 {
 /// `musable`): from the size field in front of the block. Its low three bits are flags; IS_MMAPPED is 2.
 ///
 /// # Safety
-/// `p` is a live block of glibc's malloc.
+/// `p` is a live block of glibc's malloc, or of one that lets the eight bytes in front of it be read; the result is any
+/// number then.
 #[inline(always)]
 pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     // SAFETY: a chunk's size field lies directly in front of its block.
     let size = unsafe { *(p as *const usize).sub(1) };
-    (size & !7) - 8 - ((size & 2) << 2)
+    (size & !7).wrapping_sub(8).wrapping_sub((size & 2) << 2)
 }
 
 /// Usable bytes of a small block of glibc's that malloc didn't map by itself. `None`: any other, or a damaged header.

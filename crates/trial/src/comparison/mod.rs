@@ -102,6 +102,8 @@ pub struct Site {
     pub category: String,
     /// The line of the ledger that has memory of this category, if only one has.
     pub line: Option<String>,
+    /// Whether its bytes are mappings, not blocks of malloc.
+    pub is_mapped: bool,
     /// Innermost first.
     pub frames: Vec<String>,
     /// Held bytes in A and in B, means over the tracked runs.
@@ -241,12 +243,27 @@ impl Comparison {
     }
 
     /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs
-    /// to the line; else the largest whose category belongs to no one line.
+    /// to the line; else the largest whose category belongs to no one line, and whose kind of memory the line has.
     pub fn site_of(&self, line: &str) -> Option<&Site> {
         let grown =
             || self.tracked.iter().flat_map(|tracked| &tracked.sites).filter(|site| site.held[B] > site.held[A]);
         let own = grown().find(|site| site.line.as_deref() == Some(line));
-        own.or_else(|| grown().find(|site| site.line.is_none()))
+        let fits = |site: &&Site| site.line.is_none() && self.is_mapped(line).is_none_or(|is| is == site.is_mapped);
+        own.or_else(|| grown().find(fits))
+    }
+
+    /// Whether the line has mappings only, or blocks of malloc only; `None`: it may have both.
+    fn is_mapped(&self, line: &str) -> Option<bool> {
+        let is_glibc = |line: &str| line.starts_with("glibc-");
+        match line {
+            "other-anonymous" | "mapped-files" | "shared-memory" => Some(true),
+            _ if is_glibc(line) => Some(false),
+            // Beside glibc's malloc: the heap of a runtime that maps its memory itself, such as CPython's pools.
+            "other-allocator" if self.lines.values().flat_map(Lines::keys).any(|part| is_glibc(&part.line)) => {
+                Some(true)
+            }
+            _ => None,
+        }
     }
 
     /// As `site_of`; for [`RSS`], the site of the line that grew most.

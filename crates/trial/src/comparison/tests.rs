@@ -126,6 +126,23 @@ fn a_site_belongs_to_the_line_of_its_category() {
 }
 
 #[test]
+fn blocks_are_not_named_for_a_line_of_mappings() {
+    let site = |is_mapped, grown| Site { is_mapped, held: [0, grown], ..Site::default() };
+    let sites = vec![site(true, 9), site(false, 5)];
+    let mut comparison = Comparison { tracked: Some(Tracked { sites, ..Tracked::default() }), ..Comparison::default() };
+    let held = |of: &Comparison, line: &str| of.site_of(line).map(|site| site.held[B]);
+    let lines = ["glibc-live", "other-anonymous", "other-allocator", "gc"];
+    // Without glibc's malloc, the other allocator may be malloc.
+    assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), Some(9), Some(9), Some(9)]);
+    comparison.tracked.as_mut().expect("sites").sites.reverse();
+    assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), Some(9), Some(5), Some(5)]);
+    comparison.lines.insert((0, A), Lines::from([(Part::line("glibc-live"), 1)]));
+    assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), Some(9), Some(9), Some(5)]);
+    comparison.tracked.as_mut().expect("sites").sites.truncate(1);
+    assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), None, None, Some(5)]);
+}
+
+#[test]
 fn categories_differ_if_their_ranges_do_not_overlap() {
     let category = |a: &[u64], b: &[u64]| Category { name: String::new(), held: [a.to_vec(), b.to_vec()] };
     assert!(category(&[1, 2], &[3, 4]).differs() && category(&[5, 6], &[3, 4]).differs());

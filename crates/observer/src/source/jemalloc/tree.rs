@@ -28,6 +28,8 @@ const AGREE_AT_LEAST: usize = 2;
 /// Maximum number of possible leaves, and of their pages and those of nodes, that the search for a shape looks at:
 /// 128 MiB.
 const SEARCH_BUDGET: usize = 1 << 15;
+/// Number of looks at the state of a page that cost about as much as a read of one.
+const LOOKS_OF_A_READ: u64 = 64;
 /// Maximum number of leaves below nodes: 8 TiB of heap.
 const MOST_LEAVES: usize = 1 << 16;
 
@@ -151,8 +153,17 @@ impl<M: Memory> Search<'_, '_, M> {
         (index < shape.slots()).then_some(index)
     }
 
+    /// Memory without a touched page costs no read, but a look at each page, and data can name thousands of such places.
+    /// None: too many were looked at.
+    fn looks_at(&mut self, length: u64) -> Option<()> {
+        let reads = length.div_ceil(PAGE * LOOKS_OF_A_READ);
+        self.budget = self.budget.checked_sub(reads as usize)?;
+        Some(())
+    }
+
     /// The leaves below a node, by position. None: another word is in it.
     fn node(&mut self, node: u64) -> Option<Vec<(u64, u64)>> {
+        self.looks_at(self.shape.node())?;
         let (mut leaves, mut fits) = (Vec::new(), true);
         let (anonymous, length) = (self.anonymous, self.shape.leaf());
         let whole =
@@ -183,8 +194,7 @@ impl<M: Memory> Search<'_, '_, M> {
 
     /// The number of the range that the leaf at `leaf` covers, if it is a leaf with entries.
     fn covered(&mut self, leaf: u64) -> Option<u64> {
-        // A leaf without a touched page costs no read, but a node can name thousands.
-        self.budget = self.budget.checked_sub(1)?;
+        self.looks_at(self.shape.leaf())?;
         let mut found: BTreeMap<u64, usize> = BTreeMap::new();
         let mut tested = 0;
         let records = Untouched::new(self.memory);

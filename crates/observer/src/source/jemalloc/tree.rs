@@ -25,11 +25,8 @@ pub(crate) const RECORD_HEAD: u64 = 24;
 /// agree.
 const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
-/// Maximum number of possible leaves, and of their pages and those of nodes, that the search for a shape looks at:
-/// 128 MiB.
-const SEARCH_BUDGET: usize = 1 << 15;
-/// Number of looks at the state of a page that cost about as much as a read of one.
-const LOOKS_OF_A_READ: u64 = 64;
+/// What the search for a shape may take: reads of 128 MiB, and looks at 4 GiB of untouched pages.
+const SEARCH: Budget = Budget { reads: 1 << 15, looks: 1 << 20 };
 /// Maximum number of leaves below nodes: 8 TiB of heap.
 const MOST_LEAVES: usize = 1 << 16;
 
@@ -79,6 +76,14 @@ impl Shape {
     }
 }
 
+/// How many pages of leaves and nodes may still be read, and how many untouched ones be passed over. Data can name any
+/// number of places that are untouched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub reads: usize,
+    pub looks: usize,
+}
+
 /// An element of a leaf that refers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafEntry {
@@ -101,7 +106,7 @@ pub(crate) fn find<'m, M: Memory>(
     anonymous: &Anonymous,
 ) -> Option<Tree> {
     SHAPES.into_iter().find_map(|shape| {
-        let mut search = Search { shape, memory, pages, anonymous, budget: SEARCH_BUDGET };
+        let mut search = Search { shape, memory, pages, anonymous, budget: SEARCH };
         let leaves = data.iter().find_map(|data| search.leaves(&data.bytes))?;
         Some(Tree { shape, leaves })
     })
@@ -112,7 +117,7 @@ struct Search<'s, 'm, M: Memory> {
     memory: &'m M,
     pages: &'s mut PageStates<'m, M>,
     anonymous: &'s Anonymous,
-    budget: usize,
+    budget: Budget,
 }
 
 impl<M: Memory> Search<'_, '_, M> {
@@ -153,17 +158,8 @@ impl<M: Memory> Search<'_, '_, M> {
         (index < shape.slots()).then_some(index)
     }
 
-    /// Memory without a touched page costs no read, but a look at each page, and data can name thousands of such places.
-    /// None: too many were looked at.
-    fn looks_at(&mut self, length: u64) -> Option<()> {
-        let reads = length.div_ceil(PAGE * LOOKS_OF_A_READ);
-        self.budget = self.budget.checked_sub(reads as usize)?;
-        Some(())
-    }
-
     /// The leaves below a node, by position. None: another word is in it.
     fn node(&mut self, node: u64) -> Option<Vec<(u64, u64)>> {
-        self.looks_at(self.shape.node())?;
         let (mut leaves, mut fits) = (Vec::new(), true);
         let (anonymous, length) = (self.anonymous, self.shape.leaf());
         let whole =
@@ -194,7 +190,7 @@ impl<M: Memory> Search<'_, '_, M> {
 
     /// The number of the range that the leaf at `leaf` covers, if it is a leaf with entries.
     fn covered(&mut self, leaf: u64) -> Option<u64> {
-        self.looks_at(self.shape.leaf())?;
+        self.budget.reads = self.budget.reads.checked_sub(1)?;
         let mut found: BTreeMap<u64, usize> = BTreeMap::new();
         let mut tested = 0;
         let records = Untouched::new(self.memory);
@@ -233,7 +229,7 @@ pub(crate) fn for_each<M: Memory>(
     shape: Shape,
     leaf: u64,
     start: u64,
-    budget: &mut usize,
+    budget: &mut Budget,
     mut seen: impl FnMut(LeafEntry) -> bool,
 ) -> bool {
     for_each_page(memory, pages, leaf, shape.leaf(), budget, |offset, piece| {
@@ -249,7 +245,7 @@ fn for_each_page<M: Memory>(
     pages: &mut PageStates<'_, M>,
     from: u64,
     length: u64,
-    budget: &mut usize,
+    budget: &mut Budget,
     mut seen: impl FnMut(u64, &[u8]) -> bool,
 ) -> bool {
     let mut at = from;
@@ -258,10 +254,8 @@ fn for_each_page<M: Memory>(
         let end = ((at / PAGE + 1) * PAGE).min(from + length);
         // An untouched page has no entry, and reading it would make the kernel map it.
         if pages.of(at / PAGE) != PageState::Absent {
-            if *budget == 0 {
-                return false;
-            }
-            *budget -= 1;
+            let Some(left) = budget.reads.checked_sub(1) else { return false };
+            budget.reads = left;
             let piece = &mut piece[..(end - at) as usize];
             if !memory.read(Avma(at), piece) {
                 return false;
@@ -269,6 +263,9 @@ fn for_each_page<M: Memory>(
             if !seen(at - from, piece) {
                 return true;
             }
+        } else {
+            let Some(left) = budget.looks.checked_sub(1) else { return false };
+            budget.looks = left;
         }
         at = end;
     }

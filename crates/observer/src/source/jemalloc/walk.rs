@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::extent::{ExtentLayout, ExtentRecord, ExtentState};
-use super::tree::{self, LeafEntry, RECORD_HEAD, Shape, Tree};
+use super::tree::{self, Budget, LeafEntry, RECORD_HEAD, Shape, Tree};
 use crate::source::heap_data::{Anonymous, Data, joined};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -18,8 +18,9 @@ const BLOCK: u64 = 2 << 20;
 /// Maximum length of a block of records.
 const LONGEST_BLOCK: u64 = 1 << 30;
 const SAMPLE: usize = 1 << 14;
-/// Maximum number of leaf pages read: the leaves of 2 TiB of heap, of 1 TiB with elements of two words.
-const LEAF_PAGES: usize = 1 << 20;
+/// What the walk may take: reads of the leaves of 2 TiB of heap (1 TiB with elements of two words), and looks at the
+/// untouched pages of as many leaves as a tree may have.
+const LEAVES: Budget = Budget { reads: 1 << 20, looks: 1 << 25 };
 /// Percentage of records that may contradict themselves, because the target runs while they are read.
 const CONTRADICTIONS: u64 = 5;
 
@@ -47,7 +48,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     let mut pages = PageStates::new(memory);
     let Tree { shape, leaves } = tree::find(memory, &mut pages, data, anonymous).ok_or(WalkError::NoTree)?;
     let mut sample = Vec::new();
-    let mut budget = LEAF_PAGES;
+    let mut budget = LEAVES;
     for (number, leaf) in &leaves {
         if sample.len() < SAMPLE {
             sample.extend(records(
@@ -66,7 +67,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
 
     let mut sums = HeapSums { heap: OtherHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
     let mut blocks = RecordBlocks::default();
-    let mut budget = LEAF_PAGES;
+    let mut budget = LEAVES;
     for (number, leaf) in leaves {
         blocks.candidates.insert(leaf / BLOCK);
         for record in records(memory, &mut pages, shape, (number, leaf), &mut budget, &mut blocks)? {
@@ -93,7 +94,7 @@ fn records<M: Memory>(
     pages: &mut PageStates<'_, M>,
     shape: Shape,
     (number, leaf): (u64, u64),
-    budget: &mut usize,
+    budget: &mut Budget,
     blocks: &mut RecordBlocks,
 ) -> Result<Vec<ExtentRecord>, WalkError> {
     let mut entries: Vec<LeafEntry> = Vec::new();

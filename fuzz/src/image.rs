@@ -148,8 +148,9 @@ impl Memory for Image {
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         self.reads.set(self.reads.get() + 1);
-        for (word, page) in into.iter_mut().zip(first..) {
-            *word = u64::from(self.pages.contains_key(&page) && self.is_mapped(page)) << 63;
+        into.fill(0);
+        for (page, _) in self.pages.range(first..first.saturating_add(into.len() as u64)) {
+            into[(page - first) as usize] = u64::from(self.is_mapped(*page)) << 63;
         }
         true
     }

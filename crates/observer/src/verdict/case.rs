@@ -186,6 +186,19 @@ impl<'c> Case<'c> {
         self.start_tracked("start it with the tracker, and see the calls that hold it")
     }
 
+    /// Who mapped memory that no source claims.
+    pub(crate) fn name_the_mapper(self) -> Remedy {
+        if !self.is_go() {
+            return self.name_the_callers();
+        }
+        self.start_below(
+            "strace -f -k --seccomp-bpf -e trace=mmap,mremap",
+            "see the stack of each mapping call: Go makes them past libc, where the tracker can't see them",
+            "then: look for the large lengths, the second argument of mmap",
+            "strace prints on standard error; it stops the program at each of these calls, and at no others",
+        )
+    }
+
     /// Which calls a burst of allocations belongs to. Free blocks have no caller, so only a burst that the tracker saw
     /// has an answer. Empty if it can't be loaded.
     pub(crate) fn callers_of_a_burst(self) -> Vec<String> {

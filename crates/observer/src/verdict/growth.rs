@@ -184,6 +184,7 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             listening::heap_profile(case, what, "", "")
         }
         line if belongs_to_v8(case, line) => inspector::heap_snapshot(case).unwrap_or_else(|| case.name_the_callers()),
+        LineId::OtherAnonymous => case.name_the_mapper(),
         _ => case.name_the_callers(),
     };
     vec![who, confirm]

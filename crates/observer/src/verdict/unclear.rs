@@ -109,7 +109,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())
         }
-        LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", name_the_mapper(case)),
+        LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", case.name_the_mapper()),
         LineId::GlibcUnknown => {
             let (details, settle) = unread(case, Source::Glibc);
             part("glibc's heaps that could not be walked", details, settle.into_iter().collect())
@@ -228,18 +228,6 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
         return Some(Unjudged { what, why, bytes, details, settle: vec![case.compare_readings()] });
     }
     Some(Unjudged { what, why, bytes, details, settle: case.settle_blocks() })
-}
-
-fn name_the_mapper(case: Case<'_>) -> Remedy {
-    if !case.is_go() {
-        return case.name_the_callers();
-    }
-    case.start_below(
-        "strace -f -k --seccomp-bpf -e trace=mmap,mremap -o calls.txt",
-        "see the stack of each mapping call: Go makes them past libc, where the tracker can't see them",
-        "then: look for the large lengths in calls.txt, the second argument of mmap",
-        "strace stops the program at each of these calls, and at no others",
-    )
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

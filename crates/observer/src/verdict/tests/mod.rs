@@ -721,6 +721,40 @@ fn growth_of_the_go_heap_leads_to_its_own_profile() {
     assert_eq!(how, "go tool pprof http://localhost:6060/debug/pprof/heap", "{:?}", verdict.remedies);
 }
 
+/// Between two walks: what was there at the walk is the program's, what came later may be Go's.
+#[test]
+fn growth_beside_the_go_heap_leads_to_the_stacks_of_its_mappings() {
+    let mib = Bytes::mib;
+    let [heap, own, later] = [1 << 30, 2 << 30, 3 << 30].map(|start| AddressRange::sized(Avma(start), mib(200)));
+    let mut go = OtherHeap::new(AllocatorKind::Go);
+    go.ranges.push(heap);
+    go.add(HeapPart::Live, mib(200), mib(200));
+    let vma = |range| Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
+    let allocators = vec![LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false }];
+    let of = |go: &OtherHeap, ranges: &[AddressRange]| Snapshot {
+        vmas: ranges.iter().copied().map(vma).collect(),
+        go: Some(go.clone()),
+        allocators: allocators.clone(),
+        ..Snapshot::default()
+    };
+    let lines = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        [LineId::OtherAllocator, LineId::OtherAnonymous].map(|line| ledger.resident(line))
+    };
+    let walked = of(&go, &[heap, own]);
+    assert_eq!(lines(&walked), [mib(200), mib(200)]);
+    let then = [(LineId::OtherAnonymous, mib(100)), (LineId::OtherAllocator, mib(200))];
+    let snapshot = with_baseline(walked, 600.0, mib(300), &then);
+    // The first remedy needs no restart.
+    let how = &verdict_of(&snapshot, VerdictId::Growth).remedies[1].how;
+    assert!(how.contains("strace -f -k"), "{how}");
+    let then = OtherHeap { mapped_then: Some(vec![heap, own]), ..go.clone() };
+    assert_eq!(lines(&of(&then, &[heap, own, later])), [mib(400), mib(200)]);
+    // Records that weren't found lie in mappings that look like the program's.
+    let incomplete = OtherHeap { has_records: false, ..go };
+    assert_eq!(lines(&of(&incomplete, &[heap, own])), [mib(400), mib(0)]);
+}
+
 #[test]
 fn a_healthy_state_says_how_rss_changed_since_the_baseline() {
     let mib = Bytes::mib;

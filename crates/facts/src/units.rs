@@ -172,6 +172,25 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// The parts of `ranges` that are outside `taken`; both are sorted, and `ranges` is disjoint.
+pub fn without(ranges: &[AddressRange], taken: &[AddressRange]) -> Vec<AddressRange> {
+    let mut left = Vec::new();
+    for range in ranges {
+        let mut start = range.start;
+        let first = taken.partition_point(|taken| taken.end <= range.start);
+        for taken in taken[first..].iter().take_while(|taken| taken.start < range.end) {
+            if start < taken.start {
+                left.push(AddressRange::new(start, taken.start));
+            }
+            start = start.max(taken.end);
+        }
+        if start < range.end {
+            left.push(AddressRange::new(start, range.end));
+        }
+    }
+    left
+}
+
 /// Sorts the ranges and merges those that overlap or touch.
 pub fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.retain(|range| !range.is_empty());

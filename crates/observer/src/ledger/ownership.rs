@@ -8,7 +8,7 @@ use super::{Grade, Owner, tracker_mappings};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
 use plimsoll_facts::snapshot::{AllocatorKind, ArenaKind, Backing, OtherHeap, Snapshot, VmTag, Vma};
-use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, without};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -268,12 +268,14 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
         return;
     }
     // Go's own records are the best source. In a series, memory that came after the walk is recognised by its shape.
-    if let Some(heap) = &snapshot.go {
-        claims.other_heap(heap);
-    }
-    if snapshot.go.as_ref().is_some_and(|heap| heap.mapped_then.is_none()) {
-        return;
-    }
+    let then = match &snapshot.go {
+        None => &[][..],
+        Some(heap) => {
+            claims.other_heap(heap);
+            let Some(then) = &heap.mapped_then else { return };
+            then
+        }
+    };
     // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
     let mut claim = |range: AddressRange, grade: Grade| {
         let owner = Owner::line(LineId::OtherAllocator, GO_HEAP);
@@ -288,9 +290,8 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     for run in runs {
         let [Some(first), Some(last)] = [run.first(), run.last()] else { continue };
         let aligned = first.range.start.0.is_multiple_of(ARENA) && last.range.end.0.is_multiple_of(ARENA);
-        for vma in run.iter().filter(|vma| aligned && vma.writable) {
-            claim(vma.range, Grade::Derived);
-        }
+        let writable = run.iter().filter(|vma| aligned && vma.writable).flat_map(|vma| without(&[vma.range], then));
+        writable.for_each(|range| claim(range, Grade::Derived));
     }
 }
 

@@ -7,7 +7,7 @@ use super::segment::Segment;
 use super::shape::{HEADER, SLICE, Shape};
 use crate::source::heap_data::{Anonymous, Data, joined, words};
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap};
-use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, without};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates};
 
 /// Segments begin at multiples of this; before 2.0.9, at every other multiple.
@@ -231,23 +231,4 @@ fn find_lengths(data: &[Data], anonymous: &Anonymous, block: u64, arenas: &mut B
             before = word;
         }
     }
-}
-
-/// The parts of `ranges` that are outside `taken`; both are sorted, and `ranges` is disjoint.
-fn without(ranges: &[AddressRange], taken: &[AddressRange]) -> Vec<AddressRange> {
-    let mut left = Vec::new();
-    for range in ranges {
-        let mut start = range.start;
-        let first = taken.partition_point(|taken| taken.end <= range.start);
-        for taken in taken[first..].iter().take_while(|taken| taken.start < range.end) {
-            if start < taken.start {
-                left.push(AddressRange::new(start, taken.start));
-            }
-            start = start.max(taken.end);
-        }
-        if start < range.end {
-            left.push(AddressRange::new(start, range.end));
-        }
-    }
-    left
 }

@@ -365,8 +365,8 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     {
         writeln!(
             out,
-            "Of {all} of resident anonymous memory, {beside} or more are not in these books: free memory of malloc, or mappings\n\
-             that are older than them or were made past libc (as Go's are). plimsoll explain {} tells which.",
+            "Of {all} of resident anonymous memory, {beside} or more are not in these books: free memory of malloc, or blocks\n\
+             and mappings that are older than the books, or that were made past libc (as Go's are). plimsoll explain {} tells which.",
             books.process.pid
         )?;
     }
@@ -437,6 +437,7 @@ fn write_gap(out: &mut dyn Write, gap: &Gap) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_tracked::books::Before;
 
     fn category(name: &str, live: u64, committed: u64, resident: Option<u64>) -> Category {
         let [live, committed] = [live, committed].map(Bytes::mib);
@@ -458,6 +459,27 @@ mod tests {
         let both = "  1 block ends in a trailer of 8 bytes, which enlarges the heap by 0 B; 1 block without one";
         assert_eq!(of(1, 1, false), both);
         assert!(of(2, 0, false).starts_with("  2 blocks end in a trailer"), "{}", of(2, 0, false));
+    }
+
+    /// A fifth of the anonymous memory, and 16 MiB. What an attach found in the arenas isn't missing.
+    #[test]
+    fn memory_that_the_books_lack_is_named_if_it_is_much() {
+        let missing = |anonymous: Option<u64>, live: u64, before: u64| {
+            let mut books = Books { categories: vec![category("app", live, 0, None)], ..Books::default() };
+            books.process.anonymous = anonymous.map(Bytes::mib);
+            books.before = Some(Before { live: Bytes::mib(before), ..Before::default() });
+            let mut out = Vec::new();
+            foot(&mut out, &books).expect("a Vec takes it");
+            let text = String::from_utf8(out).expect("UTF-8");
+            text.lines().find(|line| line.contains("are not in these books")).map(|line| line[..70].to_owned())
+        };
+        let named = "Of 160 MiB of resident anonymous memory, 128 MiB or more are not in the";
+        assert_eq!(missing(Some(160), 32, 0).as_deref(), Some(&named[..70]));
+        assert_eq!(missing(Some(160), 2, 30).as_deref(), Some(&named[..70]));
+        // Less than a fifth, less than 16 MiB, more than is resident, and a dead process.
+        for (anonymous, live) in [(Some(160), 130), (Some(20), 5), (Some(160), 400), (None, 32)] {
+            assert_eq!(missing(anonymous, live, 0), None, "{anonymous:?} {live}");
+        }
     }
 
     #[test]

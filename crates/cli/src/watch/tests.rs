@@ -309,14 +309,7 @@ fn growth_is_claimed_with_an_interval_only() {
         let one = state.shown.one.as_ref().expect("read");
         one.standing().map(|verdict| verdict.id).collect::<Vec<_>>()
     };
-    // Two readings made the verdict; until there is an interval, it does not stand, and nothing is healthy.
-    let mut early = after(30);
-    let mut calm = reading(31);
-    let healthy = verdict(VerdictId::Healthy, Severity::Note, "nothing stands out", "");
-    calm.ledger.as_mut().expect("read").verdicts = vec![healthy];
-    early.add(calm);
-    let line = plain::line_of(early.shown.one.as_ref().expect("read"));
-    assert!(line.ends_with("[no verdict yet]"), "{line}");
+    // Two readings made the verdict; until there is an interval, it does not stand.
     assert_eq!(ids(&after(30)), [VerdictId::ArenaRetention]);
     assert_eq!(ids(&after(130)), [VerdictId::ArenaRetention, VerdictId::Growth]);
     assert!(after(30).shown.one.expect("read").time_left().is_none());
@@ -330,6 +323,14 @@ fn growth_is_claimed_with_an_interval_only() {
     next.limit = Some(Limit { bytes: Bytes::mib(8192), counted: Bytes::mib(8000), source: "memory.max" });
     changed.add(next);
     assert!(changed.shown.one.expect("read").time_left().is_none());
+    // Before there is an interval, a calm process isn't called healthy.
+    let mut early = after(30);
+    let mut calm = reading(31);
+    let healthy = verdict(VerdictId::Healthy, Severity::Note, "nothing stands out", "");
+    calm.ledger.as_mut().expect("read").verdicts = vec![healthy];
+    early.add(calm);
+    let line = plain::line_of(early.shown.one.as_ref().expect("read"));
+    assert!(line.ends_with("[no verdict yet]"), "{line}");
 }
 
 #[test]

@@ -165,11 +165,17 @@ fn memory_that_a_go_program_maps_itself_is_not_the_runtimes() {
             assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
             output.stdout
         };
-        plimsoll(&["record", &fixture.pid().to_string(), "--duration", "3s", "-o"]);
-        let report: serde_json::Value = serde_json::from_slice(&plimsoll(&["report", "--format", "json"])).unwrap();
-        let is_own = |series: &&serde_json::Value| series["name"] == "other-anonymous";
-        let own = report["series"].as_array().unwrap().iter().find(is_own).expect("the line's curve");
-        assert!(own["readings"].as_u64() >= Some(2), "{own:#}");
+        // On a busy machine, a recording of three seconds may have one reading.
+        let own = loop {
+            plimsoll(&["record", &fixture.pid().to_string(), "--duration", "3s", "-o"]);
+            let report: serde_json::Value = serde_json::from_slice(&plimsoll(&["report", "--format", "json"])).unwrap();
+            let is_own = |series: &&serde_json::Value| series["name"] == "other-anonymous";
+            let own = report["series"].as_array().unwrap().iter().find(is_own).expect("the line's curve").clone();
+            std::fs::remove_file(&file).unwrap();
+            if own["readings"].as_u64() >= Some(2) {
+                break own;
+            }
+        };
         for measure in ["min", "max"] {
             is_near(measure, own[measure].as_u64().unwrap(), mapped);
         }

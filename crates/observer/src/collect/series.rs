@@ -139,7 +139,7 @@ impl SeriesState {
         if snapshot.residency.is_none() && !self.too_much {
             residency(target, snapshot, &mut gaps);
         }
-        for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
+        for heap in snapshot.malloc_heap.iter_mut().chain(&mut snapshot.go) {
             let then = || before.as_deref().unwrap_or(&snapshot.vmas).iter().filter(|vma| is_unnamed_memory(vma));
             heap.mapped_then.get_or_insert_with(|| merged(then().map(|vma| vma.range).collect()));
         }

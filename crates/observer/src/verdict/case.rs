@@ -195,7 +195,7 @@ impl<'c> Case<'c> {
             "strace -f -k --seccomp-bpf -e trace=mmap,mremap",
             "see the stack of each mapping call: Go makes them past libc, where the tracker can't see them",
             "then: look for the large lengths, the second argument of mmap",
-            "strace prints on standard error; it stops the program at each of these calls, and at no others",
+            "strace prints on standard error; it stops the program at each of these calls, at each new thread and at each signal",
         )
     }
 

@@ -8,6 +8,8 @@
 //! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the
 //! books must agree word by word. Only times are left out. The functions that both versions share (calloc, realloc, the
 //! aligned forms) take part, since they write and read the same trailers and rows.
+//!
+//! Over 800 lines: both pairs are driven by the same random operations, and their books are compared by the same code.
 
 use crate::{Random, alone, segment};
 use plimsoll_segment::{

@@ -6,15 +6,18 @@
 //!              │ guard      │
 //!              │ stack      │ grows down
 //!              │ static TLS │
-//!   pthread p  │ +0   tcb  = p          sysdeps/x86_64/nptl/tls.h, tcbhead_t
-//!              │ +16  self = p
-//!              │ …    tid (0 once the thread has ended), stackblock, stackblock_size
+//!   pthread p  │ +0     tcb  = p        sysdeps/x86_64/nptl/tls.h, tcbhead_t
+//!              │ +16    self = p
+//!              │ +0x2d0 tid (0 once the thread has ended)
+//!              │ …      stackblock, stackblock_size
 //!              └────────────┘ stackblock + stackblock_size
 //! ```
 //!
-//! The offsets of the later fields differ between versions, so they are searched for. The stack is the only pair of
-//! page-aligned words (b, s) after p with b < p < b + s whose end lies in the pages just above p (`WITHIN`). The tid is
-//! a word that is one of the process's thread ids.
+//! The tid has lain there in all versions (`_thread_db_pthread_tid` states its offset for debuggers, nptl_db/structs.def).
+//! It can't be searched for: `multiple_threads` before it is 1, which is a tid in a container, and the upper halves of
+//! addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere. The offsets of the later fields differ
+//! between versions. The stack is the only pair of page-aligned words (b, s) after p with b < p < b + s whose end lies in
+//! the pages just above p (`WITHIN`).
 
 use std::collections::HashMap;
 
@@ -27,8 +30,9 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes, counted};
 /// The record is searched for within this distance below the end of a mapping: struct pthread is about 2.3 KiB,
 /// 64-aligned.
 const WITHIN: u64 = 16 << 10;
-/// Bytes of struct pthread that are searched for its fields.
+/// Bytes of struct pthread that are searched for the stack.
 const RECORD: usize = 2304;
+const TID: usize = 0x2d0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PthreadRecord {
@@ -55,7 +59,7 @@ pub fn find_stacks(
         if !candidate || !above_guard(vmas, index) {
             continue;
         }
-        let Some(record) = record_at_top(&mut pages, vma.range, &by_tid) else { continue };
+        let Some(record) = record_at_top(&mut pages, vma.range) else { continue };
         match by_tid.get(&record.tid) {
             Some(index) => threads[*index].stack = Some(record.stack),
             None => idle.push(record.stack),
@@ -68,7 +72,7 @@ pub fn find_stacks(
         pointers.extend(thread.stack_pointer.map(|pointer| (pointer, index)));
     }
     pointers.sort_unstable();
-    let mut above = Above { pages, tids: &by_tid, searched: 0, found: None };
+    let mut above = Above { pages, searched: 0, found: None };
     let mut late = 0;
     for (pointer, index) in pointers {
         let after = vmas.partition_point(|vma| vma.range.start <= pointer);
@@ -96,20 +100,15 @@ fn above_guard(vmas: &[Vma], index: usize) -> bool {
     below.is_none_or(|below| below.inaccessible() || below.range.end < vmas[index].range.start)
 }
 
-fn record_at_top<M: Memory>(
-    pages: &mut PageStates<'_, M>,
-    range: AddressRange,
-    tids: &HashMap<u32, usize>,
-) -> Option<PthreadRecord> {
+fn record_at_top<M: Memory>(pages: &mut PageStates<'_, M>, range: AddressRange) -> Option<PthreadRecord> {
     let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
-    search(pages, AddressRange::new(Avma(from), range.end), range.end, tids).map(|(_, record)| record)
+    search(pages, AddressRange::new(Avma(from), range.end), range.end).map(|(_, record)| record)
 }
 
 /// The first record above each of many stack pointers, which come in ascending order. No address is searched twice: a
 /// hostile process may have 32,000 threads whose pointers lead into the same memory without a record.
 struct Above<'a, M: Memory> {
     pages: PageStates<'a, M>,
-    tids: &'a HashMap<u32, usize>,
     /// Where the search goes on.
     searched: u64,
     /// The record at which the search stopped, and its address.
@@ -132,7 +131,7 @@ impl<M: Memory> Above<'_, M> {
             // No record begins in an untouched page.
             let mut of_part = part.start.0 / PAGE..part.end.0.div_ceil(PAGE);
             if of_part.any(|page| self.pages.of(page) != PageState::Absent) {
-                self.found = search(&mut self.pages, part, range.end, self.tids);
+                self.found = search(&mut self.pages, part, range.end);
             }
         }
         let (at, record) = self.found?;
@@ -142,12 +141,7 @@ impl<M: Memory> Above<'_, M> {
 }
 
 /// The first record that begins in `begins`, with its address. It lies before `end`.
-fn search<M: Memory>(
-    pages: &mut PageStates<'_, M>,
-    begins: AddressRange,
-    end: Avma,
-    tids: &HashMap<u32, usize>,
-) -> Option<(u64, PthreadRecord)> {
+fn search<M: Memory>(pages: &mut PageStates<'_, M>, begins: AddressRange, end: Avma) -> Option<(u64, PthreadRecord)> {
     let bytes = pages.read(AddressRange::new(begins.start, begins.end.offset(Bytes(RECORD as u64)).min(end)))?;
     (0..begins.length().0 as usize).step_by(64).find_map(|at| {
         let pthread = begins.start.0 + at as u64;
@@ -155,11 +149,11 @@ fn search<M: Memory>(
         if !is_self {
             return None;
         }
-        Some((pthread, fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, tids)?))
+        Some((pthread, fields(&bytes[at..bytes.len().min(at + RECORD)], pthread)?))
     })
 }
 
-fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<PthreadRecord> {
+fn fields(record: &[u8], pthread: u64) -> Option<PthreadRecord> {
     let words = || (0..record.len() / 8).map(|index| word_at(record, index * 8).unwrap_or_default());
     let stack = words().zip(words().skip(1)).find_map(|(base, size)| {
         let end = base.checked_add(size)?;
@@ -168,13 +162,7 @@ fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Pth
         (aligned && base < pthread && pthread < end && end - pthread <= WITHIN)
             .then(|| AddressRange::new(Avma(base), Avma(end)))
     })?;
-    // tid is an int in the first kilobyte (0x2d0 in 2.2x to 2.4x). The id of a live thread is unlikely to occur by
-    // chance.
-    let tid = record[..record.len().min(1024)]
-        .chunks_exact(4)
-        .map(|half| u32::from_le_bytes(half.try_into().unwrap_or_default()))
-        .find(|half| *half != 0 && tids.contains_key(half))
-        .unwrap_or(0);
+    let tid = record.get(TID..TID + 4).and_then(|tid| tid.try_into().ok()).map(u32::from_le_bytes)?;
     Some(PthreadRecord { stack, tid })
 }
 
@@ -265,11 +253,10 @@ mod tests {
             let mut gaps = Vec::new();
             find_stacks(&image, &[image.vma()], &mut threads, later(), &mut gaps);
             assert!(gaps.is_empty());
-            let tids: HashMap<u32, usize> = (1..=20).zip(0..).collect();
             let record = |at: usize| {
                 let is_self = [0, 16].iter().all(|to| word_at(&image.bytes, at + to) == Some(START + at as u64));
                 let end = image.bytes.len().min(at + RECORD);
-                is_self.then(|| fields(&image.bytes[at..end], START + at as u64, &tids))?
+                is_self.then(|| fields(&image.bytes[at..end], START + at as u64))?
             };
             for thread in &threads {
                 let from = (thread.stack_pointer.expect("given").0 - START) as usize / 64 * 64;
@@ -280,6 +267,29 @@ mod tests {
             }
         }
         assert!(found > 10 && missing > 10, "{found} {missing}");
+    }
+
+    /// In a container the first thread's tid is 1, and `multiple_threads` is 1 in each record. Elsewhere a tid is the upper
+    /// half of an address, such as the one of the thread's DTV.
+    #[test]
+    fn an_int_before_the_tid_that_is_another_threads_tid_is_not_taken_for_it() {
+        const UPPER_HALF: u32 = 0x559f;
+        let tids = [1, 7, UPPER_HALF];
+        let mut image = Image::new(1 << 20);
+        let mut threads = Vec::new();
+        let at = |index: usize| (index + 1) * (256 << 10);
+        for (index, tid) in tids.into_iter().enumerate() {
+            image.put_record(at(index), tid);
+            image.put(at(index) + 8, u64::from(UPPER_HALF) << 32 | 0x76c3_3000);
+            image.put(at(index) + 24, 1);
+            threads.push(thread(tid, START + at(index) as u64 - 512));
+        }
+        let idle = find_stacks(&image, &[image.vma()], &mut threads, later(), &mut Vec::new());
+        for (index, thread) in threads.iter().enumerate() {
+            let base = START + at(index) as u64 - PAGE;
+            assert_eq!(thread.stack, Some(AddressRange::sized(Avma(base), Bytes(3 * PAGE))), "{thread:?}");
+        }
+        assert!(idle.is_empty());
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::{Snapshot, lacking};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_observer::ledger::{Baseline, Ledger};
@@ -86,7 +87,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut snapshot = take_snapshot(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_requested = args.limit;
     if let Some((file, earlier)) = earlier {
-        snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
+        let baseline = baseline(file, earlier, &snapshot)?;
+        snapshot.set_baseline(Some(&baseline));
+        if snapshot.baseline.is_none() {
+            let gap = not_compared(file, &baseline, &snapshot);
+            snapshot.gaps.push(gap);
+        }
     }
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
@@ -157,6 +163,21 @@ fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseli
         )));
     }
     Ok(earlier.baseline)
+}
+
+/// The two readings lack different sources.
+fn not_compared(file: &Path, baseline: &Baseline, snapshot: &Snapshot) -> Gap {
+    let now = lacking(&snapshot.gaps);
+    let only_then = baseline.lacking.difference(&now).map(|source| (source, "then"));
+    let mut only_one = only_then.chain(now.difference(&baseline.lacking).map(|source| (source, "now"))).peekable();
+    let source = only_one.peek().map_or(Source::Proc, |(source, _)| **source);
+    let lacking: Vec<String> =
+        only_one.map(|(source, when)| format!("{} was not read in full {when}", source.name())).collect();
+    let (file, pid) = (shown(file), snapshot.process.pid);
+    let reason = format!("the baseline '{file}' can't be compared: {}", lacking.join(", "));
+    Gap::new(source, reason, "memory that moved to another line would look like growth, so no change is shown").remedy(
+        format!("plimsoll explain {pid} --format json > baseline.json   # with the same rights as the later reading"),
+    )
 }
 
 /// The tables alone: they are long, and other programs read them.

@@ -17,6 +17,24 @@ pub enum Source {
 }
 
 impl Source {
+    pub const ALL: [Source; 10] = [
+        Source::Proc,
+        Source::Pagemap,
+        Source::Cgroup,
+        Source::Segment,
+        Source::HotSpot,
+        Source::Glibc,
+        Source::NativeImage,
+        Source::Allocator,
+        Source::Jfr,
+        Source::Symbols,
+    ];
+
+    /// Whether it decides on which line of the ledger memory is counted.
+    pub const fn decides_on_lines(self) -> bool {
+        !matches!(self, Source::Cgroup | Source::Jfr | Source::Symbols)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             Source::Proc => "proc",

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::gap::Source;
 use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_facts::units::Bytes;
@@ -468,6 +469,12 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
         process: WrittenProcess,
         rss_bytes: u64,
         lines: Vec<WrittenLine>,
+        #[serde(default)]
+        gaps: Vec<WrittenGap>,
+    }
+    #[derive(serde::Deserialize)]
+    struct WrittenGap {
+        source: String,
     }
     #[derive(serde::Deserialize)]
     struct WrittenProcess {
@@ -492,6 +499,8 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
         lines.collect::<Vec<_>>()
     };
     let (lines, errors) = (figures(|line| line.resident_bytes), figures(|line| line.error_bytes));
-    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines, errors };
+    let had_gap = |source: &Source| written.gaps.iter().any(|gap| gap.source == source.name());
+    let lacking = Source::ALL.into_iter().filter(|source| source.decides_on_lines() && had_gap(source)).collect();
+    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines, errors, lacking };
     Ok(Earlier { pid: written.process.pid, baseline })
 }

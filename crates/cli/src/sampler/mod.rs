@@ -281,7 +281,7 @@ impl Sampler {
         }
         self.samples += 1;
         if let Some(snapshot) = &mut self.snapshot {
-            snapshot.baseline.clone_from(&self.baseline);
+            snapshot.set_baseline(self.baseline.as_ref());
         }
         let snapshot = self.snapshot.as_ref();
         let of_now = snapshot.filter(|_| of_now);

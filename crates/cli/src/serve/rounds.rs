@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::shell::one_line;
+use plimsoll_facts::snapshot::lacking;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::Deadline;
@@ -327,6 +328,7 @@ fn baseline_of(sample: &Sample<'_>) -> Option<Baseline> {
         rss: ledger.rss,
         lines: ledger.lines.iter().map(|line| (line.id, line.resident)).collect(),
         errors: ledger.lines.iter().map(|line| (line.id, line.error)).collect(),
+        lacking: sample.snapshot.map(|snapshot| lacking(&snapshot.gaps)).unwrap_or_default(),
     })
 }
 

@@ -1,10 +1,11 @@
 //! One reading as the screen shows it. It is a copy of a sample, so that the sampler can go on.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use plimsoll_facts::gap::Source;
 use plimsoll_facts::shell::one_line;
-use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot};
+use plimsoll_facts::snapshot::{ArenaKind, CgroupVersion, ProcessState, Snapshot, lacking};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Baseline, Ledger, Line, LineId, ThreadPools, thread_names};
 use plimsoll_observer::verdict::{Case, Verdict};
@@ -47,6 +48,8 @@ pub struct Facts {
     pub age: f64,
     /// The first gap: what could not be read, and what to type.
     pub gap: Option<String>,
+    /// The sources with gaps that decide on the lines.
+    pub lacking: BTreeSet<Source>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +127,7 @@ impl Facts {
             arenas: snapshot.map(arenas).unwrap_or_default(),
             pools: of_now.map(|(snapshot, ledger)| pools(snapshot, ledger)).unwrap_or_default(),
             age: sample.provenance_age.as_secs_f64(),
+            lacking: snapshot.map(|snapshot| lacking(&snapshot.gaps)).unwrap_or_default(),
             gap: snapshot.and_then(|snapshot| snapshot.gaps.first()).map(|gap| match gap.remedy.is_empty() {
                 true => format!("{}: {}", gap.source.name(), gap.reason),
                 false => format!("{}: {} (type: {})", gap.source.name(), gap.reason, gap.remedy),
@@ -139,6 +143,7 @@ impl Facts {
             rss: self.rss,
             lines: of.lines.iter().map(|(id, bytes, _)| (*id, *bytes)).collect(),
             errors: of.lines.iter().map(|(id, _, error)| (*id, *error)).collect(),
+            lacking: self.lacking.clone(),
         })
     }
 }

@@ -260,6 +260,7 @@ impl Watched {
                 rss: self.facts.rss,
                 lines: self.lines.iter().map(|(id, curve)| lines(id, curve)).collect(),
                 errors: Vec::new(),
+                lacking: self.facts.lacking.clone(),
             })
         })
     }

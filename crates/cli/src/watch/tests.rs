@@ -1,6 +1,8 @@
 //! Draws the screen from made-up readings and compares it with the goldens in `goldens/watch/`; tests what keys change.
 //! `BLESS=1` writes the goldens anew.
 
+use std::collections::BTreeSet;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::LineId;
@@ -74,6 +76,7 @@ fn reading(second: u64) -> Facts {
         threads: 212 + second / 60,
         is_stopped: false,
         is_tracked: true,
+        lacking: BTreeSet::new(),
         rss,
         limit: Some(Limit { bytes: mib(4096), counted: rss - mib(20), source: "memory.max" }),
         ledger: Some(Lines {

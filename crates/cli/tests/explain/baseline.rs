@@ -46,6 +46,33 @@ fn growth_since_an_earlier_reading_is_reported_line_by_line() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Without malloc's records, the same memory was on another line: that isn't growth.
+#[test]
+fn a_reading_that_lacked_a_source_is_no_baseline() {
+    let fixture = Fixture::c("healthy", &["32"]);
+    let folder = fresh("lacking");
+    let [whole, lacking] = ["whole", "lacking"].map(|name| folder.join(name));
+    saved(&fixture, &whole);
+    let mut document: serde_json::Value = serde_json::from_slice(&std::fs::read(&whole).unwrap()).unwrap();
+    let lines = document["lines"].as_array_mut().unwrap();
+    let live = lines.iter_mut().find(|line| line["id"] == "glibc-live").expect("32 MiB of blocks");
+    live["id"] = "other-anonymous".into();
+    for (gaps, is_compared) in [
+        (serde_json::json!([]), true),
+        (serde_json::json!([{ "source": "symbols" }]), true),
+        (serde_json::json!([{ "source": "glibc" }]), false),
+    ] {
+        document["gaps"] = gaps;
+        std::fs::write(&lacking, document.to_string()).unwrap();
+        let explained = explain(fixture.pid(), &["--baseline", lacking.to_str().unwrap()]);
+        assert_eq!(explained.0["baseline"].is_object(), is_compared, "{:#}", explained.0);
+        assert_eq!(explained.verdicts().contains(&"growth"), is_compared, "{:#}", explained.0["verdicts"]);
+        let gaps = explained.0["gaps"].to_string();
+        assert_eq!(gaps.contains("can't be compared: glibc was not read in full then"), !is_compared, "{gaps}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_unclear_prints_for_live_blocks_names_the_call_that_grows() {

@@ -26,7 +26,7 @@ mod residency;
 mod start;
 mod unpacked;
 
-pub use baseline::Baseline;
+pub use baseline::{Baseline, lacking};
 pub use booked::{Booked, BookedSince};
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure, Throttle};
 pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};

@@ -114,7 +114,7 @@ fn snapshot(random: &mut Random) -> Snapshot {
             lines.push((*line, random.bytes()));
         }
         let time = snapshot.time - random.below(10_000) as f64;
-        snapshot.baseline = Some(Baseline { time, rss: random.part(rss.scaled(2, 1)), errors: Vec::new(), lines });
+        snapshot.baseline = Some(Baseline { time, rss: random.part(rss.scaled(2, 1)), lines, ..Baseline::default() });
     }
     snapshot
 }

@@ -650,7 +650,7 @@ fn open_inflaters_are_not_healthy() {
 
 fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(LineId, Bytes)]) -> Snapshot {
     snapshot.time = 1000.0;
-    snapshot.baseline = Some(Baseline { time: 1000.0 - seconds, rss, lines: lines.to_vec(), errors: Vec::new() });
+    snapshot.baseline = Some(Baseline { time: 1000.0 - seconds, rss, lines: lines.to_vec(), ..Baseline::default() });
     snapshot
 }
 

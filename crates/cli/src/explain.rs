@@ -87,14 +87,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut snapshot = take_snapshot(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_requested = args.limit;
     if let Some((file, earlier)) = earlier {
-        let baseline = baseline(file, earlier, &snapshot)?;
-        snapshot.set_baseline(Some(&baseline));
-        if snapshot.baseline.is_none() {
-            let gap = not_compared(file, &baseline, &snapshot);
-            snapshot.gaps.push(gap);
-        }
+        snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
     }
     let ledger = Ledger::of(&snapshot);
+    if let Some(file) = &args.baseline
+        && let Some(baseline) = ledger.take_incomparable(&mut snapshot)
+    {
+        let gap = not_compared(file, &baseline, &snapshot);
+        snapshot.gaps.push(gap);
+    }
     let verdicts = judge(&snapshot, &ledger);
     let explanation = Explanation { snapshot, ledger, verdicts };
     let file = args.output.as_deref();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{Snapshot, lacking};
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
 use plimsoll_process::foreign::{Deadline, FileKind, NAMES, read_argument};
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text, words};
@@ -130,6 +130,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut rounds = Rounds::new([a, b], &conditions, usize::from(args.runs), usize::from(args.tracked));
     rounds.measure(&signals);
+    rounds.comparison.notes.extend(rounds.comparison.unequal_ledgers());
     let tracked = rounds.track(&signals);
     rounds.meter.clear();
     let comparison = rounds.comparison;
@@ -240,16 +241,18 @@ impl<'w> Rounds<'w> {
                 let mut lines = None;
                 let start = self.starts[side].clone();
                 let mut names = std::mem::take(&mut self.comparison.names);
-                let mut look = |_: &Snapshot, ledger: &Ledger| {
-                    lines = Some(lines_of(ledger));
+                let mut look = |snapshot: &Snapshot, ledger: &Ledger| {
+                    let lacking = lacking(&snapshot.gaps).iter().map(|source| source.name()).collect();
+                    lines = Some((lines_of(ledger), lacking));
                     names.extend(ledger.lines.iter().map(|line| (line.id.id().to_owned(), line.id.name().to_owned())));
                 };
                 let run = self.once(self.conditions, &start, (round, side), "", signals, &mut look);
                 self.comparison.names = names;
                 if run.end.is_good()
-                    && let Some(lines) = lines
+                    && let Some((lines, lacking)) = lines
                 {
                     self.comparison.lines.insert((round, side), lines);
+                    self.comparison.lacking.insert((round, side), lacking);
                 }
                 self.comparison.runs.push(run);
             }

@@ -281,12 +281,15 @@ impl Sampler {
         }
         self.samples += 1;
         if let Some(snapshot) = &mut self.snapshot {
-            snapshot.set_baseline(self.baseline.as_ref());
+            snapshot.baseline.clone_from(&self.baseline);
+        }
+        let before = processor_time();
+        let ledger = self.snapshot.as_ref().filter(|_| of_now).map(Ledger::of);
+        if let Some((snapshot, ledger)) = self.snapshot.as_mut().zip(ledger.as_ref()) {
+            ledger.take_incomparable(snapshot);
         }
         let snapshot = self.snapshot.as_ref();
         let of_now = snapshot.filter(|_| of_now);
-        let before = processor_time();
-        let ledger = of_now.map(Ledger::of);
         let verdicts = of_now.zip(ledger.as_ref()).map(|(snapshot, ledger)| judge(snapshot, ledger));
         if let Some((snapshot, ledger)) = of_now.zip(ledger.as_ref()) {
             self.growth.count(needs_no_query(snapshot, ledger), self.queried_at == began);

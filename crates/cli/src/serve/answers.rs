@@ -253,8 +253,9 @@ fn made(content: Content, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) ->
 fn explanation(of: &Published, deadline: Deadline) -> Result<Explanation, Failure> {
     let mut snapshot =
         take_snapshot(of.identity.pid, Regions::AsNeeded, deadline).map_err(|refusal| Failure(refusal.0))?;
-    snapshot.set_baseline(of.baseline.as_ref());
+    snapshot.baseline.clone_from(&of.baseline);
     let ledger = Ledger::of(&snapshot);
+    ledger.take_incomparable(&mut snapshot);
     let verdicts = judge(&snapshot, &ledger);
     Ok(Explanation { snapshot, ledger, verdicts })
 }

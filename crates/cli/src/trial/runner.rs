@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{HeapPart, Snapshot};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::{Ledger, LineId};
@@ -239,7 +240,15 @@ impl Runner<'_> {
         let kept = snapshot.malloc_heap.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));
         let others: u64 = kept.flatten().map(|part| part.resident.0).sum();
         let retained = ledger.resident(LineId::GlibcRetained).0 + others;
-        running.figures.insert(Metric::Retained, retained as f64);
+        let gap = |source| snapshot.gaps.iter().find(|gap| gap.source == source);
+        let unread = match (&snapshot.glibc, &snapshot.malloc_heap) {
+            (None, None) => gap(Source::Glibc).or(gap(Source::Allocator)),
+            _ => None,
+        };
+        match unread {
+            None => drop(running.figures.insert(Metric::Retained, retained as f64)),
+            Some(gap) => running.add_note(format!("what malloc retained is not known: {}", gap.reason)),
+        }
         (self.look)(&snapshot, &ledger);
     }
 

@@ -8,6 +8,7 @@
 //! Of 100 comparisons of equal programs, at most one is expected to show any line as changed. This is a gate for
 //! builds, so it is stricter than `try`, whose intervals hold with 95 % each.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metric::Metric;
@@ -159,6 +160,8 @@ pub struct Comparison {
     /// `row` is the side.
     pub runs: Vec<Run>,
     pub lines: BTreeMap<At, Lines>,
+    /// The sources that were not read in full in a run, of those that decide on which line memory is counted.
+    pub lacking: BTreeMap<At, BTreeSet<&'static str>>,
     /// Names of the lines by id.
     pub names: BTreeMap<String, String>,
     pub tracked: Option<Tracked>,
@@ -182,6 +185,20 @@ impl Comparison {
     /// Whether an interval exists.
     pub fn is_compared(&self) -> bool {
         self.complete().len() > 1
+    }
+
+    /// A sentence if the ledgers of A mostly lack other sources than those of B: then lines differ for that alone.
+    pub fn unequal_ledgers(&self) -> Option<String> {
+        let [a, b] = [A, B].map(|side| self.mostly_lacking(side));
+        let effect = "what isn't read is on other lines, so lines may differ for that alone";
+        (a != b).then(|| format!("A: {}; B: {}: {effect}", read(&a), read(&b)))
+    }
+
+    fn mostly_lacking(&self, side: usize) -> BTreeSet<&'static str> {
+        let mut sets: BTreeMap<&BTreeSet<&'static str>, usize> = BTreeMap::new();
+        self.lacking.iter().filter(|((_, of), _)| *of == side).for_each(|(_, set)| *sets.entry(set).or_default() += 1);
+        let most = sets.into_iter().max_by_key(|(set, runs)| (*runs, Reverse(set.len())));
+        most.map(|(set, _)| set.clone()).unwrap_or_default()
     }
 
     /// B against A, in the unit of the metric; `None` with fewer than two complete pairs that have the figure.
@@ -274,6 +291,15 @@ impl Comparison {
         let lines = self.line_changes();
         let (part, _) = lines.iter().find(|(_, change)| change.direction() == Direction::Grew)?;
         self.site_of(&part.line)
+    }
+}
+
+/// `glibc was not read in full`.
+fn read(lacking: &BTreeSet<&'static str>) -> String {
+    match lacking.iter().copied().collect::<Vec<_>>()[..] {
+        [] => "all was read in full".to_owned(),
+        [one] => format!("{one} was not read in full"),
+        ref several => format!("{} were not read in full", several.join(" and ")),
     }
 }
 

@@ -161,7 +161,7 @@ fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {
     let kinds: Vec<&str> = kinds.into_iter().chain(unsure).collect();
     notes.extend((!kinds.is_empty()).then(|| kinds.join("; ")));
     if let Some(python) = &snapshot.pymalloc {
-        notes.push(format!("{} live", python.live));
+        notes.push(format!("{} live in pools", python.live));
     }
     notes.extend(array_buffers(snapshot).filter(|_| snapshot.malloc_heap.is_some()));
     let given_back = given_back(case, line.id);

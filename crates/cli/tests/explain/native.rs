@@ -433,11 +433,23 @@ fn small_objects_of_cpython_are_known_by_their_pools() {
     let left = explained.0["remainder_bytes"].as_u64().unwrap() + explained.line("other-anonymous");
     assert!(left * 100 <= rss * 2, "{left} of {rss}: {:#}", explained.0["lines"]);
     let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
-    let note = text.lines().find(|line| line.trim_start().starts_with("CPython ")).expect(&text);
-    let (_, live) = note.split_once("small objects, ").expect(note);
-    let mib: f64 = live.split(' ').next().unwrap().parse().unwrap();
+    // The note may go on in the next line.
+    let note = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (live, _) = note.split_once(" MiB live in pools").expect(&text);
+    let mib: f64 = live.split(' ').next_back().unwrap().parse().unwrap();
     let truth = fixture.truth("live") as f64 / MIB as f64;
     assert!((mib - truth).abs() <= truth * 0.03, "{note} {truth}");
+}
+
+#[test]
+fn the_frames_of_cpythons_threads_are_its_own() {
+    const CHUNK: u64 = 16 << 10;
+    let fixture = Fixture::run(Command::new("python3").arg(crate::fixture::root().join("fixtures/explain/frames.py")));
+    let explained = fixture.explained();
+    let (frames, chunks) = (explained.child("other-allocator", "CPython's frames"), fixture.truth("chunks"));
+    assert!((chunks * 4096..=(chunks + 1) * CHUNK).contains(&frames), "{frames} in {chunks}");
+    let anonymous = explained.line("other-anonymous");
+    assert!(chunks == 0 || anonymous < chunks * 4096 / 4, "{anonymous}: {:#}", explained.0["lines"]);
 }
 
 /// Bytes of V8's heap in that part, touched or not: what V8 counts.

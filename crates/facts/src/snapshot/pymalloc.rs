@@ -1,4 +1,4 @@
-//! CPython's pools of small objects.
+//! What CPython maps: pools of small objects, and chunks of frames.
 
 use crate::units::{AddressRange, Bytes};
 
@@ -9,4 +9,6 @@ pub struct Pymalloc {
     pub count: u64,
     /// Bytes of the blocks in use.
     pub live: Bytes,
+    /// Memory for the frames of Python functions, of all threads: sorted, disjoint.
+    pub frames: Vec<AddressRange>,
 }

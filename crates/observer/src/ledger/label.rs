@@ -1,7 +1,7 @@
 //! What a line is called on a screen. `other-allocator` may have the heaps of several allocators, so its label names
 //! them. The id and the name in JSON stay.
 
-use super::ownership::{GO_HEAP, PYTHON_POOLS};
+use super::ownership::{GO_HEAP, PYTHON_FRAMES, PYTHON_POOLS};
 use super::{Line, LineId};
 use plimsoll_facts::snapshot::AllocatorKind;
 use plimsoll_facts::units::Bytes;
@@ -39,7 +39,7 @@ pub fn label_of<'n>(id: LineId, children: impl Iterator<Item = &'n str>) -> Stri
 fn holder(child: &str) -> String {
     match child.split(": ").next().unwrap_or(child) {
         GO_HEAP => "Go".to_owned(),
-        PYTHON_POOLS => "CPython".to_owned(),
+        PYTHON_POOLS | PYTHON_FRAMES => "CPython".to_owned(),
         kind if kind == AllocatorKind::Go.to_string() => "Go".to_owned(),
         kind => kind.to_owned(),
     }

@@ -33,7 +33,7 @@ pub use distinct::mapped_again;
 pub use label::label_of;
 pub use other_heaps::child as child_of_heap;
 pub use ownership::GO_HEAP;
-pub(crate) use ownership::{PYTHON_POOLS, is_unnamed_memory, vma_at};
+pub(crate) use ownership::{PYTHON_FRAMES, PYTHON_POOLS, is_unnamed_memory, vma_at};
 pub use plimsoll_facts::lines::{Group, LineId};
 pub use plimsoll_facts::snapshot::Baseline;
 pub use pools::{ThreadPools, thread_names};
@@ -239,7 +239,8 @@ pub(crate) fn is_classified(snapshot: &Snapshot, child: &str) -> bool {
         let mut classified = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
         classified.any(|part| child == other_heaps::child(heap.kind, part))
     };
-    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.other_heaps().any(is_part)
+    ([PYTHON_POOLS, PYTHON_FRAMES].contains(&child) && snapshot.pymalloc.is_some())
+        || snapshot.other_heaps().any(is_part)
 }
 
 /// Without smaps: the kernel's totals by kind, without owners.

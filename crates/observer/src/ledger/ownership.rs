@@ -77,6 +77,7 @@ impl Claims {
 
 pub const GO_HEAP: &str = "Go's heap";
 pub(crate) const PYTHON_POOLS: &str = "CPython's pools of small objects";
+pub(crate) const PYTHON_FRAMES: &str = "CPython's frames";
 
 /// All claims of a snapshot. The most reliable source comes first.
 pub(crate) fn of(snapshot: &Snapshot) -> Claims {
@@ -297,10 +298,13 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
 
 /// Heaps of languages that allocate objects without malloc: CPython's pools and V8's pages, found by their headers.
 fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
-    let python = snapshot.pymalloc.as_ref().map(|python| python.pools.as_slice()).unwrap_or_default();
-    for pools in python {
-        let owner = Owner::line(LineId::OtherAllocator, PYTHON_POOLS);
-        claims.add(Claim { range: *pools, owner, grade: Grade::Exact, source: Source::Allocator });
+    if let Some(python) = &snapshot.pymalloc {
+        let parts = [(PYTHON_POOLS, &python.pools), (PYTHON_FRAMES, &python.frames)];
+        for (name, range) in parts.into_iter().flat_map(|(name, ranges)| ranges.iter().map(move |range| (name, *range)))
+        {
+            let owner = Owner::line(LineId::OtherAllocator, name);
+            claims.add(Claim { range, owner, grade: Grade::Exact, source: Source::Allocator });
+        }
     }
     if let Some(heap) = &snapshot.v8 {
         claims.other_heap(heap);

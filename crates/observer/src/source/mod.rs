@@ -14,6 +14,7 @@ pub mod native_image;
 pub(crate) mod native_objects;
 pub(crate) mod other_heaps;
 pub(crate) mod pymalloc;
+mod python_frames;
 pub(crate) mod tcmalloc;
 pub(crate) mod v8;
 

@@ -16,6 +16,7 @@
 //!
 //! Pools are aligned to their size: 16 KiB from 3.10 on, 4 KiB before.
 
+use super::python_frames;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Pymalloc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -49,6 +50,10 @@ pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> (Option<Pymalloc>, Option<Ga
         let found;
         (found, is_whole) = pools(memory, &mut pages, vmas, pool);
         (found.count >= POOLS_AT_LEAST as u64).then_some(found)
+    });
+    let found = found.map(|found| {
+        let frames = python_frames::find(memory, &mut pages, vmas, &found.pools);
+        Pymalloc { frames, ..found }
     });
     let gap = || {
         let reason = "the search for Python's pools ended early: too much memory";

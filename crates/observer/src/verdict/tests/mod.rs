@@ -561,7 +561,7 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     let python = |live: Bytes| {
         let mut python = own(mib(60));
         let pools = vec![python.vmas[1].range];
-        python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live });
+        python.pymalloc = Some(plimsoll_facts::snapshot::Pymalloc { pools, count: 1, live, frames: Vec::new() });
         python
     };
     assert_eq!(ids(&python(mib(47))), ["healthy"]);

@@ -232,10 +232,15 @@ impl<'c> Case<'c> {
         first.into_iter().chain(self.collect()).collect()
     }
 
-    /// Whether the VM takes jcmd's commands, as far as is known. With -Xrs the signal of an older jcmd ends it.
+    /// Whether the VM takes jcmd's commands, as far as is known. With -Xrs the signal of an older jcmd ends it. If
+    /// another VM's socket has the name, that VM would take them: jcmd doesn't check who listens.
     pub(crate) fn takes_commands(self) -> bool {
-        let refuses =
-            |reason: &str| reason.contains("-XX:+DisableAttachMechanism") || reason.contains("doesn't catch SIGQUIT");
+        const REFUSALS: [&str; 3] = [
+            "-XX:+DisableAttachMechanism",
+            "doesn't catch SIGQUIT",
+            "another VM's file has the name of its attach socket",
+        ];
+        let refuses = |reason: &str| REFUSALS.iter().any(|refusal| reason.contains(refusal));
         !self.snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot && refuses(&gap.reason))
     }
 

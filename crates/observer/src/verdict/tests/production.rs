@@ -2,6 +2,7 @@
 //! hostile names.
 
 use super::*;
+use crate::source::hotspot::Mute;
 use plimsoll_facts::gap::{Gap, Source};
 
 fn how(verdict: &Verdict) -> Vec<&str> {
@@ -379,7 +380,7 @@ fn a_command_of_the_jdk_says_where_it_works() {
     assert_eq!(trade_off(false, 0, "25.402-b06", Root::Already), plain);
 }
 
-/// -XX:+DisableAttachMechanism.
+/// -XX:+DisableAttachMechanism, -Xrs, and a socket through which another VM would take them.
 #[test]
 fn a_vm_that_takes_no_commands_gets_none() {
     let mib = Bytes::mib;
@@ -388,6 +389,7 @@ fn a_vm_that_takes_no_commands_gets_none() {
     for reason in [
         "the VM was started with -XX:+DisableAttachMechanism",
         "the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be queried",
+        &format!("the VM can't be queried: {}", Mute::Elsewhere(4711)),
     ] {
         snapshot.gaps = vec![Gap::new(Source::HotSpot, reason, "")];
         let verdicts = judge(&snapshot, &Ledger::of(&snapshot));

@@ -211,8 +211,8 @@ fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
         .iter()
         .flat_map(|dir| segment::list_own(dir, deadline))
         .map(|(path, head)| {
-            let life = segment::life_of(&head, &path, deadline);
-            (head.pid, path, life)
+            let (life, pid) = segment::process_of(&head, &path, deadline);
+            (pid.unwrap_or(head.pid), path, life)
         })
         .collect();
     let mut pids: Vec<u32> = fs::read_dir("/proc")

@@ -1,9 +1,11 @@
 //! Opens a TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::shell::command_line;
 use plimsoll_facts::snapshot::Start;
 use plimsoll_observer::source::glibc;
@@ -101,7 +103,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     }
     match found {
         Some((path, _, Life::Live)) => live(&path, pid, deadline),
-        Some((path, _, Life::Detached)) if exists => Err(format!(
+        Some((path, head, Life::Detached)) if exists && segment::is_of(pid, &head, &path, deadline) => Err(format!(
             "process {pid} was detached. Its books up to then: plimsoll report {}. To go on: plimsoll attach {pid}",
             words::printable(&path.display().to_string())
         )
@@ -190,13 +192,24 @@ fn is_closed_to_us(pid: u32) -> bool {
 
 fn by_file(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let head = segment::head_of(path, deadline)?;
-    let life = segment::life_of(&head, path, deadline);
-    if life == Life::Live { live(path, head.pid, deadline) } else { dead(path, life, deadline) }
+    match segment::process_of(&head, path, deadline) {
+        (Life::Live, Some(pid)) => live(path, pid, deadline),
+        (Life::Live, None) => {
+            let mut target = of_segment(path, Life::Live, None, deadline)?;
+            let reason = "the process lives in a PID namespace that can't be seen from here";
+            let effect = "resident sizes and the names of threads are missing";
+            target.books.gaps.push(Gap::new(Source::Proc, reason, effect).remedy("run plimsoll on the host"));
+            Ok(target)
+        }
+        (life, _) => dead(path, life, deadline),
+    }
 }
 
 fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
     target.books.read_resident(pid, deadline);
+    let inside = std::mem::replace(&mut target.books.process.pid, pid);
+    target.books.process.namespaced_pid = Some(inside).filter(|inside| *inside != pid);
     // A thread that existed before an attach has no slot until it allocates.
     if let Ok((process, rss)) =
         proc::Target::open(pid, deadline).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
@@ -204,15 +217,30 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
         target.books.process.threads = process.thread_count.max(target.books.process.threads);
         target.books.process.anonymous = Some(rss.anonymous);
     }
-    for thread in target.books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
-        let name = fs::read(format!("/proc/{pid}/task/{}/comm", thread.tid)).unwrap_or_default();
-        let name = String::from_utf8_lossy(&name);
-        thread.name = Some(name.trim_end()).filter(|name| !name.is_empty()).map(str::to_owned);
-    }
+    name_threads(&mut target.books, pid, deadline);
     if target.books.counters.iter().any(|c| c.name == "attaches" && c.value > 0) {
         from_before(path, pid, &mut target.books, deadline);
     }
     Ok(target)
+}
+
+/// Adds the names that the kernel has. The books have the threads' ids in the process's own namespace.
+fn name_threads(books: &mut Books, pid: u32, deadline: Deadline) {
+    let comm = |tid: u32| {
+        let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name);
+        Some(name.trim_end()).filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    let is_namespaced = books.process.namespaced_pid.is_some();
+    let threads = match proc::Target::open(pid, deadline) {
+        Ok(target) if is_namespaced => proc::read_threads(&target, true, &mut Vec::new()),
+        _ => Vec::new(),
+    };
+    let ids: HashMap<u32, u32> = threads.iter().map(|thread| (thread.namespaced_tid, thread.tid)).collect();
+    for thread in books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
+        let tid = if is_namespaced { ids.get(&thread.tid).copied() } else { Some(thread.tid) };
+        thread.name = tid.and_then(comm);
+    }
 }
 
 /// What an attached process held before the attach, from its arenas. They are walked between two readings of the books.

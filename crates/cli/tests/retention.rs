@@ -69,6 +69,54 @@ fn only_child(pid: u32) -> Option<u32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
 }
 
+/// From outside, the segment's process has another PID than in the header. From another container it can't be seen, but
+/// the segment's lock shows that it lives.
+#[test]
+fn a_process_of_another_pid_namespace_is_found_by_its_segment() {
+    if !can_contain() {
+        return;
+    }
+    let shared = Shared::new("elsewhere");
+    let start = |command: &mut Command| {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut line = [0; 5];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line).expect("it lives");
+        let pid = only_child(child.id()).expect("process 1 of the container");
+        (child, pid)
+    };
+    let waits = ["sh", "-c", "echo here; read end"];
+    let (mut living, pid) = start(&mut shared.run(true, &waits));
+    let contained = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    let (mut untracked, other) = start(Command::new("unshare").args(contained).args(waits));
+    let segments = shared.segments();
+    let [segment] = segments.as_slice() else { panic!("{segments:?}") };
+    let segment = shared.scratch.path().join("books").join(segment);
+    let report = |command: &mut Command, target: &str| {
+        command.args(["report", target, "--by", "thread"]).env("PLIMSOLL_DIR", shared.scratch.path().join("books"));
+        let output = command.stdin(Stdio::null()).output().expect("plimsoll");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let path = segment.to_str().expect("a path of text");
+    for target in [path, &pid.to_string()] {
+        let printed = report(&mut Command::new(PLIMSOLL), target);
+        assert!(printed.contains(&format!("   pid {pid}   (1 inside)   live   ")), "{printed}");
+        assert!(printed.contains("  1 (sh)\n"), "the kernel has the name of thread {pid}: {printed}");
+    }
+    let printed = report(Command::new("unshare").args(contained).arg(PLIMSOLL), path);
+    assert!(printed.contains("   pid 1   live   ") && printed.contains("can't be seen from here"), "{printed}");
+    let printed = report(&mut Command::new(PLIMSOLL), &other.to_string());
+    let is_untracked = printed.contains(&format!("process {other} is not tracked. ")) && !printed.contains(path);
+    assert!(is_untracked, "the segment is another container's: {printed}");
+    for child in [&mut living, &mut untracked] {
+        child.kill().expect("our child");
+        child.wait().expect("our child");
+        // The last of the processes to die closes the pipe.
+        std::io::Read::read_to_end(child.stdout.as_mut().expect("piped"), &mut Vec::new()).expect("a pipe");
+    }
+    let printed = report(&mut Command::new(PLIMSOLL), path);
+    assert!(printed.contains("   pid 1   ended by "), "{printed}");
+}
+
 /// Each process is number 1 of its own container, so all have the same PID. Living ones keep their segments, dead ones
 /// lose them.
 #[test]

@@ -24,8 +24,11 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         let command = one_line(&books.process.arguments);
         writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
     }
-    if let Some(between) = after.time_ns.checked_sub(before.time_ns).filter(|_| before.process.pid == after.process.pid)
-    {
+    // The PID of a container's process isn't the same after its end: its segment has the one inside. A saved report has
+    // milliseconds.
+    let [was, is] = [before, after].map(|books| books.process.start_ns / 1_000_000);
+    let is_same = before.process.pid == after.process.pid || was == is;
+    if let Some(between) = after.time_ns.checked_sub(before.time_ns).filter(|_| is_same) {
         writeln!(out, "between {}", duration(between))?;
     }
     writeln!(out)?;

@@ -503,6 +503,7 @@ fn process(p: Process) -> ProcessFacts {
     const RUNTIMES: [Runtime; 2] = [Runtime::HotSpot, Runtime::NativeImage];
     ProcessFacts {
         pid: p.pid,
+        namespaced_pid: None,
         parent: p.ppid,
         executable: p.executable,
         arguments: p.arguments,

@@ -52,7 +52,8 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         (_, ending) => ending.unwrap_or(Ending::UNKNOWN).sentence(),
     };
     let up = age(books).map(|age| format!("   {age}"));
-    writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
+    let inside = process.namespaced_pid.map(|pid| format!("   ({pid} inside)")).unwrap_or_default();
+    writeln!(out, "{}   pid {}{inside}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
     writeln!(out, "{}   {}   {}", built_on(books), counted(process.threads, "thread"), moment_text(books.time_ns))?;
     let total = &books.total;
     let blocks = match total.fault {

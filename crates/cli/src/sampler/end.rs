@@ -40,7 +40,7 @@ impl Sampler {
         }
         let (last, sites) = read
             .and_then(|(head, path)| {
-                let life = segment::life_of(&head, &path, deadline);
+                let life = segment::life_as(self.pid, &head, &path, deadline);
                 let read = target::of_segment(&path, life, None, deadline).ok()?;
                 let sites = self.sites(&read, true);
                 Some((read.books, sites))

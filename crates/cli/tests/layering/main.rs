@@ -318,6 +318,7 @@ const UNSAFE: &[&str] = &[
     "crates/cli/src/confine.rs",
     "crates/cli/src/sys/",
     "crates/process/src/foreign/as_target/child.rs",
+    "crates/process/src/foreign/lock.rs",
     "crates/observer/src/source/hotspot/peer.rs",
     "crates/process/src/proc/scan.rs",
     "crates/preload/src/lib.rs",

@@ -17,6 +17,7 @@ pub mod as_target;
 mod deadline;
 mod file_kind;
 mod folder;
+mod lock;
 mod open;
 pub mod own_files;
 mod pieces;

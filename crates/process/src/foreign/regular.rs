@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::file_kind::HOLES;
-use super::{Deadline, FileKind};
+use super::{Deadline, FileKind, lock};
 
 /// Why a file wasn't read. Displays as the end of a sentence that begins with the file.
 #[derive(Debug)]
@@ -95,6 +95,11 @@ impl Regular {
     /// The metadata at the time of opening.
     pub fn meta(&self) -> &Metadata {
         &self.meta
+    }
+
+    /// Whether somebody else has a lock of the file. `None`: the file system has no locks.
+    pub fn is_locked(&self) -> Option<bool> {
+        lock::is_locked(&self.file)
     }
 
     /// Maximum number of bytes that are read.

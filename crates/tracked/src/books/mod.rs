@@ -323,6 +323,7 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
     let mut words = segment.command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     ProcessFacts {
         pid: head.pid,
+        namespaced_pid: None,
         parent: head.ppid,
         executable: words.next().unwrap_or_default(),
         arguments: words.collect(),

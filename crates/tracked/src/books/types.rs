@@ -85,7 +85,10 @@ impl Figures {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFacts {
+    /// As plimsoll sees it while the process lives; after that, and in a saved report of that, as the process saw it.
     pub pid: u32,
+    /// The PID in the process's own namespace, if that differs.
+    pub namespaced_pid: Option<u32>,
     pub parent: u32,
     pub executable: String,
     /// Arguments, `argv[0]` first.

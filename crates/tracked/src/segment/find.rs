@@ -171,6 +171,10 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
             if life == Life::Live {
                 return Some((path, head, life));
             }
+            // Containers may share a directory: this is a living process of another one, with the same PID there.
+            if is_locked(&path, deadline) == Some(true) && maps(pid, &path, deadline) == Some(false) {
+                continue;
+            }
             if dead.as_ref().is_none_or(|(_, best, _)| best.start_boottime_ns < head.start_boottime_ns) {
                 dead = Some((path, head, life));
             }
@@ -194,23 +198,53 @@ fn has_begun(head: &Head) -> bool {
     ![State::Booting, State::Prepared].iter().any(|state| head.state == *state as u32)
 }
 
-/// State of the process of a segment file.
+/// State of the process of a segment file, if that process has, or had, its PID in our namespace.
 pub fn life_of(head: &Head, path: &Path, deadline: Deadline) -> Life {
     life_as(head.pid, head, path, deadline)
 }
 
-fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
-    let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
+/// State of the process of any segment file, and the living process's PID in our namespace. `None`: it isn't known, or
+/// the process doesn't live.
+pub fn process_of(head: &Head, path: &Path, deadline: Deadline) -> (Life, Option<u32>) {
+    if let Some(life) = recorded_end(head) {
+        return (life, None);
+    }
+    let is_it = |pid: u32| namespace_pid(pid) == Some(head.pid) && maps(pid, path, deadline) == Some(true);
+    let others = || {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|&pid| is_it(pid))
+    };
+    if let Some(pid) = Some(head.pid).filter(|&pid| is_it(pid)).or_else(others) {
+        return (Life::Live, Some(pid));
+    }
+    match life_of(head, path, deadline) {
+        Life::Live => (Life::Live, Some(head.pid)),
+        // It lives in a namespace that isn't below ours.
+        Life::Killed if is_locked(path, deadline) == Some(true) => (Life::Live, None),
+        life => (life, None),
+    }
+}
+
+/// Whether a living process maps the file, in any PID namespace: the mapping holds a lock. `None`: it isn't known.
+fn is_locked(path: &Path, deadline: Deadline) -> Option<bool> {
+    read::open(path, deadline).ok()?.is_locked()
+}
+
+/// State of the process of a segment file, whose PID in our namespace is this.
+pub fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
     match recorded_end(head) {
         Some(life) => life,
-        None if start_time_ns(pid).is_some_and(lives)
-            && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline)) =>
-        {
-            Life::Live
-        }
+        None if is_of(pid, head, path, deadline) => Life::Live,
         // The process may have ended in order since the header was read.
         None => read::head(path, deadline).ok().and_then(|head| recorded_end(&head)).unwrap_or(Life::Killed),
     }
+}
+
+/// Whether the segment is that of this living process, which has it mapped even after a detach: an earlier process may
+/// have had the same PID.
+pub fn is_of(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> bool {
+    let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
+    start_time_ns(pid).is_some_and(lives) && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline))
 }
 
 /// How the process of a segment ended, by the first source that knows. None if it lives, with or without its tracker.
@@ -338,22 +372,30 @@ fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     }
 }
 
-/// True if the process maps the file, or if its maps can't be read (then the start time must suffice). An exec keeps
-/// PID and start time, but not the mapping.
+/// True if the process maps the file, or if its maps can't be read (then its start time must suffice, and the lock of
+/// the file). An exec keeps PID and start time, but not the mapping.
 fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
-    let Ok(file) = read::open(path, deadline) else { return true };
-    let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
+    maps(pid, path, deadline).or_else(|| is_locked(path, deadline)).unwrap_or(true)
+}
+
+/// Whether the process maps the file. `None`: the kernel refuses its maps.
+fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
+    let file = read::open(path, deadline).ok()?;
+    let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
+        Ok(maps) => maps,
+        Err(error) => return (error.kind() == std::io::ErrorKind::NotFound).then_some(false),
+    };
     let inode = file.meta().ino().to_string();
     let mut readable = false;
     for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
-        let Ok(line) = line else { return true };
+        let Ok(line) = line else { return None };
         readable = true;
         let name = line.strip_suffix(DELETED).unwrap_or(&line);
         if name.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
-            return true;
+            return Some(true);
         }
     }
-    !readable
+    readable.then_some(false)
 }
 
 /// The segment that a process maps. It is opened by its name in maps or, if that was deleted or means another file

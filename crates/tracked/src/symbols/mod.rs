@@ -86,7 +86,7 @@ impl Symbols {
             jit: None,
             jit_queried: options.without,
             without: options.without,
-            inner_pid: books.process.pid,
+            inner_pid: books.process.namespaced_pid.unwrap_or(books.process.pid),
             gaps: Vec::new(),
         }
     }

@@ -193,7 +193,7 @@ fn done(sentence: String) -> Result<ExitCode, Failure> {
 fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     let why = match answer {
         Some(Answer::NoSegment) => {
-            "cannot make the segment: its directory is full or belongs to another user, or ulimit -f is too low ('plimsoll doctor' names the cause)"
+            "cannot make the segment: its PLIMSOLL_DIR or, without one, its /dev/shm, /tmp and /run are full, read-only or have a directory of another user"
         }
         Some(Answer::BadOptions) => "its agent is of another version",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",

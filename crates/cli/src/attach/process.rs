@@ -64,9 +64,20 @@ impl Process {
             _ if self.vmas.iter().any(|vma| is_musl(&vma.name)) => {
                 "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
             }
+            _ if self.file_size_limit().is_some_and(|limit| limit < segment::FILE_BYTES as u64) => {
+                "has a limit on file sizes (ulimit -f) below the size of a segment"
+            }
             _ => return Ok(()),
         };
         Err(format!("cannot attach to process {pid}: it {why}. For its mappings: plimsoll explain {pid}").into())
+    }
+
+    /// RLIMIT_FSIZE in bytes. `None`: no limit, or it can't be read.
+    fn file_size_limit(&self) -> Option<u64> {
+        let limits = self.target.read("limits").ok()?;
+        let limits = String::from_utf8_lossy(&limits);
+        let soft = limits.lines().find_map(|line| line.strip_prefix("Max file size"))?.split_whitespace().next()?;
+        soft.parse().ok()
     }
 
     /// The error for a command that was not carried out.

@@ -590,6 +590,13 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     refused(&program.pid(), &["traced by process", &tracer.pid()]);
     drop(tracer);
     wait_until("its end", || status().contains("TracerPid:\t0"));
+    let limit =
+        |bytes: &str| must(Command::new("prlimit").args(["--pid", &program.pid(), &format!("--fsize={bytes}:")]));
+    limit("1048576");
+    refused(&program.pid(), &["limit on file sizes (ulimit -f)"]);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
+    assert!(!maps.contains("plimsoll"), "nothing was loaded: {maps}");
+    limit("unlimited");
     program.done(&["attach", &program.pid()]);
     assert_eq!(program.send("turn"), "turned", "it goes on");
 }

@@ -80,7 +80,10 @@ impl Mounts {
             // namespace (`/..`).
             let found = of_it.iter().find_map(|mount| Some((*mount, below(mount)?)));
             // If the group lies outside the namespace or above the mount, the mount point is the closest visible group.
-            let (mount, below) = found.or_else(|| of_it.first().map(|mount| (*mount, PathBuf::new())))?;
+            // A mount from above the namespace has the group somewhere below, and nothing names the way to it: limits of
+            // the mount point alone would look like those of the group.
+            let closest = || of_it.iter().find(|mount| !Path::new(&mount.root).starts_with("/.."));
+            let (mount, below) = found.or_else(|| closest().map(|mount| (*mount, PathBuf::new())))?;
             let point = root.join(mount.point.trim_start_matches('/'));
             let group = point.join(below);
             let chain: Vec<PathBuf> =
@@ -93,4 +96,28 @@ impl Mounts {
 pub(super) fn ancestor(path: &str, level: usize) -> String {
     let mut ancestors = Path::new(path).ancestors();
     ancestors.nth(level).map_or_else(|| "/".to_owned(), |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `unshare --cgroup` leaves the mounts as they were.
+    #[test]
+    fn the_group_of_a_namespace_is_not_taken_for_the_mount_above_it() {
+        let point = std::env::temp_dir();
+        let mounts = |roots: &[&str]| {
+            let line = |root: &&str| format!("35 31 0:32 {root} {} rw - cgroup cgroup rw,memory\n", point.display());
+            let lines: String = roots.iter().map(line).collect();
+            Mounts { seen: vec![(PathBuf::from("/"), parse_mounts(lines.as_bytes()))] }
+        };
+        let chain = |roots: &[&str], path: &str| mounts(roots).chain(Controller::MemoryV1, path);
+        assert_eq!(chain(&["/.."], "/"), None);
+        assert_eq!(chain(&["/../.."], "/own"), None);
+        let here = Some(vec![point.clone()]);
+        assert_eq!(chain(&["/"], "/"), here);
+        assert_eq!(chain(&["/..", "/"], "/"), here);
+        assert_eq!(chain(&["/../beside"], "/../beside"), here);
+        assert_eq!(chain(&["/docker/1"], "/"), here, "the closest group that can be seen");
+    }
 }

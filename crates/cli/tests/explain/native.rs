@@ -165,6 +165,17 @@ fn a_reservation_costs_nothing() {
     assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll attach"), "{unclear:#}");
 }
 
+/// The kernel joins .bss and the mapping behind it. Only the program headers tell where .bss ends.
+#[test]
+fn a_mapping_directly_behind_bss_is_not_the_programs_static_data() {
+    let fixture = Fixture::c("behind_bss", &[]);
+    let explained = fixture.explained();
+    explained.line_is("other-anonymous", fixture.truth("behind"));
+    let (found, truth) = (explained.child("libraries", "behind_bss"), fixture.truth("statics"));
+    assert!(found.abs_diff(truth) < MIB, "{found} {truth}\n{:#}", explained.0["lines"]);
+    own_verdicts(&explained, &["unclear"]);
+}
+
 /// The fixture lays its own program out in memory as a packer does, and reads the file into memory beside it. Only the
 /// first copy is a program; the second is the fixture's own data.
 #[test]

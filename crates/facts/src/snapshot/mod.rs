@@ -87,6 +87,9 @@ pub struct Snapshot {
     pub go: Option<OtherHeap>,
     /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
+    /// The .bss of objects whose program headers were read, by address. Each begins where the object's data ends; an
+    /// empty one means that the memory behind the data isn't the object's.
+    pub bss: Vec<AddressRange>,
     /// Where it accepts connections. None: not read, or it could not be.
     pub listeners: Option<Listeners>,
     /// Allocators found among the mapped files, including glibc's.

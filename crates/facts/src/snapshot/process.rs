@@ -271,4 +271,10 @@ impl Vma {
     pub fn inaccessible(&self) -> bool {
         !self.readable && !self.writable && !self.executable
     }
+
+    /// Whether it lies where the .bss of an object with this data would be. It may be longer than the .bss, or none.
+    pub fn may_be_bss_of(&self, data: &Vma) -> bool {
+        let follows = data.range.end == self.range.start && data.inode != 0 && data.writable && !data.shared;
+        follows && self.backing == Backing::Anonymous && self.writable && self.name.is_empty()
+    }
 }

@@ -341,19 +341,20 @@ fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
     vma.range.end == end || vma_at(vmas, vma.range.end).is_some_and(|tail| tail.inaccessible() && tail.range.end >= end)
 }
 
-/// An anonymous mapping directly after the last, writable part of an object file is its .bss.
+/// The .bss of each object: what its program headers say, or without them the whole anonymous mapping directly after the
+/// object's last, writable part.
 fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     let objects = Objects::of(snapshot);
     for pair in snapshot.vmas.windows(2) {
         let (data, bss) = (&pair[0], &pair[1]);
-        let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
-        let is_bss = follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty();
-        if is_bss && objects.contain(data) {
+        if bss.may_be_bss_of(data) && objects.contain(data) {
+            let known = snapshot.bss.binary_search_by_key(&bss.range.start, |range| range.start);
+            let range = known.map_or(bss.range, |index| snapshot.bss[index].intersection(bss.range));
             let owner = match tracker_mappings::is_tracker(&data.name) {
                 true => Owner::line(LineId::Tracker, ""),
                 false => Owner::line(LineId::Libraries, snapshot.process.shown_file(&data.name)),
             };
-            claims.add(Claim { range: bss.range, owner, grade: Grade::Derived, source: Source::Proc });
+            claims.add(Claim { range, owner, grade: Grade::Derived, source: Source::Proc });
         }
     }
 }

@@ -4,6 +4,7 @@ pub use crate::foreign::{Absent, Target};
 
 pub(crate) mod access;
 pub(crate) mod allocators;
+mod bss;
 pub mod memory;
 mod read;
 mod residency;
@@ -18,6 +19,7 @@ pub(crate) mod status;
 mod unpacked;
 
 pub use access::{Access, Closed};
+pub use bss::find as find_bss;
 pub use read::{
     KnownMappings, can_scan, file_remedy, is_of_mappings, is_too_much, open_jars, permission_remedy, read_allocators,
     read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads, scan_residency,

@@ -48,7 +48,7 @@ fn short_at(bytes: &[u8], offset: usize) -> Option<u16> {
 }
 
 /// The segments according to the headers at `start`.
-fn parse(headers: &[u8], start: Avma) -> Option<Unpacked> {
+pub(super) fn parse(headers: &[u8], start: Avma) -> Option<Unpacked> {
     headers.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let (kind, size, count) = (short_at(headers, 16)?, short_at(headers, 54)?, short_at(headers, 56)?);
     (matches!(kind, 2 | 3) && size == 56 && (1..=MOST_SEGMENTS).contains(&count)).then_some(())?;

@@ -118,6 +118,7 @@ fn search_memory(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) 
             snapshot.pymalloc = python;
             gaps.extend(unsearched);
             snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
+            snapshot.bss = proc::find_bss(&memory, &snapshot.vmas);
         }
         // If an allocator's reader already reported the error, don't repeat it. Without mappings, there is nothing to
         // read either.

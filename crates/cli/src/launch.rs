@@ -44,7 +44,7 @@ pub struct Launch {
     summary: Option<PathBuf>,
     /// Keep this many segments of ended processes
     #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
-    retain: usize,
+    pub retain: usize,
     /// Apply the category rules in this file before the built-in ones. Its rows: 'category Orders: what the server keeps',
     /// then 'server: cache_* -> Orders'
     #[arg(long, value_name = "FILE")]

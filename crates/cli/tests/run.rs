@@ -574,6 +574,25 @@ fn the_report_is_of_the_last_program_under_the_pid() {
     assert!(pid("start.sh") == pid("sort") && pid("/bin/ls") != pid("sort"), "{printed}");
 }
 
+/// A tracker that starts deletes the oldest segments beyond `--retain`: then the table of processes lacks rows.
+#[test]
+fn the_table_of_processes_tells_that_segments_may_be_missing() {
+    let workspace = Workspace::new("family-pruned");
+    let script = "for i in 1 2 3 4 5 6; do /bin/echo $i >/dev/null; done; exit 0";
+    let sum_with = |retain: &str, books: &str| {
+        let books = workspace.file(books, "").with_extension("d");
+        let books = books.to_str().unwrap();
+        let options = ["run", "--follow", "--retain", retain, "--dir", books, "--report", "summary"];
+        let rest = ["--report-to", "stdout", "--", "/bin/sh", "-c", script];
+        let ran = workspace.plimsoll(&[&options[..], &rest].concat()).output().unwrap();
+        text(&ran.stdout).lines().last().unwrap().to_owned()
+    };
+    let all = sum_with("100", "all");
+    assert!(all.contains(" 7 processes") && !all.contains("missing"), "{all}");
+    let few = sum_with("2", "few");
+    assert!(few.contains("; more may be missing: only 2 segments of ended processes were kept (--retain)"), "{few}");
+}
+
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one
 /// from the way out, of sizes that name the level.
 #[test]

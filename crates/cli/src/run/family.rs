@@ -24,13 +24,22 @@ pub struct Family {
     pid: u32,
     /// In the order in which their trackers started.
     segments: Vec<(PathBuf, Head)>,
+    /// The option `--retain`, if the trackers of later processes may have deleted segments of this run.
+    pruned_to: Option<usize>,
 }
 
 impl Family {
     /// The segments in these directories of the process and its descendants that began at `since_ns` (CLOCK_BOOTTIME)
-    /// or later.
-    pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64, deadline: Deadline) -> Family {
-        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list_own(&dir, deadline)).collect();
+    /// or later. `retain`: how many segments of ended processes the trackers keep.
+    pub fn find(
+        directories: impl Iterator<Item = PathBuf>,
+        (pid, since_ns): (u32, u64),
+        retain: usize,
+        deadline: Deadline,
+    ) -> Family {
+        let listed: Vec<_> = directories.map(|dir| segment::list_own(&dir, deadline)).collect();
+        let pruned_to = listed.iter().any(|list| may_lack(list, since_ns, retain, deadline)).then_some(retain);
+        let mut all: Vec<(PathBuf, Head)> = listed.into_iter().flatten().collect();
         all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         let mut pids = vec![pid];
@@ -42,7 +51,7 @@ impl Family {
             }
             is_kin
         });
-        Family { pid, segments: all }
+        Family { pid, segments: all, pruned_to }
     }
 
     /// The segment of the last program under the PID.
@@ -99,12 +108,24 @@ impl Family {
         let (now, most) = (live.to_string(), peak.to_string());
         writeln!(
             out,
-            "{:>9} {now:>10} {most:>10}  {} (their peaks were at different times){}",
+            "{:>9} {now:>10} {most:>10}  {} (their peaks were at different times){}{}",
             "sum",
             if processes == 1 { "1 process".to_owned() } else { format!("{} processes", count(processes)) },
-            if unread == 0 { String::new() } else { format!("; {} more could not be read", count(unread)) }
+            if unread == 0 { String::new() } else { format!("; {} more could not be read", count(unread)) },
+            match self.pruned_to {
+                Some(kept) =>
+                    format!("; more may be missing: only {kept} segments of ended processes were kept (--retain)"),
+                None => String::new(),
+            }
         )
     }
+}
+
+/// Whether segments of this run may have been deleted from a directory that now has these. The trackers delete the
+/// oldest segments of ended processes first, so none is missing as long as an older one is there.
+fn may_lack(list: &[(PathBuf, Head)], since_ns: u64, retain: usize, deadline: Deadline) -> bool {
+    let mut ended = list.iter().filter(|(path, head)| segment::life_of(head, path, deadline) != Life::Live);
+    list.len() >= retain && ended.clone().count() >= retain && ended.all(|(_, head)| head.start_boottime_ns >= since_ns)
 }
 
 #[cfg(test)]
@@ -119,7 +140,7 @@ mod tests {
             let head = Head { pid, ..Head::default() };
             (PathBuf::from(format!("/nonexistent/{pid}.seg")), head)
         };
-        let family = Family { pid: 7, segments: vec![segment(7), segment(8)] };
+        let family = Family { pid: 7, segments: vec![segment(7), segment(8)], pruned_to: None };
         let mut out = Vec::new();
         family.table(&mut out, Ending::UNKNOWN, Deadline::after(LOOK)).expect("written to memory");
         let text = String::from_utf8(out).expect("UTF-8");

@@ -137,7 +137,7 @@ fn print(
 ) -> Result<(), Failure> {
     let deadline = Deadline::after(NAMES);
     let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None, deadline));
-    let family = Family::find(directories, pid, since, deadline);
+    let family = Family::find(directories, (pid, since), args.launch.retain, deadline);
     let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
     let life = segment::life_of(head, path, deadline);
     let mut books = target::books(path, life, deadline)?;

@@ -593,6 +593,45 @@ fn the_table_of_processes_tells_that_segments_may_be_missing() {
     assert!(few.contains("; more may be missing: only 2 segments of ended processes were kept (--retain)"), "{few}");
 }
 
+/// A daemon's master process often forks its workers without having allocated: they begin with the books of its parent.
+#[test]
+fn a_child_of_a_fork_child_that_has_not_allocated_keeps_the_names_of_its_books() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char *volatile kept[2];
+int main(void) {
+  kept[0] = strdup("of libc");
+  kept[1] = malloc(1 << 20);
+  if (fork() != 0) return wait(NULL) < 0;
+  if (fork() != 0) {
+    wait(NULL);
+    _exit(0);
+  }
+  kept[1] = malloc(1 << 20);
+  char number[16];
+  int length = snprintf(number, sizeof number, "%d", (int)getpid());
+  _exit(write(1, number, length) != length);
+}
+"#;
+    let workspace = Workspace::new("silent-parent");
+    let source = workspace.file("silent.c", SOURCE);
+    let program = source.with_extension("");
+    assert!(Command::new("cc").args(["-fno-builtin", "-o"]).args([&program, &source]).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let ran = workspace.plimsoll(&["run", "--", program]).output().unwrap();
+    let pid = text(&ran.stdout);
+    let report = workspace.plimsoll(&["report", &pid, "--by", "module"]).output().unwrap();
+    let printed = text(&report.stdout);
+    let row = |module: &str| printed.lines().find(|line| line.ends_with(module)).unwrap_or_else(|| panic!("{printed}"));
+    assert!(row(program).trim_start().starts_with("2.01 MiB"), "{printed}");
+    assert!(row("/libc.so.6").contains(" B "), "{printed}");
+    assert!(!printed.contains("(no module"), "{printed}");
+}
+
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one
 /// from the way out, of sizes that name the level.
 #[test]

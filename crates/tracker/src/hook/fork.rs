@@ -121,7 +121,11 @@ fn become_child() {
     // SAFETY: the copy that `prepare_child` took.
     let mut inherited = unsafe { Inherited::at(inherited) };
     // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
-    inherited.follow(unsafe { Segment::at(parent) }, slot());
+    let of_parent = unsafe { Segment::at(parent) };
+    // A parent that hadn't booked has zeros there, and passes on a copy that it has completed itself.
+    if of_parent.header().magic.load(Relaxed) == MAGIC {
+        inherited.follow(of_parent, slot());
+    }
     // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's
     // end.
     // SAFETY: as above.

@@ -128,6 +128,10 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         None if exists && has_no_memory(pid) => {
             Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
         }
+        None if exists && has_library(pid) => Err(format!(
+            "process {pid} has the tracker's library, but no books yet: a child of fork() makes them when it first allocates. To make them now: plimsoll attach {pid}"
+        )
+        .into()),
         None if exists => {
             let start = proc::Target::open(pid, deadline).map(|target| proc::start_of(&target)).unwrap_or_default();
             let tracked = started_behind(&start, "plimsoll run --");
@@ -183,6 +187,12 @@ pub fn started_behind(start: &Start, before: &str) -> String {
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
 fn has_no_memory(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/status")).is_ok_and(|status| !String::from_utf8_lossy(&status).contains("\nVmSize:"))
+}
+
+/// Whether the process maps the tracker's library.
+fn has_library(pid: u32) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps).lines().any(proc::is_trackers_library)
 }
 
 /// True if the kernel denies us the mappings of a process: then its segment may lie where we cannot look.

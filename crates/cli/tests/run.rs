@@ -1,6 +1,6 @@
 //! `plimsoll run` behaves as its program: output, exit status, signals, stops, PID, descriptors, dispositions.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -630,6 +630,40 @@ int main(void) {
     assert!(row(program).trim_start().starts_with("2.01 MiB"), "{printed}");
     assert!(row("/libc.so.6").contains(" B "), "{printed}");
     assert!(!printed.contains("(no module"), "{printed}");
+}
+
+/// It has no segment until it allocates. `attach` makes one.
+#[test]
+fn a_fork_child_without_books_is_not_called_untracked() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char *volatile kept;
+int main(void) {
+  kept = malloc(1000);
+  if (fork() != 0) return wait(NULL) < 0;
+  char number[16];
+  int length = snprintf(number, sizeof number, "%d\n", (int)getpid());
+  _exit(write(1, number, length) != length || read(0, number, 1) != 0);
+}
+"#;
+    let workspace = Workspace::new("no-books-yet");
+    let source = workspace.file("waits.c", SOURCE);
+    let program = source.with_extension("");
+    assert!(Command::new("cc").args(["-fno-builtin", "-o"]).args([&program, &source]).status().unwrap().success());
+    let mut run = workspace.plimsoll(&["run", "--", program.to_str().unwrap()]);
+    let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let pid = pid.trim_end();
+    let report = workspace.plimsoll(&["report", pid]).output().unwrap();
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    let expected = format!("To make them now: plimsoll attach {pid}");
+    let printed = text(&report.stderr);
+    assert!(printed.contains("no books yet") && printed.trim_end().ends_with(&expected), "{printed}");
 }
 
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one

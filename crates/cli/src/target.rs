@@ -267,7 +267,9 @@ fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
 
 fn dead(path: &Path, life: Life, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let mut target = of_segment(path, life, None, deadline)?;
-    target.books.gaps.extend(target.books.ending.and_then(segment::gap_of_ending));
+    if let (Stacks::Segment(segment, _), Some(ending)) = (&target.stacks, target.books.ending) {
+        target.books.gaps.extend(segment::gap_of_ending(segment, ending));
+    }
     Ok(target)
 }
 

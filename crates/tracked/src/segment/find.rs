@@ -24,7 +24,7 @@ use super::read::{self, ReadError};
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Folder, Requirements};
-use plimsoll_process::kernel_log;
+use plimsoll_process::kernel_log::{self, OomKill};
 use plimsoll_process::proc::{Target, stat, status_field};
 
 /// State of a segment's process.
@@ -275,14 +275,27 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// The gap if the ending may be an OOM kill that we can't see: only the kernel's log records those of processes without
-/// a waiting parent.
-pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
+/// The gap if the ending may be an OOM kill that we can't tell: only the kernel's log records those of processes without
+/// a waiting parent, and it has the PIDs of the host.
+pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
-    let error = could_be_oom.then(kernel_log::refusal)??;
-    let reason = format!("the kernel's log can't be read: {error}");
-    let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be known as one");
-    Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"))
+    if !could_be_oom {
+        return None;
+    }
+    if let Some(error) = kernel_log::refusal() {
+        let reason = format!("the kernel's log can't be read: {error}");
+        let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be known as one");
+        return Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"));
+    }
+    let since = last_sign_us(segment);
+    let kills = kernel_log::oom_kills();
+    let kill = kills.iter().find(|kill| may_be_inside(kill, segment, since))?;
+    let (pid, seconds) = (kill.pid, kill.time_us.saturating_sub(since) as f64 / 1e6);
+    let reason = format!(
+        "the kernel's log has an OOM kill of a process of this name, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
+    );
+    let effect = "it may be this process: in a container its PID is another";
+    Some(Gap::new(Source::Segment, reason, effect))
 }
 
 /// Maximum time between the start of a process and that of its tracker.
@@ -290,6 +303,21 @@ const BOOTED_NS: u64 = 2_000_000_000;
 
 /// Whether the kernel's log has an OOM kill of a process with this PID and name after the process was last seen alive.
 fn kernel_has_killed(segment: &Segment) -> bool {
+    let since = last_sign_us(segment);
+    kernel_log::oom_kills().iter().any(|kill| {
+        kill.pid == segment.head.pid && kill.time_us >= since && may_have_name(&segment.command, &kill.name)
+    })
+}
+
+/// Whether the kill is of a process of this name that had another PID on the host, soon after this one's last sign.
+fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
+    const SOON_US: u64 = 600_000_000;
+    let is_soon = (since..since.saturating_add(SOON_US)).contains(&kill.time_us);
+    is_soon && kill.pid != segment.head.pid && may_have_name(&segment.command, &kill.name)
+}
+
+/// When the process was last seen alive, in µs of the kernel log's clock.
+fn last_sign_us(segment: &Segment) -> u64 {
     let suspended = {
         let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
             let now = clock_gettime(clock);
@@ -298,10 +326,7 @@ fn kernel_has_killed(segment: &Segment) -> bool {
         boot.saturating_sub(mono)
     };
     // The log's clock and ours differ by some ms.
-    let since = (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000);
-    kernel_log::oom_kills().iter().any(|kill| {
-        kill.pid == segment.head.pid && kill.time_us >= since && may_have_name(&segment.command, &kill.name)
-    })
+    (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000)
 }
 
 /// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path

@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn chunks_are_found_among_other_memory() {
         let second = [START, 2 * LEAST, 12, START + 72, 7];
-        // Three mappings: two threads' chunks and other memory; a chunk with its successor; a pool, a page, and a chunk.
+        // Three mappings: two threads' chunks and other memory; a chunk with its successor; a pool, a page, and a
+        // chunk.
         let lengths = [3 * LEAST, 3 * LEAST, 2 * LEAST + PAGE];
         let chunks = [
             (0, &FIRST[..]),

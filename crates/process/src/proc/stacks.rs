@@ -13,11 +13,11 @@
 //!              └────────────┘ stackblock + stackblock_size
 //! ```
 //!
-//! The tid has lain there in all versions (`_thread_db_pthread_tid` states its offset for debuggers, nptl_db/structs.def).
-//! It can't be searched for: `multiple_threads` before it is 1, which is a tid in a container, and the upper halves of
-//! addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere. The offsets of the later fields differ
-//! between versions. The stack is the only pair of page-aligned words (b, s) after p with b < p < b + s whose end lies in
-//! the pages just above p (`WITHIN`).
+//! The tid has lain there in all versions (`_thread_db_pthread_tid` states its offset for debuggers,
+//! nptl_db/structs.def). It can't be searched for: `multiple_threads` before it is 1, which is a tid in a container,
+//! and the upper halves of addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere. The offsets of
+//! the later fields differ between versions. The stack is the only pair of page-aligned words (b, s) after p with b < p
+//! < b + s whose end lies in the pages just above p (`WITHIN`).
 
 use std::collections::HashMap;
 
@@ -269,8 +269,8 @@ mod tests {
         assert!(found > 10 && missing > 10, "{found} {missing}");
     }
 
-    /// In a container the first thread's tid is 1, and `multiple_threads` is 1 in each record. Elsewhere a tid is the upper
-    /// half of an address, such as the one of the thread's DTV.
+    /// In a container the first thread's tid is 1, and `multiple_threads` is 1 in each record. Elsewhere a tid is the
+    /// upper half of an address, such as the one of the thread's DTV.
     #[test]
     fn an_int_before_the_tid_that_is_another_threads_tid_is_not_taken_for_it() {
         const UPPER_HALF: u32 = 0x559f;

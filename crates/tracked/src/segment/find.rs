@@ -275,8 +275,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// The gap if the ending may be an OOM kill that we can't tell: only the kernel's log records those of processes without
-/// a waiting parent, and it has the PIDs of the host.
+/// The gap if the ending may be an OOM kill that we can't tell: only the kernel's log records those of processes
+/// without a waiting parent, and it has the PIDs of the host.
 pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
     if !could_be_oom {
@@ -433,8 +433,8 @@ fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     })
 }
 
-/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it, or its tracker is of
-/// another version. None if there is no such segment, or if it can be read.
+/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it, or its tracker is
+/// of another version. None if there is no such segment, or if it can be read.
 pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
     let target = Target::open(pid, deadline).ok()?;
     mapped_files(&target)?.find_map(|(paths, requirements)| {

@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use plimsoll_facts::gap::Gap;
 use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::{Books, Caller, Figures};
@@ -12,7 +13,7 @@ use plimsoll_tracked::diff::{Diff, FigureChange, MappingFigure, NotBooked};
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};
-use crate::text::{LinesBy, frame_text, unknown_resident};
+use crate::text::{LinesBy, frame_text, unknown_resident, write_gap};
 use crate::words::{count, cut, duration, moment, moment_text, printable};
 
 /// Schema of the JSON.
@@ -66,7 +67,14 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
     if diff.known == MappingFigure::Committed && diff.total.before.committed != diff.total.after.committed {
         writeln!(out, "\n{} The order is that of the live blocks.", unknown_resident(&[before, after]))?;
     }
-    not_booked(out, diff.not_booked.as_ref())
+    not_booked(out, diff.not_booked.as_ref())?;
+    let common: Vec<&Gap> = before.gaps.iter().filter(|gap| after.gaps.contains(gap)).collect();
+    common.iter().try_for_each(|gap| write_gap(out, "", gap))?;
+    for (of, books) in [("before ", before), ("after ", after)] {
+        let own = books.gaps.iter().filter(|gap| !common.contains(gap));
+        own.into_iter().try_for_each(|gap| write_gap(out, of, gap))?;
+    }
+    Ok(())
 }
 
 /// Writes how much was committed at both moments, below sites that are compared by their live blocks.
@@ -170,6 +178,17 @@ struct Document<'a> {
     before_the_attach: Option<NotBookedLine>,
     categories: Vec<ChangeLine<'a>>,
     modules: Vec<ChangeLine<'a>>,
+    gaps: Vec<GapLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct GapLine<'a> {
+    /// `before` or `after`.
+    of: &'static str,
+    source: &'static str,
+    reason: &'a str,
+    effect: &'a str,
+    remedy: &'a str,
 }
 
 #[derive(Serialize)]
@@ -229,6 +248,14 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         }),
         categories: diff.categories.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
         modules: diff.modules.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
+        gaps: [("before", before), ("after", after)]
+            .into_iter()
+            .flat_map(|(of, books)| books.gaps.iter().map(move |gap| (of, gap)))
+            .map(|(of, gap)| {
+                let Gap { source, reason, effect, remedy } = gap;
+                GapLine { of, source: source.name(), reason, effect, remedy }
+            })
+            .collect(),
     };
     crate::json_lines::write_indented(out, &document)
 }
@@ -425,6 +452,27 @@ mod tests {
         let mut shrunk = grown(None);
         (shrunk[1].categories[1].figures.live, shrunk[1].categories[1].figures.live_count) = (Bytes::ZERO, 0);
         assert!(written(&shrunk).0[1].ends_with("zlib"));
+    }
+
+    #[test]
+    fn gaps_name_the_books_that_have_them() {
+        let gap = |reason: &str| Gap::new(plimsoll_facts::gap::Source::Segment, reason, "lost");
+        let [mut before, mut after] = grown(None);
+        before.gaps = vec![gap("cut"), gap("late")];
+        after.gaps = vec![gap("full"), gap("cut")];
+        let (_, text) = written(&[before.clone(), after.clone()]);
+        let gaps: Vec<&str> = text.lines().filter(|line| line.starts_with("gap ")).collect();
+        assert_eq!(
+            gaps,
+            ["gap (segment): cut; lost", "gap before (segment): late; lost", "gap after (segment): full; lost"]
+        );
+        let mut out = Vec::new();
+        json(&mut out, &before, &after, &diff(&before, &after)).expect("a Vec takes it");
+        let document: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+        let of =
+            document["gaps"].as_array().expect("gaps").iter().map(|gap| (gap["of"].as_str(), gap["reason"].as_str()));
+        let expected = [("before", "cut"), ("before", "late"), ("after", "full"), ("after", "cut")];
+        assert_eq!(of.collect::<Vec<_>>(), expected.map(|(of, reason)| (Some(of), Some(reason))));
     }
 
     #[test]

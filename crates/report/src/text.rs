@@ -389,7 +389,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             books.peak_error
         )?;
     }
-    books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
+    books.gaps.iter().try_for_each(|gap| write_gap(out, "", gap))
 }
 
 /// `  65,012 blocks end in a trailer of 8 bytes, which enlarges the heap by up to 0.97 MiB; 512 KiB of the tables are for
@@ -430,9 +430,10 @@ fn blocks_cost(own: &TrackerCost) -> String {
     text
 }
 
-fn write_gap(out: &mut dyn Write, gap: &Gap) -> io::Result<()> {
+/// `of`: which of several books has it.
+pub(crate) fn write_gap(out: &mut dyn Write, of: &str, gap: &Gap) -> io::Result<()> {
     let remedy = if gap.remedy.is_empty() { String::new() } else { format!(": {}", printable(&gap.remedy)) };
-    writeln!(out, "gap ({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))
+    writeln!(out, "gap {of}({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))
 }
 
 #[cfg(test)]

@@ -211,16 +211,19 @@ pub fn process_of(head: &Head, path: &Path, deadline: Deadline) -> (Life, Option
     }
     let is_it = |pid: u32| namespace_pid(pid) == Some(head.pid) && maps(pid, path, deadline) == Some(true);
     let others = || {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten().take_while(|_| !deadline.has_passed());
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|&pid| is_it(pid))
     };
-    if let Some(pid) = Some(head.pid).filter(|&pid| is_it(pid)).or_else(others) {
+    // No process maps a file without a lock, so there is nothing to search for.
+    let locked = is_locked(path, deadline);
+    let own = Some(head.pid).filter(|&pid| is_it(pid));
+    if let Some(pid) = own.or_else(|| (locked != Some(false)).then(others)?) {
         return (Life::Live, Some(pid));
     }
     match life_of(head, path, deadline) {
         Life::Live => (Life::Live, Some(head.pid)),
         // It lives in a namespace that isn't below ours.
-        Life::Killed if is_locked(path, deadline) == Some(true) => (Life::Live, None),
+        Life::Killed if locked == Some(true) => (Life::Live, None),
         life => (life, None),
     }
 }

@@ -632,17 +632,18 @@ int main(void) {
     assert!(!printed.contains("(no module"), "{printed}");
 }
 
-/// It has no segment until it allocates. `attach` makes one.
+/// It has no segment until it allocates. `attach` makes one, and `explain` proposes it.
 #[test]
 fn a_fork_child_without_books_is_not_called_untracked() {
     const SOURCE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 static char *volatile kept;
 int main(void) {
-  kept = malloc(1000);
+  for (int i = 0; i < 640; i++) kept = memset(malloc(100000), 1, 100000);
   if (fork() != 0) return wait(NULL) < 0;
   char number[16];
   int length = snprintf(number, sizeof number, "%d\n", (int)getpid());
@@ -659,11 +660,22 @@ int main(void) {
     BufReader::new(run.stdout.take().unwrap()).read_line(&mut pid).unwrap();
     let pid = pid.trim_end();
     let report = workspace.plimsoll(&["report", pid]).output().unwrap();
+    let explain = workspace.plimsoll(&["explain", pid]).output().unwrap();
+    let attach = workspace.plimsoll(&["attach", pid]).output().unwrap();
+    let books = workspace.plimsoll(&["report", pid]).output().unwrap();
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
     let expected = format!("To make them now: plimsoll attach {pid}");
     let printed = text(&report.stderr);
     assert!(printed.contains("no books yet") && printed.trim_end().ends_with(&expected), "{printed}");
+    let printed = text(&explain.stdout);
+    let mut reports = printed.lines().filter(|line| line.contains(&format!("report {pid} --by site"))).peekable();
+    assert!(reports.peek().is_some(), "{printed}");
+    assert!(reports.all(|line| line.contains(&format!("attach {pid} && "))), "{printed}");
+    assert!(attach.status.success(), "{}", text(&attach.stderr));
+    let printed = text(&books.stdout);
+    let own = printed.lines().find(|line| line.starts_with("waits ")).expect("its category");
+    assert!(own.split_whitespace().any(|word| word == "640"), "{own}");
 }
 
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one

@@ -8,6 +8,8 @@ use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_a
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot};
 use plimsoll_facts::units::Bytes;
+use plimsoll_process::proc::is_trackers_library;
+use plimsoll_process::processes::is_segment;
 
 #[derive(Clone, Copy)]
 pub struct Case<'c> {
@@ -125,10 +127,20 @@ impl<'c> Case<'c> {
         environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the tracker counts in the process: then its books name the callers. After a detach, only its library
-    /// is left.
+    /// Whether the tracker counts in the process: then its books, in the segment, name the callers.
     pub fn is_tracked(self) -> bool {
-        self.resident(LineId::Tracker) > Bytes(0) && !self.snapshot.is_detached
+        self.has_segment() && !self.snapshot.is_detached
+    }
+
+    /// Whether the tracker is in the process, but has made no books: a child of fork() makes them when it first
+    /// allocates. An attach makes them at once, with the blocks from before the fork.
+    pub(crate) fn lacks_books(self) -> bool {
+        let has_library = self.snapshot.vmas.iter().any(|vma| is_trackers_library(&vma.name));
+        has_library && !self.has_segment() && self.can_be_attached_to()
+    }
+
+    fn has_segment(self) -> bool {
+        self.snapshot.vmas.iter().any(|vma| is_segment(&vma.name))
     }
 
     /// Whether `plimsoll attach` works on a program without a VM, as far as the snapshot shows: docs/attach.md.
@@ -167,6 +179,12 @@ impl<'c> Case<'c> {
         if self.is_tracked() {
             let how = format!("plimsoll report {pid} --by site");
             return remedy(Effort::Now, "see the calls that hold it", how, "");
+        }
+        if self.lacks_books() {
+            let how = format!("plimsoll attach {pid} && plimsoll report {pid} --by site");
+            let what =
+                "let the tracker, which is in the process already, make its books, and see the calls that hold it";
+            return remedy(Effort::Now, what, how, "");
         }
         let has_library = || self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl);
         if self.is_static() || (self.is_musl() && !has_library()) {
@@ -216,6 +234,9 @@ impl<'c> Case<'c> {
 
     /// What an attach leaves in the process, and prints there (JEP 451).
     fn cost_of_attach(self) -> String {
+        if self.lacks_books() {
+            return String::new();
+        }
         let stays = "plimsoll detach removes the hooks; about 1 MiB of the library stays until the process ends";
         let warns = !self.snapshot.is_detached && self.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk >= 21));
         let warning = "; the JVM prints a warning on its standard error that an agent was loaded";

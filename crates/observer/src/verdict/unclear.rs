@@ -148,7 +148,8 @@ fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     }
     let kind = case.snapshot.malloc_heap.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
     const WHY: &str = "one reading can't tell data in use from a leak";
-    let settle = [case.name_what_grows()].into_iter().chain(case.is_tracked().then(|| case.name_the_callers()));
+    let knows_the_callers = case.is_tracked() || case.lacks_books();
+    let settle = [case.name_what_grows()].into_iter().chain(knows_the_callers.then(|| case.name_the_callers()));
     vec![
         Unjudged {
             what: format!("live blocks of {kind}'s malloc"),

@@ -937,7 +937,7 @@ fn the_next_step_fits_what_the_tracker_does() {
         "{plain:?}"
     );
     snapshot.vmas.push(Vma {
-        name: "[anon:plimsoll]".into(),
+        name: "/dev/shm/plimsoll-0/1-1.seg".into(),
         readable: true,
         writable: true,
         range: AddressRange::sized(Avma(1 << 44), Bytes::mib(1)),

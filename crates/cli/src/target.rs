@@ -21,7 +21,7 @@ use plimsoll_tracked::symbols;
 
 use crate::Failure;
 use crate::output::shown;
-use crate::sys;
+use crate::{sys, untrackable};
 
 /// The books of a target, and the PID of its process if it lives.
 pub struct TrackedTarget {
@@ -288,6 +288,12 @@ pub fn of_segment(
     };
     let mut books = Books::new(&segment, life, now);
     books.ending = segment::ending_of(&segment, life);
+    let program = symbols::program(&books, live_pid, deadline);
+    if let Some(name) = program.and_then(|program| untrackable::allocator_of(&program)) {
+        let reason = format!("the program has an allocator of its own ({name}), whose calls don't reach the tracker");
+        let effect = "its blocks are missing; its mappings and its libraries' blocks are counted";
+        books.gaps.push(Gap::new(Source::Segment, reason, effect));
+    }
     Ok(TrackedTarget { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
-use plimsoll_process::foreign::{Deadline, Pieces};
+use plimsoll_process::foreign::{self, Deadline, Pieces};
 use plimsoll_tracked::rules::read as rules;
 
 use crate::sys;
@@ -74,6 +74,14 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     let file = sys::open(&path, deadline).ok()?;
     let pieces = file.pieces();
     of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path, deadline)).then_some(Obstacle::NoLibc))
+}
+
+/// The allocator's function in a program that runs or ran: its file, as it was loaded.
+pub fn allocator_of(program: &foreign::Regular) -> Option<String> {
+    match of_elf(&program.pieces())? {
+        Obstacle::OwnAllocator(name) => Some(name),
+        _ => None,
+    }
 }
 
 /// The program in the first line of a script.

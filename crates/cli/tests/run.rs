@@ -678,6 +678,34 @@ int main(void) {
     assert!(own.split_whitespace().any(|word| word == "640"), "{own}");
 }
 
+/// No warning at the start names a child's allocator, so the report of its segment does.
+#[test]
+fn a_report_says_that_the_program_has_an_allocator_of_its_own() {
+    const SOURCE: &str = r#"
+#include <stddef.h>
+static char pool[1 << 20];
+static size_t used;
+void *malloc(size_t bytes) { return pool + (used += (bytes + 31) / 16 * 16); }
+void free(void *block) { (void)block; }
+int main(void) { return !malloc(1000); }
+"#;
+    let workspace = Workspace::new("own-malloc");
+    let source = workspace.file("owns.c", SOURCE);
+    let program = source.with_extension("");
+    let build = ["-fno-builtin", "-rdynamic", "-o"];
+    assert!(Command::new("cc").args(build).args([&program, &source]).status().unwrap().success());
+    for (command, is_expected) in [(program.to_str().unwrap(), true), ("/bin/true", false)] {
+        let segments = workspace.0.path().join(format!("segments-{is_expected}"));
+        let segments = segments.to_str().unwrap();
+        let run = ["run", "--follow", "--dir", segments, "--", "/usr/bin/env", command];
+        assert!(workspace.plimsoll(&run).status().unwrap().success());
+        let report = workspace.plimsoll(&["report", segments]).output().unwrap();
+        let printed = text(&report.stdout);
+        let has_gap = printed.contains("has an allocator of its own (malloc)");
+        assert!(report.status.success() && has_gap == is_expected, "{printed}");
+    }
+}
+
 /// include/plimsoll.h: pushes nest, 14 deep; deeper ones keep the 14th. Each level has a block from the way in and one
 /// from the way out, of sizes that name the level.
 #[test]

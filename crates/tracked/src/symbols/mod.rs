@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::books::{Books, Module};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::units::Avma;
-use plimsoll_process::foreign::Deadline;
+use plimsoll_process::foreign::{Deadline, Regular};
 
 pub(crate) mod cache;
 pub(crate) mod dwarf;
@@ -63,6 +63,15 @@ pub struct SymbolOptions {
     pub cache: Option<PathBuf>,
     /// Read nothing: frames stay module+0xoffset.
     pub without: bool,
+}
+
+/// The file of the process's program, if it is of the build that was loaded.
+pub fn program(books: &Books, pid: Option<u32>, deadline: Deadline) -> Option<Regular> {
+    let executable = &books.process.executable;
+    // The tracker lists a module once a block's stack leads through it. Otherwise the file's age decides.
+    let listed = books.modules.iter().find(|module| module.path == *executable).cloned();
+    let module = listed.unwrap_or_else(|| Module { path: executable.clone(), ..Module::default() });
+    read::Finder::new(pid, books.process.start_ns, &[], deadline).object(&module).ok()
 }
 
 /// The names of one process's code.

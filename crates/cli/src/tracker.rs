@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp/plimsoll-UID-cache     0700, ours, no symbolic link
-//!                                      root: /root/.cache/plimsoll │ /var/cache/plimsoll
+//!                                      root: /root/.cache/plimsoll │ /var/cache/plimsoll, the first that all users reach
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
 //! Whoever can change that file, or replace a directory on its path, can run code in every tracked program. So the
@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use flate2::read::ZlibDecoder;
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::foreign::own_files::{self, Directory, Folder};
+use plimsoll_process::foreign::own_files::{self, Directory, Folder, ForPrograms};
 use plimsoll_report::words;
 use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::segment;
@@ -36,6 +36,8 @@ const LARGEST: u64 = 64 << 20;
 pub struct Unpacked {
     pub library: PathBuf,
     cache: Directory,
+    /// Whether every user may read what we write for the program.
+    is_for_all: bool,
 }
 
 /// The library, unpacked at the first call.
@@ -50,19 +52,33 @@ pub fn library_bytes() -> Result<&'static [u8], String> {
 
 pub fn unpack(deadline: Deadline) -> Result<Unpacked, Failure> {
     let mut refused = Vec::new();
-    for directory in own_files::caches() {
+    for ForPrograms { path, is_for_all } in own_files::caches_for_programs() {
         // LD_PRELOAD separates its entries by colons and spaces and has no escape.
         let separates = |b: &u8| matches!(b, b':' | b' ' | b'\t' | b'\n');
-        let opened = match directory.as_os_str().as_encoded_bytes().iter().any(separates) {
+        let opened = match path.as_os_str().as_encoded_bytes().iter().any(separates) {
             true => Err("its path holds a colon or a blank, which LD_PRELOAD cannot express".to_owned()),
-            false => Directory::open(&directory),
+            false if is_for_all => Directory::open_for_all(&path),
+            false => Directory::open(&path),
         };
-        match opened.and_then(unpack_into) {
+        // Another directory may do without a mount that maps no code; the last resort is tried in any case.
+        let opened = opened.and_then(|opened| match is_for_all && !opened.is_executable() {
+            true => Err("is on a mount with noexec".to_owned()),
+            false => Ok(opened),
+        });
+        match opened.and_then(|cache| unpack_into(cache, is_for_all)) {
             Ok(unpacked) => {
                 cache::prune(&mut &unpacked.cache.folder, deadline);
+                // Root's other cache has the names of symbols, the tables of `attach`, and older libraries.
+                for other in
+                    own_files::existing_caches().filter(|other| is_for_all && other.path != unpacked.cache.path)
+                {
+                    cache::prune(&mut &other.folder, deadline);
+                }
                 return Ok(unpacked);
             }
-            Err(reason) => refused.push(words::printable(&format!("{}: {reason}", directory.display()))),
+            // Each directory is tried again as a private one; that reason is printed.
+            Err(_) if is_for_all => {}
+            Err(reason) => refused.push(words::printable(&format!("{}: {reason}", path.display()))),
         }
     }
     Err(format!(
@@ -87,11 +103,11 @@ impl Unpacked {
             key.update(file.as_os_str().as_encoded_bytes());
         }
         let name = format!("run-{}.rules", hex(&key.finalize()[..16]));
-        if holds(folder, &name, |found| found == compiled.blob) {
+        if holds(folder, &name, mode(self.is_for_all), |found| found == compiled.blob) {
             return Ok(path.join(name));
         }
         folder
-            .write_whole(OsStr::new(&name), 0o500, &compiled.blob)
+            .write_whole(OsStr::new(&name), mode(self.is_for_all), &compiled.blob)
             .map_err(|e| format!("cannot write the compiled rules into {}: {e}", path.display()))?;
         Ok(path.join(name))
     }
@@ -166,24 +182,31 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
     Ok((opened, meta))
 }
 
-fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
+/// Of the files that the program loads.
+fn mode(is_for_all: bool) -> u32 {
+    if is_for_all { 0o555 } else { 0o500 }
+}
+
+fn unpack_into(cache: Directory, is_for_all: bool) -> Result<Unpacked, String> {
     let name = format!("libplimsoll-{SHA256}.so");
     let is_ours = |found: &[u8]| hex(&Sha256::digest(found)) == SHA256;
     let library = cache.path.join(&name);
-    if !holds(&cache.folder, &name, is_ours) {
-        let written = cache.folder.write_whole(OsStr::new(&name), 0o500, library_bytes()?);
+    let mode = mode(is_for_all);
+    if !holds(&cache.folder, &name, mode, is_ours) {
+        let written = cache.folder.write_whole(OsStr::new(&name), mode, library_bytes()?);
         written.map_err(|e| format!("can't be written: {e}"))?;
-        if !holds(&cache.folder, &name, is_ours) {
+        if !holds(&cache.folder, &name, mode, is_ours) {
             return Err("does not return what was written to it".into());
         }
     }
-    Ok(Unpacked { library, cache })
+    Ok(Unpacked { library, cache, is_for_all })
 }
 
-/// Whether our file of that name has the right bytes; if so, marks it as used.
-fn holds(folder: &Folder, name: &str, is_right: impl Fn(&[u8]) -> bool) -> bool {
+/// Whether our file of that name has the right bytes, and at least these rights; if so, marks it as used.
+fn holds(folder: &Folder, name: &str, mode: u32, is_right: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(file) = folder.read(OsStr::new(name)) else { return false };
-    if !file.metadata().is_ok_and(|meta| meta.uid() == sys::uid() && meta.len() <= LARGEST) {
+    let is_ours = |meta: fs::Metadata| meta.uid() == sys::uid() && meta.len() <= LARGEST && meta.mode() & mode == mode;
+    if !file.metadata().is_ok_and(is_ours) {
         return false;
     }
     let mut found = Vec::new();

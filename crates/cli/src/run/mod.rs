@@ -144,9 +144,15 @@ fn print(
     let ending = family.ending(&books, life, name, ending);
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
-        print_message(format_args!(
-            "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, put --follow behind plimsoll run"
-        ));
+        match sys::last_other_user() {
+            // Its segment, if it has one, is in a directory that isn't searched here.
+            Some(user) => print_message(format_args!(
+                "'{was}' was replaced by '{is}', which user {user} ran. Its books, if it was tracked, are in that user's directory: plimsoll-{user} in /dev/shm, /tmp or /run. With --dir or PLIMSOLL_DIR it has none, unless that directory is the user's own"
+            )),
+            None => print_message(format_args!(
+                "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, put --follow behind plimsoll run"
+            )),
+        }
     } else {
         // For later reports. They can do without it, so a failure is ignored.
         let _ = segment::set_ended(path, ending, deadline);

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 use super::image::Image;
@@ -133,8 +134,9 @@ impl Child {
     }
 
     fn reap(&self) -> io::Result<Option<ChildEnd>> {
-        // As long as the child is a zombie, the kernel keeps the name of its last program.
+        // As long as the child is a zombie, the kernel keeps the name and user of its last program.
         let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        let user = std::fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid());
         loop {
             let mut status = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
@@ -149,11 +151,11 @@ impl Child {
                 }
                 _ if libc::WIFEXITED(status) => {
                     self.is_reaped.set(true);
-                    return Ok(Some(ended(name, ChildEnd::Code(libc::WEXITSTATUS(status) as u8))));
+                    return Ok(Some(ended((name, user), ChildEnd::Code(libc::WEXITSTATUS(status) as u8))));
                 }
                 _ if libc::WIFSIGNALED(status) => {
                     self.is_reaped.set(true);
-                    return Ok(Some(ended(name, ChildEnd::Signal(libc::WTERMSIG(status)))));
+                    return Ok(Some(ended((name, user), ChildEnd::Signal(libc::WTERMSIG(status)))));
                 }
                 _ if libc::WIFSTOPPED(status) => stop_as(libc::WSTOPSIG(status)),
                 _ => {}
@@ -162,17 +164,22 @@ impl Child {
     }
 }
 
-/// The last name (comm) of the child. There is only one child.
-static LAST_NAME: OnceLock<String> = OnceLock::new();
+/// The last name (comm) and user of the child. There is only one child.
+static LAST: OnceLock<(String, Option<u32>)> = OnceLock::new();
 
-fn ended(name: Vec<u8>, end: ChildEnd) -> ChildEnd {
-    let _ = LAST_NAME.set(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned());
+fn ended((name, user): (Vec<u8>, Option<u32>), end: ChildEnd) -> ChildEnd {
+    let _ = LAST.set((String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned(), user));
     end
 }
 
 /// The name of the child's program at its end; empty before.
 pub fn last_name() -> &'static str {
-    LAST_NAME.get().map_or("", String::as_str)
+    LAST.get().map_or("", |(name, _)| name.as_str())
+}
+
+/// The child's effective user at its end, if that is another one than ours.
+pub fn last_other_user() -> Option<u32> {
+    LAST.get().and_then(|(_, user)| *user).filter(|user| *user != super::uid())
 }
 
 /// Makes std start the program by fork: a child by posix_spawn shares our memory until exec, and the kernel counts our

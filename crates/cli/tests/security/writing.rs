@@ -590,3 +590,65 @@ fn nobody_keeps_root_from_tracking() {
     let squatted = printed.split_once("/tmp/plimsoll-0:").expect("a listing").1;
     assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {printed}");
 }
+
+/// The entrypoint of a database's image gives up root, and then each exec loads the tracker as that user. Nobody reaches
+/// what lies below a closed home directory.
+#[test]
+fn a_program_that_gave_up_root_still_loads_the_tracker() {
+    if !can("a program that gives up root") {
+        return;
+    }
+    let scratch = Scratch::new("given-up");
+    // Nothing of the machine is changed: the mounts are in a namespace of their own. The umask must not matter.
+    let script = "set -e; umask 077
+        for place in /root /var/cache /dev/shm; do mount -t tmpfs none $place; done
+        chmod $home /root; chmod 755 /var/cache; chmod 1777 /dev/shm
+        if [ -n \"$old\" ]; then mkdir -p $old; chmod 700 $old; fi
+        \"$0\" run --follow $dir -- setpriv --reuid $user --regid $user --clear-groups sh -c \
+            'echo $LD_PRELOAD; echo $PLIMSOLL_RULES; ls -ld ${LD_PRELOAD%/*} >&2; id -u'
+        # Another command opens its cache, and leaves this one open to others.
+        \"$0\" run --report detail --report-to /dev/null -- true
+        stat -c '%a %u' $at $at/*.so; find $at -perm /022 ! -type l; ls -A /dev/shm/plimsoll-$user";
+    let user = MALLORY.to_string();
+    let plimsoll = scratch.path().join("plimsoll");
+    executable::copy(crate::kit::PLIMSOLL, &plimsoll);
+    let run = |home: &str, (variable, value): (&str, &str), old: &str, at: &str, dir: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(&plimsoll).stdin(Stdio::null());
+        command.env("HOME", "/root").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR").env_remove("LD_PRELOAD");
+        command.env("user", &user).env("home", home).env("old", old).env("at", at).env("dir", dir);
+        command.env(variable, value).output().expect("unshare")
+    };
+    let books = scratch.path().join("books");
+    let into = format!("--dir {}", books.display());
+    for (home, variable, old, at) in [
+        ("700", ("none", ""), "", "/var/cache/plimsoll"),
+        ("700", ("none", ""), "/root/.cache/plimsoll", "/var/cache/plimsoll"),
+        ("700", ("none", ""), "/var/cache/plimsoll", "/var/cache/plimsoll"),
+        ("755", ("none", ""), "", "/root/.cache/plimsoll"),
+        ("700", ("XDG_CACHE_HOME", "/var/cache/chosen"), "", "/var/cache/chosen/plimsoll"),
+    ] {
+        let output = run(home, variable, old, at, "");
+        let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !said.contains("ld.so"), "{at}, {old}: {printed}{said}");
+        let lines: Vec<&str> = printed.lines().collect();
+        let [library, rules, id, of_folder, of_library, segments @ ..] = &lines[..] else { panic!("{printed}{said}") };
+        assert!(library.starts_with(&format!("{at}/libplimsoll-")), "{at}: {library}");
+        assert!(rules.starts_with(&format!("{at}/run-")), "{at}: {rules}");
+        assert_eq!((*id, *of_folder, *of_library), (&*user, "711 0", "555 0"), "{at}, {old}: {printed}");
+        // The shell, ls and id; setpriv's are root's.
+        assert!(segments.len() >= 3 && segments.iter().all(|name| name.ends_with(".seg")), "{at}: {printed}");
+    }
+    // Root's directory of segments stays closed: no books, but no complaint of ld.so either.
+    let output = run("700", ("none", ""), "", "/var/cache/plimsoll", &into);
+    assert!(!text(&output).contains("ld.so") && text(&output).contains(&user), "{}", text(&output));
+    assert_eq!(fs::metadata(&books).expect("made").mode() & 0o7777, 0o700);
+    assert_eq!(names(&books).len(), 1, "setpriv's alone: {:?}", names(&books));
+    // The report at the end is of root's books, and says where the others are.
+    let output = run("700", ("none", ""), "", "/var/cache/plimsoll", "--report summary");
+    assert!(text(&output).contains(&format!("which user {MALLORY} ran")), "{}", text(&output));
+    assert!(text(&output).contains(&format!(": plimsoll-{MALLORY} in /dev/shm")), "{}", text(&output));
+    // Where XDG_CACHE_HOME is closed to others, it is kept: it was chosen.
+    let output = run("700", ("XDG_CACHE_HOME", "/root/chosen"), "", "/root/chosen/plimsoll", "");
+    assert!(text(&output).contains("/root/chosen/plimsoll/libplimsoll-"), "{}", text(&output));
+}

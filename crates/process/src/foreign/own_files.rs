@@ -6,7 +6,7 @@
 //! | a directory | is trusted if it |
 //! | --- | --- |
 //! | on the way | belongs to root, to us, or to the owner of `/`, and nobody else may write to it; or it is sticky (`/tmp`) and our entry in it belongs to one of these |
-//! | at the end | belongs to us; it is closed to others (0700) if it is open |
+//! | at the end | belongs to us; it is closed to others (0700) if it is open. A cache of root's may stay searchable for all, but not writable |
 //!
 //! A symbolic link on the way is followed if one of these users made it; the last component must not be a link. A
 //! sticky directory is enough, because nobody else can rename or remove our entry in it. But a cleaner of old files
@@ -32,6 +32,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::as_target::Facts;
+
+/// Of a directory of root's, and of those that it takes to make it, for files that programs of all users load. Nobody
+/// needs its list.
+const FOR_ALL: Mode = Mode::RWXU.union(Mode::XGRP).union(Mode::XOTH);
 
 /// The kernel's own limit (ELOOP).
 const MOST_LINKS: u32 = 40;
@@ -105,7 +109,10 @@ impl Folder {
     pub fn write_whole(&self, name: &OsStr, mode: u32, bytes: &[u8]) -> io::Result<()> {
         let aside = aside(name);
         let mut file = self.create(&aside, mode)?;
-        let written = io::Write::write_all(&mut file, bytes).and_then(|()| self.rename(&aside, name));
+        // The umask may have taken rights away.
+        let written = rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(io::Error::from);
+        let written = written.and_then(|()| io::Write::write_all(&mut file, bytes));
+        let written = written.and_then(|()| self.rename(&aside, name));
         if written.is_err() {
             let _ = self.remove(&aside);
         }
@@ -138,7 +145,29 @@ pub struct Directory {
 impl Directory {
     /// Opens it, and makes it and missing parents. The error names the directory and the reason.
     pub fn open(path: &Path) -> Result<Directory, String> {
-        let (handle, stat) = walk(path, true)?;
+        Directory::open_with(path, Missing::Make, 0)
+    }
+
+    /// Opens a directory for files that programs of all users load. Every directory on the way must be searchable for
+    /// all; the last one is made so.
+    pub fn open_for_all(path: &Path) -> Result<Directory, String> {
+        let directory = Directory::open_with(path, Missing::MakeForAll, 0o055)?;
+        let failed = |e: Errno| format!("it can't be opened to others: {e}");
+        if !is_searchable(&rustix::fs::fstat(&directory.folder).map_err(failed)?) {
+            rustix::fs::fchmod(&directory.folder, FOR_ALL).map_err(failed)?;
+        }
+        Ok(directory)
+    }
+
+    /// Opens a cache, as [`Directory::open`] does. One of root's may be [for all](Directory::open_for_all); then it
+    /// stays so.
+    fn open_cache(path: &Path, missing: Missing) -> Result<Directory, String> {
+        Directory::open_with(path, missing, if rustix::process::geteuid().is_root() { 0o055 } else { 0 })
+    }
+
+    /// `rights`: those that others may have. If they have more, the directory is closed.
+    fn open_with(path: &Path, missing: Missing, rights: u32) -> Result<Directory, String> {
+        let (handle, stat) = walk(path, missing)?;
         let own = rustix::process::geteuid().as_raw();
         if stat.st_uid != own {
             return Err(format!("it belongs to user {}", stat.st_uid));
@@ -146,10 +175,16 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder =
             rustix::fs::openat(&handle, ".", flags, Mode::empty()).map_err(|e| format!("it can't be opened: {e}"))?;
-        if stat.st_mode & 0o077 != 0 {
+        if stat.st_mode & 0o077 & !rights != 0 {
             rustix::fs::fchmod(&folder, Mode::RWXU).map_err(|e| format!("it is open to others: {e}"))?;
         }
         Ok(Directory { folder: Folder(folder), path: path.to_owned() })
+    }
+
+    /// Whether the mount lets a program map code from it.
+    pub fn is_executable(&self) -> bool {
+        let mount = rustix::fs::fstatvfs(&self.folder);
+        mount.is_ok_and(|mount| !mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
     }
 }
 
@@ -157,7 +192,7 @@ impl Directory {
 pub fn cache() -> Result<Directory, Vec<(PathBuf, String)>> {
     let mut refused = Vec::new();
     for path in caches() {
-        match Directory::open(&path) {
+        match Directory::open_cache(&path, Missing::Make) {
             Ok(directory) => return Ok(directory),
             Err(reason) => refused.push((path, reason)),
         }
@@ -165,13 +200,47 @@ pub fn cache() -> Result<Directory, Vec<(PathBuf, String)>> {
     Err(refused)
 }
 
+/// The caches that exist, and that nobody else can change.
+pub fn existing_caches() -> impl Iterator<Item = Directory> {
+    caches().into_iter().filter_map(|path| Directory::open_cache(&path, Missing::Refuse).ok())
+}
+
+/// A directory in which `run` may unpack the tracker.
+pub struct ForPrograms {
+    pub path: PathBuf,
+    /// Whether programs of all users must be able to load it from there.
+    pub is_for_all: bool,
+}
+
+/// The caches again, in the order in which `run` tries them. A program that root starts may become another user
+/// (gosu, setpriv, su), and its next exec loads the library again. So root prefers a directory where every user can
+/// read it. But $XDG_CACHE_HOME was chosen for this purpose: if it is set and private, it stays the first.
+pub fn caches_for_programs() -> Vec<ForPrograms> {
+    let private = |path: PathBuf| ForPrograms { path, is_for_all: false };
+    let for_all = |path: PathBuf| ForPrograms { path, is_for_all: true };
+    let mut homes = caches();
+    if !rustix::process::geteuid().is_root() {
+        return homes.into_iter().map(private).collect();
+    }
+    let chosen = chosen_cache().map(|_| homes.remove(0));
+    let chosen = chosen.into_iter().flat_map(|path| [for_all(path.clone()), private(path)]);
+    chosen.chain(homes.clone().into_iter().map(for_all)).chain(homes.into_iter().map(private)).collect()
+}
+
+fn chosen_cache() -> Option<PathBuf> {
+    absolute("XDG_CACHE_HOME").map(|p| p.join("plimsoll"))
+}
+
+fn absolute(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute())
+}
+
 /// Possible directories of our cache, in order. Root's HOME may be another user's (sudo -E, su). Then it isn't trusted,
 /// and the home directory in the password database and /var/cache follow.
 pub fn caches() -> Vec<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let uid = rustix::process::geteuid();
     let mut found = Vec::new();
-    found.extend(absolute("XDG_CACHE_HOME").map(|p| p.join("plimsoll")));
+    found.extend(chosen_cache());
     found.extend(absolute("HOME").map(|p| p.join(".cache/plimsoll")));
     if uid.is_root() {
         found.push(home_of_root().join(".cache/plimsoll"));
@@ -201,7 +270,7 @@ pub fn create(path: &Path) -> Result<File, String> {
         return File::create(path).map_err(plain);
     };
     let parent = whole.parent().unwrap_or(Path::new("/"));
-    if walk(parent, false).is_ok_and(|(at, stat)| !is_open_to_others(&at, &stat)) {
+    if walk_to(parent, Missing::Refuse, false).is_ok_and(|(at, stat)| !is_open_to_others(&at, &stat)) {
         return File::create(path).map_err(plain);
     }
     let folder = Folder::open(parent).map_err(plain)?;
@@ -236,9 +305,22 @@ pub fn create(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Walks from `/` to a directory through trusted directories only; the last component must not be a link. `make`:
-/// missing directories are made with mode 0700.
-fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
+/// What to do with the missing directories of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Refuse,
+    /// Make them with mode 0700.
+    Make,
+    /// Make them with mode 0711, and refuse a path with a directory that isn't searchable for all.
+    MakeForAll,
+}
+
+/// Walks from `/` to a directory through trusted directories only; the last component must not be a link.
+fn walk(path: &Path, missing: Missing) -> Result<(OwnedFd, Stat), String> {
+    walk_to(path, missing, true)
+}
+
+fn walk_to(path: &Path, missing: Missing, refuses_last_link: bool) -> Result<(OwnedFd, Stat), String> {
     let failed = |at: &Path| {
         let at = at.display().to_string();
         move |e: Errno| format!("{at}: {e}")
@@ -261,8 +343,8 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
         }
         shown.push(&name);
         let mut next = rustix::fs::openat(&at, &name, HANDLE, Mode::empty());
-        if make && matches!(next, Err(Errno::NOENT)) {
-            match rustix::fs::mkdirat(&at, &name, Mode::RWXU) {
+        if missing != Missing::Refuse && matches!(next, Err(Errno::NOENT)) {
+            match make(&at, &name, missing) {
                 Ok(()) | Err(Errno::EXIST) => next = rustix::fs::openat(&at, &name, HANDLE, Mode::empty()),
                 Err(e) => return Err(format!("cannot make {}: {e}", shown.display())),
             }
@@ -272,9 +354,13 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 is_safe(&next, &stat, trusted, &shown)?;
+                // The last one is ours to open.
+                if missing == Missing::MakeForAll && !left.is_empty() && !is_searchable(&stat) {
+                    return Err(format!("{} isn't searchable for all users", shown.display()));
+                }
                 at = next;
             }
-            FileType::Symlink if make && left.is_empty() => {
+            FileType::Symlink if refuses_last_link && left.is_empty() => {
                 return Err(format!("{} is a symbolic link", shown.display()));
             }
             FileType::Symlink if links < MOST_LINKS && trusted.contains(&stat.st_uid) => {
@@ -297,6 +383,20 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
         }
     }
     Ok((at, stat))
+}
+
+fn make(at: &OwnedFd, name: &OsStr, missing: Missing) -> rustix::io::Result<()> {
+    if missing != Missing::MakeForAll {
+        return rustix::fs::mkdirat(at, name, Mode::RWXU);
+    }
+    rustix::fs::mkdirat(at, name, FOR_ALL)?;
+    // The umask may have taken rights away. Only a trusted user can have exchanged our new entry.
+    rustix::fs::chmodat(at, name, FOR_ALL, AtFlags::empty())
+}
+
+/// Whether every user may use the names in a directory.
+fn is_searchable(stat: &Stat) -> bool {
+    stat.st_mode & 0o011 == 0o011
 }
 
 fn names(path: &Path) -> VecDeque<OsString> {

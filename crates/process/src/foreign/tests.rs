@@ -314,6 +314,21 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
         assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
         assert!(!name.contains('/') || !top.0.join(name).exists(), "{name} was made");
     }
+    // A directory for programs of all users: whoever may search its parents.
+    let for_all = |name: &str| own_files::Directory::open_for_all(&top.0.join(name)).map(|directory| directory.path);
+    let mode = |name: &str| fs::metadata(top.0.join(name)).unwrap().permissions().mode() & 0o7777;
+    for name in ["sticky/all", "closed/all/below", "closed/new"] {
+        let reached = for_all(name);
+        // The folder of this test may lie in a closed one.
+        match reached {
+            Ok(path) => assert_eq!((path, mode(name)), (top.0.join(name), 0o711)),
+            Err(why) => assert!(why.contains("isn't searchable for all users") && !why.contains(name), "{name}: {why}"),
+        }
+    }
+    make("hidden", 0o710, None, None);
+    assert!(for_all("hidden/new").is_err_and(|why| why.contains("isn't searchable for all users")));
+    assert!(!top.0.join("hidden/new").exists());
+    assert!(for_all("open/new").is_err() && for_all("theirs").is_err() && for_all("link").is_err());
     // An existing directory that is open to others is closed.
     fs::set_permissions(top.0.join("closed/new"), PermissionsExt::from_mode(0o755)).unwrap();
     assert!(requirements("closed/new").is_ok());

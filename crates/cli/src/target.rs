@@ -13,7 +13,7 @@ use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::{json, words};
-use plimsoll_tracked::books::{Books, before};
+use plimsoll_tracked::books::{Books, Module, before};
 use plimsoll_tracked::rules;
 use plimsoll_tracked::segment::{self, Life, Segment};
 use plimsoll_tracked::sites::Sites;
@@ -288,13 +288,22 @@ pub fn of_segment(
     };
     let mut books = Books::new(&segment, life, now);
     books.ending = segment::ending_of(&segment, life);
-    let program = symbols::program(&books, live_pid, deadline);
-    if let Some(name) = program.and_then(|program| untrackable::allocator_of(&program)) {
-        let reason = format!("the program has an allocator of its own ({name}), whose calls don't reach the tracker");
-        let effect = "its blocks are missing; its mappings and its libraries' blocks are counted";
-        books.gaps.push(Gap::new(Source::Segment, reason, effect));
-    }
+    books.gaps.extend(own_allocator(&books, live_pid, deadline));
     Ok(TrackedTarget { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
+}
+
+/// The gap of a program with an allocator of its own. A program whose malloc hands on to libc's, and one that has
+/// another allocator beside libc's, has blocks in its books that its own code allocated.
+fn own_allocator(books: &Books, live_pid: Option<u32>, deadline: Deadline) -> Option<Gap> {
+    let executable = &books.process.executable;
+    let has_blocks = |module: &Module| module.path == *executable && module.figures.cumulative_count > 0;
+    if books.modules.iter().any(has_blocks) {
+        return None;
+    }
+    let name = untrackable::allocator_of(&symbols::program(books, live_pid, deadline)?)?;
+    let reason = format!("the program has an allocator of its own ({name}), whose calls don't reach the tracker");
+    let effect = "its blocks are missing; its mappings, and blocks that libraries take from libc, are counted";
+    Some(Gap::new(Source::Segment, reason, effect))
 }
 
 /// Reads the sums of a running process's books: without what its sites need, which may be most of the segment, and

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 #[allow(dead_code, reason = "shared with other test programs")]
@@ -681,7 +681,7 @@ int main(void) {
 /// No warning at the start names a child's allocator, so the report of its segment does.
 #[test]
 fn a_report_says_that_the_program_has_an_allocator_of_its_own() {
-    const SOURCE: &str = r#"
+    const OWN: &str = r#"
 #include <stddef.h>
 static char pool[1 << 20];
 static size_t used;
@@ -689,13 +689,25 @@ void *malloc(size_t bytes) { return pool + (used += (bytes + 31) / 16 * 16); }
 void free(void *block) { (void)block; }
 int main(void) { return !malloc(1000); }
 "#;
+    // Its blocks are in the books.
+    const HANDS_ON: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+void *malloc(size_t bytes) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"))(bytes); }
+int main(void) { return !malloc(1000); }
+"#;
     let workspace = Workspace::new("own-malloc");
-    let source = workspace.file("owns.c", SOURCE);
-    let program = source.with_extension("");
-    let build = ["-fno-builtin", "-rdynamic", "-o"];
-    assert!(Command::new("cc").args(build).args([&program, &source]).status().unwrap().success());
-    for (command, is_expected) in [(program.to_str().unwrap(), true), ("/bin/true", false)] {
-        let segments = workspace.0.path().join(format!("segments-{is_expected}"));
+    let [own, hands_on] = [("own.c", OWN), ("hands-on.c", HANDS_ON)].map(|(name, source)| {
+        let source = workspace.file(name, source);
+        let program = source.with_extension("");
+        let build = ["-fno-builtin", "-rdynamic", "-o"];
+        assert!(Command::new("cc").args(build).args([&program, &source]).status().unwrap().success());
+        program
+    });
+    for (command, is_expected) in [(own.as_path(), true), (&hands_on, false), (Path::new("/bin/true"), false)] {
+        let name = command.file_name().unwrap().to_str().unwrap();
+        let (command, segments) = (command.to_str().unwrap(), workspace.0.path().join(format!("segments-{name}")));
         let segments = segments.to_str().unwrap();
         let run = ["run", "--follow", "--dir", segments, "--", "/usr/bin/env", command];
         assert!(workspace.plimsoll(&run).status().unwrap().success());

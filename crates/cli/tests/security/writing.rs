@@ -591,8 +591,8 @@ fn nobody_keeps_root_from_tracking() {
     assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {printed}");
 }
 
-/// The entrypoint of a database's image gives up root, and then each exec loads the tracker as that user. Nobody reaches
-/// what lies below a closed home directory.
+/// The entrypoint of a database's image gives up root, and then each exec loads the tracker as that user. Nobody
+/// reaches what lies below a closed home directory.
 #[test]
 fn a_program_that_gave_up_root_still_loads_the_tracker() {
     if !can("a program that gives up root") {

@@ -341,8 +341,8 @@ fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
     vma.range.end == end || vma_at(vmas, vma.range.end).is_some_and(|tail| tail.inaccessible() && tail.range.end >= end)
 }
 
-/// The .bss of each object: what its program headers say, or without them the whole anonymous mapping directly after the
-/// object's last, writable part.
+/// The .bss of each object: what its program headers say, or without them the whole anonymous mapping directly after
+/// the object's last, writable part.
 fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     let objects = Objects::of(snapshot);
     for pair in snapshot.vmas.windows(2) {

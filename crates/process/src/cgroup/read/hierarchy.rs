@@ -79,9 +79,9 @@ impl Mounts {
             // If there are several mounts, use one that contains the group: others may begin elsewhere, or above this
             // namespace (`/..`).
             let found = of_it.iter().find_map(|mount| Some((*mount, below(mount)?)));
-            // If the group lies outside the namespace or above the mount, the mount point is the closest visible group.
-            // A mount from above the namespace has the group somewhere below, and nothing names the way to it: limits of
-            // the mount point alone would look like those of the group.
+            // If the group lies outside the namespace or above the mount, the mount point is the closest visible
+            // group. A mount from above the namespace has the group somewhere below, and nothing names the way to it:
+            // limits of the mount point alone would look like those of the group.
             let closest = || of_it.iter().find(|mount| !Path::new(&mount.root).starts_with("/.."));
             let (mount, below) = found.or_else(|| closest().map(|mount| (*mount, PathBuf::new())))?;
             let point = root.join(mount.point.trim_start_matches('/'));

@@ -130,8 +130,9 @@ lines! {
          pools: threads whose names differ only in numbers (`pool-N-thread-N`: several instances of a pool; `pool-1-thread-N`: one). \
          `kept for threads to come` are stacks of ended threads that the thread library caches."
     Libraries "libraries" "libraries and program" Files
-        "Code and data of the program and its shared libraries, with the data that they have written to. A program that was \
-         unpacked into memory (UPX) is the child `… (unpacked in memory)`."
+        "Code and data of the program and its shared libraries, with the data that they have written to and their static \
+         variables (.bss, up to where the program headers end it). A program that was unpacked into memory (UPX) is the child \
+         `… (unpacked in memory)`."
     MappedFiles "mapped-files" "mapped files" Files
         "Files that the program mapped. Clean pages are page cache: the kernel takes them back when it needs them. `(deleted)` \
          files keep their disk space until they are unmapped."

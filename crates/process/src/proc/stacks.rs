@@ -15,9 +15,10 @@
 //!
 //! The tid has lain there in all versions (`_thread_db_pthread_tid` states its offset for debuggers,
 //! nptl_db/structs.def). It can't be searched for: `multiple_threads` before it is 1, which is a tid in a container,
-//! and the upper halves of addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere. The offsets of
-//! the later fields differ between versions. The stack is the only pair of page-aligned words (b, s) after p with b < p
-//! < b + s whose end lies in the pages just above p (`WITHIN`).
+//! and the upper halves of addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere.
+//!
+//! The offsets of the later fields differ between versions. The stack is the only pair of page-aligned words (b, s)
+//! after p whose end b + s lies in the pages just above p (`WITHIN`), with b below p.
 
 use std::collections::HashMap;
 

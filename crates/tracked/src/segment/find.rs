@@ -293,7 +293,7 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let since = last_sign_us(segment);
     let kills = kernel_log::oom_kills();
     let kill = kills.iter().find(|kill| may_be_inside(kill, segment, since))?;
-    let (pid, seconds) = (kill.pid, kill.time_us.saturating_sub(since) as f64 / 1e6);
+    let (pid, seconds) = (kill.pid, kill.time_us.saturating_sub(since + CLOCKS_DIFFER_US) as f64 / 1e6);
     let reason = format!(
         "the kernel's log has an OOM kill of a process of this name, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
     );
@@ -319,7 +319,10 @@ fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
     is_soon && kill.pid != segment.head.pid && may_have_name(&segment.command, &kill.name)
 }
 
-/// When the process was last seen alive, in µs of the kernel log's clock.
+/// The log's clock and ours differ by some ms.
+const CLOCKS_DIFFER_US: u64 = 100_000;
+
+/// When the process was last seen alive, in µs of the kernel log's clock, and earlier by as much as the clocks differ.
 fn last_sign_us(segment: &Segment) -> u64 {
     let suspended = {
         let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
@@ -328,8 +331,7 @@ fn last_sign_us(segment: &Segment) -> u64 {
         });
         boot.saturating_sub(mono)
     };
-    // The log's clock and ours differ by some ms.
-    (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000)
+    (segment.last_sign_ns() / 1000).saturating_sub(suspended + CLOCKS_DIFFER_US)
 }
 
 /// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path

@@ -209,7 +209,7 @@ fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
     let own = segment::search_directories(None, deadline);
     let mut found: Vec<_> = own
         .iter()
-        .flat_map(|dir| segment::list_own(dir, deadline))
+        .flat_map(|dir| segment::list_owned(dir, None, deadline))
         .map(|(path, head)| {
             let (life, pid) = segment::process_of(&head, &path, deadline);
             (pid.unwrap_or(head.pid), path, life)

@@ -8,7 +8,7 @@
 //! ```
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::shell::one_line;
@@ -29,19 +29,27 @@ pub struct Family {
 }
 
 impl Family {
-    /// The segments in these directories of the process and its descendants that began at `since_ns` (CLOCK_BOOTTIME)
-    /// or later. `retain`: how many segments of ended processes the trackers keep.
+    /// The segments of the process and its descendants that began at `since_ns` (CLOCK_BOOTTIME) or later. `user`: the
+    /// process's last user, if that isn't ours. `dir`, `retain`: the options; how many segments of ended processes the
+    /// trackers keep.
     pub fn find(
-        directories: impl Iterator<Item = PathBuf>,
-        (pid, since_ns): (u32, u64),
+        (pid, user, since_ns): (u32, Option<u32>, u64),
+        dir: Option<&Path>,
         retain: usize,
         deadline: Deadline,
     ) -> Family {
-        let listed: Vec<_> = directories.map(|dir| segment::list_own(&dir, deadline)).collect();
+        let found = match user {
+            None => segment::search_directories(None, deadline),
+            Some(user) => segment::directories_of_user(user, deadline),
+        };
+        let directories = dir.map(Path::to_owned).into_iter().chain(found);
+        let listed: Vec<_> = directories.map(|dir| segment::list_owned(&dir, user, deadline)).collect();
         let pruned_to = listed.iter().any(|list| may_lack(list, since_ns, retain, deadline)).then_some(retain);
         let mut all: Vec<(PathBuf, Head)> = listed.into_iter().flatten().collect();
         all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
+        // `--dir` may name a directory that is searched anyway.
+        all.dedup_by_key(|(_, head)| (head.pid, head.start_boottime_ns));
         let mut pids = vec![pid];
         // A child's tracker starts after its parent's, so parents come first.
         all.retain(|(_, head)| {

@@ -136,18 +136,17 @@ fn print(
     (ending, name): (Ending, &str),
 ) -> Result<(), Failure> {
     let deadline = Deadline::after(NAMES);
-    let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None, deadline));
-    let family = Family::find(directories, (pid, since), args.launch.retain, deadline);
+    let user = sys::last_other_user();
+    let family = Family::find((pid, user, since), args.launch.dir.as_deref(), args.launch.retain, deadline);
     let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
     let life = segment::life_of(head, path, deadline);
     let mut books = target::books(path, life, deadline)?;
     let ending = family.ending(&books, life, name, ending);
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
-        match sys::last_other_user() {
-            // Its segment, if it has one, is in a directory that isn't searched here.
+        match user {
             Some(user) => print_message(format_args!(
-                "'{was}' was replaced by '{is}', which user {user} ran. Its books, if it was tracked, are in that user's directory: plimsoll-{user} in /dev/shm, /tmp or /run. With --dir or PLIMSOLL_DIR it has none, unless that directory is the user's own"
+                "'{was}' was replaced by '{is}', which user {user} ran. No books of it were found: it was not tracked, or user {user} could not write to the directory of --dir or PLIMSOLL_DIR, or its books cannot be read by this user"
             )),
             None => print_message(format_args!(
                 "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, put --follow behind plimsoll run"

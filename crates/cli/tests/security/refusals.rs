@@ -195,6 +195,39 @@ fn a_follower_that_became_another_user_runs_undisturbed() {
     assert!(alone.status.success() && alone.stderr.is_empty(), "{}", text(&alone));
 }
 
+/// The entrypoint of a container starts as root and ends in `exec gosu redis redis-server`.
+#[test]
+fn the_report_of_a_program_that_gave_up_root_by_exec_has_its_books() {
+    if !can("the books of a program that gave up root") {
+        return;
+    }
+    let stage = Stage::new();
+    let program = compiled(
+        &stage.scratch,
+        "keeper",
+        "#include <stdlib.h>\n#include <string.h>\nint main(void) { memset(malloc(3 << 20), 1, 3 << 20); return 7; }",
+        &["-fno-builtin"],
+    );
+    fs::set_permissions(stage.scratch.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let user = LOOKER.to_string();
+    // The directory of a user's segments lies in /dev/shm: one of the test's own.
+    let own_shm = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", own_shm, "sh"]).arg(&stage.plimsoll);
+    command.args(["run", "--follow", "--report", "summary", "--report-to", "stdout", "--"]);
+    command.args(["setpriv", "--reuid", &user, "--clear-groups"]).arg(&program);
+    command.env("HOME", stage.scratch.path().join("home-0")).env_remove("PLIMSOLL_DIR").stdin(Stdio::null());
+    let output = command.output().expect("unshare (.ci/setup installs it)");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first = printed.lines().next().unwrap_or_default();
+    assert!(first.contains("keeper") && first.contains("exited with status 7"), "{}", text(&output));
+    assert!(printed.contains("3.00 MiB") && output.stderr.is_empty(), "{}", text(&output));
+    // Both programs of the process, and what the last one allocated.
+    let rows =
+        printed.lines().skip_while(|line| !line.contains("processes of this run")).collect::<Vec<_>>().join("\n");
+    assert!(rows.contains("setpriv") && rows.contains("keeper") && rows.contains("1 process"), "{printed}");
+}
+
 /// Only the same user and root can shorten a live segment, which ends the process. Removing the file does no harm.
 #[test]
 fn a_segment_that_is_cut_short_ends_its_process_and_a_removed_one_does_not() {

@@ -59,7 +59,17 @@ const MOST_HEADS: usize = 1 << 14;
 /// The directories to search for segments, in order; only existing ones. A directory named after a user must belong to
 /// that user, because anybody can create it in /tmp first.
 pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
+    directories(pid, None, deadline)
+}
+
+/// The same for a process that has ended, and was this other user's.
+pub fn directories_of_user(user: u32, deadline: Deadline) -> Vec<PathBuf> {
+    directories(None, Some(user), deadline)
+}
+
+fn directories(pid: Option<u32>, user: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
+    owners.extend(user);
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
     if let Some(dir) = named_directory() {
         found.push((dir, None));
@@ -127,9 +137,11 @@ pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     list_heads(directory, Requirements::of(FileKind::Segment), deadline)
 }
 
-/// The same of a directory that was found: only root's and our own. Other users may be able to write to it.
-pub fn list_own(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
-    let owners = [0, own_user()];
+/// The same of a directory that was found: only root's, our own and those of `other`. Other users may be able to write
+/// to it.
+pub fn list_owned(directory: &Path, other: Option<u32>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    let own = own_user();
+    let owners = [0, own, other.unwrap_or(own)];
     list_heads(
         directory,
         Requirements { links: false, owners: Some(&owners), ..Requirements::of(FileKind::Segment) },

@@ -45,7 +45,7 @@ impl Obstacle {
             }
             Obstacle::OtherMachine => "is built for another CPU than the tracker: it runs untracked".into(),
             Obstacle::OwnAllocator(name) => format!(
-                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, not that allocator's"
+                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only if it gets each of them from libc"
             ),
         }
     }

@@ -170,15 +170,15 @@ fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseli
 fn not_compared(file: &Path, baseline: &Baseline, snapshot: &Snapshot) -> Gap {
     let now = lacking(&snapshot.gaps);
     let only_then = baseline.lacking.difference(&now).map(|source| (source, "then"));
-    let mut only_one = only_then.chain(now.difference(&baseline.lacking).map(|source| (source, "now"))).peekable();
-    let source = only_one.peek().map_or(Source::Proc, |(source, _)| **source);
+    let only_one = only_then.chain(now.difference(&baseline.lacking).map(|source| (source, "now")));
     let lacking: Vec<String> =
         only_one.map(|(source, when)| format!("{} was not read in full {when}", source.name())).collect();
     let (file, pid) = (shown(file), snapshot.process.pid);
     let reason = format!("the baseline '{file}' can't be compared: {}", lacking.join(", "));
-    Gap::new(source, reason, "memory that moved to another line would look like growth, so no change is shown").remedy(
-        format!("plimsoll explain {pid} --format json > baseline.json   # with the same rights as the later reading"),
-    )
+    let effect = "memory that moved to another line would look like growth, so no change is shown";
+    let remedy = "# with the same rights as the later reading";
+    Gap::new(Source::Baseline, reason, effect)
+        .remedy(format!("plimsoll explain {pid} --format json > baseline.json   {remedy}"))
 }
 
 /// The tables alone: they are long, and other programs read them.

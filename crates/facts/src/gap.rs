@@ -14,10 +14,12 @@ pub enum Source {
     Allocator,
     Jfr,
     Symbols,
+    /// The earlier report that `--baseline` names.
+    Baseline,
 }
 
 impl Source {
-    pub const ALL: [Source; 10] = [
+    pub const ALL: [Source; 11] = [
         Source::Proc,
         Source::Pagemap,
         Source::Cgroup,
@@ -28,11 +30,12 @@ impl Source {
         Source::Allocator,
         Source::Jfr,
         Source::Symbols,
+        Source::Baseline,
     ];
 
     /// Whether it decides on which line of the ledger memory is counted.
     pub const fn decides_on_lines(self) -> bool {
-        !matches!(self, Source::Cgroup | Source::Jfr | Source::Symbols)
+        !matches!(self, Source::Cgroup | Source::Jfr | Source::Symbols | Source::Baseline)
     }
 
     pub const fn name(self) -> &'static str {
@@ -47,6 +50,7 @@ impl Source {
             Source::Allocator => "allocator",
             Source::Jfr => "jfr",
             Source::Symbols => "symbols",
+            Source::Baseline => "baseline",
         }
     }
 }

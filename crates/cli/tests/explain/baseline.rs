@@ -69,6 +69,12 @@ fn a_reading_that_lacked_a_source_is_no_baseline() {
         assert_eq!(explained.verdicts().contains(&"growth"), is_compared, "{:#}", explained.0["verdicts"]);
         let gaps = explained.0["gaps"].to_string();
         assert_eq!(gaps.contains("can't be compared: glibc was not read in full then"), !is_compared, "{gaps}");
+        // This reading itself lacks nothing: it may be a baseline.
+        let sources: Vec<_> = explained.0["gaps"].as_array().unwrap().iter().map(|gap| &gap["source"]).collect();
+        assert!(
+            is_compared || (sources.contains(&&"baseline".into()) && !sources.contains(&&"glibc".into())),
+            "{gaps}"
+        );
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -709,8 +709,17 @@ int main(void) { return !malloc(1000); }
         let name = command.file_name().unwrap().to_str().unwrap();
         let (command, segments) = (command.to_str().unwrap(), workspace.0.path().join(format!("segments-{name}")));
         let segments = segments.to_str().unwrap();
-        let run = ["run", "--follow", "--dir", segments, "--", "/usr/bin/env", command];
-        assert!(workspace.plimsoll(&run).status().unwrap().success());
+        let run = ["run", "--follow", "--dir", segments, "--report", "summary", "--report-to", "stdout", "--"];
+        let run = workspace.plimsoll(&[&run[..], &["/usr/bin/env", command]].concat()).output().unwrap();
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        // In the table of processes, too.
+        let printed = text(&run.stdout);
+        let row = printed.lines().rfind(|line| line.contains("exited with status 0")).expect("the program's row");
+        assert_eq!(
+            row.contains(&format!("1 gap: {} report {segments}/", env!("CARGO_BIN_EXE_plimsoll"))),
+            is_expected,
+            "{row}"
+        );
         let report = workspace.plimsoll(&["report", segments]).output().unwrap();
         let printed = text(&report.stdout);
         let has_gap = printed.contains("has an allocator of its own (malloc)");

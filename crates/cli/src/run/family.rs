@@ -7,14 +7,15 @@
 //! pid 7  java …             segment C   the report is of this one
 //! ```
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_facts::ending::{Ending, How};
-use plimsoll_facts::shell::one_line;
+use plimsoll_facts::shell::{one_line, quoted};
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::Deadline;
-use plimsoll_report::words::{count, cut, printable};
+use plimsoll_report::words::{as_called, count, cut, printable};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Head, Life};
 
@@ -50,15 +51,8 @@ impl Family {
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         // `--dir` may name a directory that is searched anyway.
         all.dedup_by_key(|(_, head)| (head.pid, head.start_boottime_ns));
-        let mut pids = vec![pid];
-        // A child's tracker starts after its parent's, so parents come first.
-        all.retain(|(_, head)| {
-            let is_kin = pids.contains(&head.pid) || pids.contains(&head.ppid);
-            if is_kin && !pids.contains(&head.pid) {
-                pids.push(head.pid);
-            }
-            is_kin
-        });
+        let kin = kin_of(pid, all.iter().map(|(_, head)| (head.pid, head.ppid)));
+        all.retain(|(_, head)| kin.contains(&head.pid));
         Family { pid, segments: all, pruned_to }
     }
 
@@ -111,7 +105,14 @@ impl Family {
             let command =
                 if process.arguments.is_empty() { process.executable.clone() } else { one_line(&process.arguments) };
             let (now, most) = (books.total.live.to_string(), books.total.peak.to_string());
-            writeln!(out, "{:>9} {now:>10} {most:>10}  {}   {}", head.pid, cut(&command, 70), ending.sentence())?;
+            write!(out, "{:>9} {now:>10} {most:>10}  {}   {}", head.pid, cut(&command, 70), ending.sentence())?;
+            match (books.gaps.len(), path.to_str().and_then(quoted)) {
+                (0, _) => writeln!(out)?,
+                (gaps, None) => writeln!(out, "   {}", gap_count(gaps))?,
+                (gaps, Some(path)) => {
+                    writeln!(out, "   {}: {}", gap_count(gaps), as_called(&format!("plimsoll report {path}")))?
+                }
+            }
         }
         let (now, most) = (live.to_string(), peak.to_string());
         writeln!(
@@ -129,6 +130,22 @@ impl Family {
     }
 }
 
+/// The process and its descendants, of these (process, parent). Where an earlier segment of a process was deleted, those
+/// of its children may come first.
+fn kin_of(pid: u32, all: impl Iterator<Item = (u32, u32)>) -> HashSet<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for (pid, parent) in all {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut kin = HashSet::from([pid]);
+    let mut unvisited = vec![pid];
+    while let Some(parent) = unvisited.pop() {
+        let found = children.remove(&parent).unwrap_or_default();
+        unvisited.extend(found.into_iter().filter(|child| kin.insert(*child)));
+    }
+    kin
+}
+
 /// Whether segments of this run may have been deleted from a directory that now has these. The trackers delete the
 /// oldest segments of ended processes first, so none is missing as long as an older one is there.
 fn may_lack(list: &[(PathBuf, Head)], since_ns: u64, retain: usize, deadline: Deadline) -> bool {
@@ -136,11 +153,22 @@ fn may_lack(list: &[(PathBuf, Head)], since_ns: u64, retain: usize, deadline: De
     list.len() >= retain && ended.clone().count() >= retain && ended.all(|(_, head)| head.start_boottime_ns >= since_ns)
 }
 
+fn gap_count(gaps: usize) -> String {
+    if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
+}
+
 #[cfg(test)]
 mod tests {
     use plimsoll_process::foreign::LOOK;
 
     use super::*;
+
+    #[test]
+    fn a_child_whose_parents_first_segment_is_gone_is_kin() {
+        // 9 started before 8 was replaced by exec; 5 isn't a descendant of 7.
+        let kin = kin_of(7, [(7, 1), (9, 8), (5, 4), (8, 7), (7, 9)].into_iter());
+        assert_eq!(kin, HashSet::from([7, 8, 9]));
+    }
 
     #[test]
     fn a_segment_that_cannot_be_read_is_missing_in_the_sum_and_named() {

@@ -27,6 +27,9 @@ pub struct Family {
     segments: Vec<(PathBuf, Head)>,
     /// The option `--retain`, if the trackers of later processes may have deleted segments of this run.
     pruned_to: Option<usize>,
+    /// Other processes that started in the meantime, whose parent is outside their PID namespace. They may be
+    /// descendants: nothing tells their parent.
+    orphans: usize,
 }
 
 impl Family {
@@ -52,8 +55,9 @@ impl Family {
         // `--dir` may name a directory that is searched anyway.
         all.dedup_by_key(|(_, head)| (head.pid, head.start_boottime_ns));
         let kin = kin_of(pid, all.iter().map(|(_, head)| (head.pid, head.ppid)));
+        let orphans = all.iter().filter(|(_, head)| head.ppid == 0 && !kin.contains(&head.pid)).count();
         all.retain(|(_, head)| kin.contains(&head.pid));
-        Family { pid, segments: all, pruned_to }
+        Family { pid, segments: all, pruned_to, orphans }
     }
 
     /// The segment of the last program under the PID.
@@ -75,7 +79,7 @@ impl Family {
 
     /// One line for each process, and their sum. A program that exec replaced has a line, but is not part of the sum.
     pub fn table(&self, out: &mut dyn Write, last: Ending, deadline: Deadline) -> io::Result<()> {
-        if self.segments.len() < 2 {
+        if self.segments.len() < 2 && self.orphans == 0 {
             return Ok(());
         }
         writeln!(out, "\n{:>9} {:>10} {:>10}  processes of this run", "pid", "live", "peak")?;
@@ -126,7 +130,18 @@ impl Family {
                     format!("; more may be missing: only {kept} segments of ended processes were kept (--retain)"),
                 None => String::new(),
             }
-        )
+        )?;
+        match self.orphans {
+            0 => Ok(()),
+            1 => writeln!(
+                out,
+                "Another tracked process was started from outside its PID namespace. If it belongs to this run, it is missing, as are its children."
+            ),
+            n => writeln!(
+                out,
+                "{n} other tracked processes were started from outside their PID namespaces. If they belong to this run, they are missing, as are their children."
+            ),
+        }
     }
 }
 
@@ -176,7 +191,7 @@ mod tests {
             let head = Head { pid, ..Head::default() };
             (PathBuf::from(format!("/nonexistent/{pid}.seg")), head)
         };
-        let family = Family { pid: 7, segments: vec![segment(7), segment(8)], pruned_to: None };
+        let family = Family { pid: 7, segments: vec![segment(7), segment(8)], pruned_to: None, orphans: 0 };
         let mut out = Vec::new();
         family.table(&mut out, Ending::UNKNOWN, Deadline::after(LOOK)).expect("written to memory");
         let text = String::from_utf8(out).expect("UTF-8");

@@ -228,6 +228,22 @@ fn the_report_of_a_program_that_gave_up_root_by_exec_has_its_books() {
     assert!(rows.contains("setpriv") && rows.contains("keeper") && rows.contains("1 process"), "{printed}");
 }
 
+/// Its segment doesn't tell who started it.
+#[test]
+fn the_table_of_processes_tells_of_one_in_a_pid_namespace_of_its_own() {
+    if !can("a process in a PID namespace of its own") {
+        return;
+    }
+    let stage = Stage::new();
+    let options = ["run", "--follow", "--report", "summary", "--report-to", "stdout", "--"];
+    for (command, expected) in [(&["unshare", "-pf", "/bin/true"][..], 1), (&["unshare", "-m", "/bin/true"], 0)] {
+        let printed = text(&stage.run((0, ""), &[&options[..], command].concat()));
+        assert_eq!(printed.matches("was started from outside its PID namespace").count(), expected, "{printed}");
+        // The second has one process, with a program that unshare's exec replaced.
+        assert!(printed.contains("1 process (their"), "{printed}");
+    }
+}
+
 /// Only the same user and root can shorten a live segment, which ends the process. Removing the file does no harm.
 #[test]
 fn a_segment_that_is_cut_short_ends_its_process_and_a_removed_one_does_not() {

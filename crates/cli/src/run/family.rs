@@ -30,6 +30,9 @@ pub struct Family {
     /// Other processes that started in the meantime, whose parent is outside their PID namespace. They may be
     /// descendants: nothing tells their parent.
     orphans: usize,
+    /// Directories of other users, and the number of processes there whose segments name a process of this run as
+    /// parent. Nothing proves it: a user may write anything into its segments. So they are only counted.
+    of_others: Vec<(PathBuf, usize)>,
 }
 
 impl Family {
@@ -57,7 +60,17 @@ impl Family {
         let kin = kin_of(pid, all.iter().map(|(_, head)| (head.pid, head.ppid)));
         let orphans = all.iter().filter(|(_, head)| head.ppid == 0 && !kin.contains(&head.pid)).count();
         all.retain(|(_, head)| kin.contains(&head.pid));
-        Family { pid, segments: all, pruned_to, orphans }
+        let others = segment::directories_of_others(deadline).into_iter().filter(|(other, _)| Some(*other) != user);
+        let of_others = others.map(|(other, path)| {
+            let mut heads = segment::list_owned(&path, Some(other), deadline);
+            heads.retain(|(_, head)| head.start_boottime_ns >= since_ns);
+            let all = all.iter().chain(&heads).map(|(_, head)| (head.pid, head.ppid));
+            let kin = kin_of(pid, all);
+            let pids: HashSet<u32> = heads.iter().map(|(_, head)| head.pid).filter(|pid| kin.contains(pid)).collect();
+            (path, pids.len())
+        });
+        let of_others = of_others.filter(|(_, count)| *count > 0).collect();
+        Family { pid, segments: all, pruned_to, orphans, of_others }
     }
 
     /// The segment of the last program under the PID.
@@ -79,7 +92,7 @@ impl Family {
 
     /// One line for each process, and their sum. A program that exec replaced has a line, but is not part of the sum.
     pub fn table(&self, out: &mut dyn Write, last: Ending, deadline: Deadline) -> io::Result<()> {
-        if self.segments.len() < 2 && self.orphans == 0 {
+        if self.segments.len() < 2 && self.orphans == 0 && self.of_others.is_empty() {
             return Ok(());
         }
         writeln!(out, "\n{:>9} {:>10} {:>10}  processes of this run", "pid", "live", "peak")?;
@@ -100,7 +113,7 @@ impl Family {
                 false if is_last => last,
                 false => books.ending.unwrap_or(Ending::UNKNOWN),
             };
-            if !replaced {
+            if ending.how != How::Exec {
                 processes += 1;
                 live += books.total.live;
                 peak += books.total.peak;
@@ -131,6 +144,13 @@ impl Family {
                 None => String::new(),
             }
         )?;
+        for (path, count) in &self.of_others {
+            let (are, their) =
+                if *count == 1 { ("1 process", "Its") } else { (&*format!("{count} processes"), "Their") };
+            let command = path.to_str().and_then(quoted).unwrap_or_default();
+            let command = as_called(&format!("plimsoll report {command}   # the newest")).into_owned();
+            writeln!(out, "Missing: {are} of another user. {their} books name this run as parent: {command}")?;
+        }
         match self.orphans {
             0 => Ok(()),
             1 => writeln!(
@@ -191,7 +211,13 @@ mod tests {
             let head = Head { pid, ..Head::default() };
             (PathBuf::from(format!("/nonexistent/{pid}.seg")), head)
         };
-        let family = Family { pid: 7, segments: vec![segment(7), segment(8)], pruned_to: None, orphans: 0 };
+        let family = Family {
+            pid: 7,
+            segments: vec![segment(7), segment(8)],
+            pruned_to: None,
+            orphans: 0,
+            of_others: Vec::new(),
+        };
         let mut out = Vec::new();
         family.table(&mut out, Ending::UNKNOWN, Deadline::after(LOOK)).expect("written to memory");
         let text = String::from_utf8(out).expect("UTF-8");

@@ -212,12 +212,15 @@ fn the_report_of_a_program_that_gave_up_root_by_exec_has_its_books() {
     let user = LOOKER.to_string();
     // The directory of a user's segments lies in /dev/shm: one of the test's own.
     let own_shm = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", own_shm, "sh"]).arg(&stage.plimsoll);
-    command.args(["run", "--follow", "--report", "summary", "--report-to", "stdout", "--"]);
-    command.args(["setpriv", "--reuid", &user, "--clear-groups"]).arg(&program);
-    command.env("HOME", stage.scratch.path().join("home-0")).env_remove("PLIMSOLL_DIR").stdin(Stdio::null());
-    let output = command.output().expect("unshare (.ci/setup installs it)");
+    let run = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", own_shm, "sh"]).arg(&stage.plimsoll);
+        command.args(["run", "--follow", "--report", "summary", "--report-to", "stdout", "--"]).args(words);
+        command.env("HOME", stage.scratch.path().join("home-0")).env_remove("PLIMSOLL_DIR").stdin(Stdio::null());
+        command.output().expect("unshare (.ci/setup installs it)")
+    };
+    let gives_up = ["setpriv", "--reuid", &user, "--clear-groups", program.to_str().expect("UTF-8")];
+    let output = run(&gives_up);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let first = printed.lines().next().unwrap_or_default();
     assert!(first.contains("keeper") && first.contains("exited with status 7"), "{}", text(&output));
@@ -226,6 +229,13 @@ fn the_report_of_a_program_that_gave_up_root_by_exec_has_its_books() {
     let rows =
         printed.lines().skip_while(|line| !line.contains("processes of this run")).collect::<Vec<_>>().join("\n");
     assert!(rows.contains("setpriv") && rows.contains("keeper") && rows.contains("1 process"), "{printed}");
+    // A child isn't waited for as that user: nothing proves that it is ours.
+    let printed = text(&run(&["sh", "-c", &format!("{}; exit 0", gives_up.join(" "))]));
+    let expected = format!("report /dev/shm/plimsoll-{user}   # the newest");
+    let row = printed.lines().find(|line| line.starts_with("Missing: 1 process of another user.")).expect(&printed);
+    assert!(row.ends_with(&expected), "{row}");
+    // Of setpriv nothing is left.
+    assert!(printed.lines().any(|line| line.contains(" sum ") && line.contains(" 1 process ")), "{printed}");
 }
 
 /// Its segment doesn't tell who started it.

@@ -67,6 +67,22 @@ pub fn directories_of_user(user: u32, deadline: Deadline) -> Vec<PathBuf> {
     directories(None, Some(user), deadline)
 }
 
+/// The directories of users other than ours and root, each with its user. Only root sees into them.
+pub fn directories_of_others(deadline: Deadline) -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for directory in DIRECTORIES.map(Path::new) {
+        let names = Folder::open(directory, deadline).map(|folder| folder.names()).unwrap_or_default();
+        let users = names.iter().filter_map(|name| name.to_str()?.strip_prefix("plimsoll-")?.parse::<u32>().ok());
+        for user in users.filter(|user| ![0, own_user()].contains(user)) {
+            let path = directory.join(format!("plimsoll-{user}"));
+            if Folder::open(&path, deadline).is_ok_and(|folder| folder.uid == user) {
+                found.push((user, path));
+            }
+        }
+    }
+    found
+}
+
 fn directories(pid: Option<u32>, user: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     owners.extend(user);

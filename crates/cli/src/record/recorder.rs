@@ -5,6 +5,7 @@ use std::path::Path;
 
 use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
+use plimsoll_observer::verdict::Case;
 use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
 use plimsoll_report::words;
 
@@ -144,6 +145,8 @@ impl Writer {
             }
             _ => ("native", String::new()),
         };
+        let case = snapshot.zip(sample.ledger.as_ref()).filter(|_| sample.full);
+        let callers = case.map(|(snapshot, ledger)| Case { snapshot, ledger }.name_the_callers().how);
         self.described = DescribedTarget {
             pid: self.pid,
             command: one_line(&process.command),
@@ -152,6 +155,7 @@ impl Writer {
             runtime_version: version,
             mode: books.map_or("untracked", |books| books.mode.name()),
             interval: self.described.interval,
+            callers: callers.unwrap_or_else(|| std::mem::take(&mut self.described.callers)),
         };
     }
 

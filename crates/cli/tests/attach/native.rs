@@ -595,7 +595,9 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     limit("1048576");
     refused(&program.pid(), &["limit on file sizes (ulimit -f)"]);
     let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
-    assert!(!maps.contains("plimsoll"), "nothing was loaded: {maps}");
+    // The folder of the tests may have that name, too.
+    let files = maps.lines().filter_map(|line| line.rsplit_once('/'));
+    assert!(!files.into_iter().any(|(_, file)| file.contains("plimsoll")), "nothing was loaded: {maps}");
     limit("unlimited");
     program.done(&["attach", &program.pid()]);
     assert_eq!(program.send("turn"), "turned", "it goes on");

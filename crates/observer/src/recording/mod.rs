@@ -95,6 +95,8 @@ pub struct RecordedProcess {
     /// Such as `OpenJDK 64-Bit Server VM 25.0.1` or `native`.
     pub runtime: String,
     pub runtime_version: String,
+    /// The command that names the callers of what it allocates; empty in recordings of others and older ones.
+    pub(crate) callers: String,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -281,6 +283,7 @@ impl History {
             command: text("javaArguments"),
             runtime: text("jvmName"),
             runtime_version: text("jvmVersion"),
+            callers: String::new(),
         };
     }
 
@@ -297,6 +300,7 @@ impl History {
             command: text("command"),
             runtime: text("runtime"),
             runtime_version: text("runtimeVersion"),
+            callers: text("callers"),
         };
     }
 

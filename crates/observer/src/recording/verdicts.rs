@@ -204,17 +204,24 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     }
     let bytes = parts.iter().map(|part| part.bytes).sum();
     let line = first.line.or_else(|| changes_between_queries(history).first().map(|(line, _)| *line));
-    // Calls of malloc don't lead to classes and threads.
-    let command = match line {
-        Some(LineId::Class) => class_loaders(history),
-        Some(LineId::ThreadStacks) if history.process.runtime == "hotspot" => "jcmd PID Thread.print",
-        Some(LineId::ThreadStacks) => "ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head",
-        _ => "plimsoll attach PID && sleep 60 && plimsoll report PID --by site",
-    };
     // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
-    let command = match history.process.pid {
+    let typed = |command: &str| match history.process.pid {
         Some(pid) => command.replace("PID", &pid.to_string()),
         None => command.to_owned(),
+    };
+    // Calls of malloc don't lead to classes and threads.
+    let command = match line {
+        Some(LineId::Class) => typed(class_loaders(history)),
+        Some(LineId::ThreadStacks) if history.process.runtime == "hotspot" => typed("jcmd PID Thread.print"),
+        Some(LineId::ThreadStacks) => typed("ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head"),
+        // Whose heap it is, and how that is asked, only a reading of the living process tells.
+        Some(LineId::OtherAllocator | LineId::OtherAnonymous) => typed(
+            "plimsoll explain PID --format json > baseline.json && sleep 600 && plimsoll explain PID --baseline baseline.json",
+        ),
+        _ if history.process.callers.is_empty() => {
+            typed("plimsoll attach PID && sleep 60 && plimsoll report PID --by site")
+        }
+        _ => history.process.callers.clone(),
     };
     span(VerdictId::Growth, &first.series, bytes, summary, &command)
 }

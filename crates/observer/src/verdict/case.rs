@@ -174,7 +174,7 @@ impl<'c> Case<'c> {
     }
 
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
-    pub(crate) fn name_the_callers(self) -> Remedy {
+    pub fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
         if self.is_tracked() {
             let how = format!("plimsoll report {pid} --by site");

@@ -144,15 +144,28 @@ fn with_verdict(lines: &'static [(&'static str, Curve)], verdict: [&'static str;
 
 /// `limit`: of each second, in MiB.
 fn with_limit(lines: &'static [(&'static str, Curve)], verdict: [&'static str; 4], limit: Curve) -> History {
+    with_callers(lines, verdict, limit, "")
+}
+
+/// `callers`: the command that names them; empty as in an older recording.
+fn with_callers(
+    lines: &'static [(&'static str, Curve)],
+    verdict: [&'static str; 4],
+    limit: Curve,
+    callers: &str,
+) -> History {
     let types: &[(&str, &[&str])] = &[
         ("plimsoll.Ledger", &["rss"]),
         ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
         ("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"]),
         ("plimsoll.Cgroup", &["charged", "peak", "limit"]),
-        ("plimsoll.Target", &["pid"]),
+        ("plimsoll.Target", &["pid", "$callers"]),
     ];
     let bytes = chunk_of(types, START as u64, (START + 3600 * S) as u64, |out| {
-        out.event(54, |out| [0, 4711].iter().for_each(|value| out.long(*value)));
+        out.event(54, |out| {
+            [0, 4711].iter().for_each(|value| out.long(*value));
+            out.utf8(callers);
+        });
         for s in 0..3600 {
             let wobble = s % 7 * MIB / 7;
             let rss = lines.iter().map(|(_, value)| value(s) * MIB).sum::<i64>() + wobble;
@@ -192,6 +205,13 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     assert_eq!(leak.verdicts[0].last_bytes.0 >> 20, 71);
     let command = "plimsoll attach 4711 && sleep 60 && plimsoll report 4711 --by site";
     assert_eq!(leak.verdicts[0].remedy, command);
+    // `record` knows whether the program can be attached to, and whether it is tracked already.
+    let healthy = ["healthy", "note", "", ""];
+    let command = "plimsoll run -- ./PID   # linked dynamically";
+    let of = |lines| with_callers(lines, healthy, |_| 512, command).verdicts[0].remedy.clone();
+    assert_eq!(of(&[("glibc-live", |s| s / 50), ("libraries", |_| 36)]), command);
+    let asked = of(&[("other-allocator", |s| s / 50), ("libraries", |_| 36)]);
+    assert!(asked.starts_with("plimsoll explain 4711 --format json"), "{asked}");
     // Another group's limit was nearer for a while, so the charge is that of two groups.
     let lines: &[(&str, Curve)] = &[("glibc-live", |s| s / 50), ("libraries", |_| 36)];
     let changed = with_limit(lines, ["healthy", "note", "", ""], |s| if s < 600 { 4096 } else { 512 });

@@ -117,6 +117,7 @@ plimsoll_jfr::events! {
         runtime_version: Text "runtimeVersion" "Runtime Version" "As the runtime states it",
         mode: Name "mode" "Tracker Mode" "off, sampled or exact; untracked without the tracker",
         interval: Nanoseconds "interval" "Interval" "Between two instants",
+        callers: Text "callers" "Callers" "The command that names the callers of what it allocates",
         plimsoll: Text "plimsoll" "Plimsoll" "Version of the recorder",
     }
     LedgerLine 111 "plimsoll.LedgerLine" "Ledger Line" LINES

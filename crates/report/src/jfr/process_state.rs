@@ -108,6 +108,8 @@ pub struct DescribedTarget {
     pub runtime_version: String,
     pub mode: &'static str,
     pub interval: Duration,
+    /// The command that names the callers of what it allocates.
+    pub callers: String,
 }
 
 impl Instant<'_> {
@@ -119,7 +121,9 @@ impl Instant<'_> {
             *written = ChunkContents { categories, ..ChunkContents::default() };
         }
         // Write it again after an exec, or after a launcher has loaded a VM.
-        let is = |of: &DescribedTarget| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
+        let is = |of: &DescribedTarget| {
+            (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode, of.callers.clone())
+        };
         if batch.opens_chunk || is(&written.target) != is(target) {
             written.target = target.clone();
             written.categories.values_mut().for_each(|last| last.0 = Figures::default());
@@ -174,6 +178,7 @@ impl Instant<'_> {
             runtime_version: &target.runtime_version,
             mode: target.mode,
             interval: ns(target.interval),
+            callers: &target.callers,
             plimsoll: env!("CARGO_PKG_VERSION"),
         }
         .write(batch);

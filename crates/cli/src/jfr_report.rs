@@ -12,10 +12,24 @@ use plimsoll_jfr::writer::Recording;
 use plimsoll_process::cgroup;
 use plimsoll_process::proc;
 use plimsoll_report::jfr::{ChunkContents, Cost, DescribedTarget, Instant, Site, TABLE, TargetEnd, TargetEndKind};
+use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::Life;
 use plimsoll_tracked::sites::Sites;
 
 use crate::target::TrackedTarget;
+
+/// The target as its books know it: also after its end.
+pub fn described(books: &Books, pid: u32) -> DescribedTarget {
+    DescribedTarget {
+        pid,
+        command: one_line(&books.process.arguments),
+        executable: books.process.executable.clone(),
+        runtime: books.process.runtime.name(),
+        runtime_version: books.process.runtime_version.clone().unwrap_or_default(),
+        mode: books.mode.name(),
+        ..DescribedTarget::default()
+    }
+}
 
 pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
     let mut books = Cow::Borrowed(&of.books);
@@ -36,15 +50,7 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
         oom_killed: books.ending.is_some_and(|ending| ending.is_oom_kill()),
         last_sign_ns: Some(books.time_ns),
     });
-    let described = DescribedTarget {
-        pid: of.live_pid.unwrap_or(books.process.pid),
-        command: one_line(&books.process.arguments),
-        executable: books.process.executable.clone(),
-        runtime: books.process.runtime.name(),
-        runtime_version: books.process.runtime_version.clone().unwrap_or_default(),
-        mode: books.mode.name(),
-        ..DescribedTarget::default()
-    };
+    let described = described(books, of.live_pid.unwrap_or(books.process.pid));
     let sites = Site::of(sites, |_, _| None);
     let instant = Instant {
         rss: status.as_ref().map(|(process, rss)| (rss.total(), process.peak_rss.unwrap_or_default())),

@@ -11,7 +11,7 @@ use plimsoll_report::words;
 
 use super::file::{Output, Written};
 use crate::sampler::{Read, Sample, Sampler, SamplerEnd};
-use crate::{Failure, sys};
+use crate::{Failure, jfr_report, sys};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RecorderLife {
@@ -122,6 +122,11 @@ impl Writer {
 
     pub fn end(&mut self, of: &SamplerEnd) -> Result<(), Failure> {
         let (books, sites, end) = (of.books.as_ref(), of.sites.as_slice(), Some(&of.end));
+        if let Some(books) = books.filter(|_| self.instants == 0) {
+            // It ended before its first reading.
+            let interval = self.described.interval;
+            self.described = DescribedTarget { interval, ..jfr_report::described(books, self.pid) };
+        }
         let moment = Moment { books, sites, full: true, end, cost: of.cost, ..Moment::default() };
         self.write(of.time_ns, &moment)
     }

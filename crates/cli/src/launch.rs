@@ -71,6 +71,13 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
+        // In a directory that is closed to the user, the file may be there.
+        if shown.contains('/')
+            && let Err(error) = Path::new(&program).metadata()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Ok(Err(failed(&shown, &error)));
+        }
         let reason = match shown.contains('/') {
             true => "there is no such file",
             false => "no directory in PATH has an executable file of that name",

@@ -55,11 +55,11 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
                 Report::Recording(_, sentence) | Report::Refused(sentence) => Some(sentence),
                 Report::Done => return Ok(ExitCode::SUCCESS),
             };
-            if let Some(line) = line
-                && writeln!(io::stdout(), "{line}").is_err()
-            {
+            match line.map_or(Ok(()), |line| writeln!(io::stdout(), "{line}")) {
+                Ok(()) => {}
                 // The reader has closed the pipe.
-                return Ok(ExitCode::SUCCESS);
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+                Err(e) => return Err(format!("cannot write standard output: {e}").into()),
             }
             if is_end {
                 return Ok(ExitCode::SUCCESS);

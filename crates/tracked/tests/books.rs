@@ -4,7 +4,7 @@
 mod random;
 
 use random::Random;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, NAMES};
@@ -367,6 +367,8 @@ fn a_truncated_file_is_a_gap_at_every_length() {
             Ok(books) => {
                 balanced(&books);
                 assert!(!books.gaps.is_empty(), "{length} bytes of {} passed for whole", good.len());
+                let reasons: HashSet<_> = books.gaps.iter().map(|gap| &gap.reason).collect();
+                assert_eq!(reasons.len(), books.gaps.len(), "a section is named twice: {:?}", books.gaps);
                 "gap"
             }
             Err(_) => "error",

@@ -209,7 +209,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     for (section, have, used) in &raw.cut {
         let name = plimsoll_segment::SECTION_NAMES[*section as usize];
         gaps.push(gap(
-            &format!("the file holds {have} of the {used} {name} that its header counts"),
+            &format!("the file is cut short: it has {have} of the {used} entries of its section '{name}'"),
             "figures that need the missing ones are too low or in 'other'",
         ));
     }

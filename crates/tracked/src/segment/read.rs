@@ -239,6 +239,8 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
         let bytes = (self.at)(s.offset, entries * entry)?;
         let have = bytes.len() as u64 / entry;
         if have < entries && !is_text {
+            // Some sections are read twice; the second time the header may count more.
+            self.cut.retain(|(cut, ..)| *cut != section);
             self.cut.push((section, have, entries));
         }
         Ok(bytes)

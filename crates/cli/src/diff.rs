@@ -25,7 +25,7 @@ pub struct Args {
     #[command(flatten)]
     range: recording::Options,
     /// Choose what each line is
-    #[arg(long, value_enum, default_value = "category")]
+    #[arg(long, value_parser = hiding(&[By::Package, By::Class, By::Thread]), default_value = "category")]
     by: By,
     #[command(flatten)]
     stacks: Stacks,
@@ -44,6 +44,15 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     if args.format == Format::Jfr {
         return Err("a diff has no --format jfr: use plimsoll report TARGET --format jfr".into());
     }
+    match args.by {
+        By::Thread => {
+            return Err("a diff has no --by thread, as threads can't be matched between two moments: use category, caller or module".into());
+        }
+        By::Package | By::Class => {
+            return Err("compare stacks with --by site, tables with --by category, caller or module".into());
+        }
+        By::Category | By::Caller | By::Site | By::Module => {}
+    }
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
     args.before = process_argument::target(args.before, "diff")?;
@@ -51,6 +60,9 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
+        if both {
+            args.stacks.refuse_for_recording(args.style, false)?;
+        }
         if both && (args.format == Format::Svg || allocation::is_requested(args.by, &args.stacks, args.format)) {
             let (targets, output) = ([args.before.as_path(), args.after.as_path()], args.output.as_deref());
             return allocation::diff(targets, &args.range, &args.stacks, args.format, output);
@@ -62,9 +74,6 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
     if matches!(args.style, Style::NativeImage | Style::NativeImage23) {
         return Err("a diff has no --style native-image, as Native Image prints none: use plimsoll or hotspot".into());
-    }
-    if args.by == By::Thread {
-        return Err("a diff has no --by thread, as threads can't be matched between two moments: use category, caller or module".into());
     }
     let deadline = Deadline::after(NAMES);
     let mut before = target::open(&args.before, deadline)?;
@@ -92,7 +101,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
 /// Compares site by site: new, grown, shrunk, or only noise of the estimates.
 fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) -> Result<ExitCode, Failure> {
     if args.style != Style::Plimsoll {
-        return Err("--style hotspot shows no stacks: leave it out".into());
+        return Err("--style hotspot shows no stacks: leave --style out".into());
     }
     if !matches!(args.by, By::Site | By::Category) {
         return Err("compare stacks with --by site, tables with --by category, caller or module".into());

@@ -68,6 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         && args.style == Style::Plimsoll
         && !args.stacks.are_requested();
     if recording::is_one(&path) {
+        args.stacks.refuse_for_recording(args.style, args.detail)?;
         if args.format == Format::Jfr {
             return Err(format!("'{}' is a flight recording already", shown(&path)).into());
         }
@@ -136,7 +137,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// Writes the views of the sites.
 fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
     if args.style != Style::Plimsoll {
-        return Err("--style hotspot and native-image show no stacks: leave it out".into());
+        return Err("--style hotspot and native-image show no stacks: leave --style out".into());
     }
     let mut sites = args.stacks.sites(target, args.by == By::Thread)?;
     let exporter = args.format.exporter()?;

@@ -10,7 +10,7 @@ use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::sites::{Sites, Wrappers};
 
 use crate::Failure;
-use crate::output::Weigh;
+use crate::output::{Style, Weigh};
 use crate::target::TrackedTarget;
 
 /// Which stacks to show, and how: options of `report` and `diff`.
@@ -48,6 +48,23 @@ impl Stacks {
             std::fs::metadata(path).map_err(|e| format!("--symbols: '{shown}' can't be read: {e}"))?;
         }
         Ok(())
+    }
+
+    /// Refuses options that a recording can't follow, because they need the books of a tracked process.
+    pub fn refuse_for_recording(&self, style: Style, detail: bool) -> Result<(), Failure> {
+        let given = [
+            (style != Style::Plimsoll, "--style"),
+            (detail, "--detail"),
+            (!self.rules.is_empty(), "--rules"),
+            (!self.symbols.is_empty(), "--symbols"),
+        ];
+        match given.iter().find(|(is_given, _)| *is_given) {
+            Some((_, option)) => Err(format!(
+                "{option} needs a process, a segment or a saved report: leave it out for a flight recording"
+            )
+            .into()),
+            None => Ok(()),
+        }
     }
 
     /// Whether an option was given that only stacks can satisfy.

@@ -133,6 +133,13 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         )
         .into()),
         None if exists => {
+            let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+            if let Some(why) = untrackable::of(&exe, deadline).and_then(|obstacle| obstacle.for_good()) {
+                return Err(format!(
+                    "process {pid} can't be tracked: it {why}. For its mappings: plimsoll explain {pid}"
+                )
+                .into());
+            }
             let start = proc::Target::open(pid, deadline).map(|target| proc::start_of(&target)).unwrap_or_default();
             let tracked = started_behind(&start, "plimsoll run --");
             Err(format!("process {pid} is not tracked. Use 'plimsoll attach {pid}', or start it with: {tracked}")

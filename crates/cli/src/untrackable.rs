@@ -50,6 +50,16 @@ impl Obstacle {
         }
     }
 
+    /// Why neither `run` nor `attach` can track the program, without the subject. None: one of them may.
+    pub fn for_good(&self) -> Option<&'static str> {
+        match self {
+            Obstacle::OtherMachine => Some("is built for another CPU than the tracker"),
+            Obstacle::Static => Some("is a static program, which loads no library"),
+            Obstacle::NoLibc => Some("uses no C library, so the tracker would see no block"),
+            Obstacle::Privileged(_) | Obstacle::OwnAllocator(_) => None,
+        }
+    }
+
     /// Whether loading the tracker would be useless.
     pub fn shuts_out(&self) -> bool {
         !matches!(self, Obstacle::OwnAllocator(_))

@@ -12,7 +12,7 @@ use plimsoll_tracked::segment;
 
 use super::fault::Fault;
 use crate::target::closed;
-use crate::untrackable::{self, Obstacle};
+use crate::untrackable;
 use crate::{Failure, tracker};
 
 /// The facts about the target that attach and detach need.
@@ -38,6 +38,12 @@ impl Process {
             }
             _ => format!("process {pid} ended while it was being read"),
         })?;
+        if maps.is_empty() {
+            let status = target.read("status").map_err(|_| ProcView::now().absent(pid))?;
+            if let Some(why) = proc::refusal(proc::parse_status(&status).state, pid) {
+                return Err(why.into());
+            }
+        }
         let mut vmas = proc::parse_maps(&maps, &[]).vmas;
         vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());
         Ok(Process { target, pid, vmas })
@@ -57,17 +63,16 @@ impl Process {
             return Err(why.into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        let why = match untrackable::of(&exe, self.target.deadline()) {
-            Some(Obstacle::OtherMachine) => "is built for another CPU than the tracker",
-            Some(Obstacle::Static) => "is a static program, which loads no library",
-            Some(Obstacle::NoLibc) => "uses no C library, so the tracker would see no block",
-            _ if self.vmas.iter().any(|vma| is_musl(&vma.name)) => {
+        let obstacle = untrackable::of(&exe, self.target.deadline());
+        let why = match obstacle.and_then(|obstacle| obstacle.for_good()) {
+            Some(why) => why,
+            None if self.vmas.iter().any(|vma| is_musl(&vma.name)) => {
                 "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
             }
-            _ if self.file_size_limit().is_some_and(|limit| limit < segment::FILE_BYTES as u64) => {
+            None if self.file_size_limit().is_some_and(|limit| limit < segment::FILE_BYTES as u64) => {
                 "has a limit on file sizes (ulimit -f) below the size of a segment"
             }
-            _ => return Ok(()),
+            None => return Ok(()),
         };
         Err(format!("cannot attach to process {pid}: it {why}. For its mappings: plimsoll explain {pid}").into())
     }

@@ -203,16 +203,31 @@ fn refuse(error: &clap::Error) -> ExitCode {
 
 fn sentence(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    let usage = context(ContextKind::Usage).replace('\n', " ");
-    let usage = usage.trim().trim_start_matches("Usage: ");
+    // Without the marks of an argument that may be left out or repeated.
+    let bare = |kind| context(kind).replace(['[', ']'], "").replace("...", "");
+    let usage = context(ContextKind::Usage);
+    // `try` has two lines of usage.
+    let usage = usage.trim().trim_start_matches("Usage: ").lines().map(str::trim).collect::<Vec<_>>().join(" or: ");
     if let Some(near) = near_value(error) {
         let (value, option) = (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg));
         return format!("invalid value '{value}' for '{option}'. Did you mean '{near}'?");
     }
     match error.kind() {
         ErrorKind::MissingRequiredArgument => {
-            format!("{} is missing. Usage: {usage}", context(ContextKind::InvalidArg))
+            let missing = context(ContextKind::InvalidArg);
+            let verb = if missing.contains(", ") { "are" } else { "is" };
+            format!("{missing} {verb} missing. Usage: {usage}")
         }
+        ErrorKind::ArgumentConflict => match [ContextKind::PriorArg, ContextKind::InvalidArg].map(bare) {
+            [one, other] if one == other => format!("give {one} only once"),
+            [one, other] => format!("give {one} or {other}, not both"),
+        },
+        ErrorKind::WrongNumberOfValues => format!(
+            "give {} of {}, not {}",
+            context(ContextKind::ExpectedNumValues),
+            bare(ContextKind::InvalidArg),
+            context(ContextKind::ActualNumValues)
+        ),
         ErrorKind::UnknownArgument => {
             let argument = context(ContextKind::InvalidArg);
             // For commands that start a program (`run`): the user forgot the -- before it.
@@ -239,11 +254,23 @@ fn sentence(error: &clap::Error) -> String {
             let paragraph: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
             let sentence = paragraph.join(" ");
             let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-            // Rewords the messages of std's number parsers.
-            sentence
+            // Rewords the messages of clap's ranges, and of std's number parsers.
+            within(sentence)
                 .replace("invalid digit found in string", "expected a number")
                 .replace("number too large to fit in target type", "that is too large")
         }
+    }
+}
+
+/// `5 is not in 16..=1024` in the words of a user. Other sentences stay.
+fn within(sentence: &str) -> String {
+    let parts = sentence.rsplit_once(" is not in ").and_then(|(before, range)| {
+        let (least, most) = range.split_once("..=")?;
+        Some((before.rsplit_once(' ')?.0, least, most))
+    });
+    match parts {
+        Some((option, least, most)) => format!("{option} expected a number from {least} to {most}"),
+        None => sentence.to_owned(),
     }
 }
 

@@ -157,12 +157,12 @@ fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
     // These commands also read files, and their processes should be tracked.
     let of_files = matches!(verb, "report" | "diff");
     let list = match verb {
-        "watch" => "plimsoll watch",
-        _ if of_files => "plimsoll doctor",
-        _ => "plimsoll explain",
+        "watch" => "List the processes: plimsoll watch",
+        _ if of_files => "List the tracked processes: plimsoll doctor",
+        _ => "List the processes: plimsoll explain",
     };
     if is_path(text) {
-        return format!("no process runs '{shown}'. List what there is: {list}").into();
+        return format!("no process runs '{shown}'. {list}").into();
     }
     if is_number(text) {
         return format!("no process {shown}").into();
@@ -175,7 +175,7 @@ fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
     match nearest(text, alike, |(_, name)| name) {
         Some((of, name)) => format!("{none}. Did you mean '{}' ({})?", printable(&name), of.identity.pid).into(),
         None if verb == "record" => format!("{none}. To start a program: plimsoll record -- {shown}").into(),
-        None => format!("{none}. List what there is: {list}").into(),
+        None => format!("{none}. {list}").into(),
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn only_a_similar_name_is_proposed() {
         let all = [listed("redis-server", &[], false)];
-        assert!(absent("postgres", &all, "explain").0.contains("List what there is: plimsoll explain"));
+        assert!(absent("postgres", &all, "explain").0.contains("List the processes: plimsoll explain"));
         assert!(absent("redsi-server", &all, "explain").0.contains("Did you mean 'redis-server' (1)?"));
         assert!(!absent("\x1b[2J", &all, "explain").0.contains('\x1b'));
     }

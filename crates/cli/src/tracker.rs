@@ -148,7 +148,9 @@ pub fn private_directory(directory: &Path) -> Result<(), String> {
         return Ok(());
     }
     if mode & libc::S_ISVTX != 0 || !holds_segments_only(directory) {
-        return Err(format!("is open to other users (mode {mode:o}) and has other files than segments"));
+        return Err(format!(
+            "is open to other users (mode {mode:o}) and isn't a directory of segments only: name a new directory"
+        ));
     }
     close(&opened)
 }
@@ -174,7 +176,7 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
         .open(directory)
-        .map_err(|e| format!("cannot be opened as our directory: {e}"))?;
+        .map_err(|e| format!("cannot be used as the directory of segments: {e}"))?;
     let meta = opened.metadata().map_err(|e| e.to_string())?;
     if meta.uid() != sys::uid() {
         return Err(format!("belongs to user {}", meta.uid()));

@@ -233,18 +233,18 @@ fn a_name_that_nobody_has_is_one_sentence() {
     for (arguments, expected) in [
         (
             &["report", "no-such-name"][..],
-            "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor",
+            "no file and no process is named 'no-such-name'. List the tracked processes: plimsoll doctor",
         ),
         (
             &["diff", "no-such-name", "1"],
-            "no file and no process is named 'no-such-name'. List what there is: plimsoll doctor",
+            "no file and no process is named 'no-such-name'. List the tracked processes: plimsoll doctor",
         ),
         (&["report", "no-such.jfr"], "'no-such.jfr' is neither a PID nor a file that can be read"),
         (
             &["record", "no-such-name"],
             "no process is named 'no-such-name'. To start a program: plimsoll record -- no-such-name",
         ),
-        (&["attach", "no-such-name"], "no process is named 'no-such-name'. List what there is: plimsoll explain"),
+        (&["attach", "no-such-name"], "no process is named 'no-such-name'. List the processes: plimsoll explain"),
         (&["detach", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
         (&["explain", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
         (&["attach"], "<PID|NAME> is missing. Usage: plimsoll attach"),

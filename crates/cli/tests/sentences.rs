@@ -109,15 +109,98 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
     }
 }
 
+/// A process that ends with its standard input. It has printed a line.
+fn waiting(program: &Path) -> std::process::Child {
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+    child.stdout.as_mut().expect("its output").read_exact(&mut [0]).expect("a line");
+    child
+}
+
+#[test]
+fn what_can_never_be_tracked_is_not_sent_to_attach() {
+    let workspace = Workspace::new("never");
+    let program = workspace.0.path().join("waits");
+    let source = workspace.0.path().join("waits.c");
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"\"); fflush(stdout); return getchar(); }")
+        .unwrap();
+    let cc = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(cc.success());
+    let mut child = waiting(&program);
+    let pid = child.id().to_string();
+    let said = [["report", &pid], ["attach", &pid]].map(|arguments| workspace.status_and_error(&arguments));
+    child.kill().and_then(|()| child.wait()).expect("its end");
+    for (status, error) in said {
+        assert!(status == Some(2) && error.contains("it is a static program, which loads no library"), "{error}");
+        assert!(error.contains("plimsoll explain") && !error.contains("plimsoll run"), "{error}");
+    }
+    // In a container there is no kernel thread.
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        for verb in ["attach", "detach"] {
+            let (status, error) = workspace.status_and_error(&[verb, "2"]);
+            assert!(status == Some(2) && error.contains("process 2 is a kernel thread"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_recording_refuses_what_only_books_can_show() {
+    let workspace = Workspace::new("books");
+    assert_eq!(workspace.status_and_error(&["record", "-o", "x.jfr", "--", "true"]).0, Some(0));
+    // It has most likely ended before its first reading: then the recording has its command from the books.
+    let out = workspace.plimsoll(&["report", "x.jfr"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.lines().next().is_some_and(|line| line.contains("true") && line.contains("native")), "{text}");
+    std::fs::write(workspace.0.path().join("rules"), "category A: b\n").unwrap();
+    for arguments in [
+        &["report", "x.jfr", "--style", "hotspot"][..],
+        &["report", "x.jfr", "--detail"],
+        &["report", "x.jfr", "--by", "site", "--rules", "rules"],
+        &["report", "x.jfr", "--by", "site", "--symbols", "rules"],
+        &["diff", "x.jfr", "x.jfr", "--style", "hotspot"],
+    ] {
+        let (status, error) = workspace.status_and_error(arguments);
+        let wanted = "needs a process, a segment or a saved report";
+        assert!(status == Some(2) && error.contains(wanted), "{arguments:?}: {error}");
+    }
+    assert_eq!(workspace.status_and_error(&["report", "x.jfr", "--by", "site"]).0, Some(0));
+}
+
+#[test]
+fn a_program_that_cannot_be_looked_up_is_not_called_absent() {
+    let workspace = Workspace::new("lookup");
+    for (program, code, words) in
+        [("/etc/passwd/x", 126, "Not a directory"), ("/no/such/program", 127, "there is no such file")]
+    {
+        let (status, error) = workspace.status_and_error(&["run", "--", program]);
+        assert!(status == Some(code) && error.contains(words), "{program}: {status:?} {error}");
+    }
+}
+
+#[test]
+fn watch_reports_that_its_output_takes_nothing() {
+    let workspace = Workspace::new("full");
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let out = workspace.plimsoll(&["watch", &child.id().to_string()]).stdout(full).output().unwrap();
+    child.kill().and_then(|()| child.wait()).expect("its end");
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(2) && error.contains("cannot write standard output: No space left"), "{error}");
+}
+
 #[test]
 fn help_of_diff_offers_what_diff_can_do() {
     let workspace = Workspace::new("help");
     let help = |verb: &str| {
         String::from_utf8_lossy(&workspace.plimsoll(&[verb, "--help"]).output().unwrap().stdout).into_owned()
     };
-    for (word, of_diff) in
-        [("jfr:", false), ("native-image:", false), ("native-image-23:", false), ("hotspot:", true), ("svg:", true)]
-    {
+    for (word, of_diff) in [
+        ("class:", false),
+        ("jfr:", false),
+        ("native-image:", false),
+        ("native-image-23:", false),
+        ("hotspot:", true),
+        ("svg:", true),
+    ] {
         assert!(help("report").contains(word), "{word}");
         assert_eq!(help("diff").contains(word), of_diff, "{word}");
     }
@@ -239,7 +322,17 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["explain", "99999999999999999999"], "no process 99999999999999999999"),
         (&["explain", "/no/such/program"], "no process runs '/no/such/program'"),
         (&["watch", "99999999"], "no process 99999999"),
-        (&["watch", "1", "--all"], "cannot be used with"),
+        (&["watch", "1", "--all"], "give --all or PID|NAME, not both\n"),
+        (
+            &["try", "--load", "x", "--url", "http://x/", "--", "true"],
+            "give --url <URL> or --load <COMMAND>, not both\n",
+        ),
+        (&["diff"], "<BEFORE>, <AFTER> are missing. Usage: plimsoll diff"),
+        (&["try"], "-- <CMD>... or: plimsoll try [OPTIONS] --pid"),
+        (&["run", "--depth", "5", "--", "true"], "'--depth <FRAMES>': expected a number from 16 to 1024\n"),
+        (&["compare", "one.jfr"], "give 2 of A.jfr B.jfr, not 1\n"),
+        (&["compare", "one.jfr", "two.jfr"], "no file 'one.jfr'"),
+        (&["diff", "1", "2", "--by", "class"], "compare stacks with --by site"),
     ] {
         let (code, text) = workspace.status_and_error(arguments);
         assert_eq!(code, Some(2), "{arguments:?}");

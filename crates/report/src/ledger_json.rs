@@ -446,8 +446,8 @@ fn verdict(snapshot: &Snapshot, ledger: &ledger::Ledger, verdict: &verdict::Verd
 
 /// Reads the output of `write`. A field that only a later version writes is ignored; a missing field is empty.
 pub fn parse(bytes: &[u8]) -> Result<Ledger, String> {
-    let ledger: Ledger =
-        serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
+    let ledger: Ledger = serde_json::from_slice(bytes)
+        .map_err(|error| format!("isn't JSON that 'plimsoll explain PID --format json' wrote: {error}"))?;
     match ledger.schema == SCHEMA {
         true => Ok(ledger),
         false => Err(format!("has the schema '{}', not {SCHEMA}", crate::words::printable(&ledger.schema))),
@@ -487,8 +487,8 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
         #[serde(default)]
         error_bytes: u64,
     }
-    let written: Written =
-        serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
+    let written: Written = serde_json::from_slice(bytes)
+        .map_err(|error| format!("isn't JSON that 'plimsoll explain PID --format json' wrote: {error}"))?;
     let time = parse_moment(&written.time).ok_or("has no time that can be read")? as f64 / 1e9;
     if written.schema != SCHEMA {
         return Err(format!("has the schema '{}', not {SCHEMA}", crate::words::printable(&written.schema)));

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "CMD", value_parser = command, requires = "a")]
     b: Option<Command>,
     /// Two flight recordings (.jfr) to compare instead of two programs
-    #[arg(value_name = "RECORDING", num_args = 2, conflicts_with_all = ["a", "b", "budget", "stacks"])]
+    #[arg(value_names = ["A.jfr", "B.jfr"], num_args = 2, conflicts_with_all = ["a", "b", "budget", "stacks"])]
     recordings: Vec<PathBuf>,
     /// Run each program this many times
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=1000))]
@@ -175,6 +175,9 @@ fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> Exit {
 
 fn of_recordings(of: [&PathBuf; 2], format: TicketFormat, output: Option<&Path>) -> Result<ExitCode, Failure> {
     for file in of {
+        if !file.exists() {
+            return Err(format!("no file '{}'", shown(file)).into());
+        }
         if !recording::is_one(file) {
             let [a, b] = of.map(|file| shown(file));
             let shown = shown(file);

@@ -104,7 +104,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match number.parse::<f64>() {
         Ok(seconds) if is_number && (0.001..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected a number of seconds, such as 10 or 0.5".into()),
+        _ => Err("expected a number of seconds above 0, such as 10 or 0.5".into()),
     }
 }
 

@@ -378,7 +378,7 @@ impl Runner<'_> {
             (Some(reason), _) => (RunEnd::NeverStarted, Some(reason.clone())),
             (None, Some(Exit::Code(code))) => (RunEnd::Exited(code), None),
             (None, Some(Exit::Signal(signal))) => (RunEnd::Signal(signal), None),
-            (None, None) => (RunEnd::NeverStarted, Some("its keeper was killed".into())),
+            (None, None) => (RunEnd::NeverStarted, Some("the process that was to start it was killed".into())),
         }
     }
 }

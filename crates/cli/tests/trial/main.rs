@@ -276,7 +276,10 @@ fn a_killed_keeper_leaves_nothing() {
     let output = child.wait_with_output().expect("our child");
     trial.assert_nothing_left();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && error.contains("its keeper was killed"), "{error}");
+    assert!(
+        output.status.code() == Some(2) && error.contains("the process that was to start it was killed"),
+        "{error}"
+    );
 }
 
 /// A full disk at the end of a long trial: the table isn't lost.

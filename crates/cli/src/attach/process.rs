@@ -70,7 +70,10 @@ impl Process {
                 "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
             }
             None if self.file_size_limit().is_some_and(|limit| limit < segment::FILE_BYTES as u64) => {
-                "has a limit on file sizes (ulimit -f) below the size of a segment"
+                return Err(format!(
+                    "cannot attach to process {pid}: its limit on file sizes (ulimit -f) is below the size of a segment. Raise it, as root: prlimit --pid {pid} --fsize=unlimited"
+                )
+                .into());
             }
             None => return Ok(()),
         };

@@ -593,7 +593,8 @@ fn what_cannot_be_entered_is_refused_in_one_line() {
     let limit =
         |bytes: &str| must(Command::new("prlimit").args(["--pid", &program.pid(), &format!("--fsize={bytes}:")]));
     limit("1048576");
-    refused(&program.pid(), &["limit on file sizes (ulimit -f)"]);
+    let raised = format!("prlimit --pid {} --fsize=unlimited", program.pid());
+    refused(&program.pid(), &["limit on file sizes (ulimit -f)", &raised]);
     let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
     // The folder of the tests may have that name, too.
     let files = maps.lines().filter_map(|line| line.rsplit_once('/'));

@@ -137,7 +137,7 @@ pub fn names(of: &Listed) -> Vec<String> {
     let first = of.command.first().map(|first| first.split([' ', ':']).next().unwrap_or(first));
     names.extend(first.map(base));
     if of.kind.is_jvm {
-        let what = java_first(&of.command);
+        let what = java_first(&of.name, &of.command);
         // `java_first` begins with a main class, MODULE/CLASS, or a jar.
         if let Some(main) = what.split(' ').next() {
             names.push(main.to_owned());
@@ -189,7 +189,7 @@ pub fn row(of: &Listed, columns: usize) -> String {
     };
     let command = match (of.command.is_empty(), of.kind.is_jvm) {
         (true, _) => format!("({})", of.name),
-        (false, true) => java_first(&of.command),
+        (false, true) => java_first(&of.name, &of.command),
         (false, false) => one_line(&of.command),
     };
     let head = format!("{:>8}  {:>9}  {kind}", of.identity.pid, of.rss.to_string());

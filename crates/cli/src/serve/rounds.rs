@@ -198,7 +198,7 @@ impl Rounds {
                 self.print_message(format_args!("serving process {} as /{name}", of.identity.pid));
                 let command = match (of.command.is_empty(), of.kind.is_jvm) {
                     (true, _) => of.name.clone(),
-                    (false, true) => java_first(&of.command),
+                    (false, true) => java_first(&of.name, &of.command),
                     (false, false) => one_line(&of.command),
                 };
                 let target = SampledTarget {

@@ -96,7 +96,7 @@ fn base(of: &Listed) -> String {
         _ => of.name.clone(),
     };
     let java = || {
-        let what = java_first(&of.command);
+        let what = java_first(&of.name, &of.command);
         let main = what.split(' ').next().unwrap_or_default().to_owned();
         let file = main.rsplit('/').next().unwrap_or(&main);
         // `java Shop.java` compiles it first.

@@ -44,7 +44,7 @@ fn kind(of: &Listed) -> &'static str {
 fn command(of: &Listed) -> String {
     match (of.command.is_empty(), of.kind.is_jvm) {
         (true, _) => format!("({})", of.name),
-        (false, true) => without_folder(&java_first(&of.command)),
+        (false, true) => without_folder(&java_first(&of.name, &of.command)),
         (false, false) => without_folder(&one_line(&of.command)),
     }
 }

@@ -29,8 +29,13 @@ impl Process {
             return Ok(true);
         }
         let pid = self.pid;
+        let who = match major {
+            Some(_) => format!("JDK 21 and newer: process {pid}"),
+            // With -XX:-UsePerfData, and while the VM starts or ends.
+            None => format!("process {pid} shows no JDK version: JDK 21 or newer"),
+        };
         print_message(format_args!(
-            "JDK 21 and newer: process {pid} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
+            "{who} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
         ));
         Ok(is_confirmed("attach?", yes)?)
     }

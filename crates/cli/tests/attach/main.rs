@@ -412,6 +412,22 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     }
 }
 
+/// JDK 17 does not warn of an agent. Without its counters, the version of a VM is unknown, and so is its warning.
+#[test]
+fn a_warning_is_announced_only_as_far_as_it_is_known() {
+    for jdk in jdks() {
+        for (flags, known) in [(&[][..], true), (&["-XX:-UsePerfData"][..], false)] {
+            let java = jdk.start(&format!("warns-{known}"), flags);
+            let output = plimsoll(&["attach", &java.pid(), "--yes"]);
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "JDK {}: {printed}", jdk.major);
+            let claims = printed.contains(&format!("JDK 21 and newer: process {} will warn on its", java.pid()));
+            assert_eq!(claims, known && jdk.warns_of_agents(), "JDK {}, {flags:?}: {printed}", jdk.major);
+            assert_eq!(printed.contains("shows no JDK version"), !known, "JDK {}, {flags:?}: {printed}", jdk.major);
+        }
+    }
+}
+
 /// A process that was started with the tracker: attach changes its sites, detach turns them off, and the books go on.
 #[test]
 fn what_is_tracked_from_the_start_keeps_its_books() {

@@ -225,6 +225,10 @@ fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
     snapshot.hotspot = Some(HotSpot { direct_buffers: direct(40, pages(40 * 256)), ..HotSpot::default() });
     // 40 headers and the program's block stay.
     assert_eq!(children(&snapshot), [pages(40 + 300), pages(2000)]);
+    // Another buffer is small: a read of a file needed it.
+    snapshot.hotspot = Some(HotSpot { direct_buffers: direct(41, pages(40 * 256 + 5)), ..HotSpot::default() });
+    let [large, arena] = children(&snapshot)[..] else { panic!("two parts") };
+    assert!(large + arena == pages(40 + 300 + 2000 - 5) && arena >= pages(2000 - 5), "{large}, {arena}");
     // At least 20 of the 60 buffers lie elsewhere, and it is unknown where.
     snapshot.hotspot = Some(HotSpot { direct_buffers: direct(60, pages(60 * 100)), ..HotSpot::default() });
     let shares = children(&snapshot);

@@ -13,13 +13,15 @@
 //! bytes, and the other categories share the rest. In a series, the count of direct buffers is current while the walk
 //! is older: new buffers lie in memory that came after the walk and is still unclassified.
 
+use std::ops::RangeInclusive;
+
 use super::attribute::apportion;
 use super::other_heaps::child;
 use super::ownership::LARGE_BLOCKS;
 use super::{Grade, LineSums};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::lines::LineId;
-use plimsoll_facts::snapshot::{DirectBuffers, Glibc, HeapPart, MmappedChunk, NmtCategory, Snapshot};
+use plimsoll_facts::snapshot::{DirectBuffers, Glibc, HeapPart, NmtCategory, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
@@ -101,9 +103,12 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
     }
     let from_large = match &snapshot.glibc {
-        Some(glibc) if from == LineId::GlibcLive && are_large_blocks(&direct, glibc, snapshot.host.page) => {
+        Some(glibc) if from == LineId::GlibcLive => {
             let large: Bytes = books.of(from).filter(|(of, _)| *of == LARGE_BLOCKS).map(|(_, sum)| sum.resident).sum();
-            moved_direct.min(large)
+            let found = large_buffers(&direct, glibc, snapshot.host.page);
+            // What came or went since the walk belongs to buffers of this size too, if all have it.
+            let most = found.map(|found| if Some(found.number) == direct.count { moved_direct } else { found.bytes });
+            moved_direct.min(large).min(most.unwrap_or_default())
         }
         _ => Bytes(0),
     };
@@ -118,21 +123,38 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     }
 }
 
-/// Whether the buffers that java.nio counts are blocks with a mapping of their own: as many of these as there are
-/// buffers have the buffers' mean size. Buffers of several sizes can't be told apart this way.
-fn are_large_blocks(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) -> bool {
-    let is_one = |chunk: &&MmappedChunk| is_as_large(direct, chunk.range.length(), page);
-    direct.count.is_some_and(|count| glibc.mmapped.iter().filter(is_one).count() as u64 >= count)
+/// Buffers of java.nio that are blocks with a mapping of their own.
+pub(crate) struct LargeBuffers {
+    pub number: u64,
+    /// Bytes of memory that java.nio counts for them, at most.
+    pub bytes: Bytes,
+    /// The mappings have these lengths.
+    pub lengths: RangeInclusive<Bytes>,
 }
 
-/// Whether a block with a mapping of this length has the mean size of java.nio's buffers.
-pub(crate) fn is_as_large(direct: &DirectBuffers, length: Bytes, page: Bytes) -> bool {
+/// Finds the large blocks of one size that hold nearly all of the memory that java.nio counts. There may be smaller
+/// buffers besides, such as the copy that a read of a file needs. Buffers of several large sizes are not found.
+pub(crate) fn large_buffers(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) -> Option<LargeBuffers> {
     // The block also has a chunk header and, with -XX:+PageAlignDirectMemory, another page. The mapping is rounded up
     // to whole pages.
     const BESIDE: u64 = 16;
-    let Some(count) = direct.count.filter(|count| *count > 0) else { return false };
-    let least = direct.at_walk.0 / count + BESIDE;
-    (least..=least + 2 * page.0).contains(&length.0)
+    const NEARLY_ALL: f64 = 90.0;
+    let (count, in_all) = (direct.count.filter(|count| *count > 0)?, direct.at_walk);
+    let mut lengths: Vec<u64> = glibc.mmapped.iter().map(|chunk| chunk.range.length().0).collect();
+    lengths.sort_unstable();
+    let of_length = |at: usize| {
+        let (least, most) = (lengths[at], lengths[at] + 2 * page.0);
+        let alike = lengths.partition_point(|length| *length <= most) - at;
+        let number = count.min(alike as u64);
+        let holds = |length: u64| Bytes(number.saturating_mul(length.saturating_sub(BESIDE)));
+        let (bytes, enough) = (holds(least).min(in_all), number < count || holds(most) >= in_all);
+        let is_found = holds(least.saturating_sub(2 * page.0)) <= in_all && enough;
+        let bytes = if number == count { in_all } else { bytes };
+        let found = LargeBuffers { number, bytes, lengths: Bytes(least)..=Bytes(most) };
+        (is_found && bytes.percent_of(in_all) >= NEARLY_ALL).then_some(found)
+    };
+    let firsts = (0..lengths.len()).filter(|at| *at == 0 || lengths[at - 1] < lengths[*at]);
+    firsts.filter_map(of_length).max_by_key(|found| (found.bytes, found.number))
 }
 
 /// What moves to one line.

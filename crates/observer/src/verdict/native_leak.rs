@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::case::Case;
 use super::suspects;
 use super::{Severity, Verdict, VerdictId};
-use crate::ledger::{LineId, is_as_large};
+use crate::ledger::{LineId, large_buffers};
 use plimsoll_facts::snapshot::Glibc;
 use plimsoll_facts::units::{Avma, Bytes, counted};
 
@@ -110,11 +110,13 @@ fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
         }
     }
     // The line excludes blocks that java.nio counts: those of the size that its buffers have.
-    if let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) {
-        let page = case.snapshot.host.page;
-        for alike in by_size.values_mut().filter(|alike| is_as_large(direct, alike.size, page)) {
-            alike.number = alike.number.saturating_sub(direct.count.unwrap_or_default());
-            alike.resident -= direct.at_walk;
+    let direct = case.vm().and_then(|vm| vm.direct_buffers.as_ref());
+    if let Some(buffers) = direct.and_then(|direct| large_buffers(direct, case.glibc()?, case.snapshot.host.page)) {
+        let (mut number, mut bytes) = (buffers.number, buffers.bytes);
+        for (_, alike) in by_size.range_mut(buffers.lengths) {
+            let (fewer, less) = (number.min(alike.number), bytes.min(alike.resident));
+            (alike.number, alike.resident) = (alike.number - fewer, alike.resident - less);
+            (number, bytes) = (number - fewer, bytes - less);
         }
     }
     let most = by_size.into_values().max_by_key(|alike| alike.resident)?;

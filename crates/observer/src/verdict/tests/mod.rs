@@ -893,6 +893,33 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     assert!(!expected.contains("blocks of 4.00 MiB"), "{expected}");
 }
 
+/// 20 buffers of 4 MiB, a small one, and an arena that is larger than all of them.
+#[test]
+fn a_small_buffer_does_not_make_large_ones_evidence_of_a_leak() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(100); 1]);
+    let heaps = vec![snapshot.vmas[0].range];
+    let arena =
+        plimsoll_facts::snapshot::Arena { heaps, live: mib(100), live_resident: mib(100), ..Default::default() };
+    let mut mmapped = Vec::new();
+    for n in 0..20 {
+        let range = AddressRange::sized(Avma((1 << 40) + (n << 24)), mib(4));
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss: mib(4), ..Vma::default() });
+        mmapped.push(plimsoll_facts::snapshot::MmappedChunk { range });
+    }
+    snapshot.glibc = Some(Glibc { arenas: vec![arena], mmapped, ..Glibc::default() });
+    snapshot.host.page = Bytes(4096);
+    for (count, small, others) in [(20, Bytes(0), 0), (21, Bytes::kib(20), 0), (11, Bytes::kib(20), 10)] {
+        let counted = Bytes((20 - others) * (4 * 1024 - 4) * 1024) + small;
+        let direct =
+            DirectBuffers { count: Some(count), capacity: counted, at_walk: counted, ..DirectBuffers::default() };
+        snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
+        let found = format!("{:?}", judge(&snapshot, &Ledger::of(&snapshot)));
+        // The program's own ten blocks have the same size, so the evidence remains.
+        assert_eq!(found.contains("blocks of 4.00 MiB"), others > 0, "{count}: {found}");
+    }
+}
+
 /// From a collection that doesn't take place, "it stays" would follow, as in a leak.
 #[test]
 fn a_collection_is_proposed_only_where_the_vm_obeys() {

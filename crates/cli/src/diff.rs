@@ -7,7 +7,7 @@ use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::profile::ProfileDiff;
 use plimsoll_report::diff as print;
 use plimsoll_tracked::diff::{NotBooked, diff};
-use plimsoll_tracked::sites::{COMMITTED, FILES, Sites, comparable};
+use plimsoll_tracked::sites::{COMMITTED, FILES, comparable};
 use plimsoll_tracked::symbols;
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, shown, to_output};
@@ -108,13 +108,15 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
     }
     let exporter = args.format.exporter()?;
     let not_booked = NotBooked::of(&before.books, &after.books).filter(|_| args.format == Format::Text);
-    let sites = |target: &mut TrackedTarget| {
-        let mut sites = args.stacks.sites(target, false)?;
-        without_wrappers(&mut sites)?;
-        args.stacks.focused(&mut sites)?;
-        Ok::<Sites, Failure>(sites)
-    };
-    let both = [sites(&mut *before)?, sites(&mut *after)?];
+    let mut both = [args.stacks.sites(&mut *before, false)?, args.stacks.sites(&mut *after, false)?];
+    // `report --format json` saves no names unless it prints sites.
+    let [first, second] = &mut both;
+    first.take_names(second);
+    second.take_names(first);
+    for sites in &mut both {
+        without_wrappers(sites)?;
+        args.stacks.focused(sites)?;
+    }
     let books = [&before.books, &after.books];
     // What is resident must be known at both moments, and committed bytes say nothing of it.
     let is_known = both.iter().all(|sites| sites.is_resident_known);

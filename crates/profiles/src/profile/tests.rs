@@ -325,6 +325,37 @@ fn a_site_under_another_name_is_found_by_its_code() {
     assert_eq!(changes(&other, &named), [(ChangeKind::Grew, 2)], "one name suffices to differ");
 }
 
+/// Only a name shows that a frame is the allocator's own, so names are taken over before such frames are dropped.
+#[test]
+fn names_come_from_a_profile_of_the_same_build() {
+    let report = |build_id: &[u8], names: [Option<&str>; 2], amount: u64| {
+        let mut profile = Profile::new(vec![Column::bytes("live")]);
+        let module = Module { path: "/opt/app".into(), build_id: build_id.to_vec(), ..Module::default() };
+        let module = Some(profile.module(module));
+        let frames = [(0x10, names[0]), (0x20, names[1])].map(|(offset, name)| {
+            let function = name.map(str::to_owned);
+            profile.frame(Frame { function, module, offset, kind: FrameOrigin::Native, ..Frame::default() })
+        });
+        let stack = profile.stack(&frames);
+        profile.add(stack, Labels::default(), &[Value::exact(amount)]);
+        profile
+    };
+    let functions = |of: &Profile| -> Vec<Option<String>> {
+        let (entry, _) = of.entries().next().expect("an entry");
+        of.frames_of(entry.stack).iter().map(|frame| of.frame_at(*frame).function.clone()).collect()
+    };
+    let named = report(b"one", [Some("malloc"), Some("main")], 5);
+    let unnamed = report(b"one", [None, Some("own")], 3);
+    let (found, to) = unnamed.named_by(&named).expect("a name");
+    assert_eq!(functions(&found), [Some("malloc".into()), Some("own".into())], "a name of its own stays");
+    assert_eq!((found.total()[0].amount, to.len()), (3, 1));
+    assert!(named.named_by(&unnamed).is_none(), "nothing is missing");
+    // Other builds have other code at this offset, and without a build id nobody knows.
+    for build_id in [&b"two"[..], &b""[..]] {
+        assert!(report(build_id, [None, None], 3).named_by(&named).is_none());
+    }
+}
+
 /// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
 /// promised 5 %.
 #[test]

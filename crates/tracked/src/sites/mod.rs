@@ -14,7 +14,7 @@ use crate::books::Books;
 use crate::segment::Segment;
 use crate::symbols::Symbols;
 use plimsoll_facts::shell::one_line;
-use plimsoll_profiles::profile::{Entry, FrameId, Profile};
+use plimsoll_profiles::profile::{Entry, FrameId, Profile, StackId};
 
 mod builder;
 mod by_thread;
@@ -115,6 +115,19 @@ impl Sites {
     /// The same with innermost frames dropped; `leading` gives their number.
     pub fn trimmed(&self, mut leading: impl FnMut(&Profile, &[FrameId]) -> usize) -> Sites {
         let (profile, to) = self.profile.trimmed(|frames| leading(&self.profile, frames));
+        self.moved(profile, &to)
+    }
+
+    /// Frames without a name get the name that `other` has for the same code. A report that was saved without names
+    /// can so be compared with one that has them.
+    pub fn take_names(&mut self, other: &Sites) {
+        if let Some((profile, to)) = self.profile.named_by(&other.profile) {
+            *self = self.moved(profile, &to);
+        }
+    }
+
+    /// These sites with `profile`, whose stacks are those of `to`.
+    fn moved(&self, profile: Profile, to: &HashMap<StackId, StackId>) -> Sites {
         let mut details: HashMap<Entry, Detail> = HashMap::new();
         for (entry, detail) in &self.details {
             let Some(stack) = to.get(&entry.stack) else { continue };

@@ -126,13 +126,7 @@ pub fn survey<M: Memory>(
         glibc.tagged = finds.tagged.map(Tagged::into_sums).unwrap_or_default();
         glibc.objects = finds.objects.map(Objects::into_blocks).unwrap_or_default();
     }
-    if found != glibc.mmapped_bytes {
-        gaps.push(Gap::new(
-            Source::Glibc,
-            format!("{} of mmapped blocks were found, libc counts {}", found, glibc.mmapped_bytes),
-            "the difference is in other-anonymous",
-        ));
-    }
+    gaps.extend(missing_blocks(found, glibc.mmapped_bytes));
     if !pages.readable {
         gaps.push(Gap::new(
             Source::Pagemap,
@@ -141,6 +135,17 @@ pub fn survey<M: Memory>(
         ));
     }
     (Some(glibc), gaps)
+}
+
+/// The gap if fewer bytes were found than libc counts. Both may print as the same figure, so it names the difference.
+fn missing_blocks(found: Bytes, counted: Bytes) -> Option<Gap> {
+    (found != counted).then(|| {
+        Gap::new(
+            Source::Glibc,
+            format!("{found} of mmapped blocks were found, libc counts {counted}"),
+            format!("the difference, {}, is in other-anonymous", (counted - found).max(found - counted)),
+        )
+    })
 }
 
 fn brk_range(vmas: &[Vma]) -> Option<AddressRange> {
@@ -182,6 +187,14 @@ mod tests {
             into.fill(1 << 63);
             true
         }
+    }
+
+    #[test]
+    fn the_gap_of_missing_blocks_names_their_size() {
+        assert!(missing_blocks(Bytes::mib(5), Bytes::mib(5)).is_none());
+        let gap = missing_blocks(Bytes::mib(5) - Bytes::kib(4), Bytes::mib(5)).expect("a gap");
+        assert_eq!(gap.reason, "5.00 MiB of mmapped blocks were found, libc counts 5.00 MiB");
+        assert_eq!(gap.effect, "the difference, 4.00 KiB, is in other-anonymous");
     }
 
     #[test]

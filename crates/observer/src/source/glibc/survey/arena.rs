@@ -36,11 +36,12 @@ pub(super) fn survey_arena<M: Memory>(
     };
     let mut sizes = Sizes::default();
     let mut walked = Bytes(0);
+    let mut previous = None;
     for attempt in 1..=ATTEMPTS {
         let before = finds.mark();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
-        let Walked { pieces, sizes: of_pieces, whole: found_all, in_vain } = if main {
+        let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, in_vain } = if main {
             main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
             thread_pieces(memory, pages, address, top, layout, vmas, finds)
@@ -48,8 +49,15 @@ pub(super) fn survey_arena<M: Memory>(
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
         walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + in_vain;
-        let again =
-            if whole { !quiet && attempt < QUIET_ATTEMPTS } else { attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS };
+        // Only what lies between pieces is in doubt. If it was passed over twice, no further attempt decides it.
+        let ranges = (adds_up && pieces.iter().all(|piece| piece.whole))
+            .then(|| pieces.iter().map(|piece| piece.range).collect::<Vec<_>>());
+        let is_settled = ranges.is_some() && ranges == previous;
+        previous = ranges;
+        let again = match whole {
+            true => !quiet && attempt < QUIET_ATTEMPTS,
+            false => !is_settled && attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS,
+        };
         if again {
             finds.reset(before);
             continue;

@@ -6,7 +6,7 @@ use crate::source::glibc::layout::{ALIGN, MallocParameters};
 use crate::source::glibc::walk::{ArenaEnd, walk};
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, PAGE, PageStates};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_at};
 
 /// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
@@ -32,6 +32,7 @@ pub(super) fn main_pieces<M: Memory>(
     if system.0 == 0 {
         return Walked { whole: true, ..Walked::default() };
     }
+    let mut foreign = Bytes(0);
     if let Some(brk) = brk {
         let start = if brk.contains(parameters.sbrk_base) { parameters.sbrk_base } else { brk.start };
         let (mut at, mut searched_from, mut starts) = (start, start, 0);
@@ -39,7 +40,7 @@ pub(super) fn main_pieces<M: Memory>(
         while starts < MOST_STARTS
             && pieces.len() < MOST_PIECES
             && in_vain <= BYTES_OF_ATTEMPTS
-            && let Some(first) = continuation(memory, at, searched_from, brk.end, pieces.is_empty())
+            && let Some(first) = continuation(memory, pages, at, searched_from, brk.end, pieces.is_empty())
         {
             if !pieces.is_empty()
                 && let Err(passed) = probe(memory, pages, first, brk.end, top)
@@ -54,6 +55,8 @@ pub(super) fn main_pieces<M: Memory>(
             if pieces.is_empty() {
                 piece.sums.overhead += Bytes(first.0 - start.0);
                 piece.range.start = start;
+            } else {
+                foreign += Bytes(first.0 - searched_from.0);
             }
             at = piece.range.end;
             searched_from = at;
@@ -89,8 +92,11 @@ pub(super) fn main_pieces<M: Memory>(
         }
     }
     let covered: Bytes = pieces.iter().map(|piece| piece.range.length()).sum();
-    let whole = covered == system && pieces.iter().any(|piece| piece.range.contains(top));
-    Walked { pieces, sizes, whole, in_vain }
+    // sysmalloc counts what another user took from brk as the arena's own, if the heap continues behind it.
+    let adds_up = (covered == system || covered + foreign == system) && pieces.iter().any(|p| p.range.contains(top));
+    // What a walk in vain has passed may be a piece that changed meanwhile.
+    let whole = adds_up && (covered == system || in_vain == Bytes(0));
+    Walked { pieces, sizes, whole, adds_up, in_vain }
 }
 
 /// Walks from an address that may be the start of a piece, and keeps nothing. An error has the bytes that were passed
@@ -105,24 +111,45 @@ fn probe<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, first: Avma, end:
 
 /// The first address from `at` on where a chunk without predecessor could begin. At the heap's start, it is the first
 /// aligned address; after a foreign piece, which begins at `from`, this searches for it.
-fn continuation(memory: &impl Memory, at: Avma, from: Avma, end: Avma, at_start: bool) -> Option<Avma> {
+fn continuation<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    at: Avma,
+    from: Avma,
+    end: Avma,
+    at_start: bool,
+) -> Option<Avma> {
     let mut at = at.0.next_multiple_of(ALIGN);
     if at_start {
         return (at < end.0).then_some(Avma(at));
     }
     let stop = end.0.min(from.0.saturating_add(FOREIGN_BRK_AT_MOST));
+    let mut bytes = [0; PAGE as usize];
     while at + 32 <= stop {
-        if could_begin(memory, at, end) {
-            return Some(Avma(at));
+        let next = (at / PAGE + 1) * PAGE;
+        let length = (next.min(stop) - at) as usize;
+        // An untouched page has no header.
+        if pages.of(at / PAGE) != PageState::Absent && memory.read(Avma(at), &mut bytes[..length]) {
+            let begins = |offset: &usize| {
+                let field = word_at(&bytes[..length], offset + 8);
+                field.is_some_and(|field| is_first(field, at + *offset as u64, end))
+            };
+            if let Some(offset) = (0..length).step_by(ALIGN as usize).find(begins) {
+                return Some(Avma(at + offset as u64));
+            }
         }
-        at += ALIGN;
+        at = next;
     }
     None
 }
 
 /// Whether the first chunk of a piece could start at `at`: no free chunk precedes it, and it fits.
 fn could_begin(memory: &impl Memory, at: u64, end: Avma) -> bool {
-    let Some(field) = memory.word(Avma(at.saturating_add(8))) else { return false };
+    memory.word(Avma(at.saturating_add(8))).is_some_and(|field| is_first(field, at, end))
+}
+
+/// Whether this is the size field of such a chunk at `at`.
+fn is_first(field: u64, at: u64, end: Avma) -> bool {
     let size = field & !7;
     field & 7 == 1 && size >= 32 && size.is_multiple_of(ALIGN) && at.saturating_add(size) <= end.0
 }
@@ -135,8 +162,8 @@ mod tests {
 
     const BASE: u64 = 0x5000_0000_0000;
 
-    /// A brk heap of these bytes, all of it present; counts the bytes that are read.
-    struct Brk(Vec<u8>, Cell<u64>);
+    /// A brk heap of these bytes, all of it present; counts the bytes that are read, and the reads.
+    struct Brk(Vec<u8>, Cell<u64>, Cell<u64>);
 
     impl Brk {
         /// Its first chunk has 32 bytes, and a fencepost behind it. `words` gives the others, by their offset.
@@ -146,21 +173,27 @@ mod tests {
                 40 => 0x11,
                 _ => words(at),
             };
-            Brk((0..1 << 20).step_by(8).flat_map(|at| word(at).to_le_bytes()).collect(), Cell::new(0))
+            Brk((0..1 << 20).step_by(8).flat_map(|at| word(at).to_le_bytes()).collect(), Cell::new(0), Cell::new(0))
         }
 
         fn walk(&self) -> Walked {
+            self.walk_to(self.0.len() as u64)
+        }
+
+        /// The arena's top is at this offset.
+        fn walk_to(&self, top: u64) -> Walked {
             let range = AddressRange::sized(Avma(BASE), Bytes(self.0.len() as u64));
+            let top = Avma(BASE + top);
             let parameters = MallocParameters { sbrk_base: range.start, ..MallocParameters::default() };
             let mut pages = PageStates::new(self);
-            let (top, system) = (range.end, range.length());
-            main_pieces(self, &mut pages, top, system, &[], Some(range), parameters, &mut Finds::default())
+            main_pieces(self, &mut pages, top, range.length(), &[], Some(range), parameters, &mut Finds::default())
         }
     }
 
     impl Memory for Brk {
         fn read(&self, at: Avma, into: &mut [u8]) -> bool {
             self.1.set(self.1.get() + into.len() as u64);
+            self.2.set(self.2.get() + 1);
             let from = at.0.wrapping_sub(BASE) as usize;
             let found = from.checked_add(into.len()).and_then(|end| self.0.get(from..end));
             found.map(|found| into.copy_from_slice(found)).is_some()
@@ -211,5 +244,27 @@ mod tests {
         let second = AddressRange::sized(Avma(BASE + at), Bytes(0x120));
         assert_eq!(pieces, [AddressRange::sized(Avma(BASE), Bytes(64)), second]);
         assert_eq!(walked.in_vain, Bytes(PAGE));
+    }
+
+    /// sysmalloc adds that memory to the arena's system_mem.
+    #[test]
+    fn a_brk_heap_with_the_memory_of_another_user_is_whole() {
+        let at = 200 << 10;
+        let heap = |foreign: u64| {
+            let top = at + 0x100;
+            Brk::new(move |offset| match offset {
+                200 => foreign,
+                _ if offset == at + 8 => 0x101,
+                _ if offset == top + 8 => ((1 << 20) - top) | 1,
+                _ => 0,
+            })
+        };
+        let clean = heap(0);
+        let walked = clean.walk_to(at + 0x100);
+        assert_eq!((walked.pieces.len(), walked.whole, walked.in_vain), (2, true, Bytes(0)));
+        assert!(clean.2.get() < 100, "{} reads", clean.2.get());
+        // A start that leads nowhere may be a piece that changed meanwhile.
+        let walked = heap(0x31).walk_to(at + 0x100);
+        assert_eq!((walked.pieces.len(), walked.whole, walked.adds_up), (2, false, true));
     }
 }

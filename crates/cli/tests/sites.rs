@@ -717,6 +717,41 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert_eq!(first(&by_caller), Some("take_blocks"), "{by_caller}");
 }
 
+/// The tracker learns of it only when another object lies there; here, a block of the program does.
+#[test]
+fn an_unloaded_library_is_no_longer_a_loaded_library() {
+    const LOAD: &str = "import _ctypes, ctypes, sys
+for round in range(3):
+  library = ctypes.CDLL(sys.argv[1])
+  library.plugin_take.restype = ctypes.c_void_p
+  library.plugin_take(2 << 20)
+  _ctypes.dlclose(library._handle)
+maps = open('/proc/self/maps').read()
+print('still mapped' if 'libplugin' in maps else 'gone')
+print('ready', flush=True)
+sys.stdin.readline()";
+    let library = scratch("unloaded-build").join("libplugin.so");
+    let source = repository().join("fixtures/c/libplugin.c");
+    must(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source));
+    let mut program = Command::new("/usr/bin/python3");
+    let (tracked, printed) =
+        Tracked::start("unloaded", &["--sites", "exact"], program.args(["-c", LOAD]).arg(&library));
+    assert_eq!(printed, ["gone"]);
+    let report = tracked.json();
+    let modules = report["modules"].as_array().expect("modules");
+    let is_loaded = |module: &Value| module["loaded"].as_bool().expect("whether it is loaded");
+    let of_plugin = |module: &&Value| module["path"].as_str().is_some_and(|path| path.ends_with("libplugin.so"));
+    let states: Vec<bool> = modules.iter().filter(of_plugin).map(is_loaded).collect();
+    assert!(!states.is_empty() && states.iter().all(|loaded| !loaded), "{modules:?}");
+    let length = |module: &Value| number(module, "end") - number(module, "start");
+    let loaded: u64 = modules.iter().filter(|module| is_loaded(module)).map(length).sum();
+    let categories = report["categories"].as_array().expect("categories");
+    let libraries = categories.iter().find(|of| of["name"] == "Loaded Libraries").expect("a category");
+    assert_eq!(number(libraries, "committed_bytes"), loaded, "{libraries}");
+    adds_up(&report);
+    tracked.end();
+}
+
 /// The page map of such a mapping is read by a scan, whose cost is that of its resident pages.
 #[test]
 fn what_is_resident_of_five_gib_is_known() {

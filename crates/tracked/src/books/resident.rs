@@ -7,8 +7,8 @@ use super::Books;
 use super::without_caller::{LOADED_LIBRARIES, PLIMSOLL, THREAD_STACK};
 use crate::segment::names::is_library_or_rules;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{OwnMapping, Residency};
-use plimsoll_facts::units::{AddressRange, Bytes};
+use plimsoll_facts::snapshot::{Backing, OwnMapping, Residency, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{Target, can_scan, parse_maps, read_residency, scan_residency};
 
@@ -22,7 +22,10 @@ const MOST_MAPPINGS: usize = 4096;
 impl Books {
     /// Fills in `resident` for the lines whose mappings are known. If the kernel refuses, adds a gap.
     pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
-        self.read_own(pid, deadline);
+        let maps = Target::open(pid, deadline).ok().and_then(|target| target.read("maps").ok());
+        let maps = maps.map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
+        self.take_out_unloaded(&maps);
+        self.read_own(pid, &maps, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
         let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
@@ -61,10 +64,36 @@ impl Books {
         self.book_resident(&residency, &stacks, &libraries);
     }
 
+    /// The tracker learns that a library was unloaded only when a new object lies at its addresses. Until then the
+    /// kernel's map shows it. Memory of the program may lie there by now; it is writable, and an object's start isn't.
+    fn take_out_unloaded(&mut self, maps: &[Vma]) {
+        if maps.is_empty() {
+            return;
+        }
+        let is_gone = |start: Avma| {
+            let at = maps.partition_point(|vma| vma.range.end <= start);
+            let here = maps.get(at).filter(|vma| vma.range.contains(start));
+            here.is_none_or(|vma| vma.backing == Backing::Anonymous && vma.writable)
+        };
+        let mut unloaded = Bytes::ZERO;
+        for module in self.modules.iter_mut().filter(|module| module.unloaded_ns == 0) {
+            if is_gone(module.range.0) {
+                module.unloaded_ns = u64::MAX;
+                unloaded += AddressRange::new(module.range.0, module.range.1).length();
+            }
+        }
+        let index = self.category_named(LOADED_LIBRARIES);
+        for figures in [&mut self.categories[index].figures, &mut self.total] {
+            figures.reserved = figures.reserved - unloaded;
+            figures.committed = figures.committed - unloaded;
+            figures.files = figures.files - unloaded;
+        }
+    }
+
     /// Reads how much of the tracker's own memory is resident. The tracker counts what it has allocated for itself, but
     /// a table is resident only where it was touched, and two pieces may share a page. Without a page map, its count
     /// stays.
-    fn read_own(&mut self, pid: u32, deadline: Deadline) {
+    fn read_own(&mut self, pid: u32, maps: &[Vma], deadline: Deadline) {
         let page = Bytes(rustix::param::page_size() as u64);
         let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
         let pools: Vec<AddressRange> =
@@ -74,7 +103,6 @@ impl Books {
         let others = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
         let private: Vec<AddressRange> = pools.iter().chain(others).copied().collect();
         let Ok(target) = Target::open(pid, deadline) else { return };
-        let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
         let named = maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range);
         // An anonymous mapping directly after the library's writable part is its .bss, as in `explain`.
         let bss = maps.windows(2).filter(|pair| {

@@ -118,11 +118,16 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
     if line.id == LineId::OtherAnonymous && is_large && !snapshot.vmas.is_empty() {
         let vm_is_mute = snapshot.hotspot.is_some() && case.ledger.resident(LineId::JavaHeap) == Bytes(0);
         let pid = snapshot.process.pid;
+        let of_brk: Bytes = line.children.iter().filter(|part| part.name == "[heap]").map(|part| part.resident).sum();
+        let from = if of_brk > line.resident - of_brk { "its own brk or sbrk" } else { "its own mmap" };
         notes.push(match (vm_is_mute, case.is_tracked()) {
             (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
             _ if case.is_go() => "its own mmap, which Go calls past libc".to_owned(),
-            (false, true) => format!("its own mmap; to see the calls: plimsoll report {pid} --by site"),
-            (false, false) => "its own mmap; to see the calls, start it with plimsoll run".to_owned(),
+            (false, true) => format!("{from}; to see the calls: plimsoll report {pid} --by site"),
+            (false, false) if case.loads_no_library() => {
+                format!("{from}; it is static, so no tracker can name the calls")
+            }
+            (false, false) => format!("{from}; to see the calls, start it with plimsoll run"),
         });
     }
     if line.id == LineId::ImageHeap && snapshot.unpacked.is_some() {

@@ -165,6 +165,30 @@ fn a_reservation_costs_nothing() {
     assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll attach"), "{unclear:#}");
 }
 
+/// glibc counts what another user took from brk in system_mem. No part of the arena is missing because of it.
+#[test]
+fn what_another_user_takes_from_brk_leaves_the_arena_whole() {
+    let fixture = Fixture::c("foreign_brk", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-live", fixture.truth("live"));
+    let (found, truth) = (explained.child("other-anonymous", "[heap]"), fixture.truth("foreign"));
+    assert!(found.abs_diff(truth) * 100 <= truth * 3, "{found} {truth}\n{:#}", explained.0["lines"]);
+    assert!(explained.gaps().iter().all(|gap| !gap.contains("glibc")), "{:?}", explained.gaps());
+    let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains("its own brk or sbrk; to see the calls, start it with plimsoll run"), "{text}");
+}
+
+/// A static program loads no library, so nobody is sent to `plimsoll run` for its calls.
+#[test]
+fn no_tracker_is_promised_for_a_static_program() {
+    let fixture = Fixture::run(&mut Command::new(compiled("reserved", &["-static"])));
+    let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains("its own mmap; it is static, so no tracker can name the calls"), "{text}");
+    assert!(!joined.contains("start it with plimsoll run"), "{text}");
+}
+
 /// The kernel joins .bss and the mapping behind it. Only the program headers tell where .bss ends.
 #[test]
 fn a_mapping_directly_behind_bss_is_not_the_programs_static_data() {

@@ -173,6 +173,12 @@ impl<'c> Case<'c> {
         walked.chain(known).any(|kind| kind == AllocatorKind::Musl)
     }
 
+    /// Whether no restart would load the tracker into this program: it must be linked dynamically first.
+    pub fn loads_no_library(self) -> bool {
+        let has_library = || self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl);
+        self.is_static() || (self.is_musl() && !has_library())
+    }
+
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
@@ -186,8 +192,7 @@ impl<'c> Case<'c> {
                 "let the tracker, which is in the process already, make its books, and see the calls that hold it";
             return remedy(Effort::Now, what, how, "");
         }
-        let has_library = || self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl);
-        if self.is_static() || (self.is_musl() && !has_library()) {
+        if self.loads_no_library() {
             let how = "plimsoll run --   # and then the program, linked dynamically: a static one loads no library";
             let what = "start a dynamically linked build under the tracker, and see the calls that hold it";
             return remedy(Effort::Deploy, what, how, "");

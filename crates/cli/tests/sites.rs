@@ -752,6 +752,18 @@ sys.stdin.readline()";
     tracked.end();
 }
 
+/// One site for both calls, as they have the same functions. The line of the larger one comes first.
+#[test]
+fn a_site_has_the_lines_of_all_its_calls() {
+    let source = fs::read_to_string(fixture("native.cc")).expect("the fixture");
+    let line_of = |text: &str| source.lines().position(|line| line.contains(text)).expect("the line") + 1;
+    let lines = (line_of("keep(malloc(1000 "), line_of("keep(malloc(100))"));
+    let (tracked, _) = Tracked::start("lines", &["--sites", "exact"], Command::new(native()).arg("exceptions"));
+    let text = tracked.report(&["--by", "site"]);
+    assert!(text.contains(&format!("thrower(int) native.cc:{}, {}  native", lines.0, lines.1)), "{text}");
+    tracked.end();
+}
+
 /// The page map of such a mapping is read by a scan, whose cost is that of its resident pages.
 #[test]
 fn what_is_resident_of_five_gib_is_known() {

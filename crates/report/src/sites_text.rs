@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::{
-    Column, Entry, Focused, FrameId, FrameOrigin, Function, Group, GroupBy, Profile, Unit, Value,
+    Column, Entry, Focused, Frame, FrameId, FrameOrigin, Function, Group, GroupBy, Profile, StackId, Unit, Value,
 };
 use plimsoll_tracked::books::{Books, Mode};
 use plimsoll_tracked::segment::Life;
@@ -26,6 +26,8 @@ const INNER: usize = 16;
 const OUTER: usize = 2;
 /// Indentation of a stack.
 const INDENT: usize = 12;
+/// Further lines of a function that are shown.
+const OTHER_LINES: usize = 4;
 
 /// What to list, and how.
 #[derive(Clone, Copy)]
@@ -84,7 +86,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
             table.line(&group.values),
             members.first().map(|(e, _)| category(e)).unwrap_or_default()
         )?;
-        frames(out, profile, profile.frames_of(stack), choice.all, &mut nameless)?;
+        frames(out, profile, stack, &group.other_stacks, choice.all, &mut nameless)?;
         if let Some(detail) = members.iter().find_map(|(e, _)| of.details.get(e)) {
             about(out, &group.values, detail)?;
         }
@@ -162,27 +164,24 @@ fn mappings(
     let is_mapped = |values: &[Value]| {
         values[choice.column].amount == 0 && values[sites::COMMITTED].amount > values[sites::FILES].amount
     };
-    let mut sites: Vec<(String, Vec<String>, &[FrameId], _)> = Vec::new();
+    let mut sites: Vec<(String, Vec<String>, Option<&Group>, _)> = Vec::new();
     for group in groups.iter().filter(|group| is_mapped(&group.values)) {
         let Some(stack) = group.stack.filter(|stack| !profile.frames_of(*stack).is_empty()) else { continue };
         let of = profile.entries().find(|(entry, _)| entry.stack == stack).map(|(entry, _)| category(entry));
-        sites.push((
-            of.unwrap_or_default(),
-            stack_text(profile, stack),
-            profile.frames_of(stack),
-            group.values.as_slice(),
-        ));
+        sites.push((of.unwrap_or_default(), stack_text(profile, stack), Some(group), group.values.as_slice()));
     }
     for (entry, values) in profile.entries().filter(|(_, values)| is_mapped(values)) {
         if profile.frames_of(entry.stack).is_empty() {
-            sites.push((category(entry) + ", no stack", Vec::new(), &[], values));
+            sites.push((category(entry) + ", no stack", Vec::new(), None, values));
         }
     }
     sites.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
     let shown = if choice.all { sites.len() } else { sites.len().min(LINES) };
-    for (category, _, stack, values) in &sites[..shown] {
+    for (category, _, group, values) in &sites[..shown] {
         writeln!(out, "{}  {category}", table.line(values))?;
-        frames(out, profile, stack, choice.all, nameless)?;
+        if let Some((group, stack)) = group.and_then(|group| Some((group, group.stack?))) {
+            frames(out, profile, stack, &group.other_stacks, choice.all, nameless)?;
+        }
     }
     if shown < sites.len() {
         let mut rest = vec![Value::default(); profile.columns.len()];
@@ -301,13 +300,12 @@ impl Nameless {
 fn frames(
     out: &mut dyn Write,
     profile: &Profile,
-    frames: &[FrameId],
+    stack: StackId,
+    others: &[StackId],
     all: bool,
     nameless: &mut Nameless,
 ) -> io::Result<()> {
-    if frames.is_empty() {
-        return Ok(());
-    }
+    let frames = profile.frames_of(stack);
     let hidden = frames.len().saturating_sub(INNER + OUTER);
     for (i, id) in frames.iter().enumerate() {
         if hidden > 1 && !all {
@@ -326,9 +324,24 @@ fn frames(
             }
             _ => String::new(),
         };
-        writeln!(out, "{:INDENT$}  {}{module}", "", called_at(function, frame))?;
+        let lines = other_lines(profile, frame, others.iter().filter_map(|of| profile.frames_of(*of).get(i)), all);
+        writeln!(out, "{:INDENT$}  {}{lines}{module}", "", called_at(function, frame))?;
     }
     Ok(())
+}
+
+/// The other lines from which the same function calls, in the order of the stacks: `, 28, 24`.
+fn other_lines<'a>(profile: &Profile, frame: &Frame, others: impl Iterator<Item = &'a FrameId>, all: bool) -> String {
+    let Some(line) = frame.line else { return String::new() };
+    let mut seen = vec![line];
+    for other in others.map(|id| profile.frame_at(*id)).filter(|other| other.file == frame.file) {
+        let Some(line) = other.line.filter(|line| !seen.contains(line)) else { continue };
+        if seen.len() > OTHER_LINES && !all {
+            return seen[1..].iter().map(|line| format!(", {line}")).collect::<String>() + ", …";
+        }
+        seen.push(line);
+    }
+    seen[1..].iter().map(|line| format!(", {line}")).collect()
 }
 
 /// Ages, threads and churn, if samples show them.

@@ -1,5 +1,6 @@
 //! Groups entries into lines. Each entry belongs to exactly one group, so Σ groups = total.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{Entry, FrameOrigin, Profile, StackId, Value};
@@ -49,8 +50,10 @@ impl GroupBy {
 pub struct Group {
     /// For a site, the name of its innermost function.
     pub name: String,
-    /// For sites only: one of the group's stacks. All have the same functions, perhaps at other lines.
+    /// For sites only: the biggest of the group's stacks. All have the same functions, perhaps at other lines.
     pub stack: Option<StackId>,
+    /// For sites only: the group's other stacks, biggest first.
+    pub other_stacks: Vec<StackId>,
     /// One value per column.
     pub values: Vec<Value>,
     pub entries: u64,
@@ -64,19 +67,33 @@ impl Profile {
     pub fn group(&self, by: GroupBy, column: usize) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<Key, usize> = HashMap::new();
+        let mut stacks: Vec<HashMap<StackId, i64>> = Vec::new();
+        let amount = |values: &[Value]| values.get(column).map_or(0, |v| v.amount);
         for (entry, values) in self.entries() {
             let key = self.key(by, entry);
             let at = *group_of.entry(key).or_insert_with_key(|key| {
-                let stack = matches!(key, Key::Site(_)).then_some(entry.stack);
                 let values = vec![Value::default(); self.columns.len()];
-                groups.push(Group { name: self.group_name(by, key), stack, values, entries: 0 });
+                let name = self.group_name(by, key);
+                groups.push(Group { name, stack: None, other_stacks: Vec::new(), values, entries: 0 });
+                stacks.push(HashMap::new());
                 groups.len() - 1
             });
+            if by == GroupBy::Site {
+                let sum = stacks[at].entry(entry.stack).or_default();
+                *sum = sum.saturating_add(amount(values));
+            }
             let group = &mut groups[at];
             group.entries += 1;
             group.values.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v));
         }
-        let size = |g: &Group| g.values.get(column).map_or(0, |v| v.amount);
+        for (group, stacks) in groups.iter_mut().zip(stacks) {
+            let mut by_size: Vec<(StackId, i64)> = stacks.into_iter().collect();
+            by_size.sort_by_key(|(stack, amount)| (Reverse(*amount), *stack));
+            let mut by_size = by_size.into_iter().map(|(stack, _)| stack);
+            group.stack = by_size.next();
+            group.other_stacks = by_size.collect();
+        }
+        let size = |g: &Group| amount(&g.values);
         groups.sort_by(|a, b| size(b).cmp(&size(a)).then_with(|| a.name.cmp(&b.name)));
         groups
     }

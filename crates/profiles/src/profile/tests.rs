@@ -132,6 +132,28 @@ fn every_view_sums_to_the_total() {
     assert!(merged > 0, "no stack came twice");
 }
 
+/// The line that is shown of a site is that of most of its memory, not of the first block.
+#[test]
+fn the_biggest_stack_of_a_site_stands_for_it() {
+    let mut profile = Profile::new(vec![Column::bytes("live"), Column::count("live", "block")]);
+    let stacks = [24, 25, 28].map(|line| {
+        let id = frame(&mut profile, 3, line);
+        profile.stack(&[id])
+    });
+    // Line 25 is bigger in two threads together.
+    for (at, thread, bytes, count) in [(0, 0, 3, 9), (1, 0, 300, 1), (1, 1, 300, 1), (2, 0, 500, 1)] {
+        let labels = Labels { thread: Some(profile.name(THREADS[thread])), ..Labels::default() };
+        profile.add(stacks[at], labels, &[Value::exact(bytes), Value::exact(count)]);
+    }
+    for (column, order) in [(0, [1, 2, 0]), (1, [0, 1, 2])] {
+        let groups = profile.group(GroupBy::Site, column);
+        let [group] = groups.as_slice() else { panic!("{groups:?}") };
+        assert_eq!((group.stack, group.entries), (Some(stacks[order[0]]), 4));
+        assert_eq!(group.other_stacks, [stacks[order[1]], stacks[order[2]]]);
+    }
+    assert!(profile.group(GroupBy::Caller, 0).iter().all(|g| g.stack.is_none() && g.other_stacks.is_empty()));
+}
+
 #[test]
 fn groups_equal_a_naive_sum() {
     let names = names();

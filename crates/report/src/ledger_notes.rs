@@ -136,14 +136,14 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
     notes
 }
 
-/// Pages that equal their file, without those that are locked in memory.
+/// Pages that equal their file, without those that the kernel keeps in memory.
 fn clean(case: Case<'_>, id: LineId) -> Option<String> {
     let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
     let pieces = case.ledger.pieces.iter().filter(|piece| mine(&piece.owner));
     // The pieces of one mapping follow one another.
     let mut indexes: Vec<usize> = pieces.map(|piece| piece.vma).collect();
     indexes.dedup();
-    let vmas = indexes.iter().map(|index| &case.snapshot.vmas[*index]).filter(|vma| !vma.flags.locked);
+    let vmas = indexes.iter().map(|index| &case.snapshot.vmas[*index]).filter(|vma| !vma.is_kept());
     let clean: Bytes = vmas.map(|vma| vma.shared_clean + vma.private_clean).sum();
     (clean > Bytes(0)).then(|| format!("{clean} clean: the kernel takes it back when it needs it"))
 }

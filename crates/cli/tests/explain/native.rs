@@ -113,6 +113,21 @@ fn a_deleted_file_that_is_still_mapped_is_marked_as_deleted() {
     assert!(evidence.contains("1 mapping of deleted files"), "{evidence}");
 }
 
+/// It looks like a file whose pages are clean.
+#[test]
+fn the_ring_of_a_socket_is_no_page_cache() {
+    let fixture = Fixture::c("ring", &[]);
+    let truth = fixture.truth("ring");
+    if truth == 0 {
+        return skip("the ring of a socket", "it needs CAP_NET_RAW");
+    }
+    let explained = fixture.explained();
+    explained.line_is("mapped-files", truth);
+    own_verdicts(&explained, &["healthy"]);
+    let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
+    assert!(!text.contains("takes it back when it needs it"), "{text}");
+}
+
 #[test]
 fn shared_memory_is_a_line_of_its_own() {
     let fixture = Fixture::c("shared", &[]);

@@ -7,6 +7,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
@@ -18,15 +19,17 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     indexes.dedup();
     let vmas = || indexes.iter().map(|index| &case.snapshot.vmas[*index]);
     let copied: Bytes = vmas().map(|vma| vma.anonymous).sum();
-    let locked: Bytes = vmas().filter(|vma| vma.flags.locked).map(|vma| vma.rss - vma.anonymous).sum();
-    let cached = case.resident(LineId::MappedFiles) - copied - locked;
+    let of_cache = |vma: &Vma| vma.rss - vma.anonymous;
+    let locked: Bytes = vmas().filter(|vma| vma.flags.locked).map(of_cache).sum();
+    let buffers: Bytes = vmas().filter(|vma| vma.is_kept() && !vma.flags.locked).map(of_cache).sum();
+    let cached = case.resident(LineId::MappedFiles) - copied - locked - buffers;
     let deleted = vmas().filter(|vma| vma.deleted);
     let (deleted_count, deleted_space) =
         deleted.fold((0usize, Bytes(0)), |(count, space), vma| (count + 1, space + vma.range.length()));
     if !case.matters(cached, PERCENT, FLOOR) || case.snapshot.smaps_refused {
         return None;
     }
-    let others = || vmas().filter(|vma| !vma.flags.locked);
+    let others = || vmas().filter(|vma| !vma.is_kept());
     let written: Bytes = others().map(|vma| vma.private_dirty + vma.shared_dirty - vma.anonymous).sum();
     let written = written.min(cached);
     let mut evidence = vec![format!(
@@ -35,6 +38,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     )];
     if locked > Bytes(0) {
         evidence.push(format!("besides, {locked} of mapped files is locked (mlock): the kernel takes none of it back"));
+    }
+    if buffers > Bytes(0) {
+        evidence.push(format!("besides, {buffers} is buffers of the kernel (sockets, io_uring, …), which it keeps"));
     }
     if copied > Bytes(0) {
         evidence.push(format!(

@@ -439,6 +439,12 @@ fn locked_pages_of_files_are_not_reclaimable() {
     let some = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
     assert_eq!(some.bytes, mib(40));
     assert!(some.evidence[1].contains("60.0 MiB of mapped files is locked"), "{some:?}");
+    for name in ["socket:[4711]", "anon_inode:[io_uring]", "/[aio]", "/dmabuf:heap"] {
+        (snapshot.vmas[1].flags.locked, snapshot.vmas[1].name) = (false, name.to_owned());
+        let some = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
+        assert_eq!(some.bytes, mib(40), "{name}");
+        assert!(some.evidence[1].contains("60.0 MiB is buffers of the kernel"), "{some:?}");
+    }
 }
 
 /// Where a segment is full, the VM takes space of the others, before it stops compiling.

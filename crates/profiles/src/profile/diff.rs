@@ -9,6 +9,7 @@
 //! P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %, hence z = √(2·ln(40 n)). The error of counted figures comes from the maker of
 //! the profiles (`sites::comparable`). Changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
@@ -172,7 +173,10 @@ fn align(profile: &mut Profile, all: &[(&Profile, usize)]) -> Aligned {
         let builds = of.number_builds(&mut builds);
         let mut copied: HashMap<StackId, StackId> = HashMap::new();
         let mut copy = Copy::new(of);
-        for (Entry { stack, labels }, values) in of.entries() {
+        // A site has the lines of its biggest entry.
+        let mut entries: Vec<(Entry, &[Value])> = of.entries().collect();
+        entries.sort_by_key(|(_, values)| Reverse(values.get(*column).map_or(0, |value| value.amount)));
+        for (Entry { stack, labels }, values) in entries {
             let to = *copied.entry(stack).or_insert_with(|| {
                 let functions = of.stack_by_numbers(stack, &numbers);
                 let code = of.stack_by_code(stack, &numbers, &builds).map(|code| hasher.hash_one(code));

@@ -151,6 +151,11 @@ fn the_biggest_stack_of_a_site_stands_for_it() {
         assert_eq!((group.stack, group.entries), (Some(stacks[order[0]]), 4));
         assert_eq!(group.other_stacks, [stacks[order[1]], stacks[order[2]]]);
     }
+    for (column, biggest) in [(0, 28), (1, 24)] {
+        let diff = ProfileDiff::new((&profile, column), (&profile, column));
+        let [site] = diff.sites.as_slice() else { panic!("{:?}", diff.sites) };
+        assert_eq!(diff.profile.frame_at(diff.profile.frames_of(site.stack)[0]).line, Some(biggest));
+    }
     assert!(profile.group(GroupBy::Caller, 0).iter().all(|g| g.stack.is_none() && g.other_stacks.is_empty()));
 }
 

@@ -97,10 +97,10 @@ pub fn parse_limits(text: &[u8]) -> Limits {
     }
 }
 
-/// Arguments, separated by NULs. Some programs overwrite them with a single string.
+/// Arguments, separated by NULs. Some programs overwrite them with a single string, or with NULs: then there are none.
 pub fn parse_command(text: &[u8]) -> Vec<String> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
-    if text.is_empty() {
+    if text.iter().all(|byte| *byte == 0) {
         return Vec::new();
     }
     text.split(|byte| *byte == 0).take(4096).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
@@ -253,6 +253,13 @@ mod tests {
     fn limits_read_the_soft_column() {
         let limits = parse_limits(b"Limit  Soft Limit  Hard Limit  Units\nMax stack size            8388608              unlimited            bytes\nMax address space         unlimited            unlimited            bytes\n");
         assert_eq!((limits.stack, limits.address_space), (Some(Bytes::mib(8)), None));
+    }
+
+    #[test]
+    fn arguments_that_the_program_has_erased_are_none() {
+        let none: [&[u8]; 4] = [b"", b"\0", b"\0\0", b"\0\0\0\0\0\0"];
+        assert!(none.iter().all(|text| parse_command(text).is_empty()));
+        assert_eq!(parse_command(b"a\0\0b c\0"), ["a", "", "b c"]);
     }
 
     #[test]

@@ -265,6 +265,9 @@ impl Table {
             // Round 0 begins with the plain program, which adds rows.
             for row in plan::order(round, MOST_ROWS) {
                 let is_alone = self.starts.len() == 1 && round > 0;
+                if is_alone {
+                    self.trial.rounds = round;
+                }
                 if self.trial.interrupted || self.gives_up(0) || is_alone {
                     meter.clear();
                     return;

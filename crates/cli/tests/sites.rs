@@ -702,6 +702,8 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     let committed: Vec<u64> = mapped.iter().map(|site| number(site, "committed_bytes") >> 20).collect();
     assert_eq!(committed.iter().sum::<u64>(), 500, "{committed:?}");
     assert!(mapped.iter().all(|site| site["held_bytes"].is_null() && site["resident_bytes"].is_null()), "{mapped:?}");
+    let callers = report_of(&folder, &["--by", "caller"]);
+    assert!(callers.contains("   mapped: 300 MiB committed of 300 MiB reserved\n"), "{callers}");
     let text = report_of(&folder, &["--by", "site"]);
     assert_eq!(first(&text), Some("take_blocks"), "{text}");
     assert!(text.contains("was resident is not known: the process has ended."), "{text}");

@@ -252,7 +252,7 @@ pub fn callers_only(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 
 fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let mut order: Vec<&Caller> = books.callers.iter().filter(|c| !c.figures.is_empty()).collect();
-    order.sort_by_key(|c| std::cmp::Reverse((c.figures.live, c.figures.cumulative)));
+    order.sort_by_key(|c| std::cmp::Reverse((c.figures.live, c.figures.cumulative, c.figures.committed)));
     writeln!(out, "{:>9} {:>6} {:>12} {:>9} {:>14}  caller", "live", "share", "blocks", "peak", "allocated ever")?;
     let line = |f: &Figures| {
         format!(
@@ -265,7 +265,13 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         )
     };
     for caller in order.iter().take(LINES) {
-        writeln!(out, "{}  {}", line(&caller.figures), printable(&books.categories[caller.category].name))?;
+        let (f, name) = (&caller.figures, printable(&books.categories[caller.category].name));
+        // The columns have blocks only.
+        let mapped = match f.reserved {
+            Bytes::ZERO => String::new(),
+            reserved => format!("   mapped: {} committed of {reserved} reserved", f.committed),
+        };
+        writeln!(out, "{}  {name}{mapped}", line(f))?;
         for frame in &caller.frames {
             writeln!(out, "{:56}{}", "", frame_text(books, frame))?;
         }

@@ -84,9 +84,9 @@ impl Books {
         }
         let index = self.category_named(LOADED_LIBRARIES);
         for figures in [&mut self.categories[index].figures, &mut self.total] {
-            figures.reserved = figures.reserved - unloaded;
-            figures.committed = figures.committed - unloaded;
-            figures.files = figures.files - unloaded;
+            figures.reserved -= unloaded;
+            figures.committed -= unloaded;
+            figures.files -= unloaded;
         }
     }
 

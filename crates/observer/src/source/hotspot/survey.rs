@@ -296,6 +296,7 @@ struct Unknown {
 
 fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown, gaps: &mut Vec<Gap>) {
     const HEAP_EFFECT: &str = "how much of the Java heap is committed and occupied is unknown";
+    const HEAP_OF_FILE: &str = "the Java heap's figures are those of hsperfdata, which the VM renews at collections";
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
         let why = format!(
@@ -328,7 +329,7 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     let metaspace = answer("VM.metaspace vslist by-spacetype", "metaspace is in other-anonymous");
     let loaders = parse_loaders(&metaspace);
     // VM.info has all of this in one answer, but leaves 4 to 5 MB of libjvm's symbols in the VM.
-    let heap = answer("GC.heap_info", HEAP_EFFECT);
+    let heap = answer("GC.heap_info", if hotspot.java_heap.is_some() { HEAP_OF_FILE } else { HEAP_EFFECT });
     let code = match code {
         true => answer("Compiler.codecache", "the code cache is in other-anonymous"),
         false => String::new(),

@@ -369,6 +369,8 @@ fn a_truncated_file_is_a_gap_at_every_length() {
                 assert!(!books.gaps.is_empty(), "{length} bytes of {} passed for whole", good.len());
                 let reasons: HashSet<_> = books.gaps.iter().map(|gap| &gap.reason).collect();
                 assert_eq!(reasons.len(), books.gaps.len(), "a section is named twice: {:?}", books.gaps);
+                let lacks_rows = reasons.iter().any(|reason| reason.ends_with("of its section 'rows'"));
+                assert_eq!(books.total.fault, lacks_rows, "{length}: {reasons:?}");
                 "gap"
             }
             Err(_) => "error",

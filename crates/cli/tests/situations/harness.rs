@@ -351,6 +351,13 @@ impl Figures {
 }
 
 impl Figures {
+    /// The tracker's counters that aren't 0.
+    fn counters(&self) -> String {
+        let counters = self.json["counters"].as_array().into_iter().flatten();
+        let counted = counters.filter(|counter| counter["value"] != 0);
+        counted.map(|counter| format!("{} {}", counter["name"], counter["value"])).collect::<Vec<_>>().join(", ")
+    }
+
     /// A counter of the tracker.
     pub fn counter(&self, name: &str) -> i64 {
         let counters = self.json["counters"].as_array().expect("counters");
@@ -561,8 +568,8 @@ impl Observed {
                 continue;
             };
             let differences = moment.differences(&seen, (says, figures));
-            if !differences.is_empty() && seen.gaps != "[]" {
-                found.push(format!("  gaps: {}", seen.gaps));
+            if !differences.is_empty() {
+                found.push(format!("  gaps: {}; counters: {}", seen.gaps, seen.counters()));
             }
             found.extend(differences);
             compared += 1;

@@ -241,6 +241,10 @@ impl Books {
             let effect = "their live bytes are unknown, and so is each sum with them (marked 'fault')";
             self.gaps.push(Gap::new(Source::Segment, reason, effect));
         }
+        if segment.lacks_rows {
+            self.callers.iter_mut().for_each(|caller| caller.figures.fault = true);
+            self.categories.iter_mut().for_each(|category| category.figures.fault = true);
+        }
     }
 
     fn book_callers(&mut self) {

@@ -31,7 +31,8 @@ pub struct Figures {
     /// What this line held when the total of live bytes was at its recorded peak.
     pub at_peak: Bytes,
     pub at_peak_count: u64,
-    /// More was freed than allocated, in this line or in a part of this sum. So the live bytes are unknown.
+    /// More was freed than allocated, in this line or in a part of this sum, or rows are missing. So the live bytes are
+    /// unknown.
     pub fault: bool,
 }
 

@@ -95,6 +95,8 @@ pub struct Segment {
     /// Callers and sites; see [`Segment::caller_of`].
     pub callers: Vec<CallerFacts>,
     pub rows: Vec<RowSums>,
+    /// The file is cut short: it lacks rows.
+    pub lacks_rows: bool,
     /// Stacks of the sites; see [`sites::stack`].
     pub frames: Vec<FrameNodeFacts>,
     pub methods: Vec<MethodFacts>,
@@ -222,6 +224,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
         threads: entries(&raw.threads, Section::Threads, ThreadFacts::decode),
         callers,
         rows,
+        lacks_rows: raw.cut.iter().any(|(section, ..)| *section == Section::Rows),
         frames: entries(&raw.frames, Section::Frames, FrameNodeFacts::decode),
         methods: entries(&raw.methods, Section::Methods, MethodFacts::decode),
         names: raw.names.clone(),

@@ -134,8 +134,9 @@ lines! {
          variables (.bss, up to where the program headers end it). A program that was unpacked into memory (UPX) is the child \
          `… (unpacked in memory)`."
     MappedFiles "mapped-files" "mapped files" Files
-        "Files that the program mapped. Clean pages are page cache: the kernel takes them back when it needs them. `(deleted)` \
-         files keep their disk space until they are unmapped."
+        "Files that the program mapped. Clean pages are page cache: the kernel takes them back when it needs them. Rings of \
+         sockets and of io_uring are here too; the kernel keeps their pages. `(deleted)` files keep their disk space until they \
+         are unmapped."
     SharedMemory "shared-memory" "shared memory" Files
         "tmpfs, memfd, SysV and POSIX shared memory. It has no file on a disk, and counts in the RSS of every process that maps it."
     Tracker "tracker" "Plimsoll itself" Other

@@ -22,7 +22,7 @@
 
 use crate::segment::{Segment, WIPED, slots};
 use crate::sys::{cpu, libc};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Section};
 
 /// Blocks with at least this many usable bytes are kept in the side table.
@@ -44,6 +44,9 @@ static WITHOUT_TRAILER: AtomicUsize = AtomicUsize::new(0);
 const SMALL: usize = OTHER_BELOW - TRAILER;
 /// One size, nine bytes, which no block has: sizes are multiples of eight where any are known.
 const NONE: usize = 1;
+
+/// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request.
+pub static NO_TRAILERS: AtomicBool = AtomicBool::new(false);
 
 /// The key of a block: the row that it was booked in, and the requested bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +101,7 @@ pub fn init(allocator: Allocator) {
         renew_secret();
     }
     ALLOCATOR.store(allocator as u32, Relaxed);
+    NO_TRAILERS.store(allocator == Allocator::Musl, Relaxed);
     write_trailers(true);
 }
 
@@ -245,18 +249,24 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 
 /// Reads a block's trailer. `None`: it has none, or it was overwritten.
 ///
+/// The last bytes of a block without a trailer are the program's, and one block in 2^27 passes the check. So the
+/// requested bytes must fit in front of the trailer, and whoever relies on the key looks at its row
+/// ([`super::keys`]).
+///
 /// # Safety
 /// `p` is a live block with this many usable bytes.
 #[inline(always)]
 pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
     // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would
     // without us.
-    if usable.wrapping_sub(TRAILER) >= TABLE_FROM - TRAILER {
+    let room = usable.wrapping_sub(TRAILER);
+    if room >= TABLE_FROM - TRAILER || NO_TRAILERS.load(Relaxed) {
         return None;
     }
     // SAFETY: the caller's contract.
     let v = unsafe { trailer_word(p, usable) };
-    (v & CHECK == 0).then_some(Key { row: row_of_key(v), requested: v >> REQUESTED_SHIFT, sampled: v & SAMPLED != 0 })
+    let is_whole = v & CHECK == 0 && v >> REQUESTED_SHIFT <= room as u64;
+    is_whole.then_some(Key { row: row_of_key(v), requested: v >> REQUESTED_SHIFT, sampled: v & SAMPLED != 0 })
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@
 use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
 use super::side_table::{self, page_keys};
+use crate::segment::Segment;
 
 /// Stores a block's key: in its page's array, else in a trailer if there is space, else in the side table. Returns what
 /// to book.
@@ -77,9 +78,15 @@ pub unsafe fn take_key_of(p: *mut u8, usable: usize) -> Option<(Key, Amount)> {
     }
     // SAFETY: the caller's contract.
     unsafe {
+        let mut usable = usable;
         if let Some(key) = blocks::read_trailer(p, usable) {
-            blocks::clear_trailer(p, usable);
-            return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
+            if is_in_use(key.row) {
+                blocks::clear_trailer(p, usable);
+                return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
+            }
+            // The program's own bytes have passed the check. They may lie where the trailer of the page's last block
+            // lay, and not at the end of this block.
+            usable = blocks::usable(p);
         }
         let key = side_table::remove(p, usable)?;
         Some((key, Amount { usable: usable as u64, requested: key.requested }))
@@ -95,7 +102,22 @@ pub unsafe fn key_of(p: *mut u8) -> Option<Key> {
         // SAFETY: the caller's contract.
         unsafe {
             let usable = blocks::usable(p);
-            blocks::read_trailer(p, usable).or_else(|| side_table::get(p, usable))
+            trailer(p, usable).or_else(|| side_table::get(p, usable))
         }
     })
+}
+
+/// The key in a block's trailer. `None`: it has none.
+///
+/// # Safety
+/// `p` is a live block with this many usable bytes.
+pub unsafe fn trailer(p: *mut u8, usable: usize) -> Option<Key> {
+    // SAFETY: the caller's contract.
+    unsafe { blocks::read_trailer(p, usable) }.filter(|key| is_in_use(key.row))
+}
+
+/// Whether blocks are booked in a row. Of 2^20 numbers that the program's bytes may have, few are rows in use. A fork
+/// child also finds trailers of blocks that other threads of the parent made during the fork, in rows that it lacks.
+fn is_in_use(row: u32) -> bool {
+    Segment::current().is_none_or(|segment| segment.seen(row).slot_mark() != 0)
 }

@@ -1,8 +1,9 @@
 //! account/blocks.rs: every trailer is recognised at free, and no other bytes are taken for one.
 
-use crate::{Random, alone};
+use crate::{Random, alone, fresh};
 use plimsoll_segment::{Allocator, Section};
 use plimsoll_tracker::account::blocks::{self, Key, TABLE_FROM, TRAILER};
+use plimsoll_tracker::account::{keys, rows, side_table};
 
 /// A block of `usable` bytes somewhere in a buffer, at an address that is a multiple of 16, as malloc's are.
 struct Block {
@@ -56,7 +57,8 @@ fn every_trailer_is_recognised_at_free() {
             assert_eq!(b.read(), None, "zeros aren't a trailer");
             for i in 0..4 {
                 let row = [0, 1, rows - 1, random.below(rows)][i] as u32;
-                let requested = [0, usable - TRAILER, random.below((usable - TRAILER) as u64 + 1) as usize, 1][i];
+                let requested = [0, usable - TRAILER, random.below((usable - TRAILER) as u64 + 1) as usize, 1][i]
+                    .min(usable - TRAILER);
                 b.write(row, requested);
                 assert_eq!(b.read(), Some(Key { row, requested: requested as u64, sampled: false }), "usable {usable}");
                 exercised += 1;
@@ -116,6 +118,42 @@ fn overruns_are_seen() {
         assert!(by_length[1..].iter().all(|n| *n > RUNS / 10), "every length");
         // Of RUNS · 5/8 with four bytes or more, 2^-28 each: one in 430 runs of this test would have a single one.
         assert!(accepted <= 1, "{accepted} overruns passed for trailers");
+    });
+}
+
+/// The last bytes of a block without a trailer are the program's, and may pass the check by chance.
+#[test]
+fn the_programs_own_bytes_are_no_trailer() {
+    alone(|| {
+        let segment = fresh();
+        blocks::init(Allocator::Glibc);
+        assert!(blocks::publish(segment));
+        // SAFETY: a block of the allocator below, which the test owns.
+        unsafe {
+            let p = std::alloc::alloc(std::alloc::Layout::from_size_align(1000, 16).expect("a layout"));
+            let usable = blocks::usable(p);
+            let last = p.add(usable - TRAILER).cast::<u64>();
+            let key = Key { row: rows::ROW_EARLY, requested: usable as u64, sampled: false };
+            let unused = segment.used(Section::Rows) as u32 + 1;
+            for row in [3, unused, (1 << 20) - 1] {
+                assert!(side_table::insert(p, usable, key));
+                blocks::write_trailer(p, usable, blocks::row_key(row), 9);
+                let own = last.read_unaligned();
+                assert_eq!((keys::key_of(p), keys::trailer(p, usable)), (Some(key), None), "row {row}");
+                let (taken, amount) = keys::take_key_of(p, usable).expect("the table's");
+                assert_eq!((taken, amount.usable, amount.requested), (key, usable as u64, usable as u64));
+                assert_eq!(last.read_unaligned(), own, "the program's data");
+                assert_eq!(keys::key_of(p), None, "it was taken");
+            }
+            // No request is larger than what lies in front of its trailer.
+            blocks::write_trailer(p, usable, blocks::row_key(rows::ROW_EARLY), usable - TRAILER + 1);
+            assert_eq!(blocks::read_trailer(p, usable), None);
+            blocks::write_trailer(p, usable, blocks::row_key(rows::ROW_EARLY), usable - TRAILER);
+            assert!(blocks::read_trailer(p, usable).is_some());
+            // musl leaves no room for one.
+            blocks::init(Allocator::Musl);
+            assert_eq!(blocks::read_trailer(p, usable), None);
+        }
     });
 }
 

@@ -32,7 +32,7 @@ pub mod x86_64;
 use self::slow::{attribute, book_fresh, book_slow, caller_of_key, finish_any, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
-use crate::account::keys::{set_key, take_key_of};
+use crate::account::keys::{set_key, take_key_of, trailer};
 use crate::account::rows::{self, Amount};
 use crate::account::side_table::page_keys;
 use crate::account::thread::ThreadState;
@@ -263,5 +263,5 @@ unsafe fn without_trailer(p: *mut u8, usable: usize) -> usize {
     // The last bytes of a block without a trailer may be those of an older trailer.
     let may_have_trailer = early::booking() && page_keys::get(p).is_none();
     // SAFETY: the caller's live block, which has this many usable bytes.
-    if may_have_trailer && unsafe { blocks::read_trailer(p, usable) }.is_some() { usable - TRAILER } else { usable }
+    if may_have_trailer && unsafe { trailer(p, usable) }.is_some() { usable - TRAILER } else { usable }
 }

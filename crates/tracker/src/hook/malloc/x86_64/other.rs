@@ -22,7 +22,7 @@
 use super::pages::{enter_page, find_in_page, find_page};
 use super::parts::{ROWS, at, book_free, check_trailer, own_row_of_other};
 use super::table::{enter_table, find_in_table};
-use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
+use crate::account::blocks::{CHECKED, NO_TRAILERS, TABLE_FROM, TRAILER};
 use crate::account::classes::{ADDED_BYTES, IN_PAGE, QUERY, QUERY_MASK, SIZES, WITHOUT_TRAILER};
 use crate::account::memo::entry::{self as memo, Memo};
 use crate::account::memo::second_entry;
@@ -296,6 +296,8 @@ macro_rules! free {
         "and r11d, {pages_mask}",
         "lea r9, [rip + {last}]",
         "movzx ecx, word ptr [r9 + r11*2]",
+        "test ecx, ecx",
+        "je 18f",
         "mov eax, edi",
         "and eax, {page} - 1",
         "add eax, ecx",
@@ -328,6 +330,8 @@ macro_rules! free {
         "lea rcx, [rax - 8]",
         "cmp rcx, {table_from} - 8",
         "jae 23f",
+        "cmp byte ptr [rip + {no_trailers}], 0",
+        "jne 15f",
         check_trailer!("15f"),
         "mov rax, rdi",
         "shr rax, {page_shift}",
@@ -378,6 +382,7 @@ macro_rules! free {
         real_usable = const Call::malloc_usable_size as usize * 8,
         table_from = const TABLE_FROM,
         last = sym LAST,
+        no_trailers = sym NO_TRAILERS,
         pages_mask = const PAGES - 1,
         page_shift = const PAGE_SHIFT,
         page = const 1 << PAGE_SHIFT,

@@ -215,7 +215,7 @@ pub fn verdict(name: &str, faults: &str, compared: usize) {
         faults.len(),
         first.chars().take(160).collect::<String>()
     ));
-    let shown = faults.iter().take(16).map(|f| f.chars().take(400).collect()).collect::<Vec<String>>();
+    let shown = faults.iter().take(16).map(|f| f.chars().take(2000).collect()).collect::<Vec<String>>();
     panic!("{name}\n{}", shown.join("\n"));
 }
 
@@ -567,9 +567,9 @@ impl Observed {
                 found.push(format!("'{}' pid {}: no base to compare with", moment.label, moment.pid));
                 continue;
             };
-            let differences = moment.differences(&seen, (says, figures));
-            if !differences.is_empty() {
-                found.push(format!("  gaps: {}; counters: {}", seen.gaps, seen.counters()));
+            let mut differences = moment.differences(&seen, (says, figures));
+            if let Some(first) = differences.first_mut() {
+                *first += &format!("; gaps {}, counters: {}", seen.gaps, seen.counters());
             }
             found.extend(differences);
             compared += 1;

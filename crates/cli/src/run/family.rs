@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::shell::{one_line, quoted};
 use plimsoll_facts::units::Bytes;
-use plimsoll_process::foreign::Deadline;
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::words::{as_called, count, cut, printable};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Head, Life};
@@ -60,9 +60,11 @@ impl Family {
         let kin = kin_of(pid, all.iter().map(|(_, head)| (head.pid, head.ppid)));
         let orphans = all.iter().filter(|(_, head)| head.ppid == 0 && !kin.contains(&head.pid)).count();
         all.retain(|(_, head)| kin.contains(&head.pid));
-        let others = segment::directories_of_others(deadline).into_iter().filter(|(other, _)| Some(*other) != user);
+        // Other users must not use up the time for the report.
+        let soon = deadline.sooner(LOOK);
+        let others = segment::directories_of_others(soon).into_iter().filter(|(other, _)| Some(*other) != user);
         let of_others = others.map(|(other, path)| {
-            let mut heads = segment::list_owned(&path, Some(other), deadline);
+            let mut heads = segment::list_owned(&path, Some(other), soon);
             heads.retain(|(_, head)| head.start_boottime_ns >= since_ns);
             let all = all.iter().chain(&heads).map(|(_, head)| (head.pid, head.ppid));
             let kin = kin_of(pid, all);
@@ -194,8 +196,6 @@ fn gap_count(gaps: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_process::foreign::LOOK;
-
     use super::*;
 
     #[test]

@@ -190,8 +190,13 @@ fn path_of_call() -> Option<String> {
 /// One sentence that names the argument and, if clap knows it, the correct form.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        return match error.print() {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                print_message(format!("cannot write standard output: {e}"));
+                Exit::Failed.into()
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = io::stderr().write_all(error.to_string().as_bytes());

@@ -291,6 +291,9 @@ fn a_standard_error_that_takes_nothing_harms_nobody() {
         (&["run", "--", "/nowhere/at-all"], 127),
         (&["report", "/nowhere"], 2),
         (&["nonsense"], 2),
+        (&["--help"], 2),
+        (&["diff", "--help"], 2),
+        (&["--version"], 2),
         (&[], 2),
     ] {
         let status = workspace.plimsoll(arguments).stdout(full()).stderr(full()).status().unwrap();

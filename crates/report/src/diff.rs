@@ -392,8 +392,8 @@ mod tests {
     fn grown(resident: Option<[u64; 2]>) -> [Books; 2] {
         let books = |grown: bool| {
             let resident = resident.map(|bytes| Bytes(bytes[usize::from(grown)]));
-            let mapped =
-                Figures { committed: Bytes::mib(if grown { 300 } else { 100 }), resident, ..Figures::default() };
+            let bytes = Bytes::mib(if grown { 300 } else { 100 });
+            let mapped = Figures { reserved: bytes, committed: bytes, resident, ..Figures::default() };
             let blocks = Figures { live: Bytes::mib(if grown { 30 } else { 10 }), live_count: 1, ..Figures::default() };
             let mut books = Books::default();
             for (name, figures) in [("Java Heap", mapped), ("zlib", blocks)] {

@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     let calls: Vec<u64> = (0..0x40).map(|n| 0x1000 + n * 8).chain([u64::MAX]).collect();
-    if let Ok((levels, _)) = files::lines(&file, None, &calls, u64::MAX) {
+    if let Ok((levels, _)) = files::lines(&file, None, &calls, u64::MAX, &|| true) {
         assert_eq!(levels.len(), calls.len());
     }
 }

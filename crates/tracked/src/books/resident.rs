@@ -30,14 +30,23 @@ impl Books {
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
         let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
         let libraries: Vec<AddressRange> = modules.map(|m| AddressRange::new(m.range.0, m.range.1)).collect();
-        let committed = self.mappings.iter().filter(|m| m.committed);
-        let mapped: Vec<AddressRange> = committed.clone().map(|m| AddressRange::new(m.start, m.end)).collect();
-
-        let many = mapped.len() > MOST_MAPPINGS;
-        let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
         let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
         let file = file.and_then(|target| target.file("pagemap").map_err(|e| e.to_string()));
-        let scanned = total(&all) > MOST && file.as_ref().is_ok_and(|file| can_scan(file, deadline));
+        let can_scan = file.as_ref().is_ok_and(|file| can_scan(file, deadline));
+        let ranges = |committed| {
+            let chosen = self.mappings.iter().filter(move |m| m.committed == committed);
+            chosen.map(|m| AddressRange::new(m.start, m.end)).collect::<Vec<_>>()
+        };
+        let mut mapped = ranges(true);
+        // Pages stay in memory after mprotect made them inaccessible. Most such mappings are empty reservations, of
+        // which a process may have terabytes: only a scan passes over them quickly.
+        let reserved = if can_scan { ranges(false) } else { Vec::new() };
+        let scanned = can_scan && (!reserved.is_empty() || total(&stacks) + total(&libraries) + total(&mapped) > MOST);
+        let many = mapped.len() > MOST_MAPPINGS;
+        if mapped.len() + reserved.len() <= MOST_MAPPINGS {
+            mapped.extend(reserved);
+        }
+        let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
         if (total(&all) > MOST && !scanned) || many {
             all = [stacks.clone(), libraries.clone()].concat();
             let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");
@@ -128,7 +137,7 @@ impl Books {
         let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
         for mapping in &mut self.mappings {
             let range = AddressRange::new(mapping.start, mapping.end);
-            if !mapping.committed || !residency.covers(range) || range.is_empty() {
+            if !residency.covers(range) || range.is_empty() {
                 continue;
             }
             let resident = residency.resident(range);

@@ -48,7 +48,7 @@ impl Figures {
     /// known.
     pub fn held(&self) -> Bytes {
         let resident = self.resident.unwrap_or_default() - self.resident_files;
-        self.live + resident.min(self.committed - self.files)
+        self.live + resident.min(self.reserved - self.files)
     }
 
     /// Whether nothing is known of what the line holds: mappings only, of a process that has ended or can't be read.

@@ -7,20 +7,23 @@
 //!                                   └─► line program: file and line of each call
 //! position of the innermost = its line; of each outer one = call_file, call_line of the one inside it
 //! ```
-//! Nothing recurses, and every step is counted: entries that refer to each other in circles, or ranges that contain the
-//! same call a million times, end in a gap. Split DWARF (.dwo) is not supported.
+//! Nothing recurses, and every step and byte is counted ([`Budget`]): entries that refer to each other in circles, or
+//! ranges that contain the same call a million times, end in a gap. Split DWARF (.dwo) is not supported.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, UnitRef};
 
+use super::budget::Budget;
+use super::units::Units;
+
 /// The reader; sections are in memory.
 pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 /// The sections of one object, and of the file that it shares with others (dwz), if there is one.
 pub(crate) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 
-type Unit<'a> = gimli::Unit<Bytes<'a>>;
+pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>>;
 
 /// One function around a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,12 +35,24 @@ pub struct Level {
     pub line: Option<u32>,
 }
 
-/// Limit of steps: Chromium's debug information has some 10⁸ entries.
-const STEPS: u64 = 1 << 29;
+impl Level {
+    /// Bytes.
+    fn memory(&self) -> usize {
+        let names = [&self.linkage, &self.name].into_iter().flatten().map(Vec::len).sum::<usize>();
+        size_of::<Level>() + names + self.file.as_ref().map_or(0, String::len)
+    }
+}
+
 /// Limit of references from an entry to the one that has its name.
 const HOPS: usize = 16;
 /// Limit of functions inlined into each other.
 const DEEPEST: usize = 256;
+/// Longer names are cut, bytes.
+const LONGEST: usize = 16 << 10;
+/// Bytes that are passed over in one step: of names, and of instructions of a line program.
+const AT_ONCE: usize = 64;
+/// Attributes of an entry that are read in one step.
+const ATTRIBUTES: usize = 8;
 
 /// The reader of a section's bytes.
 pub(crate) fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
@@ -45,9 +60,14 @@ pub(crate) fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
 }
 
 /// `calls` are addresses as linked, ascending. Returns one list for each, innermost first; empty if nothing is known.
-/// The sentence says why some may be missing.
-pub(crate) fn levels(dwarf: &Dwarf<'_>, calls: &[u64]) -> (Vec<Vec<Level>>, Option<String>) {
-    let mut walk = Walk { dwarf, calls, units: Units::new(dwarf), steps: 0, out: vec![Vec::new(); calls.len()] };
+/// The sentence says why some may be missing. The walk ends when `in_time` says no.
+pub(crate) fn levels(
+    dwarf: &Dwarf<'_>,
+    calls: &[u64],
+    in_time: &dyn Fn() -> bool,
+) -> (Vec<Vec<Level>>, Option<String>) {
+    let (units, budget) = (Units::new(dwarf), Budget::new(in_time));
+    let mut walk = Walk { dwarf, calls, units, units_of_sup: None, budget, out: vec![Vec::new(); calls.len()] };
     let reason = walk.all().err();
     (walk.out, reason)
 }
@@ -56,7 +76,9 @@ struct Walk<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
     calls: &'d [u64],
     units: Units<'a>,
-    steps: u64,
+    /// Those of the file that is shared with other objects.
+    units_of_sup: Option<Units<'a>>,
+    budget: Budget<'d>,
     out: Vec<Vec<Level>>,
 }
 
@@ -87,12 +109,8 @@ impl<'a> Walk<'_, 'a> {
             if covered_units.contains(&index) {
                 continue;
             }
-            let Some(unit) = self.units.get(self.dwarf, index) else { continue };
-            let ranges = self.root_ranges(&unit)?;
-            let mut calls = BTreeSet::new();
-            for (begin, end) in ranges {
-                calls.extend(self.covered(begin, end)?.filter(|call| todo.contains(call)));
-            }
+            let Some(unit) = self.units.get(self.dwarf, index, &mut self.budget)? else { continue };
+            let calls = self.calls_of_root(&unit, &todo)?;
             if !calls.is_empty() {
                 self.unit(index, &calls)?;
                 for call in calls {
@@ -108,16 +126,11 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    fn step(&mut self, n: u64) -> Result<(), String> {
-        self.steps += n;
-        if self.steps > STEPS { Err("its debug information is too large, or cyclic".into()) } else { Ok(()) }
-    }
-
     /// Indexes of the calls in [begin, end).
     fn covered(&mut self, begin: u64, end: u64) -> Result<std::ops::Range<usize>, String> {
         let from = self.calls.partition_point(|&c| c < begin);
         let to = from + self.calls[from..].partition_point(|&c| c < end);
-        self.step(1 + (to - from) as u64)?;
+        self.budget.step(1 + (to - from) as u64)?;
         Ok(from..to)
     }
 
@@ -144,53 +157,81 @@ impl<'a> Walk<'_, 'a> {
         (named, covered_units)
     }
 
-    fn root_ranges(&mut self, unit: &Unit<'a>) -> Result<Vec<(u64, u64)>, String> {
+    /// Which of `among` lie in the unit, as its root entry states.
+    fn calls_of_root(&mut self, unit: &Unit<'a>, among: &BTreeSet<usize>) -> Result<BTreeSet<usize>, String> {
         let unit = unit.unit_ref(self.dwarf);
-        let Ok(mut entries) = unit.entries_raw(None) else { return Ok(Vec::new()) };
-        let Ok(Some(abbreviation)) = entries.read_abbreviation() else { return Ok(Vec::new()) };
+        let Ok(mut entries) = unit.entries_raw(None) else { return Ok(BTreeSet::new()) };
+        let Ok(Some(abbreviation)) = entries.read_abbreviation() else { return Ok(BTreeSet::new()) };
+        self.budget.step(of_attributes(abbreviation))?;
         let mut extent = Extent::default();
         for spec in abbreviation.attributes() {
-            let Ok(attribute) = entries.read_attribute(*spec) else { return Ok(Vec::new()) };
+            let Ok(attribute) = entries.read_attribute(*spec) else { return Ok(BTreeSet::new()) };
             extent.take(unit, &attribute);
         }
-        self.ranges(unit, &extent)
+        self.calls_of(unit, &extent, among)
     }
 
-    fn ranges(&mut self, unit: UnitRef<'_, Bytes<'a>>, extent: &Extent<'a>) -> Result<Vec<(u64, u64)>, String> {
-        let mut out = Vec::new();
-        if let Some(list) = extent.list.and_then(|value| unit.attr_ranges(value).ok().flatten()) {
-            let mut list = list;
-            while let Ok(Some(range)) = list.next() {
-                self.step(1)?;
-                out.push((range.begin, range.end));
+    /// Which of `among` lie in an entry.
+    fn calls_of(
+        &mut self,
+        unit: UnitRef<'_, Bytes<'a>>,
+        extent: &Extent<'a>,
+        among: &BTreeSet<usize>,
+    ) -> Result<BTreeSet<usize>, String> {
+        let mut calls = BTreeSet::new();
+        if let Some(offset) = extent.list.as_ref().and_then(|list| unit.attr_ranges_offset(list.clone()).ok().flatten()) {
+            // The iterator of ranges passes over any number of entries without one.
+            let Ok(mut raw) = unit.raw_ranges(offset) else { return Ok(calls) };
+            while let Ok(Some(_)) = raw.next() {
+                self.budget.step(1)?;
             }
-        } else if let Some(low) = extent.low {
-            out.extend(extent.size.and_then(|size| low.checked_add(size)).or(extent.high).map(|end| (low, end)));
+            let Ok(mut list) = unit.ranges(offset) else { return Ok(calls) };
+            while let Ok(Some(range)) = list.next() {
+                calls.extend(self.covered(range.begin, range.end)?.filter(|call| among.contains(call)));
+            }
+        } else if let Some(low) = extent.low
+            && let Some(end) = extent.size.and_then(|size| low.checked_add(size)).or(extent.high)
+        {
+            calls.extend(self.covered(low, end)?.filter(|call| among.contains(call)));
         }
-        Ok(out)
+        Ok(calls)
     }
 
     fn unit(&mut self, index: usize, wanted: &BTreeSet<usize>) -> Result<(), String> {
-        let Some(unit) = self.units.get(self.dwarf, index) else { return Ok(()) };
+        let Some(unit) = self.units.get(self.dwarf, index, &mut self.budget)? else { return Ok(()) };
         let scopes = self.scopes(&unit, wanted)?;
         let rows = self.rows(&unit, wanted)?;
         let unit = unit.unit_ref(self.dwarf);
         let mut files: HashMap<u64, Option<String>> = HashMap::new();
-        let mut file = |index: u64| files.entry(index).or_insert_with(|| path(unit, index)).clone();
+        let budget = &mut self.budget;
+        let mut file = |index: u64, budget: &mut Budget<'_>| -> Result<Option<String>, String> {
+            if let Some(path) = files.get(&index) {
+                return Ok(path.clone());
+            }
+            let path = path(unit, index, budget)?;
+            files.insert(index, path.clone());
+            Ok(path)
+        };
         for &call in wanted {
             let row = rows.get(&call).copied();
             let chain = scopes.get(&call).map(Vec::as_slice).unwrap_or_default();
-            let mut at = row.map(|(index, line)| (file(index), line));
+            let mut at = match row {
+                Some((index, line)) => Some((file(index, budget)?, line)),
+                None => None,
+            };
             let mut levels: Vec<Level> = Vec::with_capacity(chain.len());
             for scope in chain.iter().rev() {
                 let (file_of, line) = at.take().unwrap_or_default();
-                levels.push(Level {
-                    linkage: scope.linkage.map(|n| n.slice().to_vec()),
-                    name: scope.name.map(|n| n.slice().to_vec()),
+                let level = Level {
+                    linkage: scope.linkage.map(|name| cut(name).to_vec()),
+                    name: scope.name.map(|name| cut(name).to_vec()),
                     file: file_of,
                     line,
-                });
-                at = Some((scope.call_file.and_then(&mut file), scope.call_line));
+                };
+                budget.keep(level.memory())?;
+                levels.push(level);
+                let outer = scope.call_file.map(|index| file(index, budget)).transpose()?;
+                at = Some((outer.flatten(), scope.call_line));
             }
             if chain.is_empty()
                 && let Some((file, line)) = at
@@ -211,13 +252,16 @@ impl<'a> Walk<'_, 'a> {
         let unit = unit.unit_ref(self.dwarf);
         let Ok(mut entries) = unit.entries_raw(None) else { return Ok(out) };
         while !entries.is_empty() {
-            self.step(1)?;
             let here = entries.next_offset();
             let abbreviation = match entries.read_abbreviation() {
                 Ok(Some(abbreviation)) => abbreviation,
-                Ok(None) => continue,
+                Ok(None) => {
+                    self.budget.step(1)?;
+                    continue;
+                }
                 Err(_) => break,
             };
+            self.budget.step(of_attributes(abbreviation))?;
             let is_function = abbreviation.tag() == gimli::DW_TAG_subprogram;
             if !is_function && abbreviation.tag() != gimli::DW_TAG_inlined_subroutine {
                 if entries.skip_attributes(abbreviation.attributes()).is_err() {
@@ -245,10 +289,7 @@ impl<'a> Walk<'_, 'a> {
             if broken {
                 break;
             }
-            let mut covered = BTreeSet::new();
-            for (begin, end) in self.ranges(unit, &extent)? {
-                covered.extend(self.covered(begin, end)?.filter(|call| wanted.contains(call)));
-            }
+            let covered = self.calls_of(unit, &extent, wanted)?;
             if covered.is_empty() {
                 // Skip the contents of a function without wanted calls. Only a later offset is accepted, so that the
                 // walk ends.
@@ -267,6 +308,7 @@ impl<'a> Walk<'_, 'a> {
                 }
                 // An inlined function outside any function with the call would be a contradiction.
                 if chain.len() < DEEPEST && (is_function || !chain.is_empty()) {
+                    self.budget.keep(size_of::<Scope<'_>>())?;
                     chain.push(Scope { linkage, name, call_file, call_line });
                 }
             }
@@ -282,7 +324,6 @@ impl<'a> Walk<'_, 'a> {
         offset: UnitOffset,
     ) -> Result<(Option<Bytes<'a>>, Option<Bytes<'a>>), String> {
         let dwarf = self.dwarf;
-        let mut units_of_sup = None;
         let mut name = None;
         let mut next = self.one_name(unit, offset, &mut name)?;
         let mut at: Option<(std::rc::Rc<Unit<'a>>, bool)> = None;
@@ -299,19 +340,11 @@ impl<'a> Walk<'_, 'a> {
                 },
                 Step::Entry(AttributeValue::DebugInfoRef(offset)) => {
                     let in_sup = at.as_ref().is_some_and(|a| a.1);
-                    let units = if in_sup {
-                        let Some(sup) = dwarf.sup() else { break };
-                        units_of_sup.get_or_insert_with(|| (Units::new(sup), sup)).0.containing(sup, offset.0)
-                    } else {
-                        self.units.containing(dwarf, offset.0)
-                    };
-                    let Some((unit, offset)) = units else { break };
+                    let Some((unit, offset)) = self.containing(in_sup, offset.0)? else { break };
                     (unit, offset, in_sup)
                 }
                 Step::Entry(AttributeValue::DebugInfoRefSup(offset)) => {
-                    let Some(sup) = dwarf.sup() else { break };
-                    let units = &mut units_of_sup.get_or_insert_with(|| (Units::new(sup), sup)).0;
-                    let Some((unit, offset)) = units.containing(sup, offset.0) else { break };
+                    let Some((unit, offset)) = self.containing(true, offset.0)? else { break };
                     (unit, offset, true)
                 }
                 Step::Entry(_) => break,
@@ -323,6 +356,19 @@ impl<'a> Walk<'_, 'a> {
         Ok((None, name))
     }
 
+    #[allow(clippy::type_complexity)]
+    fn containing(
+        &mut self,
+        in_sup: bool,
+        offset: usize,
+    ) -> Result<Option<(std::rc::Rc<Unit<'a>>, UnitOffset)>, String> {
+        if !in_sup {
+            return self.units.containing(self.dwarf, offset, &mut self.budget);
+        }
+        let Some(sup) = self.dwarf.sup() else { return Ok(None) };
+        self.units_of_sup.get_or_insert_with(|| Units::new(sup)).containing(sup, offset, &mut self.budget)
+    }
+
     /// Reads one entry: its linkage name, or the entry to continue with.
     fn one_name(
         &mut self,
@@ -330,19 +376,26 @@ impl<'a> Walk<'_, 'a> {
         offset: UnitOffset,
         name: &mut Option<Bytes<'a>>,
     ) -> Result<Option<Step<'a>>, String> {
-        self.step(1)?;
+        self.budget.step(1)?;
         let Ok(mut entries) = unit.entries_raw(Some(offset)) else { return Ok(None) };
         let Ok(Some(abbreviation)) = entries.read_abbreviation() else { return Ok(None) };
+        self.budget.step(of_attributes(abbreviation))?;
         let mut next = None;
         for spec in abbreviation.attributes() {
+            let before = entries.next_offset().0;
             let Ok(attribute) = entries.read_attribute(*spec) else { return Ok(None) };
+            self.budget.step(((entries.next_offset().0 - before) / AT_ONCE) as u64)?;
             match attribute.name() {
                 gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
                     if let Ok(linkage) = unit.attr_string(attribute.value()) {
+                        self.budget.step((linkage.len() / AT_ONCE) as u64)?;
                         return Ok(Some(Step::Linkage(linkage)));
                     }
                 }
-                gimli::DW_AT_name if name.is_none() => *name = unit.attr_string(attribute.value()).ok(),
+                gimli::DW_AT_name if name.is_none() => {
+                    *name = unit.attr_string(attribute.value()).ok();
+                    self.budget.step((name.map_or(0, |name| name.len()) / AT_ONCE) as u64)?;
+                }
                 gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                     next = Some(Step::Entry(attribute.value()))
                 }
@@ -361,10 +414,12 @@ impl<'a> Walk<'_, 'a> {
     ) -> Result<HashMap<usize, (u64, Option<u32>)>, String> {
         let mut out = HashMap::new();
         let Some(program) = unit.line_program.clone() else { return Ok(out) };
+        // Any number of instructions may lie between two rows.
+        self.budget.step((program.header().raw_program_buf().len() / AT_ONCE) as u64)?;
         let mut rows = program.rows();
         let mut last: Option<(u64, u64, Option<u32>)> = None;
         while let Ok(Some((_, row))) = rows.next_row() {
-            self.step(1)?;
+            self.budget.step(1)?;
             let address = row.address();
             if let Some((begin, file, line)) = last
                 && begin < address
@@ -408,73 +463,33 @@ impl<'a> Extent<'a> {
     }
 }
 
-/// The units of .debug_info by offset, read on request.
-struct Units<'a> {
-    headers: Vec<gimli::UnitHeader<Bytes<'a>>>,
-    /// Start of each unit in .debug_info, ascending.
-    starts: Vec<usize>,
-    read: HashMap<usize, Option<std::rc::Rc<Unit<'a>>>>,
+/// Steps for an entry.
+fn of_attributes(abbreviation: &gimli::Abbreviation) -> u64 {
+    1 + (abbreviation.attributes().len() / ATTRIBUTES) as u64
 }
 
-/// Units kept in memory, at most.
-const KEPT: usize = 4096;
-
-impl<'a> Units<'a> {
-    fn new(dwarf: &Dwarf<'a>) -> Units<'a> {
-        let (mut headers, mut starts) = (Vec::new(), Vec::new());
-        let mut all = dwarf.units();
-        while let Ok(Some(header)) = all.next() {
-            if let Some(offset) = header.debug_info_offset() {
-                starts.push(offset.0);
-                headers.push(header);
-            }
-        }
-        Units { headers, starts, read: HashMap::new() }
-    }
-
-    fn at(&self, offset: usize) -> Option<usize> {
-        self.starts.binary_search(&offset).ok()
-    }
-
-    fn get(&mut self, dwarf: &Dwarf<'a>, index: usize) -> Option<std::rc::Rc<Unit<'a>>> {
-        if self.read.len() > KEPT {
-            self.read.clear();
-        }
-        let header = self.headers.get(index)?;
-        let read = || dwarf.unit(*header).ok().map(std::rc::Rc::new);
-        self.read.entry(index).or_insert_with(read).clone()
-    }
-
-    fn containing(&mut self, dwarf: &Dwarf<'a>, offset: usize) -> Option<(std::rc::Rc<Unit<'a>>, UnitOffset)> {
-        let index = self.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
-        let inner = gimli::DebugInfoOffset(offset).to_unit_offset(self.headers.get(index)?)?;
-        Some((self.get(dwarf, index)?, inner))
-    }
+fn cut<'a>(name: Bytes<'a>) -> &'a [u8] {
+    let name = name.slice();
+    name.get(..LONGEST).unwrap_or(name)
 }
 
 /// The path of a unit's file, as the compiler saw it.
-fn path(unit: UnitRef<'_, Bytes<'_>>, index: u64) -> Option<String> {
-    let header = unit.line_program.as_ref()?.header();
-    let file = header.file(index)?;
-    let text = |value| unit.attr_string(value).ok().map(|s| s.to_string_lossy().into_owned());
+fn path(unit: UnitRef<'_, Bytes<'_>>, index: u64, budget: &mut Budget<'_>) -> Result<Option<String>, String> {
+    let Some(header) = unit.line_program.as_ref().map(|program| program.header()) else { return Ok(None) };
+    let Some(file) = header.file(index) else { return Ok(None) };
+    // Up to version 4, directory 0 is the unit's own.
+    let directory = (header.version() >= 5 || file.directory_index() != 0).then(|| file.directory(header)).flatten();
+    let Ok(name) = unit.attr_string(file.path_name()) else { return Ok(None) };
     let mut path = String::new();
-    let join = |path: &mut String, part: &str| {
+    for part in [unit.comp_dir, directory.and_then(|part| unit.attr_string(part).ok()), Some(name)].into_iter().flatten() {
+        budget.step((part.len() / AT_ONCE) as u64)?;
+        let part = String::from_utf8_lossy(cut(part));
         if part.starts_with('/') {
             path.clear();
         } else if !path.is_empty() && !path.ends_with('/') {
             path.push('/');
         }
-        path.push_str(part);
-    };
-    if let Some(directory) = &unit.comp_dir {
-        join(&mut path, &directory.to_string_lossy());
+        path.push_str(&part);
     }
-    // Up to version 4, directory 0 is the unit's own.
-    if (header.version() >= 5 || file.directory_index() != 0)
-        && let Some(directory) = file.directory(header).and_then(text)
-    {
-        join(&mut path, &directory);
-    }
-    join(&mut path, &text(file.path_name())?);
-    Some(path)
+    Ok(Some(path))
 }

@@ -17,6 +17,7 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::{Deadline, Regular};
 
+mod budget;
 pub(crate) mod cache;
 pub(crate) mod dwarf;
 pub(crate) mod functions;
@@ -27,6 +28,7 @@ pub(crate) mod perf_map;
 mod read;
 #[cfg(test)]
 mod tests;
+mod units;
 
 pub use mangling::demangle;
 

@@ -59,7 +59,7 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
             continue;
         }
         let shared = Links::of(&file).shared.and_then(|link| finder.shared(opened.path(), &link));
-        match lines(&file, shared.as_ref(), &calls, opened.cap()) {
+        match lines(&file, shared.as_ref(), &calls, opened.cap(), &|| !finder.deadline().has_passed()) {
             Ok((found, why)) => {
                 reason = reason.or(why);
                 levels = Some(found);
@@ -158,12 +158,13 @@ fn readable(linkage: &[u8], name: Option<&[u8]>, functions: &Functions) -> (Stri
 pub type Lines = (Vec<Vec<Level>>, Option<String>);
 
 /// Inlined functions and lines of each call. `shared` is the file into which dwz(1) moved common parts of several
-/// files.
+/// files. The walk ends when `in_time` says no.
 pub fn lines<'a, R: ReadRef<'a>>(
     file: &object::File<'a, R>,
     shared: Option<&Opened>,
     calls: &[u64],
     cap: u64,
+    in_time: &dyn Fn() -> bool,
 ) -> Result<Lines, String> {
     let main = sections(file, cap)?;
     let shared_pieces = shared.map(Opened::pieces);
@@ -173,7 +174,7 @@ pub fn lines<'a, R: ReadRef<'a>>(
         return Err("its debug information has the other byte order".into());
     }
     let dwarf = main.borrow_with_sup(shared.as_ref(), |bytes| dwarf::reader(bytes));
-    Ok(dwarf::levels(&dwarf, calls))
+    Ok(dwarf::levels(&dwarf, calls, in_time))
 }
 
 fn sections<'a, R: ReadRef<'a>>(

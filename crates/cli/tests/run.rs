@@ -531,6 +531,27 @@ fn how_it_ended_stands_in_the_first_line() {
     assert!(printed.starts_with("sh -c") && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
 }
 
+/// `prctl(PR_SET_NAME)` as of Perl's `$0 = …`: no other program replaced it.
+#[test]
+fn a_program_that_renamed_itself_has_its_own_ending() {
+    let workspace = Workspace::new("renamed");
+    let renamed = r#"#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+int main(void) { prctl(PR_SET_NAME, "worker"); return !malloc(5000) || raise(SIGKILL); }
+"#;
+    let (source, program) = (workspace.file("renamed.c", renamed), workspace.0.path().join("a-service"));
+    assert!(Command::new("cc").args(["-fno-builtin", "-o"]).args([&program, &source]).status().unwrap().success());
+    let ran = workspace
+        .plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", program.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let (printed, stderr) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(printed.lines().next().unwrap().contains("killed by signal 9"), "{printed}");
+    assert!(stderr.contains("a-service' was called 'worker' when it ended: it had renamed itself"), "{stderr}");
+    assert!(!stderr.contains("--follow"), "{stderr}");
+}
+
 /// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without
 /// `--follow` too.
 #[test]

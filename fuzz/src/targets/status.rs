@@ -23,6 +23,7 @@ pub fn run(bytes: &[u8]) {
     parse_status(bytes);
     parse_exiting(bytes);
     parse_start_ticks(bytes);
+    parse_start_stack(bytes);
     parse_limits(bytes);
     parse_command(bytes);
     parse_environment(bytes);

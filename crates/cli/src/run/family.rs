@@ -80,16 +80,14 @@ impl Family {
         self.segments.iter().rev().find(|(_, head)| head.pid == self.pid)
     }
 
-    /// How the process of the last segment ended: as the PID did, unless an untracked program replaced the tracked one.
-    /// The kernel keeps the name of the last program for the zombie.
-    pub fn ending(&self, books: &Books, life: Life, name: &str, ending: Ending) -> Ending {
+    /// Whether the process had a name at its end that isn't its program's, which the kernel keeps for the zombie. Then it
+    /// had renamed itself, or an untracked program had replaced it by a direct system call: libc's functions note an
+    /// exec in the segment.
+    pub fn had_another_name(books: &Books, life: Life, name: &str) -> bool {
         let process = &books.process;
         let file = |path: &str| path.rsplit('/').next().unwrap_or_default().chars().take(15).collect::<String>();
         let mut known = std::iter::once(&process.executable).chain(&process.arguments).map(|path| file(path));
-        // The segment doesn't note an exec by a direct system call (syscall(2)).
-        let is_noted = books.ending == Some(Ending::of(How::Exec));
-        let is_another = life == Life::Killed && !name.is_empty() && !known.any(|known| known == name);
-        if is_noted || is_another { Ending::of(How::Exec) } else { ending }
+        life == Life::Killed && !name.is_empty() && !known.any(|known| known == name)
     }
 
     /// One line for each process, and their sum. A program that exec replaced has a line, but is not part of the sum.

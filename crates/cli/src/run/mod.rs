@@ -141,9 +141,9 @@ fn print(
     let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
     let life = segment::life_of(head, path, deadline);
     let mut books = target::books(path, life, deadline)?;
-    let ending = family.ending(&books, life, name, ending);
+    let ending = if books.ending == Some(Ending::of(How::Exec)) { Ending::of(How::Exec) } else { ending };
+    let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
     if ending.how == How::Exec {
-        let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
         match user {
             Some(user) => print_message(format_args!(
                 "'{was}' was replaced by '{is}', which user {user} ran. No books of it were found: it was not tracked, or user {user} could not write to the directory of --dir or PLIMSOLL_DIR, or its books cannot be read by this user"
@@ -153,6 +153,11 @@ fn print(
             )),
         }
     } else {
+        if Family::had_another_name(&books, life, name) {
+            print_message(format_args!(
+                "'{was}' was called '{is}' when it ended: it had renamed itself, or another program had replaced it by a direct system call. That program would not be in the report"
+            ));
+        }
         // For later reports. They can do without it, so a failure is ignored.
         let _ = segment::set_ended(path, ending, deadline);
     }

@@ -27,9 +27,13 @@ impl Sampler {
         let kills = self.kills(deadline);
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
         let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
-        let left = || segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
-        let read = known.or_else(|| left().filter(|(head, _)| head.start_boottime_ns >= self.started_ns));
-        if let (Some(status), Some((_, path))) = (status, &read) {
+        let left = segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
+        let left = left.filter(|(head, _)| head.start_boottime_ns >= self.started_ns);
+        // Since the last sample the program may have been replaced by exec.
+        let read = known.into_iter().chain(left).max_by_key(|(head, _)| head.start_boottime_ns);
+        if let (Some(status), Some((head, path))) = (status, &read)
+            && head.ended == 0
+        {
             let how = match status {
                 sys::ChildEnd::Code(code) => ending::How::Code(code),
                 sys::ChildEnd::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Snapshot};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_observer::collect::SeriesState;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Verdict, judge};
@@ -100,8 +100,9 @@ pub struct Sampler {
     /// segment.
     started_ns: u64,
     names: Names,
-    /// The program at the last sample: another one means an exec.
+    /// The program at the last sample, and its stack: another one means an exec.
     executable: String,
+    start_stack: Option<Avma>,
     /// The OOM kills in the target's cgroup at the last samples, oldest first.
     oom_kills: VecDeque<(Instant, u64)>,
     group: Option<PathBuf>,
@@ -186,6 +187,7 @@ impl Sampler {
             started_ns: segment::start_time_ns(pid).unwrap_or(0),
             names: Names::default(),
             executable: String::new(),
+            start_stack: None,
             oom_kills: VecDeque::new(),
             group: None,
             samples: 0,
@@ -239,7 +241,11 @@ impl Sampler {
             return if self.child || process.thread_count > 1 { Read::Nothing } else { Read::Ended };
         }
         let executable = process.executable.clone().unwrap_or_default();
-        if executable != self.executable {
+        // A program may exec itself.
+        let has_other_stack =
+            matches!((process.start_stack, self.start_stack), (Some(now), Some(before)) if now != before);
+        self.start_stack = process.start_stack.or(self.start_stack);
+        if executable != self.executable || has_other_stack {
             // After an exec the process has other memory, other owners, and another segment.
             self.segment = None;
             self.unread_times = 0;

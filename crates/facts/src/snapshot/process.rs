@@ -26,6 +26,9 @@ pub struct Process {
     pub cpus_allowed: Option<u64>,
     /// Seconds since the process started.
     pub uptime: Option<f64>,
+    /// The address at which the kernel put the arguments at the last exec (startstack, proc(5)): with address
+    /// randomisation another one each time. None if we may not see it.
+    pub start_stack: Option<Avma>,
     pub limits: Limits,
     /// Variables of the target's initial environment that affect memory, such as `MALLOC_*`, `GLIBC_TUNABLES`,
     /// `LD_PRELOAD` and `JAVA_TOOL_OPTIONS`.

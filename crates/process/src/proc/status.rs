@@ -84,6 +84,11 @@ pub fn parse_start_ticks(stat: &[u8]) -> Option<u64> {
     stat::number(stat, 22)
 }
 
+/// `startstack`; 0 if we may not see it.
+pub fn parse_start_stack(stat: &[u8]) -> Option<Avma> {
+    stat::number(stat, 28).filter(|address| *address > 0).map(Avma)
+}
+
 /// Parses `Max stack size             8388608              unlimited            bytes`.
 pub fn parse_limits(text: &[u8]) -> Limits {
     let soft = |name: &str| {

@@ -332,19 +332,25 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
 /// Maximum time between the start of a process and that of its tracker.
 const BOOTED_NS: u64 = 2_000_000_000;
 
-/// Whether the kernel's log has an OOM kill of a process with this PID and name after the process was last seen alive.
+/// Whether the kernel's log has an OOM kill of a process with this PID after the process was last seen alive. The
+/// process may have renamed itself, so the name must be its program's only if the kill came much later: then the PID may
+/// be another process's.
 fn kernel_has_killed(segment: &Segment) -> bool {
     let since = last_sign_us(segment);
     kernel_log::oom_kills().iter().any(|kill| {
-        kill.pid == segment.head.pid && kill.time_us >= since && may_have_name(&segment.command, &kill.name)
+        let is_named = || is_soon(kill, since) || may_have_name(&segment.command, &kill.name);
+        kill.pid == segment.head.pid && kill.time_us >= since && is_named()
     })
+}
+
+fn is_soon(kill: &OomKill, since: u64) -> bool {
+    const SOON_US: u64 = 600_000_000;
+    (since..since.saturating_add(SOON_US)).contains(&kill.time_us)
 }
 
 /// Whether the kill is of a process of this name that had another PID on the host, soon after this one's last sign.
 fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
-    const SOON_US: u64 = 600_000_000;
-    let is_soon = (since..since.saturating_add(SOON_US)).contains(&kill.time_us);
-    is_soon && kill.pid != segment.head.pid && may_have_name(&segment.command, &kill.name)
+    is_soon(kill, since) && kill.pid != segment.head.pid && may_have_name(&segment.command, &kill.name)
 }
 
 /// The log's clock and ours differ by some ms.

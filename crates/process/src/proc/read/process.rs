@@ -7,7 +7,8 @@ use crate::foreign::Target;
 use crate::proc::start::read_start;
 use crate::proc::started_as::read_started_as;
 use crate::proc::status::{
-    parse_command, parse_environment, parse_exiting, parse_limits, parse_start_ticks, parse_status,
+    parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack, parse_start_ticks,
+    parse_status,
 };
 use plimsoll_facts::snapshot::{Process, ProcessState, Rss, Start};
 
@@ -21,7 +22,8 @@ pub fn start_of(target: &Target) -> Start {
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let status = parse_status(&target.read("status")?);
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
-    let started = target.read("stat").ok().and_then(|stat| parse_start_ticks(&stat));
+    let stat = target.read("stat").unwrap_or_default();
+    let started = parse_start_ticks(&stat);
     let boot = fs::read_to_string("/proc/uptime").ok().and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
     let link = |name: &str| target.link(name).ok().map(|path| String::from_utf8_lossy(&path).into_owned());
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
@@ -39,6 +41,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         thread_count: status.threads,
         cpus_allowed: status.cpus_allowed.filter(|cpus| *cpus > 0),
         uptime: started.zip(boot).map(|(ticks_then, now)| (now - ticks_then as f64 / ticks).max(0.0)),
+        start_stack: parse_start_stack(&stat),
         limits: target.read("limits").map(|text| parse_limits(&text)).unwrap_or_default(),
         environment: target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default(),
         peak_rss: status.peak_rss,

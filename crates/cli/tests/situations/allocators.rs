@@ -115,6 +115,23 @@ fn naive_allocator_linked() {
     situation("reallocarray").named("reallocarray_naive").links(&["libnaive"]).moments(3).run();
 }
 
+/// A debugging allocator that can't report its blocks' sizes.
+#[test]
+fn allocator_without_sizes() {
+    let row = |name: &str| situation(name).named(&format!("{name}_serial")).flags(&["-DNO_SIZES"]).links(&["libserial"]);
+    row("mix").moments(6).run();
+    row("realloc_zero").moments(4).run();
+    row("producer_consumer").run();
+    row("fork").moments(7).run();
+}
+
+/// gperftools reports no sizes before its constructor has run.
+#[test]
+fn blocks_from_before_the_constructor_of_tcmalloc() {
+    let row = situation("early_blocks").named("early_blocks_tcmalloc").flags(&["-DSINCE_MAIN"]);
+    row.links(&[TCMALLOC.file, "libearly"]).moments(2).run();
+}
+
 /// gperftools has its own mmap, made of syscall(2): the program's call passes both hooks and counts once.
 #[test]
 fn a_mapping_is_counted_once_over_tcmalloc() {

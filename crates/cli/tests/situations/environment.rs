@@ -273,8 +273,12 @@ impl Drop for Tmpfs {
 }
 
 fn on_tmpfs(name: &str, size: &str, outcome: Outcome, prepare: fn(&Path)) {
+    these_on_tmpfs(name, &["mix", "exceptions", "fork", "map_partial", "sandbox"], size, outcome, prepare);
+}
+
+fn these_on_tmpfs(name: &str, sources: &[&str], size: &str, outcome: Outcome, prepare: fn(&Path)) {
     let (mut faults, mut compared) = (String::new(), 0);
-    for source in ["mix", "exceptions", "fork", "map_partial", "sandbox"] {
+    for &source in sources {
         for mode in MODES {
             let tmpfs = match Tmpfs::mount(&format!("{name}-{source}-{mode}"), size) {
                 Ok(tmpfs) => tmpfs,
@@ -324,6 +328,11 @@ fn tmpfs_of_one_mebibyte() {
 #[test]
 fn tmpfs_too_small_to_grow() {
     on_tmpfs("tmpfs_too_small_to_grow", "300k", Books, |_| ());
+}
+/// What a fork reads of the books is populated, although another thread asks for more all the time.
+#[test]
+fn forks_on_a_tmpfs_too_small_to_grow() {
+    these_on_tmpfs("forks_on_a_tmpfs_too_small_to_grow", &["fork_while_full"], "300k", Books, |_| ());
 }
 #[test]
 fn tmpfs_full() {

@@ -33,10 +33,10 @@ situations! {
     pointer_table over both_musl_in_full => situation("pointer_table").moments(3);
 }
 
-/// With another interposer below the tracker.
+/// With another interposer below the tracker, which has no malloc_usable_size.
 fn wrapped(source: &str, moments: usize) -> Situation {
     compiled(&Program::library("libwrapper"));
     let library = library_dir().join("libwrapper.so");
-    let row = situation(source).named(&format!("{source}_wrapped")).moments(moments);
+    let row = situation(source).named(&format!("{source}_wrapped")).flags(&["-DNO_SIZES"]).moments(moments);
     row.env("LD_PRELOAD", library.to_str().expect("path"))
 }

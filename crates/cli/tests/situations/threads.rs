@@ -16,6 +16,7 @@ situations! {
     threads_at_once over both_musl_in_full => situation("threads_at_once").moments(2);
     small_stacks over both => situation("small_stacks");
     small_contexts over both => situation("small_contexts");
+    alternate_stack over both => situation("alternate_stack");
     // musl has no swapcontext.
     switched_stacks over glibc => situation("switched_stacks");
     detached over both_musl_in_full => situation("detached");

@@ -45,7 +45,8 @@ const SMALL: usize = OTHER_BELOW - TRAILER;
 /// One size, nine bytes, which no block has: sizes are multiples of eight where any are known.
 const NONE: usize = 1;
 
-/// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request.
+/// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request, and over an
+/// allocator that can't report its blocks' sizes.
 pub static NO_TRAILERS: AtomicBool = AtomicBool::new(false);
 
 /// The key of a block: the row that it was booked in, and the requested bytes.
@@ -103,6 +104,12 @@ pub fn init(allocator: Allocator) {
     ALLOCATOR.store(allocator as u32, Relaxed);
     NO_TRAILERS.store(allocator == Allocator::Musl, Relaxed);
     write_trailers(true);
+}
+
+/// Blocks have no usable bytes that are known: the books have the requested ones, and all keys are in the side table.
+/// After [`init`].
+pub fn sizes_are_unknown() {
+    NO_TRAILERS.store(true, Relaxed);
 }
 
 /// Makes this the segment of the process, with the secret of the existing blocks. False: the kernel refuses.

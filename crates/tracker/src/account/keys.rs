@@ -5,6 +5,7 @@ use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
 use super::side_table::{self, page_keys};
 use crate::segment::Segment;
+use crate::sys::libc;
 
 /// Stores a block's key: in its page's array, else in a trailer if there is space, else in the side table. Returns what
 /// to book.
@@ -24,8 +25,23 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
             blocks::write_trailer_of(p, usable, key);
             return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
         }
-        to_table(p, usable, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
+        to_table(p, usable, key).then(|| amount(usable, n as u64))
     }
+}
+
+/// What to book for a block without a trailer. An allocator may not know the usable bytes: gperftools' says 0 before
+/// its constructor has run, also of blocks that other libraries' constructors got, and later it knows them.
+#[inline(always)]
+pub fn amount(usable: usize, requested: u64) -> Amount {
+    let usable = if (usable as u64) < requested { usable_of_request(requested) } else { usable as u64 };
+    Amount { usable, requested }
+}
+
+#[cold]
+#[inline(never)]
+fn usable_of_request(requested: u64) -> u64 {
+    // SAFETY: the allocator has returned, or wasn't called yet.
+    requested.max(unsafe { libc::size_of_request(requested as usize) } as u64)
 }
 
 /// Enters a block that has no space for a trailer in the side table.
@@ -54,7 +70,7 @@ pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
     let usable = unsafe { blocks::usable(p) };
     let has_trailer = usable < TABLE_FROM && usable >= n + TRAILER && !page_keys::prepare(p, usable, n);
     let trailer = if has_trailer { TRAILER } else { 0 };
-    Amount { usable: (usable - trailer) as u64, requested: n as u64 }
+    amount(usable - trailer, n as u64)
 }
 
 /// Takes the key out of a block. Removing its sample is up to the caller.
@@ -89,7 +105,7 @@ pub unsafe fn take_key_of(p: *mut u8, usable: usize) -> Option<(Key, Amount)> {
             usable = blocks::usable(p);
         }
         let key = side_table::remove(p, usable)?;
-        Some((key, Amount { usable: usable as u64, requested: key.requested }))
+        Some((key, amount(usable, key.requested)))
     }
 }
 

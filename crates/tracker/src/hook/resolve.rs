@@ -33,6 +33,11 @@ pub fn resolve() {
     blocks::init(allocator);
     if let (Some(o), false) = (below, matches!(allocator, Allocator::Glibc | Allocator::Musl)) {
         libc::set_allocator(o);
+        // A debugging allocator with a header of its own in front of each block.
+        if o.symbol(c"malloc_usable_size").is_none() {
+            libc::sizes_are_unknown();
+            blocks::sizes_are_unknown();
+        }
     }
     image::init();
     // Before the allocator registers its handlers: `prepare` handlers run in reverse order (pthread_atfork(3)), so ours

@@ -275,7 +275,7 @@ impl Segment {
         &self.header().sections[s as usize]
     }
 
-    /// Entries in use. Those for which the section couldn't grow may be counted too, as far as they are mapped.
+    /// Entries in use.
     pub fn used(self, s: Section) -> usize {
         (self.section(s).used.load(Acquire) as usize).min(s.capacity()).min(windows::mapped(s) / s.entry_bytes())
     }
@@ -288,17 +288,13 @@ impl Segment {
     /// Claims `n` more entries; returns the first of them.
     pub fn append_some(self, s: Section, n: usize) -> Option<u32> {
         let used = &self.section(s).used;
-        let i = used.fetch_add(n as u64, AcqRel) as usize;
-        if i + n > s.capacity() {
-            used.store(s.capacity() as u64, Relaxed);
-            return None;
-        }
-        if !self.grow(s, (i + n) * s.entry_bytes()) {
-            // The entries stay zero: they hold nothing. Gives the indexes back if no thread has claimed later ones.
-            let _ = used.compare_exchange((i + n) as u64, i as u64, AcqRel, Relaxed);
-            return None;
-        }
-        Some(i as u32)
+        // Grown first: other threads read what is in use, and on a full file system reading a page that isn't
+        // populated would be a SIGBUS.
+        let claim = |used: u64| {
+            let end = usize::try_from(used).ok()?.checked_add(n)?;
+            (end <= s.capacity() && self.grow(s, end * s.entry_bytes())).then_some(end as u64)
+        };
+        used.fetch_update(AcqRel, Acquire, claim).ok().map(|first| first as u32)
     }
 
     /// Claims `bytes` more of a section of raw bytes. `None`: it or the file system is full.

@@ -175,6 +175,7 @@ pub mod nr {
     pub const MREMAP: usize = 216;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const MADVISE: usize = 233;
+    pub const SIGALTSTACK: usize = 132;
     pub const FUTEX: usize = 98;
     pub const SETRLIMIT: usize = 164;
     pub const PKEY_MPROTECT: usize = 288;

@@ -197,6 +197,46 @@ pub unsafe fn size_of_request(request: usize) -> usize {
     }
 }
 
+/// The malloc_usable_size that the program would call without the tracker.
+pub static USABLE_OF_PROGRAM: AtomicUsize = AtomicUsize::new(0);
+
+/// malloc_usable_size for the program's own call.
+///
+/// # Safety
+/// As malloc_usable_size(3).
+#[inline(always)]
+pub unsafe fn usable_of_program(p: *mut u8) -> usize {
+    // SAFETY: resolved, and the caller's contract.
+    unsafe { call!(USABLE_OF_PROGRAM.load(Relaxed), (*mut u8) -> usize, p) }
+}
+
+/// From now on [`calls::malloc_usable_size`] returns 0. The allocator has none of its own, and another object's would
+/// take the bytes in front of its blocks for a chunk's header.
+pub fn sizes_are_unknown() {
+    unsafe extern "C" fn unknown(_: *mut u8) -> usize {
+        0
+    }
+    REAL[Call::malloc_usable_size as usize].store(unknown as *const () as usize, Relaxed);
+}
+
+/// realloc and free of a program with an allocator of its own, which stands before the tracker: libc's functions call
+/// them too. 0: references to them lead to the tracker.
+static BEFORE_OURS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The program's own realloc, if there is one.
+pub fn own_realloc() -> Option<unsafe extern "C" fn(*mut u8, usize) -> *mut u8> {
+    let f = BEFORE_OURS[0].load(Relaxed);
+    // SAFETY: the function that the loader binds references to realloc to; objects before ours are never unloaded.
+    (f != 0).then(|| unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*mut u8, usize) -> *mut u8>(f) })
+}
+
+/// The program's own free, if there is one.
+pub fn own_free() -> Option<unsafe extern "C" fn(*mut u8)> {
+    let f = BEFORE_OURS[1].load(Relaxed);
+    // SAFETY: as above.
+    (f != 0).then(|| unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*mut u8)>(f) })
+}
+
 /// Whether an address is code of an allocator other than libc's.
 #[inline(always)]
 pub fn is_allocator(address: usize) -> bool {
@@ -220,6 +260,11 @@ pub fn resolve() {
     }
     for (slot, name) in OTHER.iter().zip(OTHERS) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
+    }
+    USABLE_OF_PROGRAM.store(real(Call::malloc_usable_size), Relaxed);
+    for (cell, name) in BEFORE_OURS.iter().zip([c"realloc", c"free"]).filter(|_| !elf::is_late()) {
+        let before = elf::objects().take_while(|o| !o.is_self());
+        cell.store(before.filter_map(|o| o.symbol(name)).next().unwrap_or(0), Relaxed);
     }
 }
 

@@ -546,6 +546,23 @@ pub fn probe(p: usize) -> Result<usize, i32> {
     unsafe { syscall(nr::RT_SIGPROCMASK, mask_arguments(p)) }
 }
 
+/// The alternate stack on which this thread's signal handler runs: its lowest address and its bytes. `None`: it runs on
+/// no such stack, a filter refuses the query, or the kernel has put the stack out of use meanwhile (SS_AUTODISARM).
+pub fn alternate_stack() -> Option<(usize, usize)> {
+    /// `stack_t`.
+    #[repr(C)]
+    struct Stack {
+        low: usize,
+        flags: u32,
+        bytes: usize,
+    }
+    const SS_ONSTACK: u32 = 1;
+    let mut now = Stack { low: 0, flags: 0, bytes: 0 };
+    // SAFETY: changes nothing, and the kernel writes the local.
+    unsafe { syscall(nr::SIGALTSTACK, [0, &raw mut now as usize, 0, 0, 0, 0]) }.ok()?;
+    (now.flags & SS_ONSTACK != 0).then_some((now.low, now.bytes))
+}
+
 fn mask_arguments(p: usize) -> [usize; 6] {
     [usize::MAX, p, 0, 8, 0, 0]
 }

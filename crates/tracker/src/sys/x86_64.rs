@@ -202,6 +202,7 @@ pub mod nr {
     pub const MREMAP: usize = 25;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const MADVISE: usize = 28;
+    pub const SIGALTSTACK: usize = 131;
     pub const FUTEX: usize = 202;
     pub const SETRLIMIT: usize = 160;
     pub const PKEY_MPROTECT: usize = 329;

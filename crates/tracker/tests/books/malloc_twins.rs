@@ -32,7 +32,7 @@ use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::segment::{categories, slots, windows};
 use plimsoll_tracker::stack::module;
 use plimsoll_tracker::sys::cpu::{CURRENT, OWN, tls_get, tls_set};
-use plimsoll_tracker::sys::libc::{Call, REAL};
+use plimsoll_tracker::sys::libc::{Call, REAL, USABLE_OF_PROGRAM};
 use plimsoll_tracker::sys::os;
 use plimsoll_tracker::{entry_straight, entry_with_caller};
 use std::fmt::Write as _;
@@ -445,6 +445,7 @@ impl Below {
         for (call, f) in calls.into_iter().zip(self.real.into_iter().flatten()) {
             REAL[call as usize].store(f, Relaxed);
         }
+        USABLE_OF_PROGRAM.store(REAL[Call::malloc_usable_size as usize].load(Relaxed), Relaxed);
         blocks::init(self.allocator);
         if self.size_of != 0 {
             // SAFETY: the library's own function; mi_good_size ignores the second argument.

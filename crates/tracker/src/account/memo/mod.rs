@@ -231,6 +231,12 @@ fn stack_left(t: &ThreadState, sp: usize) -> usize {
     if t.is_on_stack(sp) {
         return sp.saturating_sub(t.stack().0).min(wanted);
     }
+    // The kernel knows the bounds of a signal handler's stack. Data of the program may lie below it.
+    if let Some((low, bytes)) = os::alternate_stack()
+        && sp.wrapping_sub(low) < bytes
+    {
+        return (sp - low).min(wanted);
+    }
     // A guard isn't readable. Without one, memory of others may follow; nobody knows the bounds then.
     let mut low = sp & !4095;
     while sp - low < wanted && low > 0 && os::readable(low - 4096) {

@@ -210,10 +210,16 @@ fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::TakenSa
 /// # Safety
 /// Called by the entry stub.
 pub unsafe extern "C" fn reallocarray(p: *mut u8, n: usize, size: usize, sp: usize, fp: usize) -> *mut u8 {
-    match n.checked_mul(size) {
+    if !resolved() {
+        resolve();
+    }
+    match (n.checked_mul(size), libc::own_realloc()) {
+        // As libc's function does.
+        // SAFETY: the arguments are the program's.
+        (Some(bytes), Some(own)) => unsafe { own(p, bytes) },
         // SAFETY: as realloc.
-        Some(bytes) => unsafe { realloc(p, bytes, sp, fp) },
-        None => {
+        (Some(bytes), None) => unsafe { realloc(p, bytes, sp, fp) },
+        (None, _) => {
             crate::sys::libc::set_errno(crate::sys::errno::ENOMEM);
             core::ptr::null_mut()
         }
@@ -226,7 +232,7 @@ pub unsafe extern "C" fn reallocarray(p: *mut u8, n: usize, size: usize, sp: usi
 /// As free(3).
 pub unsafe extern "C" fn free_sized(p: *mut u8, _n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { slow::free(p) }
+    unsafe { free_by_size(p) }
 }
 
 /// free_aligned_sized (C23).
@@ -235,7 +241,20 @@ pub unsafe extern "C" fn free_sized(p: *mut u8, _n: usize) {
 /// As free(3).
 pub unsafe extern "C" fn free_aligned_sized(p: *mut u8, _align: usize, _n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { slow::free(p) }
+    unsafe { free_by_size(p) }
+}
+
+unsafe fn free_by_size(p: *mut u8) {
+    if !resolved() {
+        resolve();
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        match libc::own_free() {
+            Some(own) => own(p),
+            None => slow::free(p),
+        }
+    }
 }
 
 /// malloc_usable_size(3): what the program may write to, so without the trailer.
@@ -251,7 +270,7 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
     }
     // SAFETY: a live block by the function's own contract.
     unsafe {
-        let usable = calls::malloc_usable_size(p);
+        let usable = libc::usable_of_program(p);
         // Redis calls this twice for each block, at the start and at the end of its life.
         if blocks::has_no_trailer(usable) { usable } else { without_trailer(p, usable) }
     }

@@ -3,7 +3,7 @@
 
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
-use crate::account::keys::{amount_of, set_key, take_key, take_key_of, to_table};
+use crate::account::keys::{amount, amount_of, set_key, take_key, take_key_of, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
@@ -381,7 +381,7 @@ unsafe extern "C" fn other_without_trailer(p: *mut u8, n: usize, row_key: u64, u
     // SAFETY: p is a live block of n bytes; the key, of a row of this thread, was remembered by this thread.
     unsafe {
         if enter_table(segment, p, usable, row_key, n) {
-            add_to_own(segment, row_key, Amount { usable: usable as u64, requested: n as u64 });
+            add_to_own(segment, row_key, amount(usable, n as u64));
         }
     }
     p

@@ -37,6 +37,43 @@ fn a_command_is_recorded_from_its_first_block_to_its_end() {
     assert_eq!(events(&workspace.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
 }
 
+/// Autoreloaders and launchers execute themselves: PID and program stay, the memory is another.
+#[test]
+fn an_exec_of_the_same_file_begins_other_books() {
+    let workspace = Workspace::new("exec");
+    let program = stage::c_program("exec_itself_smaller", workspace.scratch.path());
+    let mut recorder = workspace.plimsoll(&["record", "-o", "e.jfr", "--interval", "20ms", "--"]);
+    let mut recorder = Running::ready(recorder.arg(&program).stderr(Stdio::null()));
+    let is_live = |bytes: std::ops::Range<u64>| {
+        // An instant may be written while the test reads.
+        let read = crate::reader::read(&std::fs::read(workspace.path("e.jfr")).unwrap_or_default());
+        read.is_ok_and(|read| events(&read, "plimsoll.Total").last().is_some_and(|of| bytes.contains(&of.long("live"))))
+    };
+    wait_until("the first books", || is_live(50 << 20..u64::MAX));
+    std::fs::write(workspace.path("GO"), "").expect("the folder is ours");
+    wait_until("the second books", || is_live(5 << 20..10 << 20));
+    std::fs::write(workspace.path("END"), "").expect("the folder is ours");
+    assert_eq!(recorder.0.wait().expect("our child").code(), Some(3));
+    let read = workspace.read("e.jfr");
+    let last = events(&read, "plimsoll.Total").last().expect("books");
+    assert!((5 << 20..10 << 20).contains(&last.long("live")), "{last:?}");
+    // No instant after the exec has the books from before, but one may read them in the middle of it.
+    let replaced = events(&read, "jdk.ResidentSetSize").skip_while(|rss| rss.long("size") < 30 << 20);
+    let replaced = replaced.skip_while(|rss| rss.long("size") >= 30 << 20).next().expect("a small one").time_ns;
+    let stale = events(&read, "plimsoll.Total").filter(|of| of.time_ns > replaced && of.long("live") >= 50 << 20);
+    assert!(stale.count() <= 1);
+    let segments = std::fs::read_dir(workspace.path("segments")).expect("segments").map(|entry| entry.unwrap().path());
+    let mut heads: Vec<String> = segments
+        .map(|segment| {
+            let output = workspace.plimsoll(&["report", segment.to_str().expect("a path")]).output().expect("plimsoll");
+            String::from_utf8(output.stdout).expect("UTF-8").lines().next().unwrap_or_default().to_owned()
+        })
+        .collect();
+    heads.sort_by_key(|head| head.contains("again"));
+    assert!(heads.len() == 2 && heads[0].contains("replaced by exec"), "{heads:?}");
+    assert!(heads[1].contains("exited with status 3"), "{heads:?}");
+}
+
 #[test]
 fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
     let workspace = Workspace::new("signals");

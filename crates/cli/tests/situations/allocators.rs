@@ -118,7 +118,8 @@ fn naive_allocator_linked() {
 /// A debugging allocator that can't report its blocks' sizes.
 #[test]
 fn allocator_without_sizes() {
-    let row = |name: &str| situation(name).named(&format!("{name}_serial")).flags(&["-DNO_SIZES"]).links(&["libserial"]);
+    let row =
+        |name: &str| situation(name).named(&format!("{name}_serial")).flags(&["-DNO_SIZES"]).links(&["libserial"]);
     row("mix").moments(6).run();
     row("realloc_zero").moments(4).run();
     row("producer_consumer").run();

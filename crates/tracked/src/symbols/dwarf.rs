@@ -16,14 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, UnitRef};
 
 use super::budget::Budget;
-use super::units::Units;
-
-/// The reader; sections are in memory.
-pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
-/// The sections of one object, and of the file that it shares with others (dwz), if there is one.
-pub(crate) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
-
-pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>>;
+use super::units::{Bytes, Dwarf, Unit, Units};
 
 /// One function around a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -179,7 +172,7 @@ impl<'a> Walk<'_, 'a> {
         among: &BTreeSet<usize>,
     ) -> Result<BTreeSet<usize>, String> {
         let mut calls = BTreeSet::new();
-        if let Some(offset) = extent.list.as_ref().and_then(|list| unit.attr_ranges_offset(list.clone()).ok().flatten()) {
+        if let Some(offset) = extent.list.as_ref().and_then(|list| unit.attr_ranges_offset(*list).ok().flatten()) {
             // The iterator of ranges passes over any number of entries without one.
             let Ok(mut raw) = unit.raw_ranges(offset) else { return Ok(calls) };
             while let Ok(Some(_)) = raw.next() {
@@ -481,7 +474,9 @@ fn path(unit: UnitRef<'_, Bytes<'_>>, index: u64, budget: &mut Budget<'_>) -> Re
     let directory = (header.version() >= 5 || file.directory_index() != 0).then(|| file.directory(header)).flatten();
     let Ok(name) = unit.attr_string(file.path_name()) else { return Ok(None) };
     let mut path = String::new();
-    for part in [unit.comp_dir, directory.and_then(|part| unit.attr_string(part).ok()), Some(name)].into_iter().flatten() {
+    for part in
+        [unit.comp_dir, directory.and_then(|part| unit.attr_string(part).ok()), Some(name)].into_iter().flatten()
+    {
         budget.step((part.len() / AT_ONCE) as u64)?;
         let part = String::from_utf8_lossy(cut(part));
         if part.starts_with('/') {

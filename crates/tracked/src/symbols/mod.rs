@@ -21,6 +21,8 @@ mod budget;
 pub(crate) mod cache;
 pub(crate) mod dwarf;
 pub(crate) mod functions;
+#[cfg(test)]
+mod hostile;
 pub(crate) mod jitdump;
 mod mangling;
 pub(crate) mod object;

@@ -7,8 +7,7 @@ use crate::foreign::Target;
 use crate::proc::start::read_start;
 use crate::proc::started_as::read_started_as;
 use crate::proc::status::{
-    parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack, parse_start_ticks,
-    parse_status,
+    parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack, parse_start_ticks, parse_status,
 };
 use plimsoll_facts::snapshot::{Process, ProcessState, Rss, Start};
 

@@ -56,8 +56,9 @@ struct Classes {
     tiny: bool,
 }
 
+/// If several tables fit equally well, the last one is taken: the default of x86-64 and AArch64.
 const CLASSES: [Classes; 3] =
-    [Classes { quantum: 16, tiny: true }, Classes { quantum: 8, tiny: false }, Classes { quantum: 16, tiny: false }];
+    [Classes { quantum: 16, tiny: false }, Classes { quantum: 8, tiny: false }, Classes { quantum: 16, tiny: true }];
 
 impl Classes {
     fn size(self, class: u8) -> Option<u64> {
@@ -105,18 +106,25 @@ impl ExtentLayout {
             CLASSES.into_iter().map(move |classes| ExtentLayout { class, state: class - width, classes })
         });
         let agreeing = |layout: &ExtentLayout| sample.iter().filter(|one| layout.state(one).is_some()).count();
-        // In older versions, a free extent may keep its former class. Such a record agrees, but proves less.
         let proof = |layout: &ExtentLayout| sample.iter().filter(|one| layout.proves(one)).count();
-        let best = layouts.max_by_key(|layout| (agreeing(layout), proof(layout)))?;
+        // Counted together: one record that changed while it was read must not outweigh the lengths of all runs.
+        let best = layouts.max_by_key(|layout| agreeing(layout) + proof(layout))?;
         enough(agreeing(&best)).then_some(best)
     }
 
+    /// Whether only few other layouts fit the record: it is live, and as long as extents of its class are. A run is
+    /// the shortest one without waste (slab_size in sc.c), unless the option `slab_sizes` says otherwise. In older
+    /// versions, a free extent may keep its former class, and proves nothing.
     fn proves(self, record: &ExtentRecord) -> bool {
-        match self.state(record) {
-            Some(ExtentState::Live(_)) => true,
-            Some(_) => self.live_bytes(record).is_none(),
-            None => false,
-        }
+        let is_live = matches!(self.state(record), Some(ExtentState::Live(_)));
+        is_live && (!is_run(record) || self.run_length(record) == Some(record.length))
+    }
+
+    /// The least common multiple of the block's size and the page's.
+    fn run_length(self, record: &ExtentRecord) -> Option<u64> {
+        let size = self.classes.size((record.bits >> self.class) as u8)?;
+        // A page is a power of two, and so is the greatest common divisor.
+        size.checked_mul(PAGE / (1 << size.trailing_zeros().min(PAGE.trailing_zeros())))
     }
 
     /// The state of the extent, or None if the record contradicts itself.

@@ -7,7 +7,7 @@ use super::walk::{WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
 use crate::source::made_image::{Image, assert_bounded};
-use plimsoll_facts::snapshot::HeapPart;
+use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::PAGE;
 
@@ -17,6 +17,8 @@ const BOUNDARY: u64 = 31 << 42;
 const HEAP: u64 = BOUNDARY - GIB;
 /// Two blocks of records below the heap: leaves, nodes, then records.
 const RECORDS: u64 = HEAP - (64 << 20);
+const FIRST: u64 = 16 << 20;
+const SECOND: u64 = RECORDS + (32 << 20);
 const LEAF: u64 = 2 << 20;
 const NODE: u64 = 256 << 10;
 const DATA: u64 = 0x5555_0000_0000;
@@ -103,6 +105,24 @@ struct Made {
 /// A heap of `extents` extents in two leaves, with touched and untouched pages, and other words beside it that look
 /// similar.
 fn made(random: &mut Random, version: Version, extents: u64) -> Made {
+    made_of(random, version, extents, extents * 8, |random, _| {
+        let kind = random.below(5);
+        (kind, if kind == RUN { random.below(28) } else { 28 + random.below(20) })
+    })
+}
+
+/// Kinds of extents: runs, large ones, and free ones.
+const RUN: u64 = 0;
+const LARGE: u64 = 1;
+
+/// The same with `below` pages before the boundary. `pick` chooses each extent's kind and size class.
+fn made_of(
+    random: &mut Random,
+    version: Version,
+    extents: u64,
+    below: u64,
+    mut pick: impl FnMut(&mut Random, u64) -> (u64, u64),
+) -> Made {
     let mut image = Image::default();
     let mut sums = Sums::new();
     let mut add = |part, length: u64, resident: u64| {
@@ -112,23 +132,19 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let sizes = version.sizes();
     let leaves = [RECORDS + 0xc0, RECORDS + LEAF + 0xc0];
     let mut record = RECORDS + (6 << 20);
-    let mut at = BOUNDARY - extents * 8 * PAGE;
+    let mut at = BOUNDARY - below * PAGE;
     let first = at;
-    for _ in 0..extents {
-        let kind = random.below(5);
-        let class = match kind {
-            0 => random.below(28),
-            _ => 28 + random.below(20),
-        };
+    for number in 0..extents {
+        let (kind, class) = pick(random, number);
         let size = sizes[class as usize];
         let (state, small, length, free) = match kind {
-            0 => {
+            RUN => {
                 let pages = (1..).find(|pages| pages * PAGE >= size && pages * PAGE % size * 8 < size).unwrap();
                 let blocks = pages * PAGE / size;
                 (0, 1, pages * PAGE, random.below(blocks.min(1023) + 1))
             }
-            1 if size.is_multiple_of(PAGE) => (0, 0, size + PAGE * random.below(2), 0),
-            1 => continue,
+            LARGE if size.is_multiple_of(PAGE) => (0, 0, size + PAGE * random.below(2), 0),
+            LARGE => continue,
             kind => (kind - 1, 0, (1 + random.below(40)) * PAGE, 0),
         };
         // Some pages are never touched.
@@ -177,13 +193,13 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     assert!((first + 1..last).contains(&BOUNDARY));
     let mut top = vec![0; LEAF as usize];
     version.plant(&mut image, leaves, &mut top);
-    image.put(RECORDS, 8 << 20);
-    image.put(RECORDS + 8, RECORDS + (16 << 20));
+    image.put(RECORDS, FIRST);
+    image.put(RECORDS + 8, SECOND);
     // The second block has no record in it; the first block refers to it.
-    image.put(RECORDS + (16 << 20), 2 << 20);
+    image.put(SECOND, 2 << 20);
     let present = |from: u64, length: u64| image.pages.range(from / PAGE..(from + length) / PAGE).count() as u64 * PAGE;
-    let resident = present(RECORDS, 8 << 20) + present(RECORDS + (16 << 20), 2 << 20);
-    sums.insert(HeapPart::Records, (10 << 20, resident));
+    let resident = present(RECORDS, FIRST) + present(SECOND, 2 << 20);
+    sums.insert(HeapPart::Records, (FIRST + (2 << 20), resident));
     // The root lies anywhere in the data. Around it are numbers, and pointers to other memory.
     let root = 8 * (100 + random.below(100)) as usize;
     let mut data = vec![0; root + LEAF as usize + 4096];
@@ -194,14 +210,18 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     }
     data[root..][..top.len()].copy_from_slice(&top);
     let range = |start, end| AddressRange::new(Avma(start), Avma(end));
-    let anonymous = vec![range(RECORDS, RECORDS + (8 << 20)), range(RECORDS + (16 << 20), RECORDS + (18 << 20))];
+    let anonymous = vec![range(RECORDS, RECORDS + FIRST), range(SECOND, SECOND + (2 << 20))];
     let anonymous = [anonymous, vec![range(first, last.max(first + LEAF))]].concat();
     Made { image, data, anonymous, sums }
 }
 
-fn walked(made: &Made) -> Result<plimsoll_facts::snapshot::OtherHeap, WalkError> {
+fn walked(made: &Made) -> Result<OtherHeap, WalkError> {
     let data = [Data { base: Avma(DATA), bytes: made.data.clone() }];
     walk(&made.image, &data, &Anonymous(made.anonymous.clone()))
+}
+
+fn sums(heap: &OtherHeap) -> Sums {
+    heap.parts.iter().map(|(part, bytes)| (*part, (bytes.length.0, bytes.resident.0))).collect()
 }
 
 #[test]
@@ -211,13 +231,39 @@ fn heaps_of_each_version_are_summed_to_the_byte() {
         for version in VERSIONS {
             let made = made(&mut random, version, 40 + 60 * round);
             let heap = walked(&made).expect("a heap");
-            let found: Sums =
-                heap.parts.iter().map(|(part, bytes)| (*part, (bytes.length.0, bytes.resident.0))).collect();
-            assert_eq!(found, made.sums, "{version:?}");
+            assert_eq!(sums(&heap), made.sums, "{version:?}");
             let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
             assert_eq!(lengths, heap.parts.values().map(|part| part.length).sum());
             assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
+    }
+}
+
+/// The records of a run fit the tables of all builds, if these divide its length into enough blocks.
+#[test]
+fn a_heap_of_blocks_of_one_size_is_summed_to_the_byte() {
+    let mut random = Random(11);
+    for version in VERSIONS {
+        for size in [64, 320, 1024, 3584] {
+            let class = version.sizes().iter().position(|one| *one == size).expect("a size class") as u64;
+            let made = made_of(&mut random, version, 300, 150, |_, _| (RUN, class));
+            assert_eq!(walked(&made).map(|heap| sums(&heap)), Ok(made.sums.clone()), "{version:?}, {size}");
+        }
+    }
+}
+
+/// Runs of 16 bytes fit the tables of both quanta. What decides begins behind them, in the other leaf.
+#[test]
+fn the_records_of_all_leaves_decide_on_the_size_classes() {
+    const RUNS: u64 = 20_000;
+    let mut random = Random(12);
+    for version in [VERSIONS[2], VERSIONS[3]] {
+        let pick = |random: &mut Random, number| match number {
+            ..RUNS => (RUN, 1),
+            _ => (LARGE, 28 + random.below(8)),
+        };
+        let made = made_of(&mut random, version, RUNS + 2000, RUNS, pick);
+        assert_eq!(walked(&made).map(|heap| sums(&heap)), Ok(made.sums.clone()), "{version:?}");
     }
 }
 

@@ -17,7 +17,9 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageState, PageStates, word_a
 const BLOCK: u64 = 2 << 20;
 /// Maximum length of a block of records.
 const LONGEST_BLOCK: u64 = 1 << 30;
+/// How many records of runs decide on the layout, and how many others; at least `LEAST_OF_LEAF` of each leaf.
 const SAMPLE: usize = 1 << 14;
+const LEAST_OF_LEAF: usize = 64;
 /// What the walk may take: reads of the leaves of 2 TiB of heap (1 TiB with elements of two words), and looks at the
 /// untouched pages of as many leaves as a tree may have.
 const LEAVES: Budget = Budget { reads: 1 << 20, looks: 1 << 25 };
@@ -47,21 +49,7 @@ impl WalkError {
 pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OtherHeap, WalkError> {
     let mut pages = PageStates::new(memory);
     let Tree { shape, leaves } = tree::find(memory, &mut pages, data, anonymous).ok_or(WalkError::NoTree)?;
-    let mut sample = Vec::new();
-    let mut budget = LEAVES;
-    for (number, leaf) in &leaves {
-        if sample.len() < SAMPLE {
-            sample.extend(records(
-                memory,
-                &mut pages,
-                shape,
-                (*number, *leaf),
-                &mut budget,
-                &mut RecordBlocks::default(),
-            )?);
-        }
-    }
-    sample.retain(|record| anonymous.holds(record.start, record.length));
+    let sample = sample(memory, &mut pages, shape, &leaves, anonymous)?;
     let layout = ExtentLayout::of(&sample).ok_or(WalkError::UnknownRecords)?;
     drop(sample);
 
@@ -85,6 +73,31 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
     if pages.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
+}
+
+/// Records of all leaves: those of one part of the heap may all fit several layouts, as runs of one class do. Runs
+/// outnumber what decides best, so they are thinned out by themselves.
+fn sample<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    shape: Shape,
+    leaves: &BTreeMap<u64, u64>,
+    anonymous: &Anonymous,
+) -> Result<Vec<ExtentRecord>, WalkError> {
+    let of_leaf = (SAMPLE / leaves.len().max(1)).max(LEAST_OF_LEAF);
+    let mut sample = Vec::new();
+    let mut budget = LEAVES;
+    for (number, leaf) in leaves {
+        let mut blocks = RecordBlocks::default();
+        let mut records = records(memory, pages, shape, (*number, *leaf), &mut budget, &mut blocks)?;
+        records.retain(|record| anonymous.holds(record.start, record.length));
+        let (runs, others): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| record.small);
+        for part in [runs, others] {
+            let step = part.len().div_ceil(of_leaf).max(1);
+            sample.extend(part.into_iter().step_by(step));
+        }
+    }
+    Ok(sample)
 }
 
 /// The records of the extents that begin in a leaf's range, by address. Extents whose end another leaf enters belong to

@@ -98,14 +98,21 @@ impl<'c> Case<'c> {
         self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::V8)
     }
 
-    /// Resident bytes of live malloc blocks outside the VM's books, and the line that contains them.
-    pub(crate) fn live_blocks(self) -> (LineId, Bytes) {
+    /// Live malloc blocks outside the VM's books, by allocator: a library may bring one of its own, beside glibc's.
+    pub(crate) fn live_blocks(self) -> LiveBlocks {
+        let of_glibc =
+            LivePart { line: LineId::GlibcLive, kind: AllocatorKind::Glibc, bytes: self.resident(LineId::GlibcLive) };
         let Some(heap) = &self.snapshot.malloc_heap else {
-            return (LineId::GlibcLive, self.resident(LineId::GlibcLive));
+            return LiveBlocks { most: of_glibc, rest: None };
         };
         let name = child_of_heap(heap.kind, HeapPart::Live);
         let parts = self.ledger.line(LineId::OtherAllocator).into_iter().flat_map(|line| &line.children);
-        (LineId::OtherAllocator, parts.filter(|part| part.name == name).map(|part| part.resident).sum())
+        let bytes = parts.filter(|part| part.name == name).map(|part| part.resident).sum();
+        let other = LivePart { line: LineId::OtherAllocator, kind: heap.kind, bytes };
+        match of_glibc.bytes > other.bytes {
+            true => LiveBlocks { most: of_glibc, rest: Some(other) },
+            false => LiveBlocks { most: other, rest: Some(of_glibc) },
+        }
     }
 
     /// Upper bound of the VM's own malloc'ed blocks if its books are off: a measured value plus half; see
@@ -283,7 +290,7 @@ impl<'c> Case<'c> {
         if !self.collects_on_demand() {
             return None;
         }
-        let (pid, (line, live)) = (self.pid(), self.live_blocks());
+        let (pid, LivePart { line, bytes: live, .. }) = (self.pid(), self.live_blocks().most);
         let (what, live) = match self.ledger.line(line) {
             Some(line) if line.id == LineId::OtherAllocator => (format!("what is live in '{}'", line.label()), live),
             Some(line) => (format!("the line '{}'", line.name), line.resident),
@@ -446,6 +453,33 @@ impl<'c> Case<'c> {
 
     pub fn address_space(self) -> Bytes {
         self.snapshot.vmas.iter().map(|vma| vma.range.length()).sum()
+    }
+}
+
+/// Live blocks of one allocator.
+#[derive(Clone, Copy)]
+pub(crate) struct LivePart {
+    /// The line that contains them.
+    pub line: LineId,
+    pub kind: AllocatorKind,
+    /// Their resident bytes.
+    pub bytes: Bytes,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct LiveBlocks {
+    /// The allocator that has most of them.
+    pub most: LivePart,
+    pub rest: Option<LivePart>,
+}
+
+impl LiveBlocks {
+    pub(crate) fn parts(self) -> impl Iterator<Item = LivePart> {
+        [self.most].into_iter().chain(self.rest)
+    }
+
+    pub(crate) fn bytes(self) -> Bytes {
+        self.parts().map(|part| part.bytes).sum()
     }
 }
 

@@ -17,7 +17,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
         VerdictId::NativeLeak
-            if !case.has_vm_books() && verdict.bytes > case.live_blocks().1 - case.vm_malloc_at_most() =>
+            if !case.has_vm_books() && verdict.bytes > case.live_blocks().bytes() - case.vm_malloc_at_most() =>
         {
             "at least: these blocks are not the VM's by their sizes. Whether the program still needs them isn't known"
                 .to_owned()

@@ -139,17 +139,17 @@ fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OtherHeap>) -> Option<&
 
 /// Array buffers have their owners in V8's heap, wherever malloc holds them.
 fn buffers(case: Case<'_>, line: LineId) -> Option<String> {
-    let buffers = case.snapshot.array_buffers().filter(|_| case.live_blocks().0 == line)?;
+    let buffers = case.snapshot.array_buffers().filter(|_| case.live_blocks().most.line == line)?;
     let (number, bytes) = (counted(buffers.count, "array buffer"), buffers.bytes);
     Some(format!("V8: {number} (Node's Buffer) take {bytes} of malloc's memory now"))
 }
 
 /// Whether most of the line is V8's: its heap, or its array buffers.
 fn belongs_to_v8(case: Case<'_>, line: LineId) -> bool {
-    let (of, live) = case.live_blocks();
-    let buffers = case.snapshot.array_buffers().is_some_and(|buffers| buffers.bytes.percent_of(live) > 50.0);
+    let live = case.live_blocks().most;
+    let buffers = case.snapshot.array_buffers().is_some_and(|buffers| buffers.bytes.percent_of(live.bytes) > 50.0);
     let heap = most_of_its_line(case, case.snapshot.v8.as_ref()).is_some();
-    (line == of && buffers) || (line == LineId::OtherAllocator && heap)
+    (line == live.line && buffers) || (line == LineId::OtherAllocator && heap)
 }
 
 /// `50.0 to 63.2 MiB`. After "grew by", two units would read as the change and the new size.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::case::Case;
+use super::case::{Case, LiveBlocks};
 use super::suspects;
 use super::{Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, large_buffers};
@@ -15,7 +15,8 @@ const PERCENT: f64 = 20.0;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     case.vm()?;
-    let (line, live) = case.live_blocks();
+    let blocks = case.live_blocks();
+    let live = blocks.bytes();
     let has_vm_books = case.has_vm_books();
     // With NMT, the line excludes the VM's own blocks. Without NMT, it includes them, up to a bound.
     let own = if has_vm_books { Bytes(0) } else { case.vm_malloc_at_most() };
@@ -25,7 +26,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if !case.matters(others, PERCENT, FLOOR) {
         return None;
     }
-    if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, line) {
+    if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, blocks) {
         return None;
     }
     // Blocks of zlib's sizes are not the VM's, whatever its bound takes off.
@@ -44,7 +45,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let threads = case.snapshot.threads.len() as u64;
     evidence.extend(alike.map(|alike| alike.evidence(threads)));
     evidence.extend(suspects::evidence(case, others));
-    evidence.extend(case.growth(line));
+    evidence.extend(case.growth(blocks.most.line));
     Some(Verdict {
         id: VerdictId::NativeLeak,
         severity: Severity::Warning,
@@ -71,11 +72,12 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Whether the line grew since the baseline, by more than a tenth.
-fn has_grown(case: Case<'_>, line: LineId) -> bool {
+/// Whether the lines of the blocks grew since the baseline, by more than a tenth.
+fn has_grown(case: Case<'_>, blocks: LiveBlocks) -> bool {
     case.snapshot.baseline.as_ref().is_some_and(|baseline| {
-        let change = case.ledger.change_since(baseline, line);
-        change > 0 && Bytes(change.unsigned_abs()).percent_of(baseline.resident(line)) >= 10.0
+        let change: i64 = blocks.parts().map(|part| case.ledger.change_since(baseline, part.line)).sum();
+        let before: Bytes = blocks.parts().map(|part| baseline.resident(part.line)).sum();
+        change > 0 && Bytes(change.unsigned_abs()).percent_of(before) >= 10.0
     })
 }
 

@@ -4,12 +4,12 @@
 //! Live blocks of malloc and of CPython in a program without a VM are such memory, until a second reading shows that they
 //! don't grow. So is what was swapped out: RSS doesn't count it, and no line has it.
 
-use super::case::Case;
+use super::case::{Case, LivePart};
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_classified};
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
+use plimsoll_facts::snapshot::HeapPart;
 use plimsoll_facts::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
@@ -137,36 +137,39 @@ fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     if case.is_jvm() || is_settled {
         return Vec::new();
     }
-    let (_, all) = case.live_blocks();
-    let of_malloc = all - case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();
+    let mut buffers = case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();
+    let mut of_malloc: Vec<LivePart> = case.live_blocks().parts().collect();
+    // The buffers are blocks of the malloc that the program uses most.
+    for part in &mut of_malloc {
+        (part.bytes, buffers) = (part.bytes - buffers, buffers - part.bytes);
+    }
     let of_python = live_objects_of_python(case);
-    let bytes = of_malloc + of_python;
+    let bytes = of_malloc.iter().map(|part| part.bytes).sum::<Bytes>() + of_python;
     let fills_the_limit = case.limit().is_some_and(|(limit, _)| bytes.percent_of(limit) >= FILLS);
     let floor = if fills_the_limit { SMALL } else { LARGE };
     if !case.matters(bytes, PERCENT, floor) {
         return Vec::new();
     }
-    let kind = case.snapshot.malloc_heap.as_ref().map_or(AllocatorKind::Glibc, |heap| heap.kind);
     const WHY: &str = "one reading can't tell data in use from a leak";
     let knows_the_callers = case.is_tracked() || case.lacks_books();
     let settle = [case.name_what_grows()].into_iter().chain(knows_the_callers.then(|| case.name_the_callers()));
-    vec![
-        Unjudged {
-            what: format!("live blocks of {kind}'s malloc"),
-            why: WHY,
-            bytes: of_malloc,
-            details: Vec::new(),
-            settle: settle.collect(),
-        },
-        // The tracker sees the pools, not the objects in them.
-        Unjudged {
-            what: "live objects of CPython".to_owned(),
-            why: WHY,
-            bytes: of_python,
-            details: Vec::new(),
-            settle: vec![case.compare_readings()],
-        },
-    ]
+    let settle: Vec<Remedy> = settle.collect();
+    let unjudged = |part: &LivePart| Unjudged {
+        what: format!("live blocks of {}'s malloc", part.kind),
+        why: WHY,
+        bytes: part.bytes,
+        details: Vec::new(),
+        settle: settle.clone(),
+    };
+    // The tracker sees the pools, not the objects in them.
+    let objects = Unjudged {
+        what: "live objects of CPython".to_owned(),
+        why: WHY,
+        bytes: of_python,
+        details: Vec::new(),
+        settle: vec![case.compare_readings()],
+    };
+    of_malloc.iter().map(unjudged).chain([objects]).collect()
 }
 
 /// Blocks that CPython's own allocator has handed out: never more than its pools have resident.
@@ -202,8 +205,8 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
     if !case.is_jvm() {
         return None;
     }
-    let (line, all) = case.live_blocks();
-    let live = all - suspects::bounded(case);
+    let blocks = case.live_blocks();
+    let live = blocks.bytes() - suspects::bounded(case);
     let (what, why, bytes) = match case.has_vm_books() {
         true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them", live),
         false => (
@@ -224,7 +227,7 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
     };
     let mut details = suspects::evidence(case, bytes);
     if suspects::may_be_a_cache(case, bytes) {
-        details.extend(case.growth(line));
+        details.extend(case.growth(blocks.most.line));
         let why = "one reading can't tell a cache in use from a leak";
         return Some(Unjudged { what, why, bytes, details, settle: vec![case.compare_readings()] });
     }

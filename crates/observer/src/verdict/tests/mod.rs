@@ -622,6 +622,56 @@ fn many_live_blocks_are_unclear_until_a_second_reading() {
     assert_eq!(ids(&node), ["healthy"]);
 }
 
+/// A library that brings jemalloc, in a program whose malloc is glibc's.
+fn with_two_mallocs(of_glibc: Bytes, of_jemalloc: Bytes, others: Bytes) -> Snapshot {
+    let mut snapshot = with_mappings(&[of_glibc, of_jemalloc, others]);
+    let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
+    heap.ranges.push(snapshot.vmas[1].range);
+    heap.add(HeapPart::Live, of_jemalloc, of_jemalloc);
+    snapshot.malloc_heap = Some(heap);
+    let (heaps, live) = (vec![snapshot.vmas[0].range], of_glibc);
+    let arena = Arena { heaps, live, live_resident: live, ..Arena::default() };
+    snapshot.glibc = Some(Glibc { arenas: vec![arena], ..Glibc::default() });
+    for vma in &mut snapshot.vmas[..2] {
+        vma.backing = Backing::Anonymous;
+    }
+    snapshot
+}
+
+#[test]
+fn live_blocks_of_both_mallocs_are_unclear() {
+    let mib = Bytes::mib;
+    for [of_glibc, of_jemalloc] in [[192, 19], [19, 192]] {
+        let snapshot = with_two_mallocs(mib(of_glibc), mib(of_jemalloc), mib(4));
+        assert_eq!(ids(&snapshot), ["unclear"]);
+        let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+        assert_eq!(verdict.bytes, mib(211));
+        let [most, rest] = if of_glibc > of_jemalloc { ["glibc", "jemalloc"] } else { ["jemalloc", "glibc"] };
+        let named = format!("192 MiB, is live blocks of {most}'s malloc");
+        assert!(verdict.summary.ends_with(&named), "{}", verdict.summary);
+        let rest = format!("live blocks of {rest}'s malloc: 19.0 MiB, 9 % of RSS (");
+        assert!(verdict.evidence[1].starts_with(&rest), "{:?}", verdict.evidence);
+    }
+    // Neither part alone is large.
+    assert_eq!(ids(&with_two_mallocs(mib(30), mib(30), mib(100))), ["unclear"]);
+    assert_eq!(ids(&with_two_mallocs(mib(23), mib(24), mib(100))), ["healthy"]);
+}
+
+#[test]
+fn a_native_leak_may_be_in_both_mallocs() {
+    let mib = Bytes::mib;
+    let of_vm = NmtCategory { name: "GC".into(), ..NmtCategory::default() };
+    let jvm = |of_glibc: u64, of_jemalloc: u64| {
+        let hotspot = Some(HotSpot { categories: vec![of_vm.clone()], ..HotSpot::default() });
+        Snapshot { hotspot, ..with_two_mallocs(mib(of_glibc), mib(of_jemalloc), mib(100)) }
+    };
+    for [of_glibc, of_jemalloc] in [[60, 4], [4, 60], [32, 32]] {
+        let verdict = verdict_of(&jvm(of_glibc, of_jemalloc), VerdictId::NativeLeak);
+        assert_eq!(verdict.bytes, mib(64));
+    }
+    assert!(!ids(&jvm(23, 24)).contains(&"native-leak"));
+}
+
 /// 2,000 Inflaters with 107 MiB, as observed. A VM's own blocks would take as much, but none has these sizes.
 #[test]
 fn open_inflaters_are_not_healthy() {

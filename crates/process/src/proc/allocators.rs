@@ -19,8 +19,10 @@ const LIBRARIES: [(&str, AllocatorKind); 6] = [
 ];
 
 /// Symbols that only the allocator itself defines, whatever prefix its malloc was built with.
-const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
+const SYMBOLS: [(&[u8], AllocatorKind); 8] = [
     (b"\0je_mallctl\0", AllocatorKind::Jemalloc),
+    // The crate tikv-jemalloc-sys, unless it replaces malloc itself.
+    (b"\0_rjem_mallctl\0", AllocatorKind::Jemalloc),
     (b"\0mallctl\0", AllocatorKind::Jemalloc),
     (b"\0MallocExtension_ReleaseFreeMemory\0", AllocatorKind::Tcmalloc),
     (b"\0TCMalloc_Internal_GetStats\0", AllocatorKind::Tcmalloc),
@@ -214,6 +216,8 @@ mod tests {
         assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), (vec![], None));
         let (allocators, _) = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
         assert!(allocators[0].serves_malloc);
+        let rust = program(b"\0main\0_rjem_malloc\0_rjem_mallctl\0_rjem_mallctlbymib\0");
+        assert_eq!(linked_in(&rust), (vec![AllocatorKind::Jemalloc], None));
     }
 
     /// Debian's Redis links jemalloc's library. With another allocator preloaded, that one serves.

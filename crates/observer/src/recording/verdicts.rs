@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Growth, History, Measure, Series};
-use crate::ledger::LineId;
+use crate::ledger::{Group, LineId};
 use crate::verdict::{LargeHeap, VerdictId, ago};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::jdk_of;
@@ -167,12 +167,15 @@ struct Growing {
     line: Option<LineId>,
     growth: Growth,
     bytes: Bytes,
+    /// Of one of malloc's lines: the growth of their sum.
+    of_group: Option<Bytes>,
     summary: String,
     series: Series,
 }
 
 /// Combines the lines of our recording that certainly grow into one verdict. The interval of a line's slope must be
-/// narrower than the slope, and the amount must be significant compared with RSS.
+/// narrower than the slope, and the amount must be significant compared with RSS. Blocks that move between malloc's
+/// lines (freed, or reused) aren't growth. So these lines grow only if their sum does, and not by more.
 pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let rss = history.rss()?.figures()?;
     let certain = |series: &Series| {
@@ -184,17 +187,26 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         let line = LineId::ALL.iter().copied().find(|line| line.id() == name && line.may_grow_without_bound());
         let series = history.readings_of_growth(Measure::Line, name, all);
         if let (Some(line), Some(series)) = (line, series)
-            && let Some((growth, bytes)) = certain(series)
+            && let Some((mut growth, mut bytes)) = certain(series)
         {
+            let mut of_group = None;
+            if line.group() == Group::Allocator {
+                let Some((of_all, bytes_of_all)) = certain(&sum_of_group(history, line, series)) else { continue };
+                if of_all.per_hour < growth.per_hour {
+                    growth = of_all;
+                }
+                bytes = bytes.min(bytes_of_all);
+                of_group = Some(bytes_of_all);
+            }
             let summary = format!("{} {}", line.name(), by(growth));
-            parts.push(Growing { line: Some(line), growth, bytes, summary, series: series.clone() });
+            parts.push(Growing { line: Some(line), growth, bytes, of_group, summary, series: series.clone() });
         }
     }
     if let Some(series) = unattributed(history)
         && let Some((growth, bytes)) = certain(&series)
     {
         let summary = format!("memory of {} {}; {}", owners(history), by(growth), whose_growth(history));
-        parts.push(Growing { line: None, growth, bytes, summary, series });
+        parts.push(Growing { line: None, growth, bytes, of_group: None, summary, series });
     }
     parts.sort_by(|one, other| other.growth.per_hour.total_cmp(&one.growth.per_hour));
     let first = parts.first()?;
@@ -202,7 +214,10 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     if let Some(hours) = hours_to_the_limit(history) {
         summary += &format!("; if that goes on, the limit is reached in {}", ago(hours * 3600.0));
     }
-    let bytes = parts.iter().map(|part| part.bytes).sum();
+    let (of_malloc, others): (Vec<&Growing>, Vec<&Growing>) = parts.iter().partition(|part| part.of_group.is_some());
+    let of_group = of_malloc.iter().filter_map(|part| part.of_group).max().unwrap_or_default();
+    let sum = |parts: &[&Growing]| parts.iter().map(|part| part.bytes).sum::<Bytes>();
+    let bytes = sum(&of_malloc).min(of_group) + sum(&others);
     let line = first.line.or_else(|| changes_between_queries(history).first().map(|(line, _)| *line));
     // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
     let typed = |command: &str| match history.process.pid {
@@ -224,6 +239,25 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         _ => history.process.callers.clone(),
     };
     span(VerdictId::Growth, &first.series, bytes, summary, &command)
+}
+
+/// The sum of the lines of `line`'s group at the readings of `line`.
+fn sum_of_group(history: &History, line: LineId, readings: &Series) -> Series {
+    let is_queried = history.needs_query(line.id());
+    let is_other =
+        |name: &str| LineId::ALL.iter().any(|id| id.id() == name && *id != line && id.group() == line.group());
+    let at_queries = |name: &str| history.queried.of(name).filter(|_| is_queried && history.needs_query(name));
+    let others = history.of(Measure::Line).filter(|(name, _)| is_other(name));
+    let others: Vec<&Series> = others.map(|(name, all)| at_queries(name).unwrap_or(all)).collect();
+    if others.is_empty() {
+        return readings.clone();
+    }
+    let mut sum = Series::default();
+    for point in readings.points() {
+        let beside: f64 = others.iter().filter_map(|other| other.at(point.begin_ns)).sum();
+        sum.push(point.begin_ns, (point.mean() + beside) as u64);
+    }
+    sum
 }
 
 /// The sum of the lines that only a query can tell apart, if there were too few queries to judge each: RSS without all

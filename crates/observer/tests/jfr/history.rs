@@ -231,9 +231,53 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     }
 }
 
+/// Blocks that are taken from the memory that malloc keeps free, and memory that a second allocator takes.
+#[test]
+fn blocks_that_move_between_mallocs_lines_are_not_growth() {
+    let refill: &[(&str, Curve)] =
+        &[("glibc-live", |s| 2 + s / 50), ("glibc-retained", |s| 382 - s / 50), ("libraries", |_| 4)];
+    assert_eq!(ledger_of_an_hour(refill).verdicts[0].id, "healthy");
+    // Half of the blocks are new memory.
+    let half = ledger_of_an_hour(&[("glibc-live", |s| 2 + s / 50), ("glibc-retained", |s| 99 - s / 100)]);
+    let growth = &half.verdicts[0];
+    assert_eq!((growth.id.as_str(), growth.last_bytes.0 >> 20), ("growth", 36));
+    assert!(growth.summary.starts_with("glibc, live grows by 36.0 MiB an hour"), "{growth:?}");
+    // Two lines grow, and both together by no more than one of them.
+    let lines: &[(&str, Curve)] =
+        &[("other-allocator", |s| s / 50), ("glibc-live", |s| 2 + s / 60), ("glibc-retained", |s| 99 - s / 60)];
+    let growth = &ledger_of_an_hour(lines).verdicts[0];
+    assert!(growth.summary.starts_with("other allocator grows by 72.0 MiB an hour"), "{growth:?}");
+    assert_eq!((growth.id.as_str(), growth.last_bytes.0 >> 20), ("growth", 71));
+
+    // The owners are queried once a minute.
+    let often: Vec<i64> = (0..600).step_by(60).collect();
+    let queried = |taken: Curve| {
+        instants(600, &often, true, "native", &|_, queried| {
+            let s = queried.unwrap_or(0);
+            vec![("glibc-live", 2 + s / 3), ("glibc-retained", 300 - taken(s))]
+        })
+    };
+    assert_eq!(queried(|s| s / 3).verdicts, []);
+    assert!(queried(|_| 0).verdicts[0].summary.starts_with("glibc, live grows by 1.17 GiB an hour"));
+}
+
 /// A recording of a JVM with one instant each second. `other` grows, but until the next query of the VM, what malloc got
 /// for it is in glibc-live. `queries`: the seconds of the queries.
 fn seldom_queried(seconds: i64, other: Curve, queries: &[i64], has_age: bool) -> History {
+    instants(seconds, queries, has_age, "hotspot", &|s, queried| {
+        let known = queried.map_or(0, other);
+        vec![("java-heap", 20), ("direct-buffers", known), ("glibc-live", 1 + other(s) - known)]
+    })
+}
+
+/// A recording with one instant each second. `lines`: in MiB at a second, after the last query.
+fn instants(
+    seconds: i64,
+    queries: &[i64],
+    has_age: bool,
+    runtime: &str,
+    lines: &dyn Fn(i64, Option<i64>) -> Vec<(&'static str, i64)>,
+) -> History {
     let age: &[&str] = if has_age { &["rss", "provenanceAge"] } else { &["rss"] };
     let types: &[(&str, &[&str])] = &[
         ("plimsoll.Ledger", age),
@@ -243,14 +287,14 @@ fn seldom_queried(seconds: i64, other: Curve, queries: &[i64], has_age: bool) ->
     let bytes = chunk_of(types, START as u64, (START + seconds * S) as u64, |out| {
         out.event(52, |out| {
             [0, 4711].iter().for_each(|value| out.long(*value));
-            out.utf8("hotspot");
+            out.utf8(runtime);
         });
         for s in 0..seconds {
             let queried = queries.iter().copied().filter(|query| *query <= s).max();
-            let known = queried.map_or(0, other);
-            let lines = [("java-heap", 20), ("direct-buffers", known), ("glibc-live", 1 + other(s) - known)];
+            let lines = lines(s, queried);
+            let rss: i64 = lines.iter().map(|(_, mib)| mib).sum();
             out.event(50, |out| {
-                [s * S, (21 + other(s)) * MIB].iter().for_each(|value| out.long(*value));
+                [s * S, rss * MIB].iter().for_each(|value| out.long(*value));
                 has_age.then(|| out.long((s - queried.unwrap_or(-60)) * S));
             });
             for (line, mib) in lines {

@@ -20,22 +20,32 @@ const PERCENT: f64 = 10.0;
 const LEAST_SECONDS: f64 = 60.0;
 const NAMED: usize = 3;
 
-/// A line that grew: by how much at least, and at most.
+/// A line that grew: by `change`, ± the error of both readings, which is less.
 struct Grown {
     line: LineId,
-    least: Bytes,
-    most: Bytes,
+    change: Bytes,
+    error: Bytes,
+}
+
+impl Grown {
+    fn least(&self) -> Bytes {
+        self.change - self.error
+    }
+
+    fn most(&self) -> Bytes {
+        self.change + self.error
+    }
 }
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let baseline = case.snapshot.baseline.as_ref()?;
     let grown = grown(case, baseline)?;
     let largest = grown.first()?;
-    let (least, _) = sum(&grown);
+    let (least, _) = sum(case, baseline, &grown);
     let seconds = seconds_since(case, baseline);
     let was = |grown: &Grown| {
         let (line, then) = (label(case, grown.line), baseline.resident(grown.line));
-        format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least, grown.most))
+        format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least(), grown.most()))
     };
     let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
     if largest.line == LineId::OtherAllocator
@@ -54,10 +64,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         ));
     }
     evidence.extend(buffers(case, largest.line));
-    let mut summary =
-        format!("{} grew by {} in {}", label(case, largest.line), between(largest.least, largest.most), ago(seconds));
+    let mut summary = format!(
+        "{} grew by {} in {}",
+        label(case, largest.line),
+        between(largest.least(), largest.most()),
+        ago(seconds)
+    );
     if let Some(rate) = rate(case) {
-        summary += &format!(", {} an hour", between(an_hour(largest.least, seconds), an_hour(largest.most, seconds)));
+        summary +=
+            &format!(", {} an hour", between(an_hour(largest.least(), seconds), an_hour(largest.most(), seconds)));
         if let Some((limit, counted)) = case.limit() {
             let time = lasts(limit - counted, rate);
             summary += &format!("; if that goes on, the limit of {limit} is reached in {time}");
@@ -82,13 +97,26 @@ fn label(case: Case<'_>, line: LineId) -> String {
 /// The lines that grew, largest first. None if together they are too little.
 fn grown(case: Case<'_>, baseline: &Baseline) -> Option<Vec<Grown>> {
     let mut grown: Vec<Grown> = LineId::ALL.iter().filter_map(|line| growth(case, baseline, *line)).collect();
-    grown.sort_by_key(|grown| std::cmp::Reverse(grown.least));
-    let (least, _) = sum(&grown);
+    grown.sort_by_key(|grown| std::cmp::Reverse(grown.least()));
+    let (least, _) = sum(case, baseline, &grown);
     (least >= FLOOR && least.percent_of(baseline.rss) >= PERCENT).then_some(grown)
 }
 
-fn sum(grown: &[Grown]) -> (Bytes, Bytes) {
-    grown.iter().fold((Bytes(0), Bytes(0)), |(least, most), one| (least + one.least, most + one.most))
+/// What the lines grew by together: at least, at most. Those of malloc never by more than their group: one may have
+/// taken new memory, and another what a third had kept free.
+fn sum(case: Case<'_>, baseline: &Baseline, grown: &[Grown]) -> (Bytes, Bytes) {
+    let is_of_malloc = |one: &&Grown| one.line.group() == Group::Allocator;
+    let of_malloc: Bytes = grown.iter().filter(is_of_malloc).map(|one| one.change).sum();
+    let of_group = Bytes(u64::try_from(change_of_malloc(case, baseline)).unwrap_or(0));
+    let of_others: Bytes = grown.iter().filter(|one| !is_of_malloc(one)).map(|one| one.change).sum();
+    let change = of_malloc.min(of_group) + of_others;
+    let error: Bytes = grown.iter().map(|one| one.error).sum();
+    (change - error, change + error)
+}
+
+fn change_of_malloc(case: Case<'_>, baseline: &Baseline) -> i64 {
+    let lines = LineId::ALL.iter().filter(|line| line.group() == Group::Allocator);
+    lines.map(|line| case.ledger.change_since(baseline, *line)).sum()
 }
 
 fn seconds_since(case: Case<'_>, baseline: &Baseline) -> f64 {
@@ -102,7 +130,7 @@ fn an_hour(bytes: Bytes, seconds: f64) -> Bytes {
 /// What all lines together grow by in an hour: at least, at most. None if there is no growth, or too little time.
 pub(crate) fn rate(case: Case<'_>) -> Option<(Bytes, Bytes)> {
     let baseline = case.snapshot.baseline.as_ref()?;
-    let (least, most) = sum(&grown(case, baseline)?);
+    let (least, most) = sum(case, baseline, &grown(case, baseline)?);
     let seconds = seconds_since(case, baseline);
     (seconds >= LEAST_SECONDS).then(|| (an_hour(least, seconds), an_hour(most, seconds)))
 }
@@ -121,13 +149,11 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     }
     let mut change = case.ledger.change_since(baseline, line);
     if line.group() == Group::Allocator {
-        let lines = LineId::ALL.iter().filter(|line| line.group() == Group::Allocator);
-        change = change.min(lines.map(|line| case.ledger.change_since(baseline, *line)).sum());
+        change = change.min(change_of_malloc(case, baseline));
     }
     let change = Bytes(u64::try_from(change).ok()?);
     let error = case.ledger.line(line).map(|line| line.error).unwrap_or_default() + baseline.error(line);
-    let error = error.min(change);
-    (change - error > Bytes(0)).then(|| Grown { line, least: change - error, most: change + error })
+    (error < change).then_some(Grown { line, change, error })
 }
 
 /// A language's heap, if it is most of its line: the tracker's books don't know its objects.

@@ -897,6 +897,31 @@ fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
     assert_eq!(verdict.bytes, mib(55));
 }
 
+/// 60 MiB more in jemalloc, and 58 MiB of what glibc's malloc had kept free.
+#[test]
+fn malloc_grew_by_no_more_than_its_lines_together() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_two_mallocs(mib(98), mib(94), mib(4));
+    let arena = &mut snapshot.glibc.as_mut().expect("one").arenas[0];
+    (arena.live, arena.live_resident, arena.bins, arena.free_resident) = (mib(58), mib(58), mib(40), mib(40));
+    let lines = [(LineId::GlibcRetained, mib(98)), (LineId::OtherAllocator, mib(34)), (LineId::SharedMemory, mib(4))];
+    let mut snapshot = with_baseline(snapshot, 60.0, mib(136), &lines);
+    snapshot.limit_requested = Some(mib(256));
+    let verdict = verdict_of(&snapshot, VerdictId::Growth);
+    assert_eq!(verdict.bytes, mib(60));
+    let line =
+        "jemalloc grew by 60.0 MiB in 60 s, 3.52 GiB an hour; if that goes on, the limit of 256 MiB is reached in ";
+    assert_eq!(verdict.summary, format!("{line}60 s"));
+    let evidence = "glibc, live: 0 B then, 58.0 MiB now: 58.0 MiB more";
+    assert!(verdict.evidence.iter().any(|found| found == evidence), "{:?}", verdict.evidence);
+    // The errors of both lines remain.
+    let errors = vec![(LineId::OtherAllocator, mib(10)), (LineId::GlibcLive, mib(10))];
+    snapshot.baseline.as_mut().expect("set").errors = errors;
+    let verdict = verdict_of(&snapshot, VerdictId::Growth);
+    assert_eq!(verdict.bytes, mib(40));
+    assert!(verdict.summary.ends_with(" is reached in 45 s to 90 s"), "{}", verdict.summary);
+}
+
 /// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as observed.
 #[test]
 fn a_leak_is_found_without_nmt_at_any_size() {

@@ -78,6 +78,8 @@ pub struct MemoryStat {
     /// All kernel memory, including slab, page tables and kernel stacks: v2 `kernel`, v1 `memory.kmem.usage_in_bytes`.
     pub kernel: Bytes,
     pub slab: Bytes,
+    /// Slab that the kernel can take back, mostly dentries and inodes. Version 1 doesn't report it.
+    pub slab_reclaimable: Bytes,
     pub page_tables: Bytes,
     pub kernel_stack: Bytes,
     pub sock: Bytes,
@@ -123,6 +125,14 @@ impl Cgroup {
     /// As the kubelet computes it (cAdvisor): charged − inactive file pages, never below 0.
     pub fn working_set(&self) -> Bytes {
         self.charged - self.stat.inactive_file
+    }
+}
+
+impl MemoryStat {
+    /// What the working set includes although the kernel takes it back before it kills: page cache that was used lately,
+    /// and slab. Exceptions that memory.stat doesn't show: open files and tmpfs hold their dentries and inodes.
+    pub fn reclaimable_in_use(&self) -> Bytes {
+        self.active_file + self.slab_reclaimable
     }
 }
 

@@ -12,7 +12,7 @@ use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, throttled};
 use crate::ledger::LineId;
-use plimsoll_facts::snapshot::Cgroup;
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, HotSpot, MemoryStat, VmTag};
 use plimsoll_facts::units::{self, Bytes};
 
 use std::path::Path;
@@ -68,10 +68,20 @@ struct Needs {
 
 impl Needs {
     fn of(case: Case<'_>) -> Needs {
-        let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
+        let max_heap = case.vm().filter(|vm| !is_in_hugetlb(case, vm)).and_then(|vm| vm.java_heap.as_ref()?.max);
         let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
         Needs { max_heap, native, together: max_heap.map(|max| max + native) }
     }
+}
+
+/// Whether pages of hugetlbfs hold the Java heap (-XX:+UseLargePages). The memory controller doesn't charge them, unless
+/// cgroup2 is mounted with memory_hugetlb_accounting: then memory.stat has them.
+fn is_in_hugetlb(case: Case<'_>, vm: &HotSpot) -> bool {
+    let snapshot = case.snapshot;
+    let mut heap = vm.regions.iter().filter(|region| region.tag == VmTag::JavaHeap).map(|region| region.range);
+    let is_charged = |level: &Cgroup| level.stat.unknown.iter().any(|(key, bytes)| key == "hugetlb" && *bytes > 0);
+    heap.any(|range| snapshot.vmas.iter().any(|vma| vma.flags.hugetlb && vma.range.overlaps(range)))
+        && !snapshot.cgroup.iter().flat_map(Cgroup::levels).any(is_charged)
 }
 
 fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
@@ -86,10 +96,17 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
         ),
     }];
     evidence.extend(above.and_then(siblings));
-    let (cache, certain) = (judged.cache(), judged.certain_percent());
-    if cache.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
+    let (reclaimable, certain) = (judged.reclaimable(), judged.certain_percent());
+    if reclaimable.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!(
-            "{cache} of it is page cache in use, which the kernel takes back before it kills: {certain:.0} % without it"
+            "{reclaimable} of it is {} in use, which the kernel takes back before it kills: {certain:.0} % without it",
+            judged.kinds()
+        ));
+    }
+    if let Some(kernel) = judged.kernel_unknown() {
+        evidence.push(format!(
+            "{kernel} of it is kernel memory. Version 1 of cgroups doesn't report how much of that the kernel takes back before \
+             it kills (dentries and inodes)"
         ));
     }
     evidence
@@ -188,8 +205,9 @@ fn summary(case: Case<'_>, judged: &Judged<'_>, too_low: Option<Bytes>, severity
             "{whose} is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
         ),
         _ if severity == Severity::Note => format!(
-            "{near:.0} % of {whose} is in use, {} of it by page cache, which the kernel takes back before it kills",
-            judged.cache()
+            "{near:.0} % of {whose} is in use, {} of it by {}, which the kernel takes back before it kills",
+            judged.reclaimable(),
+            judged.kinds()
         ),
         _ => format!("{near:.0} % of {whose} is in use: {} are left", limit - counted),
     }
@@ -209,21 +227,44 @@ impl<'c> Judged<'c> {
         self.level.filter(|level| level.is_above())
     }
 
-    /// Page cache that was used lately.
-    fn cache(&self) -> Bytes {
-        cache_in_use(self.level).min(self.counted)
+    fn stat(&self) -> Option<&'c MemoryStat> {
+        self.level.map(|level| &level.stat)
+    }
+
+    /// Page cache that was used lately, and slab. The kernel kills only after it has taken back these; until then the
+    /// program reads its files again.
+    fn reclaimable(&self) -> Bytes {
+        self.stat().map(MemoryStat::reclaimable_in_use).unwrap_or_default().min(self.counted)
+    }
+
+    /// The large parts of that.
+    fn kinds(&self) -> &'static str {
+        let is_large = |part: fn(&MemoryStat) -> Bytes| {
+            self.stat().is_some_and(|stat| part(stat).percent_of(stat.reclaimable_in_use()) >= MIN_PERCENT_TO_MENTION)
+        };
+        match (is_large(|stat| stat.active_file), is_large(|stat| stat.slab_reclaimable)) {
+            (true, true) => "page cache and slab (dentries and inodes)",
+            (false, true) => "slab (dentries and inodes)",
+            _ => "page cache",
+        }
+    }
+
+    /// Kernel memory that is most of what counts, where its reclaimable part is unknown.
+    fn kernel_unknown(&self) -> Option<Bytes> {
+        let level = self.level.filter(|level| level.version == CgroupVersion::V1)?;
+        Some(level.stat.kernel).filter(|kernel| *kernel > Bytes(self.counted.0 / 2))
     }
 
     fn percent(&self) -> f64 {
         self.counted.percent_of(self.limit)
     }
 
-    /// The same without that page cache.
+    /// The same without what the kernel takes back.
     fn certain_percent(&self) -> f64 {
-        (self.counted - self.cache()).percent_of(self.limit)
+        (self.counted - self.reclaimable()).percent_of(self.limit)
     }
 
-    /// A note: only page cache brings it near. With --limit, the cgroup still says whether it killed.
+    /// A note: only what the kernel takes back brings it near. With --limit, the cgroup still says whether it killed.
     fn severity(&self, case: Case<'_>) -> Severity {
         // What killed a process below a group above may be another limit.
         let has_killed = self.level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match self.level {
@@ -231,7 +272,7 @@ impl<'c> Judged<'c> {
             _ => cgroup.oom.oom_kill > 0,
         });
         match self.certain_percent() {
-            certain if certain >= CRITICAL => Severity::Critical,
+            certain if certain >= CRITICAL && self.kernel_unknown().is_none() => Severity::Critical,
             certain if certain >= NEAR || has_killed => Severity::Warning,
             _ => Severity::Note,
         }
@@ -292,12 +333,6 @@ fn also_near<'c>(case: Case<'c>, chosen: &'c Cgroup) -> impl Iterator<Item = Str
         (percent >= NEAR).then(text)
     });
     near.collect::<Vec<_>>().into_iter()
-}
-
-/// Page cache that was used lately, which the working set includes. The kernel kills only after it has taken back this
-/// cache, too; until then the program reads its files again.
-fn cache_in_use(level: Option<&Cgroup>) -> Bytes {
-    level.map(|cgroup| cgroup.stat.active_file).unwrap_or_default()
 }
 
 fn cause(others: &[Verdict]) -> Option<&Verdict> {

@@ -23,7 +23,7 @@ fn near(case: Case<'_>) -> Option<&Throttle> {
 
 fn is_near(throttle: &Throttle) -> bool {
     let percent = |bytes: Bytes| bytes.percent_of(throttle.high) >= NEAR;
-    let certain = throttle.working_set() - throttle.stat.active_file;
+    let certain = throttle.working_set() - throttle.stat.reclaimable_in_use();
     throttle.times > 0
         && percent(throttle.charged)
         && (percent(certain) || throttle.pressure.is_some_and(|pressure| pressure.some >= WAITS_LONG))

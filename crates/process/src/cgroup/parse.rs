@@ -92,6 +92,7 @@ pub fn parse_memory_stat(text: &[u8]) -> MemoryStat {
             "active_file" => &mut stat.active_file,
             "kernel" => &mut stat.kernel,
             "slab" => &mut stat.slab,
+            "slab_reclaimable" => &mut stat.slab_reclaimable,
             "pagetables" => &mut stat.page_tables,
             "kernel_stack" => &mut stat.kernel_stack,
             "sock" => &mut stat.sock,
@@ -185,7 +186,7 @@ mod tests {
     const V1: &[u8] = b"cache 1\nrss 2\nshmem 1\ninactive_file 1\ntotal_cache 589148160\ntotal_rss 238837760\n\
         total_shmem 9084928\ntotal_inactive_file 308154368\ntotal_active_file 271908864\ntotal_new_key 5\n";
     const V2: &[u8] = b"anon 1048576\nfile 2097152\nkernel 524288\nkernel_stack 16384\npagetables 8192\nsock 4096\n\
-        shmem 65536\ninactive_file 1000000\nzswap 0\n";
+        shmem 65536\ninactive_file 1000000\nslab_reclaimable 70000\nzswap 0\n";
 
     #[test]
     fn version_1_reads_the_hierarchical_figures() {
@@ -198,6 +199,7 @@ mod tests {
     fn version_2_reads_kernel_and_sock() {
         let stat = parse_memory_stat(V2);
         assert_eq!((stat.anon, stat.kernel, stat.sock), (Bytes(1 << 20), Bytes(524_288), Bytes(4096)));
+        assert_eq!(stat.slab_reclaimable, Bytes(70_000));
         let older = parse_memory_stat(b"anon 1\nslab 100\npagetables 20\nkernel_stack 3\npercpu 7\n");
         assert_eq!(older.kernel, Bytes(130));
     }

@@ -128,6 +128,16 @@ fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
         "{:?}",
         near.remedies
     );
+    // Pages of hugetlbfs are not charged, unless memory.stat has them.
+    let range = AddressRange::sized(Avma(1 << 40), mib(950));
+    let vm = snapshot.hotspot.as_mut().expect("set");
+    vm.regions = vec![VmRegion { range, tag: VmTag::JavaHeap, committed: vec![range] }];
+    let mut vma = Vma { range, readable: true, writable: true, hugetlb: mib(100), ..Vma::default() };
+    vma.flags.hugetlb = true;
+    snapshot.vmas.push(vma);
+    assert!(!ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
+    snapshot.cgroup.as_mut().expect("set").stat.unknown = vec![("hugetlb".into(), 100 << 20)];
+    assert!(ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
 }
 
 /// Each level has its own headroom. A limit further up that is near is judged, even if another is reached first.
@@ -276,6 +286,9 @@ fn a_program_is_throttled_if_its_charge_stays_at_memory_high() {
     // Page cache at the level is normal, unless threads wait for it.
     assert_eq!(ids(&of(199, 100, 7, Some(0.0))), ["healthy"]);
     assert_eq!(near(&of(199, 100, 7, Some(0.2))).severity, Severity::Warning);
+    let mut slab = of(199, 0, 7, Some(0.0));
+    slab.cgroup.as_mut().expect("set").throttles[0].stat.slab_reclaimable = mib(100);
+    assert_eq!(ids(&slab), ["healthy"]);
     // Never throttled, or long ago.
     assert_eq!(ids(&of(199, 0, 0, Some(0.3))), ["healthy"]);
     assert_eq!(ids(&of(120, 0, 7, Some(0.3))), ["healthy"]);

@@ -4,6 +4,7 @@
 use super::*;
 use crate::source::hotspot::Mute;
 use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::snapshot::CgroupVersion;
 
 fn how(verdict: &Verdict) -> Vec<&str> {
     verdict.remedies.iter().map(|remedy| remedy.how.as_str()).collect()
@@ -198,6 +199,52 @@ fn page_cache_in_use_does_not_bring_the_limit_near() {
     assert!(near(2, 0).summary.starts_with("99 % of the limit is in use: "), "{:?}", near(2, 0));
     // It has killed before.
     assert_eq!(near(90, 1).severity, Severity::Warning);
+}
+
+/// A program that looks up many files that don't exist fills its limit with dentries.
+#[test]
+fn reclaimable_slab_does_not_bring_the_limit_near() {
+    let mib = Bytes::mib;
+    let near = |active: u64, slab: u64| {
+        let mut snapshot = with_limit(mib(200), mib(198), mib(0));
+        let stat = &mut snapshot.cgroup.as_mut().expect("set").stat;
+        (stat.active_file, stat.slab_reclaimable, stat.kernel) = (mib(active), mib(slab), mib(150));
+        verdict_of(&snapshot, VerdictId::LimitNear)
+    };
+    let dentries = near(1, 140);
+    let summary = "99 % of the limit is in use, 141 MiB of it by slab (dentries and inodes), which the kernel takes back \
+                   before it kills";
+    assert_eq!((dentries.severity, dentries.summary.as_str()), (Severity::Note, summary));
+    let evidence = "141 MiB of it is slab (dentries and inodes) in use, which the kernel takes back before it kills: 28 % \
+                    without it";
+    assert_eq!(dentries.evidence[1], evidence);
+    assert!(near(60, 80).summary.contains("140 MiB of it by page cache and slab (dentries"), "{:?}", near(60, 80));
+    // Of 150 MiB of kernel memory, the kernel can take back 2.
+    assert_eq!(near(0, 2).severity, Severity::Critical);
+    assert_eq!(near(0, 10).severity, Severity::Warning);
+}
+
+/// Version 1 doesn't report slab, so kernel memory may be dentries.
+#[test]
+fn kernel_memory_of_version_1_is_no_proof_of_a_kill() {
+    let mib = Bytes::mib;
+    let near = |version: CgroupVersion, kernel: u64| {
+        let mut snapshot = with_limit(mib(200), mib(198), mib(0));
+        let cgroup = snapshot.cgroup.as_mut().expect("set");
+        (cgroup.version, cgroup.stat.kernel) = (version, mib(kernel));
+        verdict_of(&snapshot, VerdictId::LimitNear)
+    };
+    let most = near(CgroupVersion::V1, 100);
+    assert_eq!(most.severity, Severity::Warning);
+    assert!(
+        most.evidence[1]
+            .starts_with("100 MiB of it is kernel memory. Version 1 of cgroups doesn't report how much of that"),
+        "{most:?}"
+    );
+    for proven in [near(CgroupVersion::V1, 98), near(CgroupVersion::V2, 100)] {
+        assert_eq!(proven.severity, Severity::Critical);
+        assert!(!proven.evidence.join("\n").contains("kernel memory"), "{proven:?}");
+    }
 }
 
 /// 300 MiB of a leak that the kernel has swapped out: RSS is small, and no line has them.

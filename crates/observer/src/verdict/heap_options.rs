@@ -23,7 +23,7 @@ pub(crate) struct LargeHeap<'h> {
     pub jdk: u32,
     /// At most this was live.
     pub needed: Bytes,
-    /// MinHeapSize: no collector goes below it.
+    /// MinHeapSize, or its upper bound: no collector goes below it.
     pub min: Bytes,
     /// InitialHeapSize: Serial doesn't go below it.
     pub initial: Option<Bytes>,

@@ -77,7 +77,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         collector: vm.collector.as_deref(),
         jdk: vm.jdk().unwrap_or(0),
         needed,
-        min: size("MinHeapSize").unwrap_or_default(),
+        // Up to JDK 11 no flag has the minimum. With -Xms it is the initial size, otherwise it is no larger.
+        min: size("MinHeapSize").or_else(|| size("InitialHeapSize")).unwrap_or_default(),
         initial: size("InitialHeapSize"),
         max: vm.java_heap.as_ref().and_then(|heap| heap.max),
         is_kept: ["ZUncommit", "ShenandoahUncommit"].iter().any(|flag| case.flag(flag) == Some("false")),

@@ -1654,7 +1654,10 @@ fn a_heap_gets_only_options_that_its_version_has() {
     };
     let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
         let min = min.0.to_string();
-        proposed_with(collector, version, &[("MinHeapSize", &min), ("InitialHeapSize", &min)])
+        // VMs up to JDK 11 have no flag MinHeapSize.
+        let has_minimum = !["25.402", "9.", "11."].iter().any(|old| version.starts_with(old));
+        let flags = [("InitialHeapSize", min.as_str()), ("MinHeapSize", min.as_str())];
+        proposed_with(collector, version, &flags[..if has_minimum { 2 } else { 1 }])
     };
     let none = Bytes::default();
     for (collector, new, old, option) in [
@@ -1686,6 +1689,9 @@ fn a_heap_gets_only_options_that_its_version_has() {
     // JDK 8's jcmd has no VM.set_flag.
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
+    // A collection saves nothing where -Xms is as large as the heap. By far smaller, it leaves a region or two above it.
+    assert_eq!(proposed(Some("G1"), "11.0.22+7", mib(900)), "-Xms90m");
+    assert!(proposed(Some("G1"), "11.0.22+7", mib(300)).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", mib(800)), "-Xms90m");
     // A collector that isn't known to keep its heap isn't replaced. An initial size above the need keeps any heap
     // large.

@@ -4,7 +4,7 @@
 use super::case::Case;
 use super::remedy::{MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy};
-use crate::ledger::is_tracker;
+use crate::ledger::{is_tracker, large_buffers};
 use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass};
 use plimsoll_facts::units::{Bytes, count, counted};
 use plimsoll_tracked::symbols::demangle;
@@ -291,10 +291,9 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 
 /// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
-    let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
     // With the sizes that the tracker's trailer makes of one size of a known holder.
     let mut kinds: Vec<(EqualBlocks, Vec<Bytes>)> = Vec::new();
-    for peak in peaks {
+    for peak in &beside_buffers(case) {
         match kinds.iter_mut().find(|(kind, _)| maker(kind).is_some() && maker(kind) == maker(peak)) {
             Some((kind, sizes)) => {
                 kind.count = kind.count.saturating_add(peak.count);
@@ -327,9 +326,39 @@ fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
 
 /// How many blocks are zlib's by their sizes, and their resident bytes.
 pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
-    let peaks = case.glibc().into_iter().flat_map(|glibc| &glibc.peaks).filter(|peak| maker(peak).is_some());
+    let peaks = beside_buffers(case).into_iter().filter(|peak| maker(peak).is_some());
     peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.resident))
 }
+
+/// The sizes with the largest sums. Of the two sizes that zlib shares with usual buffers, without as many blocks as
+/// direct buffers and Netty's may be. With NMT, a buffer's header makes its block larger than zlib's.
+fn beside_buffers(case: Case<'_>) -> Vec<EqualBlocks> {
+    let Some(glibc) = case.glibc() else { return Vec::new() };
+    let mut peaks = glibc.peaks.clone();
+    let direct = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).filter(|_| !case.has_vm_books());
+    let Some(direct) = direct else { return peaks };
+    let (large, large_bytes) = match large_buffers(direct, glibc, case.snapshot.host.page) {
+        Some(large) => (large.number, large.bytes),
+        None => (0, Bytes(0)),
+    };
+    let mut bytes = direct.at_walk - large_bytes + direct.by_netty;
+    // Netty counts no buffers.
+    let count = direct.count.filter(|_| direct.by_netty == Bytes(0));
+    let mut count = count.map_or(u64::MAX, |count| count.saturating_sub(large));
+    for peak in &mut peaks {
+        let Some(size) = maker(peak).and(BUFFERS.into_iter().rev().find(|size| *size <= peak.usable())) else {
+            continue;
+        };
+        let number = bytes.0.div_ceil(size.0).min(count).min(peak.count);
+        (bytes, count) = (bytes - size.scaled(number, 1), count - number);
+        let left = peak.count - number;
+        *peak = EqualBlocks { count: left, resident: peak.resident.scaled(left, peak.count), ..*peak };
+    }
+    peaks
+}
+
+/// Sizes of zlib's windows that are usual sizes of buffers, too.
+const BUFFERS: [Bytes; 2] = [Bytes::kib(32), Bytes::kib(64)];
 
 /// Sizes that zlib requests with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and
 /// later; `updatewindow`; deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more,

@@ -717,6 +717,44 @@ fn open_inflaters_are_not_healthy() {
     assert!(verdict.summary.contains("most of them 2,000 blocks of zlib's"), "{}", verdict.summary);
 }
 
+/// A buffer of 64 KiB has the size of a Deflater's tables, one of 32 KiB that of an Inflater's window.
+#[test]
+fn direct_buffers_are_not_open_deflaters() {
+    let blocks = |size, count| EqualBlocks { size: Bytes(size), count, resident: Bytes(size * count) };
+    let with = |peaks: Vec<EqualBlocks>, count: u64, capacity: Bytes, by_netty: Bytes| {
+        let mut snapshot = with_mappings(&[Bytes::mib(60), Bytes::mib(40)]);
+        let heap = &mut snapshot.vmas[1];
+        (heap.backing, heap.writable) = (Backing::Brk, true);
+        let arena = Arena { heaps: vec![heap.range], live: heap.rss, live_resident: heap.rss, ..Arena::default() };
+        snapshot.glibc = Some(Glibc { arenas: vec![arena], peaks, ..Glibc::default() });
+        let at_walk = capacity;
+        let direct = DirectBuffers { count: Some(count), capacity, at_walk, by_netty, ..DirectBuffers::default() };
+        snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
+        let ledger = Ledger::of(&snapshot);
+        let case = Case { snapshot: &snapshot, ledger: &ledger };
+        let evidence = crate::verdict::suspects::evidence(case, Bytes::mib(40)).join("\n");
+        (crate::verdict::suspects::zlib(case), evidence)
+    };
+    let none = (0, Bytes(0));
+    for size in [32 << 10, 64 << 10] {
+        let (zlib, evidence) = with(vec![blocks(size + 16, 400)], 400, Bytes(size * 400), Bytes(0));
+        assert_eq!(zlib, none);
+        assert!(!evidence.contains("Deflater's") && !evidence.contains("Inflater's"), "{evidence}");
+        assert_eq!(with(vec![blocks(size + 16, 400)], 0, Bytes(0), Bytes(size * 400)).0, none);
+    }
+    // Of 400 blocks, 100 may be buffers: 100 of this size, or more smaller ones, or 100 of different sizes.
+    let left = |size: u64, number: u64| (number, Bytes(size * number));
+    for (count, capacity) in [(100, Bytes::kib(6400)), (1000, Bytes::kib(6400)), (100, Bytes::mib(500))] {
+        let (zlib, evidence) = with(vec![blocks(65_552, 400)], count, capacity, Bytes(0));
+        assert_eq!(zlib, left(65_552, 300));
+        assert!(evidence.contains("300 blocks of one size (65,544 bytes) hold 18.8 MiB"), "{evidence}");
+    }
+    // Blocks that are counted for one size aren't counted for the other. No buffer has the size of an Inflater's state.
+    let three = vec![blocks(65_552, 100), blocks(32_784, 400), blocks(7168, 400)];
+    let expected = (500, Bytes(32_784 * 100 + 7168 * 400));
+    assert_eq!(with(three, 400, Bytes::kib(100 * 64 + 300 * 32), Bytes(0)).0, expected);
+}
+
 fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(LineId, Bytes)]) -> Snapshot {
     snapshot.time = 1000.0;
     snapshot.baseline = Some(Baseline { time: 1000.0 - seconds, rss, lines: lines.to_vec(), ..Baseline::default() });

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -286,6 +286,41 @@ fn no_output_is_written_through_another_users_link() {
         assert_eq!(!output.stdout.is_empty(), file == Path::new("/dev/stdout"), "{}", text(&output));
     }
     assert!(fs::metadata(scratch.path().join("root-s/to")).expect("written").len() > 0);
+}
+
+/// A user's report goes into no file of another user's, who would read and change it, where others can make entries.
+#[test]
+fn a_users_output_goes_into_no_file_of_another_user() {
+    const EVE: u32 = 54_322;
+    if !can("outputs of a user") {
+        return;
+    }
+    let scratch = Scratch::new("outputs");
+    let sticky = scratch.path().join("sticky");
+    fs::create_dir(&sticky).expect("a folder");
+    fs::set_permissions(&sticky, PermissionsExt::from_mode(0o1777)).expect("its mode");
+    // In a folder where mallory may run it.
+    let plimsoll = scratch.path().join("plimsoll");
+    executable::copy(crate::kit::PLIMSOLL, &plimsoll);
+    fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let home = of_mallory(&scratch, "home");
+    let file = sticky.join("report");
+    for owner in [EVE, MALLORY] {
+        fs::write(&file, "kept").expect("a file");
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).expect("its mode");
+        lchown(&file, Some(owner), Some(owner)).expect("given away");
+        let mut command = Command::new(&plimsoll);
+        command.args(["run", "--report", "summary", "--report-to"]).arg(&file).args(["--", "true"]);
+        command.uid(MALLORY).gid(MALLORY).env("HOME", &home).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        let output = command.env("PLIMSOLL_DIR", home.join("books")).output().expect("plimsoll");
+        let written = fs::read_to_string(&file).expect("a file");
+        if owner == MALLORY {
+            assert!(output.status.success() && written != "kept", "{}", text(&output));
+        } else {
+            assert_eq!((output.status.code(), written.as_str()), (Some(2), "kept"), "{}", text(&output));
+            assert!(text(&output).contains("it belongs to user 54322"), "{}", text(&output));
+        }
+    }
 }
 
 /// Where the cache lies if the first directories are unusable: HOME of another user, a home directory that others can

@@ -284,8 +284,8 @@ pub fn create(path: &Path) -> Result<File, String> {
         FileType::RegularFile if stat.st_nlink > 1 => {
             Err("it has a second hard link, and other users can write to its directory".to_owned())
         }
-        FileType::RegularFile if own.is_root() && stat.st_uid != 0 => {
-            Err(format!("it belongs to user {}", stat.st_uid))
+        FileType::RegularFile if stat.st_uid != own.as_raw() => {
+            Err(format!("it belongs to user {}, and other users can write to its directory", stat.st_uid))
         }
         FileType::RegularFile => Ok(()),
         FileType::Fifo if stat.st_uid == own.as_raw() => Ok(()),

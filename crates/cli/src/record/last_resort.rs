@@ -1,37 +1,50 @@
-//! Ends a recording that does not react to its signal. The recording thread may be inside a read that the owner of the
+//! Acts on a signal that the recording thread does not take. That thread may be inside a read that the owner of the
 //! target delays (a page or a file of a FUSE server), where it does not look at signals.
 //!
 //! ```text
-//! SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of SIGTERM
+//! of a child:  any signal ──▶ pending? ── PATIENCE ──▶ passed on to the child, whose end ends the recording
+//! otherwise:   SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of SIGTERM
 //! ```
-//! The file is complete up to its last instant at any time, so nothing that was written is lost.
+//! The file is complete up to its last instant at any time, so nothing that was written is lost. While a child lives,
+//! plimsoll never dies here: the kernel would kill the child, which hadn't seen the signal.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::sys::{self, Signals};
+use crate::sys::{self, Child, ChildHandle, Signals};
 
 /// Time from the signal to the end. Container runtimes wait 10 s before they kill.
 const GRACE: Duration = Duration::from_secs(8);
+/// Time from the signal until it is passed on. The child needs the rest of the 10 s for its own end.
+const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The recording calls `taken` when it takes the signal: from then on the grace period runs.
 pub struct LastResort(Option<Arc<OwnedFd>>);
 
 impl LastResort {
-    /// All threads must have blocked the signals. If no thread or descriptor can be created, there is no last resort,
-    /// and all else works.
-    pub fn watch() -> LastResort {
+    /// All threads must have blocked the signals. The recording keeps the signals in `kept` for itself. If no thread or
+    /// descriptor can be created, there is no last resort, and all else works.
+    pub fn watch(child: Option<&Child>, kept: &[i32]) -> LastResort {
         let start = || {
-            let pending = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM])).ok()?;
+            let stops = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM])).ok()?;
+            let of_child = match child {
+                Some(child) => Some((child.handle()?, Signals::of(Some(&all_but(kept))).ok()?)),
+                None => None,
+            };
             let taken = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
             let theirs = taken.clone();
-            let name = thread::Builder::new().name("last-resort".into());
-            name.spawn(move || wait(&pending, &theirs)).ok()?;
+            let watch = move || {
+                if let Some((child, pending)) = of_child {
+                    pass_on(&pending, &child);
+                }
+                end(&stops, &theirs);
+            };
+            thread::Builder::new().name("last-resort".into()).spawn(watch).ok()?;
             Some(taken)
         };
         LastResort(start())
@@ -44,20 +57,46 @@ impl LastResort {
     }
 }
 
-fn wait(pending: &Signals, taken: &OwnedFd) {
-    let is_readable = |timeout: Option<&Timespec>| {
-        let mut fds = [PollFd::new(pending, PollFlags::IN), PollFd::new(taken, PollFlags::IN)];
-        poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
-    };
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    loop {
-        if !is_readable(None) {
+/// Only the recording thread knows the status of the child that SIGCHLD announces.
+fn all_but(kept: &[i32]) -> Vec<i32> {
+    (1..=libc::SIGRTMAX()).filter(|number| *number != libc::SIGCHLD && !kept.contains(number)).collect()
+}
+
+fn is_readable(fds: &[BorrowedFd<'_>], timeout: Option<&Timespec>) -> bool {
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+}
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Returns when the child has ended.
+fn pass_on(pending: &Signals, child: &ChildHandle) {
+    let has_ended = || is_readable(&[child.as_fd()], Some(&NOW));
+    while !has_ended() {
+        if !is_readable(&[pending.as_fd(), child.as_fd()], None) {
             continue;
         }
         let since = Instant::now();
-        // A signal that is passed on to a child is soon consumed; one that ends the recording keeps its descriptor
-        // readable.
-        while is_readable(Some(&now)) {
+        while !has_ended() && is_readable(&[pending.as_fd()], Some(&NOW)) {
+            if since.elapsed() >= PATIENCE
+                && let Some(signal) = pending.next()
+            {
+                child.pass_on(signal);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn end(stops: &Signals, taken: &OwnedFd) {
+    let fds = [stops.as_fd(), taken.as_fd()];
+    loop {
+        if !is_readable(&fds, None) {
+            continue;
+        }
+        let since = Instant::now();
+        // A signal that the recording takes keeps its descriptor readable.
+        while is_readable(&fds, Some(&NOW)) {
             if since.elapsed() >= GRACE {
                 sys::die_of(libc::SIGTERM);
             }

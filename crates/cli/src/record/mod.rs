@@ -55,7 +55,8 @@ pub struct Args {
     pace: Pace,
     #[command(flatten)]
     launch: Launch,
-    /// Start this program with the tracker loaded, and record it from its first instruction
+    /// Start this program with the tracker loaded, and record it from its first instruction; it gets every signal but
+    /// SIGHUP, which begins a new file
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -128,10 +129,18 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     }
     RecordingPlan::check(pattern)?;
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
-    let last_resort = LastResort::watch();
+    let last_resort = LastResort::watch(None, &[]);
     let recorders = pids.iter().map(|pid| recorder(pattern, *pid, false, pace)).collect::<Result<Vec<_>, _>>()?;
-    let mut session =
-        Session { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
+    let mut session = Session {
+        recorders,
+        signals,
+        last_resort,
+        child: None,
+        rotates: true,
+        pace,
+        shown: Progress::new(),
+        failures: Vec::new(),
+    };
     session.run()?;
     // Each failure has been printed when it happened; here it decides the exit status.
     match session.failures.first() {
@@ -159,24 +168,28 @@ pub fn check(pattern: &Path) -> Result<(), Failure> {
 pub struct RecordingPlan {
     pattern: PathBuf,
     pace: Pace,
+    /// SIGHUP begins a new file. Otherwise it is the program's, like any other signal.
+    rotates: bool,
 }
 
 impl RecordingPlan {
     /// Called before the program starts: a file that cannot be created is reported at once.
     pub fn check(pattern: &Path) -> Result<RecordingPlan, Failure> {
         file::writable(pattern)?;
-        Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default() })
+        Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default(), rotates: false })
     }
 
+    /// As `record` does it: with a pace of its own, and new files.
     fn paced(self, pace: Pace) -> RecordingPlan {
-        RecordingPlan { pace, ..self }
+        RecordingPlan { pace, rotates: true, ..self }
     }
 
     /// Records until the child ends. A failure of the recording is printed, and the child goes on. The child's end is
     /// returned.
     pub fn of_child(self, child: Child) -> Result<ChildEnd, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
-        let last_resort = LastResort::watch();
+        let kept: &[i32] = if self.rotates { &[libc::SIGHUP] } else { &[] };
+        let last_resort = LastResort::watch(Some(&child), kept);
         let recorders = match recorder(&self.pattern, child.pid, true, self.pace) {
             Ok(recorder) => vec![recorder],
             Err(Failure(sentence)) => {
@@ -184,9 +197,17 @@ impl RecordingPlan {
                 Vec::new()
             }
         };
-        let (pace, shown) = (self.pace, Progress::new());
-        let mut session =
-            Session { recorders, signals, last_resort, child: Some(child), pace, shown, failures: Vec::new() };
+        let RecordingPlan { pace, rotates, .. } = self;
+        let mut session = Session {
+            recorders,
+            signals,
+            last_resort,
+            child: Some(child),
+            rotates,
+            pace,
+            shown: Progress::new(),
+            failures: Vec::new(),
+        };
         let end = session.run()?;
         if let Some(child) = &session.child {
             child.restore();
@@ -201,6 +222,7 @@ struct Session {
     signals: Signals,
     last_resort: LastResort,
     child: Option<Child>,
+    rotates: bool,
     pace: Pace,
     shown: Progress,
     /// The messages about files that could not be written.
@@ -298,7 +320,7 @@ impl Session {
         loop {
             if let Some(signal) = self.signals.next() {
                 match (&self.child, signal.number) {
-                    (_, libc::SIGHUP) => {
+                    (_, libc::SIGHUP) if self.rotates => {
                         self.each(|recorder| recorder.rotate().map(|()| RecorderLife::Live));
                     }
                     (Some(child), _) => {

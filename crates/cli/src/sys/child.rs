@@ -2,8 +2,11 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::image::Image;
 use super::signals::{Signal, stop_as};
@@ -108,23 +111,24 @@ impl Child {
 
     /// Handles one signal: SIGCHLD is about the child, any other is forwarded to it. Returns the end if the child has
     /// ended.
-    ///
-    /// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child,
-    /// so it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name)
-    /// is not the child's either. The kernel queues blocked signals even if they are ignored.
-    pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<ChildEnd>> {
+    pub fn take(&self, signal: Signal) -> io::Result<Option<ChildEnd>> {
         if self.is_reaped.get() {
             return Ok(None);
         }
-        if number == libc::SIGCHLD {
+        if signal.number == libc::SIGCHLD {
             return self.reap();
         }
-        let is_ours = code <= 0 && sender == std::process::id();
-        if number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT) {
+        if is_for_child(signal) {
             // SAFETY: kill takes no memory. The child was not reaped (see above), so no other process has its PID.
-            unsafe { libc::kill(self.pid as libc::pid_t, number) };
+            unsafe { libc::kill(self.pid as libc::pid_t, signal.number) };
         }
         Ok(None)
+    }
+
+    /// None before Linux 5.3, and under a filter that doesn't know the call.
+    pub fn handle(&self) -> Option<ChildHandle> {
+        let pid = Pid::from_raw(self.pid as i32).filter(|_| !self.is_reaped.get())?;
+        pidfd_open(pid, PidfdFlags::empty()).ok().map(ChildHandle)
     }
 
     /// Restores the signal mask from before the child. For when the child has ended.
@@ -161,6 +165,34 @@ impl Child {
                 _ => {}
             }
         }
+    }
+}
+
+/// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child, so it
+/// is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not the
+/// child's either. The kernel queues blocked signals even if they are ignored.
+fn is_for_child(Signal { number, code, sender }: Signal) -> bool {
+    let is_ours = code <= 0 && sender == std::process::id();
+    number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT)
+}
+
+/// The child for another thread, which can't know whether it was reaped. It can be polled for the child's end.
+pub struct ChildHandle(OwnedFd);
+
+impl ChildHandle {
+    /// Forwards a signal, as `Child::take` does.
+    pub fn pass_on(&self, signal: Signal) {
+        if is_for_child(signal) {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: without a siginfo_t the call takes no memory.
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal.number, none, 0) };
+        }
+    }
+}
+
+impl AsFd for ChildHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -11,7 +11,7 @@ mod machine;
 mod own_process;
 mod signals;
 
-pub use child::{Child, ChildEnd, by_fork, last_name, last_other_user, spawn};
+pub use child::{Child, ChildEnd, ChildHandle, by_fork, last_name, last_other_user, spawn};
 pub use files::{allocate, has_capabilities, is_executable, open, read_start};
 pub use image::Image;
 pub use inherited::{handing_down, has_stdout};

@@ -106,6 +106,33 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
     assert!(events(&workspace.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
 }
 
+/// `run` forwards every signal. Only `record` begins another file.
+#[test]
+fn a_hangup_is_for_the_program_that_run_records() {
+    let workspace = Workspace::new("hangup");
+    let script = "trap 'exit 9' HUP; echo ready; while :; do sleep 0.1; done";
+    for (words, expected) in [(["run", "--record"], "ended"), (["record", "-o"], "rotated")] {
+        let mut command = workspace.plimsoll(&words);
+        command.args(["h.jfr", "--", "sh", "-c", script]).stderr(Stdio::null());
+        let mut recorder = Running::ready(&mut command);
+        wait_until("the file", || workspace.path("h.jfr").exists());
+        recorder.signal("HUP");
+        let mut came = "nothing";
+        wait_until("the program's end, or another file", || {
+            came = match recorder.0.try_wait().expect("our child") {
+                Some(status) => {
+                    assert_eq!(status.code(), Some(9));
+                    "ended"
+                }
+                None if !full(&workspace, "h.").is_empty() => "rotated",
+                None => "nothing",
+            };
+            came != "nothing"
+        });
+        assert_eq!(came, expected, "{words:?}");
+    }
+}
+
 #[test]
 fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() {
     let workspace = Workspace::new("unwritable");

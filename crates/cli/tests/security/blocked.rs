@@ -75,6 +75,41 @@ fn a_recording_that_is_held_ends_at_sigterm() {
     drop(holder);
 }
 
+/// The same with a program of the recording's own: the signal is the program's, whose status is plimsoll's.
+#[test]
+fn a_signal_reaches_the_program_of_a_recording_that_is_held() {
+    const NAME: &str = "a_signal_reaches_the_program_of_a_recording_that_is_held";
+    let scratch = Scratch::new("held-own");
+    let holder = scratch.compiled("hold", "hold", &[]);
+    let (recording, ready, got) = (scratch.join("recording.jfr"), scratch.join("ready"), scratch.join("got"));
+    let script =
+        format!("trap 'echo >{}; exit 7' TERM; echo >{}; while :; do sleep 0.1; done", got.display(), ready.display());
+    let mut command = plimsoll(&scratch);
+    command.args(["record", "-o"]).arg(&recording).args(["--", "sh", "-c", &script]);
+    let mut recorder = Running(command.spawn().expect("plimsoll"));
+    let wait_for = |is_so: &mut dyn FnMut() -> bool, what: &str| {
+        let limit = Instant::now() + LIMIT;
+        while !is_so() {
+            assert!(Instant::now() < limit, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut has_begun = || ready.exists() && fs::metadata(&recording).is_ok_and(|meta| meta.len() > 0);
+    wait_for(&mut has_begun, "no recording");
+    let (held, line) = Running::start(Command::new(holder).arg(recorder.pid().to_string()));
+    if line != "held" {
+        log_line(&format!("{NAME}: skipped, nobody may trace here"));
+        return;
+    }
+    let pid = rustix::process::Pid::from_raw(recorder.pid() as i32).expect("a number");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("kill");
+    let mut is_over = || got.exists() || recorder.0.try_wait().expect("wait").is_some();
+    wait_for(&mut is_over, "the program got no signal");
+    assert!(got.exists(), "plimsoll died of the signal, and the program was killed");
+    drop(held);
+    assert_eq!(recorder.0.wait().expect("wait").code(), Some(7));
+}
+
 /// Files that the user names: one sentence instead of an endless wait; the pipes of a shell work.
 #[test]
 fn a_fifo_on_the_command_line_is_refused() {

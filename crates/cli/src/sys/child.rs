@@ -116,6 +116,9 @@ impl Child {
             return Ok(None);
         }
         if signal.number == libc::SIGCHLD {
+            if std::process::id() == 1 {
+                self.reap_orphans();
+            }
             return self.reap();
         }
         if is_for_child(signal) {
@@ -135,6 +138,27 @@ impl Child {
     pub fn restore(&self) {
         // SAFETY: the mask is the one that sigprocmask returned.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+    }
+
+    /// Process 1 of a container is the parent of every process whose parent has ended. Children without an exit signal
+    /// (`foreign::as_target`) are left to whoever started them: without __WALL, wait doesn't report them.
+    fn reap_orphans(&self) {
+        loop {
+            // SAFETY: the struct is plain numbers, and waitid only writes it. If a child has ended, si_pid is set;
+            // otherwise it stays 0.
+            let ended = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+                let found = libc::waitid(libc::P_ALL, 0, &mut info, flags) == 0;
+                if found { info.si_pid() } else { 0 }
+            };
+            // The child is `reap`'s. What ends after it ends with this process.
+            if ended == 0 || ended as u32 == self.pid {
+                return;
+            }
+            // SAFETY: without a pointer for the status nothing is written.
+            unsafe { libc::waitpid(ended, std::ptr::null_mut(), libc::WNOHANG) };
+        }
     }
 
     fn reap(&self) -> io::Result<Option<ChildEnd>> {

@@ -133,6 +133,32 @@ fn a_hangup_is_for_the_program_that_run_records() {
     }
 }
 
+/// In a container plimsoll is process 1, and the kernel gives it every orphan. The program sees which processes there
+/// are: process 1 and itself, once the others have been reaped.
+#[test]
+fn orphans_of_a_container_are_reaped() {
+    let workspace = Workspace::new("orphans");
+    let contained = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(contained).arg("true").status().is_ok_and(|status| status.success()) {
+        return stage::log_line("orphans of a container: skipped, the machine doesn't allow unshare --pid");
+    }
+    let script = "for i in 1 2 3 4 5; do (sleep 0.1 & echo $! >>started); done
+        [ $(wc -l <started) = 5 ] || exit 4
+        for i in $(seq 100); do set -- /proc/[0-9]*; [ $# = 2 ] && exit 7; sleep 0.1; done
+        exit 3";
+    for words in [&["run", "--report", "summary"][..], &["record", "-o", "o.jfr"]] {
+        let direct = workspace.plimsoll(words);
+        let mut command = Command::new("unshare");
+        command.args(contained).arg(direct.get_program()).args(direct.get_args()).args(["--", "sh", "-c", script]);
+        for (name, value) in direct.get_envs() {
+            command.env(name, value.expect("only set"));
+        }
+        let output = command.stdin(Stdio::null()).current_dir(workspace.path("")).output().expect("unshare");
+        assert_eq!(output.status.code(), Some(7), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        std::fs::remove_file(workspace.path("started")).expect("orphans");
+    }
+}
+
 #[test]
 fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() {
     let workspace = Workspace::new("unwritable");

@@ -163,6 +163,8 @@ pub struct LiveTrial {
     pub restart: String,
     pub idle_seconds: f64,
     pub interrupted: bool,
+    /// A flag keeps the value that a step gave it; a note has the command that sets it back.
+    pub keeps_flags: bool,
     pub steps: Vec<Tried>,
     /// Sentences about the whole trial.
     pub notes: Vec<String>,

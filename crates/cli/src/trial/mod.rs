@@ -225,6 +225,7 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     })?;
     let is_done = trial.steps.iter().skip(1).any(|step| step.idle.is_some());
     Ok(match trial.interrupted {
+        _ if trial.keeps_flags => Exit::Failed.into(),
         true => Exit::Interrupted.into(),
         false if is_done => ExitCode::SUCCESS,
         false => Exit::Failed.into(),

@@ -161,6 +161,26 @@ fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
     }
 }
 
+/// Meanwhile another flag is changed, and the old value of the first isn't allowed beside it.
+#[test]
+fn a_flag_that_stays_changed_is_a_failure() {
+    let trial = Trial::new("live-kept");
+    let jdk = jdks::jdks().pop().expect("a JDK");
+    let vm = Program::java(&trial, &jdk, &["-Xmx64m", "-XX:MaxHeapFreeRatio=70"], &["HeapUnused", "1"]);
+    let pid = vm.pid();
+    let options = ["--pid", &pid, "--idle", "6", "--with", "flag:-XX:MaxHeapFreeRatio=90"];
+    let child = trial.verb("try", &options).spawn().expect("plimsoll");
+    wait_until("the new value", || vm.flag(&jdk, "MaxHeapFreeRatio") == "90");
+    let other = jdk.tool("jcmd").args([&pid, "VM.set_flag", "MinHeapFreeRatio", "80"]).output().expect("jcmd");
+    assert!(other.status.success() && vm.flag(&jdk, "MinHeapFreeRatio") == "80", "{other:?}");
+    let output = child.wait_with_output().expect("our child");
+    assert_eq!(vm.flag(&jdk, "MaxHeapFreeRatio"), "90");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let note = format!("process {pid} keeps changed flags: the VM refuses MaxHeapFreeRatio=70");
+    assert!(text.contains(&note) && output.status.code() == Some(2), "{:?}: {text}", output.status);
+    trial.wait_until_nothing_is_left();
+}
+
 /// Redis at a TCP port, and a connection to its Unix socket.
 struct Redis {
     program: Program,

@@ -72,6 +72,13 @@ impl Guard {
         self.send("free\n")
     }
 
+    /// Has the guard set back what it holds, and waits for its end. Returns whether all is back. No further flag can be
+    /// held.
+    pub fn finish(&mut self) -> bool {
+        self.line.take();
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+
     fn send(&mut self, text: &str) -> io::Result<()> {
         let Some(line) = &mut self.line else { return Err(io::ErrorKind::NotConnected.into()) };
         line.write_all(text.as_bytes())
@@ -80,8 +87,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.line.take();
-        let _ = self.child.wait();
+        self.finish();
     }
 }
 

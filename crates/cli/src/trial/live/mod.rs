@@ -383,7 +383,13 @@ impl Live {
                     // An error means that the guard has been killed; nothing is left for it to do.
                     let _ = guard.map(Guard::free);
                 }
-                Err(reason) => self.trial.notes.push(guard::left(self.trial.pid, &old, &reason)),
+                // The guard has a handle and a time limit of its own. It would try at the latest after the report,
+                // which then had a note that is no longer true.
+                Err(_) if guard.is_some_and(Guard::finish) => tried.set_back = old,
+                Err(reason) => {
+                    self.trial.keeps_flags = true;
+                    self.trial.notes.push(guard::left(self.trial.pid, &old, &reason));
+                }
             }
         }
         waited?;

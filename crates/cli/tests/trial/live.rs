@@ -161,20 +161,31 @@ fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
     }
 }
 
-/// Meanwhile another flag is changed, and the old value of the first isn't allowed beside it.
+/// Meanwhile another flag is changed, and the old value of the first isn't allowed beside it. plimsoll is stopped for
+/// that, while one of many values is set.
 #[test]
 fn a_flag_that_stays_changed_is_a_failure() {
     let trial = Trial::new("live-kept");
     let jdk = jdks::jdks().pop().expect("a JDK");
     let vm = Program::java(&trial, &jdk, &["-Xmx64m", "-XX:MaxHeapFreeRatio=70"], &["HeapUnused", "1"]);
     let pid = vm.pid();
-    let options = ["--pid", &pid, "--idle", "6", "--with", "flag:-XX:MaxHeapFreeRatio=90"];
-    let child = trial.verb("try", &options).spawn().expect("plimsoll");
-    wait_until("the new value", || vm.flag(&jdk, "MaxHeapFreeRatio") == "90");
-    let other = jdk.tool("jcmd").args([&pid, "VM.set_flag", "MinHeapFreeRatio", "80"]).output().expect("jcmd");
-    assert!(other.status.success() && vm.flag(&jdk, "MinHeapFreeRatio") == "80", "{other:?}");
+    let flags: Vec<String> = (81..=100).map(|value| format!("flag:-XX:MaxHeapFreeRatio={value}")).collect();
+    let with: Vec<&str> = flags.iter().flat_map(|flag| ["--with", flag]).collect();
+    let child = trial.verb("try", &[&["--pid", &pid, "--idle", "1"][..], &with].concat()).spawn().expect("plimsoll");
+    let plimsoll = || trial.find(&format!("{} try", harness::PLIMSOLL)).expect("plimsoll");
+    wait_until("a new value that holds", || {
+        if vm.flag(&jdk, "MaxHeapFreeRatio") == "70" {
+            return false;
+        }
+        signal(plimsoll(), "STOP");
+        // Refused if the old value is there again.
+        let set = jdk.tool("jcmd").args([&pid, "VM.set_flag", "MinHeapFreeRatio", "80"]).output().expect("jcmd");
+        signal(plimsoll(), "CONT");
+        set.status.success() && vm.flag(&jdk, "MinHeapFreeRatio") == "80"
+    });
+    signal(plimsoll(), "INT");
     let output = child.wait_with_output().expect("our child");
-    assert_eq!(vm.flag(&jdk, "MaxHeapFreeRatio"), "90");
+    assert_ne!(vm.flag(&jdk, "MaxHeapFreeRatio"), "70");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let note = format!("process {pid} keeps changed flags: the VM refuses MaxHeapFreeRatio=70");
     assert!(text.contains(&note) && output.status.code() == Some(2), "{:?}: {text}", output.status);

@@ -18,5 +18,6 @@ pub mod operator;
 pub mod resolve;
 pub mod rights;
 pub mod seccomp;
+pub mod signals;
 pub mod syscall;
 pub mod thread;

@@ -44,6 +44,7 @@ macro_rules! hooked_calls {
             (shmat, stacked, 3, mapping::shmat)
             (shmdt, stacked, 1, mapping::shmdt)
             (pthread_create, stacked, 4, thread::pthread_create)
+            (sigaltstack, before, 2, signals::before_sigaltstack)
             (prctl, before, 5, seccomp::before_prctl)
             (syscall, numbered, 7, calls::before_any_call)
             (setrlimit, before, 2, limits::before_setrlimit)

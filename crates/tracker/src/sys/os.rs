@@ -546,9 +546,23 @@ pub fn probe(p: usize) -> Result<usize, i32> {
     unsafe { syscall(nr::RT_SIGPROCMASK, mask_arguments(p)) }
 }
 
+static ALTERNATE_STACKS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program's signal handlers may have stacks of their own.
+pub fn alternate_stacks_exist() {
+    // Every thread of a Rust program has one: mostly it is noted already.
+    if !ALTERNATE_STACKS.load(Relaxed) {
+        ALTERNATE_STACKS.store(true, Relaxed);
+    }
+}
+
 /// The alternate stack on which this thread's signal handler runs: its lowest address and its bytes. `None`: it runs on
-/// no such stack, a filter refuses the query, or the kernel has put the stack out of use meanwhile (SS_AUTODISARM).
+/// no such stack, the program has none ([`alternate_stacks_exist`]), a filter refuses the query, or the kernel has put
+/// the stack out of use meanwhile (SS_AUTODISARM).
 pub fn alternate_stack() -> Option<(usize, usize)> {
+    if !ALTERNATE_STACKS.load(Relaxed) {
+        return None;
+    }
     /// `stack_t`.
     #[repr(C)]
     struct Stack {

@@ -96,7 +96,8 @@ mod tests {
     /// jemalloc mapped 64 resident MiB in four pieces; 60 MiB of live blocks lie in them.
     #[test]
     fn the_mappings_of_malloc_hold_what_is_beyond_its_blocks() {
-        let figures = Figures { committed: Bytes::mib(80), resident: Some(Bytes::mib(64)), ..Figures::default() };
+        let mapped = Figures { reserved: Bytes::mib(80), committed: Bytes::mib(80), ..Figures::default() };
+        let figures = Figures { resident: Some(Bytes::mib(64)), ..mapped };
         let its = Category { name: "jemalloc".into(), figures, ..Category::default() };
         let mut books = Books { categories: vec![Category::default(), its], ..Books::default() };
         (books.process.allocator, books.total.live) = ("jemalloc", Bytes::mib(60));

@@ -14,7 +14,7 @@ use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Reading, Residency, Snapshot, VmTag};
 use plimsoll_facts::units::{AddressRange, Bytes};
-use plimsoll_process::proc::memory::Live;
+use plimsoll_process::proc::memory::{Live, stays_swapped};
 use plimsoll_process::proc::{self, KnownMappings, Mappings, Target, timed};
 
 impl Reader<'_> {
@@ -55,9 +55,11 @@ impl Reader<'_> {
         snapshot.vmas = mappings.vmas;
         snapshot.rollup = mappings.rollup;
         snapshot.smaps_refused = mappings.refused;
-        if let Ok((_, rss)) = proc::read_process(target) {
+        if let Ok((process, rss)) = proc::read_process(target) {
             snapshot.rss_by_kind = rss;
+            snapshot.process.swap = process.swap;
         }
+        gaps.extend(unread_swap(snapshot.process.swap));
         let began = since.elapsed();
         let vm = snapshot.hotspot.is_some().then_some(elsewhere.as_slice());
         let (image, image_gaps) = native_image::read(target, &snapshot.vmas, vm, files);
@@ -106,6 +108,17 @@ impl Reader<'_> {
         self.readings.extend(readings);
         gaps
     }
+}
+
+/// What is swapped out stays there: read, it would come back into memory, and could fill the target's cgroup.
+fn unread_swap(swap: Bytes) -> Option<Gap> {
+    stays_swapped(swap).then(|| {
+        Gap::new(
+            Source::Proc,
+            format!("{swap} are swapped out, and are not read: that would bring them back into memory"),
+            "parts of allocators' heaps are missing there, and glibc's arenas are glibc-unknown from such a page on",
+        )
+    })
 }
 
 /// Searches the process's memory for idle stacks, the heap of Python, and unpacked programs.

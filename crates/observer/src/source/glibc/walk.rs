@@ -107,9 +107,15 @@ impl<M: Memory> Headers<'_, M> {
             let is_next = at < self.start + self.filled as u64 + PAGE;
             self.ahead = if is_next { (2 * self.ahead).min(WINDOW) } else { PAGE as usize };
             let mut end = at / PAGE * PAGE;
+            // Pages of one state.
+            let state = pages.of(end / PAGE);
+            if state == PageState::Swapped && self.memory.spares_swap() {
+                return None;
+            }
             while end < self.limit
                 && end - at / PAGE * PAGE < self.ahead as u64
-                && pages.of(end / PAGE) != PageState::Absent
+                && state != PageState::Absent
+                && pages.of(end / PAGE) == state
             {
                 end += PAGE;
             }
@@ -208,12 +214,15 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// A range of memory; all pages are present except those listed.
+    /// A range of memory; all pages are present except those listed, and those from a number on, which are swapped.
     #[derive(Default)]
     struct Image {
         start: u64,
         bytes: Vec<u8>,
         absent: Vec<u64>,
+        swapped_from: Option<u64>,
+        spares_swap: bool,
+        swapped_reads: std::cell::Cell<usize>,
         /// Number of bytes read, and of reads.
         read: std::cell::Cell<(usize, usize)>,
     }
@@ -225,6 +234,9 @@ mod tests {
                 return false;
             };
             into.copy_from_slice(bytes);
+            let pages = at.0 / PAGE..=(at.0 + into.len() as u64 - 1) / PAGE;
+            let swapped = pages.filter(|page| self.swapped_from.is_some_and(|from| *page >= from)).count();
+            self.swapped_reads.set(self.swapped_reads.get() + swapped);
             let (sum, times) = self.read.get();
             self.read.set((sum + into.len(), times + 1));
             true
@@ -232,9 +244,14 @@ mod tests {
 
         fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
             for (page, word) in (first..).zip(into.iter_mut()) {
-                *word = u64::from(!self.absent.contains(&page)) << 63;
+                let state = if self.swapped_from.is_some_and(|from| page >= from) { 62 } else { 63 };
+                *word = u64::from(!self.absent.contains(&page)) << state;
             }
             true
+        }
+
+        fn spares_swap(&self) -> bool {
+            self.spares_swap
         }
     }
 
@@ -320,6 +337,32 @@ mod tests {
         assert!(bytes * 10 < all, "{bytes} of {all}");
         let (all, (bytes, times)) = read(112, 200_000);
         assert!(bytes <= all && times <= all / WINDOW + 8, "{bytes} of {all} in {times}");
+    }
+
+    #[test]
+    fn a_walk_ends_at_a_swapped_page_that_is_to_stay_there() {
+        let mut image = Image { start: START, ..Image::default() };
+        (0..10_000).for_each(|_| put(&mut image.bytes, 112, false));
+        let top = START + image.bytes.len() as u64;
+        put(&mut image.bytes, (top + 32).next_multiple_of(PAGE) - top, false);
+        let (all, end) = (image.bytes.len() as u64, Avma(START + image.bytes.len() as u64));
+        image.swapped_from = Some(START / PAGE + 150);
+        for spares in [false, true] {
+            image.spares_swap = spares;
+            image.swapped_reads.set(0);
+            let (sums, how) = walk(&image, &mut PageStates::new(&image), Avma(START), end, Avma(top), |_, _| {});
+            if spares {
+                assert!(matches!(how, ArenaEnd::Broken(_)) && image.swapped_reads.get() == 0);
+                assert_eq!(
+                    sums.inuse,
+                    Bytes(150 * PAGE / 112 * 112),
+                    "the chunks whose successors have readable headers"
+                );
+            } else {
+                assert!(how == ArenaEnd::Top(end) && image.swapped_reads.get() > 100);
+                assert_eq!(sums.inuse + sums.top, Bytes(all));
+            }
+        }
     }
 
     #[test]

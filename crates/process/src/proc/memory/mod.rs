@@ -9,7 +9,7 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 mod read;
 
-pub use read::Live;
+pub use read::{Live, stays_swapped};
 
 /// The unit of page states, and the page size of the known layouts. A machine's pages may consist of several (aarch64:
 /// 16 or 64 KiB); `Live` translates.
@@ -21,6 +21,12 @@ pub trait Memory {
 
     /// One word of /proc/PID/pagemap per [`PAGE`] from page number `first` on, or false.
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool;
+
+    /// Whether swapped pages are to be left where they are: a walk doesn't read them. A few may be read for what an
+    /// allocator's records begin with.
+    fn spares_swap(&self) -> bool {
+        false
+    }
 
     fn word(&self, at: Avma) -> Option<u64> {
         let mut bytes = [0; 8];

@@ -1,38 +1,110 @@
 //! Reads /proc/PID/mem and /proc/PID/pagemap. Both are opened once: the descriptors keep referring to the same address
 //! space, even if the process ends or execs and its PID is reused (proc(5)).
 
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::{Memory, PAGE, PRESENT};
+use super::{GUARD, Memory, PAGE, PRESENT, SWAPPED};
 use crate::foreign::Deadline;
+use crate::proc::status::parse_status;
 use crate::proc::{Target, zero_pages};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+
+/// Up to this much swapped memory is read like any other. Reading it makes the kernel bring it back, which the target's
+/// cgroup is charged for.
+const READ_BACK: Bytes = Bytes::mib(16);
+/// Limit of swapped pages that are read where more is swapped out: for what the allocators' records begin with.
+const BEGINNINGS: u32 = 256;
+
+/// Whether so much is swapped out that it isn't read.
+pub fn stays_swapped(swap: Bytes) -> bool {
+    swap > READ_BACK
+}
 
 pub struct Live {
     memory: File,
     pagemap: Option<File>,
     deadline: Deadline,
+    /// Whether swapped pages are left where they are, but for [`BEGINNINGS`].
+    spares_swap: bool,
+    swapped_reads: Cell<u32>,
+    states: RefCell<States>,
+}
+
+/// Entries of the page map from the page `first` on.
+#[derive(Default)]
+struct States {
+    first: u64,
+    words: Vec<u64>,
 }
 
 impl Live {
     /// Fails with EACCES or EPERM if ptrace access is not granted (ptrace(2), "access mode checking").
     pub fn open(target: &Target) -> io::Result<Live> {
-        Ok(Live { memory: target.file("mem")?, pagemap: target.file("pagemap").ok(), deadline: target.deadline() })
+        let swap = target.read("status").map(|status| parse_status(&status).swap).unwrap_or_default();
+        Ok(Live {
+            memory: target.file("mem")?,
+            pagemap: target.file("pagemap").ok(),
+            deadline: target.deadline(),
+            spares_swap: stays_swapped(swap),
+            swapped_reads: Cell::new(0),
+            states: RefCell::default(),
+        })
     }
+
+    /// Whether the bytes may be read, as far as swapped pages are concerned.
+    fn may_read(&self, at: Avma, length: usize) -> bool {
+        let last = at.0.saturating_add((length as u64).saturating_sub(1)) / PAGE;
+        let swapped = (at.0 / PAGE..=last).filter(|page| self.is_swapped(*page)).count();
+        let reads = self.swapped_reads.get().saturating_add(u32::try_from(swapped).unwrap_or(u32::MAX));
+        let may = swapped == 0 || reads <= BEGINNINGS;
+        if may {
+            self.swapped_reads.set(reads);
+        }
+        may
+    }
+
+    fn is_swapped(&self, page: u64) -> bool {
+        const WINDOW: usize = 512;
+        let Some(pagemap) = &self.pagemap else { return false };
+        let mut states = self.states.borrow_mut();
+        let is_known = |states: &States| (states.first..states.first + states.words.len() as u64).contains(&page);
+        if !is_known(&states) {
+            states.first = page;
+            states.words.resize(WINDOW, 0);
+            let read = |first, words: &mut [u64]| entries(pagemap, first, words);
+            if !in_larger_pages(page, &mut states.words, machine_pages(), read) {
+                states.words.clear();
+                return false;
+            }
+        }
+        states.words.get((page - states.first) as usize).is_some_and(|word| word & (SWAPPED | GUARD) == SWAPPED)
+    }
+}
+
+/// How many of [`PAGE`] a page of this machine consists of.
+fn machine_pages() -> u64 {
+    (rustix::param::page_size() as u64 / PAGE).max(1)
 }
 
 impl Memory for Live {
     fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        if self.spares_swap && !self.may_read(at, into.len()) {
+            return false;
+        }
         // The kernel treats the offset as signed and fails for the upper half, where user space has nothing.
         self.memory.read_exact_at(into, at.0).is_ok()
     }
 
+    fn spares_swap(&self) -> bool {
+        self.spares_swap
+    }
+
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         let Some(pagemap) = &self.pagemap else { return false };
-        // Of one machine's page.
-        let pages = (rustix::param::page_size() as u64 / PAGE).max(1);
+        let pages = machine_pages();
         in_larger_pages(first, into, pages, |first, words| {
             let page = pages * PAGE;
             if !entries(pagemap, first, words) {

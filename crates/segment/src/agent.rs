@@ -52,4 +52,6 @@ answers! {
     NoLoader = 112,
     /// Another attach or detach is in progress.
     Busy = 113,
+    /// A fork child of a process that was attached: the tracker's memory there is the parent's.
+    ForkChild = 114,
 }

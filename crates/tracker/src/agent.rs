@@ -28,7 +28,7 @@ use crate::fixed_string::FixedString;
 use crate::hook;
 use crate::options::Options;
 use crate::segment::books::Books;
-use crate::segment::{Segment, categories, set_text, slots};
+use crate::segment::{LASTING, Segment, categories, set_text, slots};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
 use crate::{boot, patch, phase, stack_bounds};
@@ -164,6 +164,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
         // by hand.)
         Some(segment) => unsafe { (reset_books(segment), Answer::AttachedAgain) },
+        // A fork wipes what is mapped, and nothing else: rows and slots that threads remember are of the parent's file.
+        None if LASTING.load(Acquire) != 0 => return Answer::ForkChild,
         None => {
             let Some(segment) = make_segment(&options, exports) else { return Answer::NoSegment };
             (segment, Answer::Attached)

@@ -50,6 +50,32 @@ fn a_program_with_two_copies_of_libc_is_not_entered() {
     assert!(status.contains("State:\tR") && status.contains("Threads:\t2\n"), "{status}");
 }
 
+/// A server whose master was attached and detached: a worker that is forked after that has the tracker's memory of its
+/// parent, without its books. One that is forked while the master is attached has books of its own.
+#[test]
+fn a_worker_of_a_master_that_was_detached_is_not_entered() {
+    let mut master = start("prefork", &compiled_from("attach_prefork", &[]), &[]);
+    let pid = master.pid();
+    master.done(&["attach", &pid]);
+    assert_eq!(master.send("turn"), "turned");
+    master.done(&["detach", &pid]);
+    let worker = master.send("fork");
+    let refused = plimsoll(&["attach", &worker]);
+    let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let is_refused =
+        refused.status.code() == Some(2) && sentence.contains("forked by a process that had been attached");
+    assert!(is_refused, "{sentence}");
+    let turns = |master: &mut Program| master.send("count").parse::<u64>().expect("a number");
+    let before = turns(&mut master);
+    wait_until("turns of the worker", || turns(&mut master) > before + 100);
+
+    master.done(&["attach", &pid]);
+    let worker = master.send("fork");
+    let before = turns(&mut master);
+    wait_until("turns of the worker", || turns(&mut master) > before + 100);
+    assert!(master.done(&["attach", &worker]).contains("tracked already"));
+}
+
 /// No directory of the program can hold a library that can be loaded: the helper loads it from a file in memory. The
 /// library's descriptor stays, because the loader's name for the library is the path of that descriptor.
 #[test]

@@ -14,6 +14,10 @@ situations! {
     // C++: musl-gcc compiles C only.
     tls_constructor over glibc => situation("tls_constructor");
     early_blocks over both => situation("early_blocks").links(&["libearly"]).moments(2);
+    dlsym_next_loaded over glibc => {
+        compiled(&Program::library("libnext"));
+        situation("dlsym_next_loaded").args(&[library_dir().to_str().expect("path")]).moments(3)
+    };
     // A preloaded library of its own is compiled for glibc.
     early_blocks_preloaded over glibc => {
         compiled(&Program::library("libearly"));

@@ -107,7 +107,7 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
         let name_is = CStr::from_ptr(name);
         let Some(i) = libc::hooked(name_is) else { return Next::jump(dlsym) };
         let found = if handle as usize == RTLD_NEXT {
-            next_definition(ra, name_is)
+            next_definition(ra, name_is, libc::real_by_number(i))
         } else {
             libc::calls::dlsym(handle, name) as usize
         };
@@ -118,9 +118,18 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
 /// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't
 /// be called for it, since it would count from this object. So a wrapper that asks for the function behind itself gets
 /// the one that it would get without the tracker, or the hook of that one.
-fn next_definition(ra: usize, name: &CStr) -> usize {
+///
+/// An object that dlopen has loaded has a scope of its own, of its dependencies, which lie before it in the list. If
+/// only `below` has the function, besides that object and the tracker, it is the one.
+fn next_definition(ra: usize, name: &CStr, below: usize) -> usize {
     let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
-    elf::objects_checked(os::readable).skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)).unwrap_or(0)
+    let objects = || elf::objects_checked(os::readable);
+    if let Some(found) = objects().skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)) {
+        return found;
+    }
+    let is_here = objects().any(|o| holds(&o));
+    let mut others = objects().filter(|o| !o.is_self() && !holds(o)).filter_map(|o| o.symbol(name));
+    if is_here && others.next() == Some(below) && others.next().is_none() { below } else { 0 }
 }
 
 /// dlvsym(3), likewise.

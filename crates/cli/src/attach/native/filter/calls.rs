@@ -205,6 +205,7 @@ pub const TRACKER: &[Call] = &[
     call(libc::SYS_access, "access").if_refused(Need::With(EXEC)),
     opens(0x8_0900).if_refused(Need::With(EXEC)),
     call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(&[libc::SYS_shmat])),
+    call(libc::SYS_sigaltstack, "sigaltstack").known(0, 0).if_refused(Need::With(&[libc::SYS_sigaltstack])),
 ];
 
 /// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do besides. The first call of a thread makes jemalloc

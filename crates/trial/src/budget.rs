@@ -8,7 +8,7 @@
 //! ```
 //! A budget is exceeded if the whole interval of a growth is above it: a growth that may be chance never fails a build.
 
-use crate::comparison::{A, Comparison, MedianChange, Part, RSS};
+use crate::comparison::{A, B, Comparison, MedianChange, Part, RSS};
 
 /// Stands for each line that isn't named.
 const ANY: &str = "*";
@@ -99,6 +99,27 @@ impl Budget {
         Ok(budget)
     }
 
+    /// The first name that stands for lines of the ledger.
+    pub fn ledger_line(&self) -> Option<&str> {
+        self.allowed.iter().map(|(name, _)| name.as_str()).find(|name| *name != RSS)
+    }
+
+    /// Why the runs can't show that B keeps this budget. Lines without a figure are never beyond their budget.
+    pub fn unchecked(&self, comparison: &Comparison) -> Option<String> {
+        if self.allowed.iter().any(|(name, _)| name == RSS) && comparison.rss().is_none() {
+            return Some("fewer than two pairs of runs have a figure of RSS".to_owned());
+        }
+        let line = self.ledger_line()?;
+        let [of_a, of_b] = [A, B].map(|side| comparison.without_ledger(side));
+        let why = match comparison.line_changes().is_empty() {
+            true => "fewer than two pairs of runs have a ledger".to_owned(),
+            // The pairs that are left could be those in which B is as good as A.
+            false if of_b > of_a => format!("{of_b} runs of B have no ledger, of A {of_a}"),
+            false => return None,
+        };
+        Some(format!("it names '{line}', but {why}"))
+    }
+
     fn of(&self, line: &str) -> Option<Growth> {
         let named = |name: &str| self.allowed.iter().find(|(other, _)| other == name).map(|(_, growth)| *growth);
         // RSS is the sum of the lines, not one of them.
@@ -150,6 +171,30 @@ mod tests {
             let found = Budget::parse(text, &KNOWN, |_| None).expect_err(text);
             assert!(found.starts_with(error), "{text}: {found}");
         }
+    }
+
+    /// A gate must not pass on lines that nobody measured.
+    #[test]
+    fn a_budget_of_lines_without_a_ledger_is_unchecked() {
+        let budget = |text: &str| Budget::parse(text, &KNOWN, |_| None).expect("a budget");
+        let why = |text: &str, of: &Comparison| budget(text).unchecked(of);
+        let mut grown = compared(3.0, 0.1);
+        assert_eq!(["rss 0", "* 0", "rss 0\njava-heap 0"].map(|text| why(text, &grown)), [None, None, None]);
+        let only_rss = budget("rss 0");
+        assert_eq!((only_rss.ledger_line(), budget("rss 0\n* 0").ledger_line()), (None, Some("*")));
+        // As many in A as in B: chance. More in B: perhaps the large ones.
+        grown.lines.remove(&(0, A));
+        grown.lines.remove(&(1, B));
+        assert_eq!(why("* 0", &grown), None);
+        grown.lines.remove(&(2, B));
+        assert_eq!(why("* 0", &grown).as_deref(), Some("it names '*', but 2 runs of B have no ledger, of A 1"));
+        grown.lines.clear();
+        assert_eq!(budget("java-heap 0").exceeded(&grown), []);
+        let none = "it names 'java-heap', but fewer than two pairs of runs have a ledger";
+        assert_eq!(why("rss 0\njava-heap 0", &grown).as_deref(), Some(none));
+        assert_eq!(only_rss.unchecked(&grown), None);
+        grown.runs.iter_mut().for_each(|run| run.figures.clear());
+        assert!(only_rss.unchecked(&grown).is_some_and(|why| why.contains("a figure of RSS")));
     }
 
     /// The whole interval must be above the budget: the mean alone proves nothing.

@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             return Err(format!("cannot start '{shown}': no executable file of that name").into());
         }
     }
-    let budget = args.budget.as_deref().map(read_budget).transpose()?;
+    let budget = args.budget.as_deref().map(|file| read_budget(file, args.ready.is_some())).transpose()?;
     let conditions = RunConditions {
         lasts: args.ready.is_some().then_some(args.r#for),
         ready: args.ready,
@@ -135,7 +135,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     rounds.meter.clear();
     let comparison = rounds.comparison;
     let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));
-    let found = excesses.as_deref();
+    let unchecked = budget.as_ref().and_then(|budget| budget.unchecked(&comparison));
+    // "No line is beyond its budget" holds only if the lines were compared.
+    let found = excesses.as_deref().filter(|excesses| unchecked.is_none() || !excesses.is_empty());
     to_output_at_least(output, |out| match args.format {
         TicketFormat::Text => comparison_text::write(out, &comparison, found),
         TicketFormat::Json => comparison_json::write(out, &comparison, found),
@@ -146,12 +148,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let [a, b] = comparison.commands.each_ref().map(|command| words::cut(command, 80));
         tracked.write_stacks(folder, &format!("{b}, against {a}"))?;
     }
-    let exit = status(&comparison, found);
-    if exit == Exit::Failed && comparison.is_compared() {
-        let [of_a, of_b] = failed(&comparison);
-        print_message(format_args!(
-            "the budget holds only for pairs in which both ran through: {of_b} runs of B failed, of A {of_a}"
-        ));
+    let exit = status(&comparison, found, unchecked.is_some());
+    match unchecked {
+        _ if exit != Exit::Failed || !comparison.is_compared() => {}
+        Some(why) => print_message(format_args!("the budget was not checked: {why}")),
+        None => {
+            let [of_a, of_b] = failed(&comparison);
+            print_message(format_args!(
+                "the budget holds only for pairs in which both ran through: {of_b} runs of B failed, of A {of_a}"
+            ));
+        }
     }
     Ok(exit.into())
 }
@@ -161,12 +167,14 @@ fn failed(comparison: &Comparison) -> [usize; 2] {
     [A, B].map(|side| comparison.failed(side).count())
 }
 
-fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> Exit {
+/// `is_unchecked`: there is a budget, and a line of it was not compared.
+fn status(comparison: &Comparison, excesses: Option<&[Excess]>, is_unchecked: bool) -> Exit {
     let [of_a, of_b] = failed(comparison);
     match excesses {
         _ if comparison.interrupted => Exit::Interrupted,
         _ if !comparison.is_compared() => Exit::Failed,
         Some([_, ..]) => Exit::OverBudget,
+        _ if is_unchecked => Exit::Failed,
         // Pairs with a failed run don't count, so the pairs that are left would say that B is as good as A.
         Some([]) if of_b > of_a => Exit::Failed,
         _ => Exit::Done,
@@ -197,13 +205,20 @@ fn of_recordings(of: [&PathBuf; 2], format: TicketFormat, output: Option<&Path>)
 /// The remainder is a line of every ledger, too.
 const REMAINDER: &str = "remainder";
 
-fn read_budget(file: &Path) -> Result<Budget, Failure> {
+/// `is_explained`: the runs give ledgers.
+fn read_budget(file: &Path, is_explained: bool) -> Result<Budget, Failure> {
     let failed = |why: String| Failure(format!("--budget {}: {why}", shown(file)));
     let bytes = read_argument(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".into()))?;
     let known: Vec<&str> = LineId::ALL.iter().map(|line| line.id()).chain([REMAINDER]).collect();
     let near = |name: &str| nearest_name(name, known.iter().copied().chain([RSS])).map(str::to_owned);
-    Budget::parse(&text, &known, near).map_err(|why| failed(words::printable(&why)))
+    let budget = Budget::parse(&text, &known, near).map_err(|why| failed(words::printable(&why)))?;
+    match budget.ledger_line().filter(|_| !is_explained) {
+        Some(line) => Err(failed(format!(
+            "'{line}' needs --ready: the lines of the ledger are read while the program runs. Without --ready, a budget can only name rss"
+        ))),
+        None => Ok(budget),
+    }
 }
 
 /// The runs so far.
@@ -374,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_budget_that_only_a_part_of_the_runs_keeps_fails() {
-        let of = |ends: [[RunEnd; 2]; 3], excesses: Option<&[Excess]>| {
+        let with = |ends: [[RunEnd; 2]; 3], excesses: Option<&[Excess]>, is_unchecked| {
             let runs = ends.into_iter().enumerate().flat_map(|(round, ends)| {
                 ends.into_iter().enumerate().map(move |(row, end)| Run {
                     round,
@@ -386,9 +401,11 @@ mod tests {
                     load_errors: None,
                 })
             });
-            status(&Comparison { pairs: 3, runs: runs.collect(), ..Comparison::default() }, excesses)
+            status(&Comparison { pairs: 3, runs: runs.collect(), ..Comparison::default() }, excesses, is_unchecked)
         };
+        let of = |ends, excesses| with(ends, excesses, false);
         let good = || [RunEnd::Stopped, RunEnd::Stopped];
+        assert_eq!(with([good(), good(), good()], None, true), Exit::Failed);
         let b_fails = || [RunEnd::Stopped, RunEnd::Signal(11)];
         let a_fails = || [RunEnd::Exited(1), RunEnd::Stopped];
         assert_eq!(of([good(), good(), good()], Some(&[])), Exit::Done);

@@ -141,6 +141,12 @@ fn what_cannot_be_compared_is_a_sentence_and_status_2() {
     };
     let budget = pair.budget("rss 1m\nheap 1m\n");
     refused(&["--a", "true", "--b", "true", "--budget", &budget], "line 2: 'heap' isn't a line of the ledger");
+    // Without --ready there is no ledger: a gate on its lines would always pass.
+    for (text, name) in [("rss 1m\nglibc-live 0\n", "glibc-live"), ("* 0\n", "*")] {
+        let budget = pair.budget(text);
+        refused(&["--a", "true", "--b", "true", "--budget", &budget], &format!("'{name}' needs --ready: "));
+    }
+    let budget = pair.budget("rss 0\n");
     refused(&["--a", "true", "--b", "plimsoll-no-such-program"], "cannot start 'plimsoll-no-such-program'");
     refused(&["--a", "true"], "--b");
     refused(&[&budget, &budget], "isn't a flight recording. For saved reports: plimsoll diff");

@@ -182,6 +182,12 @@ impl Comparison {
         self.runs.iter().filter(move |run| run.row == side && run.has_failed())
     }
 
+    /// Number of runs that ended well, but whose ledger could not be read.
+    pub fn without_ledger(&self, side: usize) -> usize {
+        let good = self.runs.iter().filter(|run| run.row == side && run.end.is_good());
+        good.filter(|run| !self.lines.contains_key(&(run.round, side))).count()
+    }
+
     /// Whether an interval exists.
     pub fn is_compared(&self) -> bool {
         self.complete().len() > 1

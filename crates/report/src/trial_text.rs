@@ -147,9 +147,7 @@ fn failures(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
 
 /// A row that answers with errors may be fast and small for that reason alone.
 fn failed_requests(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
-    let errors =
-        |row: usize| trial.runs.iter().filter(|run| run.row == row).filter_map(|run| run.load_errors).sum::<u64>();
-    let rows = trial.rows.iter().enumerate().map(|(row, named)| (named, errors(row)));
+    let rows = trial.rows.iter().enumerate().map(|(row, named)| (named, trial.failed_requests(row)));
     let some: Vec<String> = rows
         .filter(|(_, sum)| *sum > 0)
         .map(|(named, sum)| format!("{} {}", printable(&named.label), count(sum)))
@@ -157,8 +155,22 @@ fn failed_requests(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
     if some.is_empty() { Ok(()) } else { writeln!(out, "\nfailed requests, all rounds: {}", some.join(", ")) }
 }
 
-/// The recommendation, with its reason.
+/// The recommendation, with its reason, and the rows that are out of the running.
 pub fn best(trial: &Trial) -> String {
+    let failing: Vec<String> = trial.failing().iter().map(|row| printable(&trial.rows[*row].label)).collect();
+    let text = recommended(trial);
+    if failing.is_empty() {
+        return text;
+    }
+    let than = match trial.runs.iter().any(|run| run.row == 0 && run.load_errors.is_some()) {
+        true => "in the plain program",
+        false => "in another row",
+    };
+    let dot = if text.ends_with('.') { "" } else { "." };
+    format!("{text}{dot} Not considered, because more requests failed than {than}: {}", failing.join(", "))
+}
+
+fn recommended(trial: &Trial) -> String {
     let ends = |of: fn(&RunEnd) -> bool| trial.runs.iter().filter(|run| run.row == 0 && of(&run.end)).count();
     let (good, killed) = (ends(RunEnd::is_good), ends(|end| *end == RunEnd::OutOfMemory));
     let failed = trial.failed(0).count();
@@ -178,7 +190,9 @@ pub fn best(trial: &Trial) -> String {
             figure(metric, median)
         ),
         Best::Nothing | Best::TooFew if killed > 0 => {
-            format!("best: none. The plain program {killed_in}, and no other row ran through in every round")
+            let how =
+                if trial.failing().is_empty() { "in every round" } else { "in every round without failed requests" };
+            format!("best: none. The plain program {killed_in}, and no other row ran through {how}")
         }
         Best::Nothing | Best::TooFew if good == 0 && failed > 0 => {
             "nothing was compared: no run of the plain program went through".into()

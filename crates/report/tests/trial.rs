@@ -189,4 +189,7 @@ fn failed_requests_are_reported() {
     let mut trial = trial();
     trial.runs[1].load_errors = Some(1234);
     assert!(text(&trial).contains("\nfailed requests, all rounds: arenas=2 1,234\n"), "{}", text(&trial));
+    let last = text(&trial).lines().last().unwrap_or_default().to_owned();
+    let reason = "Not considered, because more requests failed than in the plain program: arenas=2";
+    assert!(last.starts_with("best: plain. ") && last.ends_with(reason), "{last}");
 }

@@ -140,8 +140,8 @@ pub(crate) const WORTH_PERCENT: f64 = 1.0;
 /// The recommendation of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
-    /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`. A
-    /// row that acts once ranks after all rows whose effect lasts.
+    /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`,
+    /// and that aren't `failing`. A row that acts once ranks after all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
     /// The plain program was killed at its limit, and this row was not. Of several such rows, the smallest.
     Survives { row: usize, metric: Metric, median: f64 },
@@ -149,6 +149,13 @@ pub enum Best {
     Nothing,
     /// Too few complete rounds.
     TooFew,
+}
+
+/// Whether a number of random events is larger than another by more than chance: two standard deviations of the
+/// difference of two Poisson counts.
+fn are_surely_more(own: u64, other: u64) -> bool {
+    let (own, other) = (own as f64, other as f64);
+    own - other > 2.0 * (own + other).sqrt()
 }
 
 impl Trial {
@@ -226,12 +233,46 @@ impl Trial {
         found.filter(is_cost).collect()
     }
 
+    /// Failed requests of all runs of a row that the load generator reported.
+    pub fn failed_requests(&self, row: usize) -> u64 {
+        let errors = self.runs.iter().filter(|run| run.row == row).filter_map(|run| run.load_errors);
+        errors.fold(0, u64::saturating_add)
+    }
+
+    /// Whether more requests failed than in the plain row, over the rounds in which both have the number.
+    fn fails_more(&self, row: usize) -> bool {
+        let of = |row: usize| self.runs.iter().filter(move |run| run.row == row && run.end.is_good());
+        let plain = |round: usize| of(0).find(|run| run.round == round)?.load_errors;
+        let pairs = of(row).filter_map(|run| Some((run.load_errors?, plain(run.round)?)));
+        let add = |sums: (u64, u64), pair: (u64, u64)| (sums.0.saturating_add(pair.0), sums.1.saturating_add(pair.1));
+        let (own, plain) = pairs.fold((0, 0), add);
+        are_surely_more(own, plain)
+    }
+
+    /// The rows that ran through.
+    fn candidates(&self) -> Vec<usize> {
+        let Some(metric) = self.decisive() else { return Vec::new() };
+        let runs_through = |row: &usize| self.failed(*row).next().is_none() && self.median(*row, metric).is_some();
+        (1..self.rows.len()).filter(runs_through).collect()
+    }
+
+    /// The rows that ran through, but failed more requests than the plain row: they may be small and fast for that
+    /// reason alone, so none of them is best. A plain program that was killed may have no such number; then the row
+    /// that failed the fewest is the measure.
+    pub fn failing(&self) -> Vec<usize> {
+        let candidates = self.candidates();
+        let fewest = candidates.iter().map(|row| self.failed_requests(*row)).min().filter(|_| self.killed(0));
+        let beyond = |row: usize| fewest.is_some_and(|fewest| are_surely_more(self.failed_requests(row), fewest));
+        candidates.into_iter().filter(|row| self.fails_more(*row) || beyond(*row)).collect()
+    }
+
     pub fn best(&self) -> Best {
         let Some(metric) = self.decisive() else { return Best::TooFew };
-        let runs_through = |row: &usize| self.failed(*row).next().is_none() && self.median(*row, metric).is_some();
-        let candidates: Vec<usize> = (1..self.rows.len()).filter(runs_through).collect();
+        let (candidates, failing) = (self.candidates(), self.failing());
+        let is_serving = |row: &usize| !failing.contains(row);
         if self.killed(0) {
-            let least = candidates.iter().filter_map(|row| Some((*row, self.median(*row, metric)?)));
+            let serving = candidates.into_iter().filter(is_serving);
+            let least = serving.filter_map(|row| Some((row, self.median(row, metric)?)));
             return match least.min_by(|a, b| a.1.total_cmp(&b.1)) {
                 Some((row, median)) => Best::Survives { row, metric, median },
                 None => Best::Nothing,
@@ -243,8 +284,9 @@ impl Trial {
             return Best::TooFew;
         }
         let rows = compared.len();
-        let is_saving =
-            |(row, _): &(usize, PairedDifference)| self.saves(*row, metric, rows) && self.costs(*row).is_empty();
+        let is_saving = |(row, _): &(usize, PairedDifference)| {
+            is_serving(row) && self.saves(*row, metric, rows) && self.costs(*row).is_empty()
+        };
         let saves = compared.into_iter().filter(is_saving);
         let rank = |(row, found): &(usize, PairedDifference)| (self.rows[*row].once, found.interval.mean);
         match saves
@@ -341,6 +383,45 @@ mod tests {
             run.figures.insert(Metric::Ready, if run.row == 1 { 0.206 } else { 0.150 });
         }
         assert!(trial.difference(1, Metric::Ready).expect("paired").interval.contains_zero());
+    }
+
+    /// A row that answers with errors is small and fast.
+    #[test]
+    fn a_row_that_fails_requests_is_not_best() {
+        let of = |errors: [u64; 3]| {
+            let mut trial = trial(&[PLAIN, &[(300.0, 5.0); 3], &[(400.0, 10.0); 3]]);
+            trial.runs.iter_mut().for_each(|run| run.load_errors = Some(errors[run.row]));
+            trial
+        };
+        assert!(matches!(of([0, 0, 0]).best(), Best::Saves { row: 1, .. }));
+        assert!(matches!(of([0, 20_000, 0]).best(), Best::Saves { row: 2, .. }));
+        assert_eq!(of([0, 20_000, 20_000]).best(), Best::Nothing);
+        // Some requests fail by chance: 42 of the row, 39 of the plain program; 300 and 240 in three rounds are more.
+        assert!(matches!(of([13, 14, 0]).best(), Best::Saves { row: 1, .. }));
+        assert_eq!((of([80, 100, 0]).failing(), of([80, 90, 0]).failing()), (vec![1], vec![]));
+        // The errors of one round count, and those of a round without a plain number don't.
+        let mut once = of([0, 0, 0]);
+        once.runs.iter_mut().find(|run| (run.round, run.row) == (2, 1)).expect("a run").load_errors = Some(60_000);
+        assert_eq!(once.failing(), [1]);
+        once.runs.iter_mut().find(|run| (run.round, run.row) == (2, 0)).expect("a run").load_errors = None;
+        assert_eq!(once.failing(), [0; 0]);
+    }
+
+    /// The plain program was killed, so it has no number: the row that failed the fewest is the measure.
+    #[test]
+    fn of_the_rows_that_survive_one_that_fails_requests_is_not_best() {
+        let of = |errors: [u64; 3]| {
+            let mut trial = trial(&[PLAIN, &[(300.0, 5.0); 3], &[(400.0, 10.0); 3]]);
+            for run in &mut trial.runs {
+                run.load_errors = Some(errors[run.row]);
+                if run.row == 0 {
+                    (run.end, run.load_errors) = (RunEnd::OutOfMemory, None);
+                }
+            }
+            trial.best()
+        };
+        assert!(matches!(of([0, 2, 1]), Best::Survives { row: 1, .. }));
+        assert!(matches!(of([0, 20_000, 1]), Best::Survives { row: 2, .. }));
     }
 
     #[test]

@@ -107,6 +107,8 @@ struct RunDocument<'c> {
     end: &'static str,
     detail: Option<&'c str>,
     figures: BTreeMap<&'static str, f64>,
+    /// Memory as PSS; null where it can't be read.
+    pss: BTreeMap<&'static str, Option<f64>>,
 }
 
 /// `excesses`: the lines beyond their budget; `None` without a budget.
@@ -153,6 +155,7 @@ fn document<'c>(of: &'c Comparison, excesses: Option<&[Excess]>) -> Document<'c>
                 end: run.end.id(),
                 detail: run.detail.as_deref(),
                 figures: run.figures.iter().map(|(metric, value)| (metric.id(), *value)).collect(),
+                pss: run.pss.iter().map(|(metric, pss)| (metric.id(), pss.bytes)).collect(),
             })
             .collect(),
         result: result(of),

@@ -79,6 +79,8 @@ struct Run<'t> {
     processes: usize,
     load_errors: Option<u64>,
     figures: BTreeMap<&'static str, f64>,
+    /// Memory as PSS; null where it can't be read.
+    pss: BTreeMap<&'static str, Option<f64>>,
 }
 
 #[derive(Serialize)]
@@ -122,6 +124,7 @@ fn document(trial: &Trial) -> Document<'_> {
                 processes: run.processes,
                 load_errors: run.load_errors,
                 figures: run.figures.iter().map(|(metric, value)| (metric.id(), *value)).collect(),
+                pss: run.pss.iter().map(|(metric, pss)| (metric.id(), pss.bytes)).collect(),
             })
             .collect(),
         best: Advice {

@@ -41,7 +41,16 @@ fn comparison() -> Comparison {
             let rss = (58 + 3 * more) * MIB + drift;
             let figures = BTreeMap::from([(Metric::Steady, rss as f64), (Metric::Ready, 1.0 + round as f64 / 10.0)]);
             let (end, detail) = (RunEnd::Stopped, None);
-            comparison.runs.push(Run { round, row, end, detail, figures, processes: 1, load_errors: None });
+            comparison.runs.push(Run {
+                round,
+                row,
+                end,
+                detail,
+                figures,
+                pss: BTreeMap::new(),
+                processes: 1,
+                load_errors: None,
+            });
         }
     }
     let site = |category: &str, line: Option<&str>, frames: &[&str], held: [i64; 2], least| Site {

@@ -37,7 +37,16 @@ fn trial() -> Trial {
             let (row, is_bad) = (if number == 2 { 3 } else { number }, number == 2 && round == 1);
             let end = if is_bad { RunEnd::Signal(11) } else { RunEnd::Stopped };
             let detail = is_bad.then(|| "boom \x1b[31m".to_owned());
-            trial.runs.push(Run { round, row, end, detail, figures, processes: 1, load_errors: Some(0) });
+            trial.runs.push(Run {
+                round,
+                row,
+                end,
+                detail,
+                figures,
+                pss: BTreeMap::new(),
+                processes: 1,
+                load_errors: Some(0),
+            });
         }
     }
     trial

@@ -27,4 +27,4 @@ pub mod statistics;
 
 pub use metric::{Better, Metric, Unit};
 pub use remedy::{Action, Remedy, RemedyChange};
-pub use rows::{Best, PairedDifference, Row, Run, RunEnd, Trial};
+pub use rows::{Best, PairedDifference, Pss, Row, Run, RunEnd, Trial};

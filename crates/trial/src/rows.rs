@@ -60,6 +60,36 @@ impl RunEnd {
     }
 }
 
+/// A memory figure of a run as PSS, in which a page that several processes share counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pss {
+    /// `None`: it can't be read.
+    pub bytes: Option<f64>,
+    /// Whether several processes held the memory. Then the figure itself is this sum; else it is an RSS.
+    pub several: bool,
+}
+
+/// Whether a figure counts as PSS in all runs. RSS has every shared page in full, so the RSS of one run can't be
+/// subtracted from the sum of PSS of another.
+pub(crate) fn is_by_pss<'r>(runs: impl IntoIterator<Item = &'r Run>, metric: Metric) -> bool {
+    runs.into_iter().any(|run| run.end.is_good() && run.pss.get(&metric).is_some_and(|pss| pss.several))
+}
+
+/// A sentence if figures count as PSS although some runs had one process only.
+pub(crate) fn pss_note(runs: &[Run]) -> Option<String> {
+    let good = || runs.iter().filter(|run| run.end.is_good());
+    let single = |metric: Metric| good().filter_map(move |run| run.pss.get(&metric)).filter(|pss| !pss.several);
+    let is_mixed = |metric: &Metric| is_by_pss(runs, *metric) && single(*metric).next().is_some();
+    let mixed: Vec<Metric> = MEMORY.into_iter().filter(is_mixed).collect();
+    let names = mixed.iter().map(|metric| metric.heading()).collect::<Vec<_>>().join(", ");
+    let unread = mixed.iter().map(|metric| single(*metric).filter(|pss| pss.bytes.is_none()).count()).max()?;
+    let but = match unread {
+        0 => String::new(),
+        unread => format!("; PSS can't be read in {unread} of the runs, so RSS counts there"),
+    };
+    Some(format!("{names}: some runs had one process, others several, so PSS is compared instead of RSS{but}"))
+}
+
 /// One run of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
@@ -71,6 +101,8 @@ pub struct Run {
     pub detail: Option<String>,
     /// Each in the unit of its metric.
     pub figures: BTreeMap<Metric, f64>,
+    /// The figures of `MEMORY`, once more.
+    pub pss: BTreeMap<Metric, Pss>,
     /// Number of processes at the end of the load.
     pub processes: usize,
     /// Failed requests that the load generator reported.
@@ -78,6 +110,13 @@ pub struct Run {
 }
 
 impl Run {
+    /// `by_pss`: as PSS, if it can be read.
+    pub(crate) fn figure(&self, metric: Metric, by_pss: bool) -> Option<f64> {
+        let figure = *self.figures.get(&metric)?;
+        let pss = || self.pss.get(&metric)?.bytes;
+        Some(if by_pss { pss().unwrap_or(figure) } else { figure })
+    }
+
     /// An interrupted run hasn't failed.
     pub fn has_failed(&self) -> bool {
         !self.end.is_good() && self.end != RunEnd::Interrupted
@@ -162,7 +201,13 @@ impl Trial {
     /// The figures of the good runs of a row, by round.
     pub fn values(&self, row: usize, metric: Metric) -> Vec<(usize, f64)> {
         let good = self.runs.iter().filter(|run| run.row == row && run.end.is_good());
-        good.filter_map(|run| Some((run.round, *run.figures.get(&metric)?))).collect()
+        let by_pss = is_by_pss(&self.runs, metric);
+        good.filter_map(|run| Some((run.round, run.figure(metric, by_pss)?))).collect()
+    }
+
+    /// A sentence if memory is PSS although some runs had one process only.
+    pub fn pss_note(&self) -> Option<String> {
+        pss_note(&self.runs)
     }
 
     pub fn median(&self, row: usize, metric: Metric) -> Option<f64> {
@@ -313,9 +358,8 @@ mod tests {
         for (row, runs) in rows.iter().enumerate() {
             for (round, (steady, p99)) in runs.iter().enumerate() {
                 let figures = BTreeMap::from([(Metric::Steady, steady * MIB), (Metric::P99, *p99)]);
-                let run =
-                    Run { round, row, end: RunEnd::Stopped, detail: None, figures, processes: 1, load_errors: None };
-                trial.runs.push(run);
+                let (end, pss) = (RunEnd::Stopped, BTreeMap::new());
+                trial.runs.push(Run { round, row, end, detail: None, figures, pss, processes: 1, load_errors: None });
             }
         }
         trial
@@ -383,6 +427,33 @@ mod tests {
             run.figures.insert(Metric::Ready, if run.row == 1 { 0.206 } else { 0.150 });
         }
         assert!(trial.difference(1, Metric::Ready).expect("paired").interval.contains_zero());
+    }
+
+    /// One process of 500 MiB, 15 of them shared with others, against two that hold 5 MiB more in all. Their sum of PSS
+    /// is smaller than the RSS of the one.
+    #[test]
+    fn the_rss_of_one_process_is_not_compared_with_the_pss_of_several() {
+        let mut trial = trial(&[&[(500.0, 10.0); 3], &[(490.0, 10.0); 3]]);
+        assert!(matches!(trial.best(), Best::Saves { row: 1, .. }));
+        for run in &mut trial.runs {
+            let (mib, several) = if run.row == 0 { (485.0, false) } else { (490.0, true) };
+            run.pss.insert(Metric::Steady, Pss { bytes: Some(mib * MIB), several });
+        }
+        let difference = trial.difference(1, Metric::Steady).expect("paired");
+        assert_eq!((difference.interval.mean, difference.plain), (5.0 * MIB, 485.0 * MIB));
+        assert_eq!(trial.best(), Best::Nothing);
+        let note = "steady: some runs had one process, others several, so PSS is compared instead of RSS";
+        assert_eq!(trial.pss_note().as_deref(), Some(note));
+        // A plain run whose PSS can't be read counts by its RSS, and the note says so.
+        trial.runs[0].pss.insert(Metric::Steady, Pss::default());
+        assert_eq!(trial.range(0, Metric::Steady), Some((485.0 * MIB, 500.0 * MIB)));
+        assert_eq!(trial.pss_note(), Some(format!("{note}; PSS can't be read in 1 of the runs, so RSS counts there")));
+        // Several everywhere, or nowhere: nothing to note.
+        for several in [true, false] {
+            trial.runs.iter_mut().flat_map(|run| run.pss.values_mut()).for_each(|pss| pss.several = several);
+            assert_eq!(trial.pss_note(), None);
+        }
+        assert_eq!(trial.median(0, Metric::Steady), Some(500.0 * MIB), "one process: its RSS");
     }
 
     /// A row that answers with errors is small and fast.

@@ -130,7 +130,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut rounds = Rounds::new([a, b], &conditions, usize::from(args.runs), usize::from(args.tracked));
     rounds.measure(&signals);
-    rounds.comparison.notes.extend(rounds.comparison.unequal_ledgers());
+    let notes = [rounds.comparison.unequal_ledgers(), rounds.comparison.pss_note()];
+    rounds.comparison.notes.extend(notes.into_iter().flatten());
     let tracked = rounds.track(&signals);
     rounds.meter.clear();
     let comparison = rounds.comparison;
@@ -397,6 +398,7 @@ mod tests {
                     end,
                     detail: None,
                     figures: Default::default(),
+                    pss: Default::default(),
                     processes: 1,
                     load_errors: None,
                 })

@@ -195,7 +195,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut table = Table::new(&plain, &conditions, usize::from(rounds));
     table.fill(&conditions, &signals, &remedies);
-    let trial = table.trial;
+    let mut trial = table.trial;
+    trial.notes.extend(trial.pss_note());
     to_output_at_least(output.as_deref(), |out| match format {
         TicketFormat::Text => trial_text::write(out, &trial),
         TicketFormat::Json => trial_json::write(out, &trial),

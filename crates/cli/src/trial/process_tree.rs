@@ -80,6 +80,8 @@ pub struct Moment {
     pub processes: usize,
     /// RSS of the only process, or the sum of PSS, in which a page that several processes share counts once.
     pub resident: u64,
+    /// The sum of PSS, also of an only process; `None`: that of the only process can't be read.
+    pub pss: Option<u64>,
     /// VmHWM of the only process.
     pub peak: Option<u64>,
     /// The process with the largest RSS.
@@ -124,7 +126,9 @@ pub fn moment(keeper: u32) -> Moment {
     let rollup = |target: &Target| target.read("smaps_rollup").ok().and_then(|text| proc::parse_rollup(&text));
     match all.as_slice() {
         [(target, resident, peak)] => {
-            found.resident = rollup(target).map_or(*resident, |rollup| rollup.rss.0);
+            let rollup = rollup(target);
+            found.resident = rollup.as_ref().map_or(*resident, |rollup| rollup.rss.0);
+            found.pss = rollup.map(|rollup| rollup.pss.0).filter(|pss| *pss > 0);
             found.peak = peak.map(|peak| peak.0.max(found.resident));
         }
         several => {
@@ -132,6 +136,7 @@ pub fn moment(keeper: u32) -> Moment {
                 let resident = || Some(proc::parse_status(&target.read("status").ok()?).rss.total().0);
                 found.add(rollup(target).map(|sum| sum.pss.0), resident);
             }
+            found.pss = Some(found.resident);
         }
     }
     found

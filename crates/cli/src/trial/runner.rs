@@ -19,11 +19,11 @@ use plimsoll_observer::source::hotspot;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc;
 use plimsoll_trial::remedy::Start;
-use plimsoll_trial::{Action, Metric, Run, RunEnd, latency};
+use plimsoll_trial::{Action, Metric, Pss, Run, RunEnd, latency};
 
 use super::built_in_load::{Drive, Driving};
 use super::kept_program::{Exit, Kept, Output};
-use super::process_tree;
+use super::process_tree::{self, Moment};
 use super::ready::Ready;
 use super::run_cgroup::Group;
 use crate::attach::{Releasing, release::Release};
@@ -78,15 +78,56 @@ struct Running<'k> {
     kept: &'k mut Kept,
     figures: BTreeMap<Metric, f64>,
     began: Instant,
-    /// Largest figure of the samples: a single process's own peak, or the sum of several.
-    peak: u64,
+    /// Figures of memory as PSS, except the peak.
+    pss: BTreeMap<Metric, Pss>,
+    peak: Peak,
     processes: usize,
     next_sample: Instant,
     load_errors: Option<u64>,
     note: Option<String>,
 }
 
+/// The largest figures of the samples.
+#[derive(Default)]
+struct Peak {
+    /// A single process's own peak, or the sum of several.
+    bytes: u64,
+    /// PSS; where that of a single process can't be read, RSS.
+    pss: u64,
+    /// Whether several processes held `pss`. A process that starts a helper for a moment still counts as one.
+    several: bool,
+    /// Whether PSS could always be read.
+    is_pss: Option<bool>,
+}
+
+impl Peak {
+    fn add(&mut self, moment: &Moment) {
+        if moment.processes == 0 {
+            return;
+        }
+        self.bytes = self.bytes.max(moment.peak.unwrap_or(moment.resident));
+        self.is_pss = Some(moment.pss.is_some() && self.is_pss.unwrap_or(true));
+        let pss = moment.pss.unwrap_or(moment.resident);
+        if pss > self.pss {
+            (self.pss, self.several) = (pss, moment.processes > 1);
+        }
+    }
+
+    fn pss(&self) -> Pss {
+        let is_known = self.several || self.is_pss == Some(true);
+        Pss { bytes: is_known.then_some(self.pss as f64), several: self.several }
+    }
+}
+
 impl Running<'_> {
+    /// Memory at this moment.
+    fn add(&mut self, metric: Metric, moment: &Moment) {
+        self.peak.add(moment);
+        self.figures.insert(metric, moment.resident as f64);
+        let bytes = moment.pss.map(|bytes| bytes as f64);
+        self.pss.insert(metric, Pss { bytes, several: moment.processes > 1 });
+    }
+
     fn add_note(&mut self, note: String) {
         self.note = Some(match self.note.take() {
             Some(before) => format!("{before}; {note}"),
@@ -99,7 +140,16 @@ impl Runner<'_> {
     /// `number` is unique among all runs.
     pub fn run(&mut self, start: &Start, (round, row, number): (usize, usize, usize)) -> Outcome {
         let failed = |end: RunEnd, detail: Option<String>| Outcome {
-            run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
+            run: Run {
+                round,
+                row,
+                end,
+                detail,
+                figures: BTreeMap::new(),
+                pss: BTreeMap::new(),
+                processes: 0,
+                load_errors: None,
+            },
             note: None,
         };
         if let Some(conflict) = self.conditions.ready.as_ref().and_then(Ready::conflict) {
@@ -123,7 +173,8 @@ impl Runner<'_> {
             kept: &mut kept,
             figures: BTreeMap::new(),
             began: now,
-            peak: 0,
+            pss: BTreeMap::new(),
+            peak: Peak::default(),
             processes: 0,
             next_sample: now,
             load_errors: None,
@@ -134,7 +185,7 @@ impl Runner<'_> {
             Ok(end) => (end, None),
             Err(early) => early,
         };
-        let Running { mut figures, peak, processes, load_errors, note, .. } = running;
+        let Running { mut figures, mut pss, peak, processes, load_errors, note, .. } = running;
         let by_limit = matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady);
         let went_on = end.is_good();
         if (by_limit || went_on) && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK))) {
@@ -157,18 +208,20 @@ impl Runner<'_> {
             if end == RunEnd::Completed {
                 figures.insert(Metric::Cpu, empty.cpu_seconds);
             }
-            if processes <= 1 && empty.peak > peak {
+            if processes <= 1 && empty.peak > peak.bytes {
                 figures.insert(Metric::Peak, empty.peak as f64);
             }
         }
-        figures.entry(Metric::Peak).or_insert(peak as f64);
+        figures.entry(Metric::Peak).or_insert(peak.bytes as f64);
+        pss.insert(Metric::Peak, peak.pss());
         if figures.get(&Metric::Peak) == Some(&0.0) {
             figures.remove(&Metric::Peak);
+            pss.remove(&Metric::Peak);
         }
         let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
         let detail = if end.is_good() || end == RunEnd::Interrupted { None } else { detail.or_else(last_words) };
         let left = kept.left.then(|| "a process of the run could not be killed (it waits for a device)".to_owned());
-        Outcome { run: Run { round, row, end, detail, figures, processes, load_errors }, note: note.or(left) }
+        Outcome { run: Run { round, row, end, detail, figures, pss, processes, load_errors }, note: note.or(left) }
     }
 
     fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<RunEnd, EarlyEnd> {
@@ -210,8 +263,7 @@ impl Runner<'_> {
         }
         self.pass(running, conditions.idle, "idling")?;
         let moment = process_tree::moment(running.kept.pid());
-        running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
-        running.figures.insert(Metric::Idle, moment.resident as f64);
+        running.add(Metric::Idle, &moment);
         Ok(RunEnd::Stopped)
     }
 
@@ -222,8 +274,7 @@ impl Runner<'_> {
         let moment = process_tree::moment(keeper);
         running.processes = moment.processes;
         moment.note().into_iter().for_each(|note| running.add_note(note));
-        running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
-        running.figures.insert(Metric::Steady, moment.resident as f64);
+        running.add(Metric::Steady, &moment);
         if let Some(seconds) = process_tree::cpu_seconds(keeper) {
             running.figures.insert(Metric::Cpu, seconds);
         }
@@ -365,7 +416,7 @@ impl Runner<'_> {
         if Instant::now() >= running.next_sample {
             let began = Instant::now();
             let moment = process_tree::moment(running.kept.pid());
-            running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
+            running.peak.add(&moment);
             running.processes = running.processes.max(moment.processes);
             running.next_sample = Instant::now() + (began.elapsed() * SHARE).max(TICK);
         }
@@ -401,4 +452,26 @@ fn trim(pid: u32) -> Result<(), String> {
     }
     let releasing = Releasing::start(target, Release::Glibc, "try --with trim --pid");
     releasing.map_err(|error| format!("plimsoll can't start a thread of its own: {error}"))?.result()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_of_several_processes_if_they_held_most() {
+        let one = |resident, pss| Moment { processes: 1, resident, pss, peak: Some(resident), ..Moment::default() };
+        let two = |pss| Moment { processes: 2, resident: pss, pss: Some(pss), ..Moment::default() };
+        let of = |moments: &[Moment]| {
+            let mut peak = Peak::default();
+            moments.iter().for_each(|moment| peak.add(moment));
+            (peak.bytes, peak.pss())
+        };
+        let pss = |bytes: f64, several| Pss { bytes: Some(bytes), several };
+        assert_eq!(of(&[one(99, Some(60)), two(80)]), (99, pss(80.0, true)));
+        // A helper at the start.
+        assert_eq!(of(&[two(30), one(99, Some(60)), one(90, Some(50))]), (99, pss(60.0, false)));
+        assert_eq!(of(&[one(99, None), one(90, Some(50))]), (99, Pss::default()), "not always readable");
+        assert_eq!(of(&[Moment::default()]), (0, Pss::default()));
+    }
 }

@@ -124,6 +124,21 @@ fn programs_that_end_are_compared_by_their_peaks() {
     assert!(found["over_budget"].is_null() && found["lines"].as_array().is_some_and(Vec::is_empty));
 }
 
+/// B holds 1 MiB more, and has a second process. RSS counts the C library in full, which PSS doesn't.
+#[test]
+fn one_process_and_several_are_compared_by_pss() {
+    let pair = Pair::new("compare-forks");
+    let budget = pair.budget("rss 0\n");
+    let options = [&READY[..], &["--runs", "3", "--tracked", "0", "--budget", &budget]].concat();
+    let (status, found) = pair.json(&options, ["4 0", "4 1 fork"]);
+    assert_eq!((status, &found["rss"]["verdict"]), (Some(1), &"grew".into()), "{found:#}");
+    assert!((mib(&found["rss"]) - 1.0).abs() < 0.3, "{found:#}");
+    let run = found["runs"].as_array().expect("runs").iter().find(|run| run["side"] == "A").expect("A");
+    assert!(run["pss"]["steady_bytes"].as_f64() < run["figures"]["steady_bytes"].as_f64(), "{run:#}");
+    let notes = found["notes"].as_array().expect("notes");
+    assert!(notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains("PSS is compared"))), "{notes:?}");
+}
+
 #[test]
 fn what_cannot_be_compared_is_a_sentence_and_status_2() {
     let pair = Pair::new("compare-fails");

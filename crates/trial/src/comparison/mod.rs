@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metric::Metric;
-use crate::rows::{PairedDifference, Run};
+use crate::rows::{PairedDifference, Run, is_by_pss, pss_note};
 use crate::statistics::{Interval, median};
 
 /// The two sides: their rows in the runs.
@@ -200,6 +200,11 @@ impl Comparison {
         (a != b).then(|| format!("A: {}; B: {}: {effect}", read(&a), read(&b)))
     }
 
+    /// A sentence if memory is PSS although some runs had one process only.
+    pub fn pss_note(&self) -> Option<String> {
+        pss_note(&self.runs)
+    }
+
     fn mostly_lacking(&self, side: usize) -> BTreeSet<&'static str> {
         let mut sets: BTreeMap<&BTreeSet<&'static str>, usize> = BTreeMap::new();
         self.lacking.iter().filter(|((_, of), _)| *of == side).for_each(|(_, set)| *sets.entry(set).or_default() += 1);
@@ -209,14 +214,15 @@ impl Comparison {
 
     /// B against A, in the unit of the metric; `None` with fewer than two complete pairs that have the figure.
     pub fn metric(&self, metric: Metric) -> Option<MedianChange> {
+        let by_pss = is_by_pss(&self.runs, metric);
         let figure = |(round, side): At| {
             let run = self.runs.iter().find(|run| (run.round, run.row) == (round, side) && run.end.is_good())?;
-            run.figures.get(&metric).copied()
+            run.figure(metric, by_pss)
         };
         self.change(figure, metric.resolution(), self.figures())
     }
 
-    /// RSS when the programs were ready, or the peak of programs that end by themselves.
+    /// RSS (or PSS, see `pss_note`) when the programs were ready, or the peak of programs that end by themselves.
     pub fn rss(&self) -> Option<MedianChange> {
         self.metric(Metric::Steady).or_else(|| self.metric(Metric::Peak))
     }

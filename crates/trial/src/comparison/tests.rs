@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::random::Random;
-use crate::rows::RunEnd;
+use crate::rows::{Pss, RunEnd};
 
 const MIB: f64 = 1048576.0;
 
@@ -19,15 +19,31 @@ fn made(growth: f64, deviation: f64, noise: &mut Random) -> Comparison {
             let heap = (40.0 + deviation * noise.normal()) * MIB;
             let buffers = (10.0 + if side == B { growth } else { 0.0 }) * MIB;
             let figures = BTreeMap::from([(Metric::Steady, heap + buffers)]);
-            let run =
-                Run { round, row: side, end: RunEnd::Stopped, detail: None, figures, processes: 1, load_errors: None };
-            comparison.runs.push(run);
+            let (end, detail, pss) = (RunEnd::Stopped, None, BTreeMap::new());
+            comparison.runs.push(Run { round, row: side, end, detail, figures, pss, processes: 1, load_errors: None });
             let lines = [("java-heap", heap), ("direct-buffers", buffers)];
             let lines = lines.map(|(line, bytes)| (Part::line(line), bytes as u64));
             comparison.lines.insert((round, side), Lines::from(lines));
         }
     }
     comparison
+}
+
+/// B forks: its sum of PSS is smaller than the RSS of A's only process, but larger than that one's PSS.
+#[test]
+fn a_program_that_forks_is_compared_by_pss() {
+    let mut comparison = compared(-5.0, 0.0);
+    assert_eq!(comparison.rss().map(|change| change.direction()), Some(Direction::Shrank));
+    for run in &mut comparison.runs {
+        let (mib, several) = if run.row == A { (40.0, false) } else { (45.0, true) };
+        run.pss.insert(Metric::Steady, Pss { bytes: Some(mib * MIB), several });
+    }
+    let rss = comparison.rss().expect("compared");
+    assert_eq!(
+        (rss.medians, rss.interval.mean, rss.direction()),
+        ([40.0 * MIB, 45.0 * MIB], 5.0 * MIB, Direction::Grew)
+    );
+    assert!(comparison.pss_note().is_some_and(|note| note.starts_with("steady: some runs had one process")));
 }
 
 /// A regression of 3 % in a program whose RSS varies by 0.6 %, as that of a small JVM server does.

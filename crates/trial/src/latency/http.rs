@@ -4,11 +4,14 @@ use super::{Load, Tool, milliseconds, number};
 
 pub(super) fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     let mut load = Load::of(Tool::Wrk);
-    let mut is_wrk = false;
+    let (mut is_wrk, mut is_uncorrected) = (false, false);
     for line in lines {
         if line.starts_with("Thread Stats") {
-            (is_wrk, load.errors) = (true, Some(0));
+            (is_wrk, is_uncorrected, load.errors) = (true, false, Some(0));
         }
+        // The second list of wrk2 --u_latency: its latencies count from when a request was sent, not from when it was
+        // due, so a stall of the server counts once (coordinated omission). Only the first list is used.
+        is_uncorrected |= line.starts_with("Latency Distribution") && line.contains("Uncorrected Latency");
         if !is_wrk {
             continue;
         }
@@ -19,7 +22,7 @@ pub(super) fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
             numbers.for_each(|number| load.add_errors(number));
         } else if let Some(rate) = line.strip_prefix("Requests/sec:") {
             load.throughput = number(rate.trim());
-        } else if let Some((percentile, time)) = line.split_once('%') {
+        } else if let Some((percentile, time)) = line.split_once('%').filter(|_| !is_uncorrected) {
             // The lines above the distribution have a percentage at their end.
             if let (Some(percentile), Some(time)) = (number(percentile), milliseconds(time)) {
                 load.set(percentile, time);

@@ -1,11 +1,27 @@
 //! k6's summary: `http_req_duration......: avg=… med=… p(90)=…`. Other percentiles need `--summary-trend-stats`.
+//!
+//! ```text
+//! █ TOTAL RESULTS        the only part that is read
+//! █ GROUP: name          --summary-mode=full: the same metrics of a group or a scenario alone
+//! █ SCENARIO: name
+//! ```
+//! Before k6 1.0, `█ name` is a group, whose checks precede the metrics of the whole run.
 
 use super::{Load, Tool, milliseconds, number};
 
 pub(super) fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     let mut load = Load::of(Tool::K6);
     let mut is_k6 = false;
+    let (mut has_total, mut is_part) = (false, false);
     for line in lines {
+        if let Some(section) = line.strip_prefix('█').map(str::trim) {
+            has_total |= section == "TOTAL RESULTS";
+            let is_part_name = section.starts_with("GROUP: ") || section.starts_with("SCENARIO: ");
+            is_part = has_total && (is_part_name || (is_part && section != "TOTAL RESULTS"));
+        }
+        if is_part {
+            continue;
+        }
         let Some((name, values)) = line.split_once(':') else { continue };
         // The name has dots up to the colon. A status mark may stand before it (a threshold's).
         let name = name.trim_start_matches(['✓', '✗', ' ']).trim_end_matches('.');

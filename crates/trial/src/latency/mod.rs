@@ -139,6 +139,49 @@ mod tests {
         assert_eq!(of(wrk2).errors, Some(6));
     }
 
+    /// `wrk2 --latency --u_latency`: two lists, of which only the first counts stalls for every request. Of two runs in
+    /// one load, the second counts.
+    #[test]
+    fn the_uncorrected_latencies_of_wrk2_are_not_used() {
+        let recorded = "  Latency Distribution (HdrHistogram - Recorded Latency)\n 50.000%    8.65s\n 90.000%   17.11s\n 99.000%   19.29s\n";
+        let uncorrected = "  Latency Distribution (HdrHistogram - Uncorrected Latency (measured without taking delayed starts into account))\n \
+                           50.000%    4.08ms\n 90.000%    5.53ms\n 99.000%   11.69ms\n";
+        let end = "  Non-2xx or 3xx responses: 7\nRequests/sec:    100.00\n";
+        let both = format!("  Thread Stats   Avg\n{recorded}-----\n\n{uncorrected}-----\n{end}");
+        assert_eq!(figures(of(&both)), [Some(8650.0), Some(17110.0), Some(19290.0), Some(100.0)]);
+        assert_eq!(of(&both).errors, Some(7));
+        let only = format!("  Thread Stats   Avg\n{uncorrected}{end}");
+        assert_eq!(figures(of(&only)), [None, None, None, Some(100.0)]);
+        let again = recorded.replace("19.29s", "20.00s");
+        let twice = format!("{both}  Thread Stats   Avg\n{again}{end}");
+        assert_eq!((of(&twice).p99, of(&twice).errors), (Some(20_000.0), Some(7)));
+    }
+
+    /// `k6 run --summary-mode=full`: after the whole run follow its groups and scenarios with the same metrics.
+    #[test]
+    fn the_parts_of_a_k6_run_are_not_taken_for_the_whole() {
+        let part = |median: &str, failed: &str, rate: &str| {
+            format!(
+                "\n    HTTP\n    http_req_duration..................: avg=9ms min=1µs med={median} max=2m p(90)=1s p(99)=2s\n    \
+                 http_req_failed....................: 4.44%  {failed} out of 45\n    http_reqs..........................: 45     {rate}/s\n\n"
+            )
+        };
+        let total = |median: &str| format!("  █ TOTAL RESULTS \n{}", part(median, "2", "6.5"));
+        let full = format!(
+            "  █ THRESHOLDS \n\n    http_req_duration\n    ✓ 'p(95)<200' p(95)=120ms\n\n{}  █ GROUP: my group\n{}  █ SCENARIO: quick\n{}",
+            total("300ms"),
+            part("200ms", "1", "3.0"),
+            part("1ms", "0", "0.5")
+        );
+        assert_eq!(figures(of(&full)), [Some(300.0), Some(1000.0), Some(2000.0), Some(6.5)]);
+        assert_eq!(of(&full).errors, Some(2));
+        let twice = format!("{full}{}", total("400ms"));
+        assert_eq!((of(&twice).p50, of(&twice).throughput), (Some(400.0), Some(6.5)));
+        // Before 1.0, groups come first, and their names are free.
+        let old = format!("     █ GROUP: login\n       ✓ status is 200\n{}", part("5ms", "0", "7.0"));
+        assert_eq!((of(&old).p50, of(&old).throughput), (Some(5.0), Some(7.0)));
+    }
+
     /// hey 0.1.4 (Debian 12); oha in the form of its documentation.
     #[test]
     fn the_outputs_of_hey_and_oha_are_parsed() {

@@ -278,7 +278,7 @@ impl Table {
                     continue;
                 }
                 let (outcome, verdicts) = self.once(conditions, signals, &mut meter, (round, row));
-                self.take(outcome, &verdicts, &mut meter);
+                self.take(outcome, verdicts.as_deref(), &mut meter);
             }
         }
         meter.clear();
@@ -299,7 +299,7 @@ impl Table {
         signals: &Signals,
         meter: &mut Meter,
         (round, row): (usize, usize),
-    ) -> (Outcome, Vec<Verdict>) {
+    ) -> (Outcome, Option<Vec<Verdict>>) {
         let is_first = self.trial.runs.is_empty();
         let number = self.trial.runs.len();
         let runnable = self.starts.iter().flatten().count();
@@ -308,10 +308,10 @@ impl Table {
         let mut progress = |phase: &'static str| {
             meter.draw(&format!("round {} of {rounds}, {label}: {phase}", round + 1), number, runnable * rounds)
         };
-        let (mut verdicts, mut lacks_vm) = (Vec::new(), false);
+        let (mut verdicts, mut lacks_vm) = (None, false);
         let mut look = |snapshot: &Snapshot, ledger: &Ledger| {
             if is_first {
-                verdicts = judge(snapshot, ledger);
+                verdicts = Some(judge(snapshot, ledger));
                 // Another VM, such as OpenJ9, leaves a gap.
                 lacks_vm = snapshot.hotspot.is_none() && snapshot.gaps.iter().all(|gap| gap.source != Source::HotSpot);
             }
@@ -323,7 +323,7 @@ impl Table {
         (outcome, verdicts)
     }
 
-    fn take(&mut self, outcome: Outcome, verdicts: &[Verdict], meter: &mut Meter) {
+    fn take(&mut self, outcome: Outcome, verdicts: Option<&[Verdict]>, meter: &mut Meter) {
         let Outcome { run, note } = outcome;
         if !run.end.is_good() && run.end != RunEnd::Interrupted {
             meter.clear();
@@ -339,10 +339,10 @@ impl Table {
     }
 
     /// Adds a row for each remedy of the verdicts, unless the user named rows. Gives each row the saving that a verdict
-    /// predicts.
-    fn propose(&mut self, verdicts: &[Verdict]) {
+    /// predicts. `None`: nothing was explained.
+    fn propose(&mut self, verdicts: Option<&[Verdict]>) {
         let of_user = self.trial.rows.len() > 1;
-        for remedy in verdicts.iter().flat_map(|verdict| &verdict.remedies) {
+        for remedy in verdicts.iter().copied().flatten().flat_map(|verdict| &verdict.remedies) {
             let Some(row) = Remedy::from_advice(&remedy.how) else { continue };
             let known = self.remedies.iter().position(|one| one.as_ref().is_some_and(|one| one.changes == row.changes));
             let at = match known {
@@ -354,8 +354,21 @@ impl Table {
             self.trial.rows[at].predicted = self.trial.rows[at].predicted.or(bounds);
         }
         if self.trial.rows.len() == 1 {
-            let note = format!("explain proposes nothing here that a restart can try. Name remedies: --with {GRAMMAR}");
+            let note = format!("{}. Name remedies: --with {GRAMMAR}", self.without_proposal(verdicts.is_some()));
             self.trial.notes.push(note);
+        }
+    }
+
+    /// Why no row was proposed after the first run.
+    fn without_proposal(&self, is_explained: bool) -> &'static str {
+        let ended = self.trial.runs.first().is_some_and(|run| run.end == RunEnd::Completed);
+        match is_explained {
+            true => "explain proposes nothing here that a restart can try",
+            // Only a program that runs can be explained.
+            false if ended => {
+                "the program ended before it could be explained, so no remedy is proposed: give --ready or --for"
+            }
+            false => "the first run was not explained, so no remedy is proposed",
         }
     }
 
@@ -405,5 +418,49 @@ mod tests {
         assert_eq!(of(&["arenas=2", "trim"]), None);
         let note = of(&["arenas=2", "flag:-XX:+UseSerialGC", "flag:-Xint"]).expect("two rows");
         assert!(note.starts_with("-XX:+UseSerialGC, -Xint: options of a Java VM"), "{note}");
+    }
+
+    /// Without a snapshot, explain was never asked.
+    #[test]
+    fn a_run_that_was_not_explained_is_not_said_to_have_no_remedy() {
+        let note = |end: RunEnd, verdicts: Option<&[Verdict]>| {
+            let conditions = RunConditions {
+                ready: None,
+                ready_within: Duration::ZERO,
+                load: None,
+                drive: None,
+                warm_up: Duration::ZERO,
+                lasts: None,
+                idle: Duration::ZERO,
+                limit: None,
+            };
+            let mut table = Table::new(&Start::default(), &conditions, 2);
+            let run = Run {
+                round: 0,
+                row: 0,
+                end,
+                detail: None,
+                figures: Default::default(),
+                pss: Default::default(),
+                processes: 1,
+                load_errors: None,
+            };
+            table.trial.runs.push(run);
+            table.propose(verdicts);
+            table.trial.notes.pop().expect("a note")
+        };
+        for (end, verdicts, start) in [
+            (RunEnd::Stopped, Some(&[][..]), "explain proposes nothing here that a restart can try. Name remedies: "),
+            (
+                RunEnd::Completed,
+                None,
+                "the program ended before it could be explained, so no remedy is proposed: give ",
+            ),
+            (RunEnd::Stopped, None, "the first run was not explained, so no remedy is proposed. Name remedies: "),
+            (RunEnd::Exited(1), None, "the first run was not explained, so no remedy is proposed. Name remedies: "),
+        ] {
+            let found = note(end, verdicts);
+            assert!(found.starts_with(start) && found.ends_with(GRAMMAR), "{found}");
+        }
     }
 }

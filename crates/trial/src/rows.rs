@@ -75,14 +75,14 @@ pub(crate) fn is_by_pss<'r>(runs: impl IntoIterator<Item = &'r Run>, metric: Met
     runs.into_iter().any(|run| run.end.is_good() && run.pss.get(&metric).is_some_and(|pss| pss.several))
 }
 
-/// A sentence if figures count as PSS although some runs had one process only.
-pub(crate) fn pss_note(runs: &[Run]) -> Option<String> {
+/// A sentence if these figures, named as in the report, count as PSS although some runs had one process only.
+pub(crate) fn pss_note(runs: &[Run], named: &[(Metric, &str)]) -> Option<String> {
     let good = || runs.iter().filter(|run| run.end.is_good());
     let single = |metric: Metric| good().filter_map(move |run| run.pss.get(&metric)).filter(|pss| !pss.several);
-    let is_mixed = |metric: &Metric| is_by_pss(runs, *metric) && single(*metric).next().is_some();
-    let mixed: Vec<Metric> = MEMORY.into_iter().filter(is_mixed).collect();
-    let names = mixed.iter().map(|metric| metric.heading()).collect::<Vec<_>>().join(", ");
-    let unread = mixed.iter().map(|metric| single(*metric).filter(|pss| pss.bytes.is_none()).count()).max()?;
+    let is_mixed = |(metric, _): &&(Metric, &str)| is_by_pss(runs, *metric) && single(*metric).next().is_some();
+    let mixed: Vec<&(Metric, &str)> = named.iter().filter(is_mixed).collect();
+    let names = mixed.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+    let unread = mixed.iter().map(|(metric, _)| single(*metric).filter(|pss| pss.bytes.is_none()).count()).max()?;
     let but = match unread {
         0 => String::new(),
         unread => format!("; PSS can't be read in {unread} of the runs, so RSS counts there"),
@@ -207,7 +207,7 @@ impl Trial {
 
     /// A sentence if memory is PSS although some runs had one process only.
     pub fn pss_note(&self) -> Option<String> {
-        pss_note(&self.runs)
+        pss_note(&self.runs, &MEMORY.map(|metric| (metric, metric.heading())))
     }
 
     pub fn median(&self, row: usize, metric: Metric) -> Option<f64> {

@@ -183,7 +183,7 @@ impl Comparison {
     }
 
     /// Number of runs that ended well, but whose ledger could not be read.
-    pub fn without_ledger(&self, side: usize) -> usize {
+    pub(crate) fn without_ledger(&self, side: usize) -> usize {
         let good = self.runs.iter().filter(|run| run.row == side && run.end.is_good());
         good.filter(|run| !self.lines.contains_key(&(run.round, side))).count()
     }
@@ -202,7 +202,7 @@ impl Comparison {
 
     /// A sentence if memory is PSS although some runs had one process only.
     pub fn pss_note(&self) -> Option<String> {
-        pss_note(&self.runs)
+        pss_note(&self.runs, &[(Metric::Steady, "RSS"), (Metric::Peak, "RSS peak")])
     }
 
     fn mostly_lacking(&self, side: usize) -> BTreeSet<&'static str> {

@@ -11,6 +11,7 @@
 //! with the mark [`CALLER_MOVED`] is taken from both sides of the entry with the same frames.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use plimsoll_segment::{CALLER_MOVED, CallerFacts, SiteSamplesFacts, sites};
 
@@ -28,6 +29,17 @@ pub struct RowSums {
     pub free_requested: u64,
 }
 
+impl RowSums {
+    /// What was allocated and what was freed: of count, bytes and requested bytes.
+    fn sides(&mut self, column: usize) -> (&mut u64, &mut u64) {
+        match column {
+            0 => (&mut self.alloc_count, &mut self.free_count),
+            1 => (&mut self.alloc_bytes, &mut self.free_bytes),
+            _ => (&mut self.alloc_requested, &mut self.free_requested),
+        }
+    }
+}
+
 /// What a caller or a site is, apart from its category.
 type Origin = ([u64; 8], u32);
 
@@ -38,8 +50,7 @@ pub(super) fn count_moved_blocks_once(
 ) {
     let is_moved =
         |index: usize| callers.get(sites::caller_of(callers, index)).is_some_and(|of| of.flags & CALLER_MOVED != 0);
-    let moved: Vec<RowSums> = rows.iter().filter(|row| is_moved(row.caller as usize)).cloned().collect();
-    if moved.is_empty() {
+    if !rows.iter().any(|row| is_moved(row.caller as usize)) {
         return;
     }
     let origin = |index: usize| -> Option<Origin> {
@@ -47,18 +58,8 @@ pub(super) fn count_moved_blocks_once(
         let stack = if entry.is_site() { entry.stack } else { 0 };
         Some((callers.get(sites::caller_of(callers, index))?.frames, stack))
     };
-    let mut by_origin: HashMap<(u32, Origin), Vec<usize>> = HashMap::new();
-    for (index, row) in rows.iter().enumerate() {
-        if let (false, Some(origin)) = (is_moved(row.caller as usize), origin(row.caller as usize)) {
-            by_origin.entry((row.slot, origin)).or_default().push(index);
-        }
-    }
-    for mut left in moved {
-        let Some(origin) = origin(left.caller as usize) else { continue };
-        for index in by_origin.get(&(left.slot, origin)).into_iter().flatten() {
-            take_row(&mut rows[*index], &mut left);
-        }
-    }
+    let key = |row: &RowSums| Some((row.slot, origin(row.caller as usize)?));
+    take_moved(rows, |row| is_moved(row.caller as usize), key);
     let (mut samples, mut moved) = (HashMap::new(), Vec::new());
     for (index, entry) in callers.iter().enumerate() {
         if let (Some(of_site), Some(origin)) = (entry.samples(), origin(index)) {
@@ -76,15 +77,53 @@ pub(super) fn count_moved_blocks_once(
     }
 }
 
-/// Takes as much from both sides of a row as both have, so live stays as it is.
-fn take_row(from: &mut RowSums, left: &mut RowSums) {
-    for (alloc, free, left) in [
-        (&mut from.alloc_count, &mut from.free_count, &mut left.alloc_count),
-        (&mut from.alloc_bytes, &mut from.free_bytes, &mut left.alloc_bytes),
-        (&mut from.alloc_requested, &mut from.free_requested, &mut left.alloc_requested),
-    ] {
-        let taken = (*left).min(*alloc).min(*free);
-        (*alloc, *free, *left) = (*alloc - taken, *free - taken, *left - taken);
+/// Takes the figures of moved rows from the other rows with the same key. Returns how often a row was visited for a
+/// column: only a segment from elsewhere has several rows with one key, but it may have a million of them.
+fn take_moved<K: Hash + Eq>(
+    rows: &mut [RowSums],
+    is_moved: impl Fn(&RowSums) -> bool,
+    key: impl Fn(&RowSums) -> Option<K>,
+) -> usize {
+    let moved: Vec<RowSums> = rows.iter().filter(|row| is_moved(row)).cloned().collect();
+    let mut givers: HashMap<K, Givers> = HashMap::new();
+    for (index, row) in rows.iter().enumerate() {
+        if let (false, Some(key)) = (is_moved(row), key(row)) {
+            givers.entry(key).or_default().rows.push(index);
+        }
+    }
+    let mut visits = 0;
+    for row in &moved {
+        if let Some(givers) = key(row).and_then(|key| givers.get_mut(&key)) {
+            visits += givers.give(rows, row);
+        }
+    }
+    visits
+}
+
+/// Rows with one key that aren't moved ones.
+#[derive(Default)]
+struct Givers {
+    rows: Vec<usize>,
+    /// For each column, how many of the rows can't give any more.
+    exhausted: [usize; 3],
+}
+
+impl Givers {
+    /// Takes as much from both sides of each row as both have, until `came` is taken: so live stays as it is. Returns
+    /// the number of visits.
+    fn give(&mut self, rows: &mut [RowSums], came: &RowSums) -> usize {
+        let mut visits = 0;
+        let left = [came.alloc_count, came.alloc_bytes, came.alloc_requested];
+        for (column, (mut left, exhausted)) in left.into_iter().zip(&mut self.exhausted).enumerate() {
+            while let Some(index) = self.rows.get(*exhausted).filter(|_| left > 0) {
+                let (alloc, free) = rows[*index].sides(column);
+                let taken = left.min(*alloc).min(*free);
+                (*alloc, *free, left) = (*alloc - taken, *free - taken, left - taken);
+                *exhausted += usize::from((*alloc).min(*free) == 0);
+                visits += 1;
+            }
+        }
+        visits
     }
 }
 
@@ -190,5 +229,30 @@ mod tests {
         let mut rows = [row(0, 0, 10, 8), row(1, 0, 9, 0)];
         count_moved_blocks_once(&mut rows, &mut [], &[entry(0, 7), entry(CALLER_MOVED, 7)]);
         assert_eq!(rows, [row(0, 0, 2, 0), row(1, 0, 9, 0)]);
+    }
+
+    /// Rows of a hostile segment: all have one key. A visit of each for each moved row would take minutes.
+    #[test]
+    fn rows_with_one_key_are_visited_once_or_once_for_each_moved_row() {
+        const NUMBER: usize = 300;
+        let plain = |alloc, free| RowSums { free_requested: free * 7, ..row(0, 1, alloc, free) };
+        let mut rows: Vec<RowSums> = (0..NUMBER as u64).map(|n| plain(2 * n % 5, n % 3)).collect();
+        rows.extend((0..NUMBER as u64).map(|n| row(1, 1, n % 4, n % 2)));
+        // Each moved row takes from each other row, in their order.
+        let mut twin = rows.clone();
+        let (to, moved) = twin.split_at_mut(NUMBER);
+        for came in moved {
+            for (column, mut left) in [came.alloc_count, came.alloc_bytes, came.alloc_requested].into_iter().enumerate()
+            {
+                for from in &mut *to {
+                    let (alloc, free) = from.sides(column);
+                    let taken = left.min(*alloc).min(*free);
+                    (*alloc, *free, left) = (*alloc - taken, *free - taken, left - taken);
+                }
+            }
+        }
+        let visits = take_moved(&mut rows, |row| row.caller == 1, |row| Some(row.slot));
+        assert_eq!(rows, twin);
+        assert!(visits > 2 * NUMBER && visits <= 3 * 2 * NUMBER, "{visits}");
     }
 }

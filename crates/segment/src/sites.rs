@@ -27,25 +27,37 @@ pub fn caller_of(callers: &[CallerFacts], index: usize) -> usize {
     }
 }
 
-/// The frames of a stack, innermost first.
+/// The tracker writes no deeper stack, whatever its options say. The mark of a cut counts as a frame.
+pub const MOST_FRAMES: usize = 1024;
+
+/// The frames of a stack, innermost first; of a damaged file's endless stack, the innermost [`MOST_FRAMES`].
 #[derive(Clone, Debug)]
 pub struct StackFrames<'a> {
     frames: &'a [FrameNodeFacts],
     at: usize,
+    left: usize,
 }
 
 /// The stack with node `stack` as its innermost frame.
 pub const fn stack(frames: &[FrameNodeFacts], stack: u32) -> StackFrames<'_> {
-    StackFrames { frames, at: stack as usize }
+    StackFrames { frames, at: stack as usize, left: MOST_FRAMES }
+}
+
+impl StackFrames<'_> {
+    /// Whether the stack goes on outwards, but is deeper than [`MOST_FRAMES`]. Known at the end of the iteration.
+    pub const fn is_too_deep(&self) -> bool {
+        self.left == 0 && self.at != 0
+    }
 }
 
 impl<'a> Iterator for StackFrames<'a> {
     type Item = &'a FrameNodeFacts;
 
     fn next(&mut self) -> Option<&'a FrameNodeFacts> {
-        if self.at == 0 {
+        if self.at == 0 || self.left == 0 {
             return None;
         }
+        self.left -= 1;
         let node = self.frames.get(self.at)?;
         // Parents have smaller indexes. Otherwise the file is damaged, and there might be a cycle.
         self.at = if (node.parent as usize) < self.at { node.parent as usize } else { 0 };

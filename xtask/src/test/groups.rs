@@ -73,6 +73,7 @@ pub const GROUPS: &[Group] = &[
         "books, stacks, maps and lock-free protocols beside naive twins",
         Tests(&[
             "segment/generated",
+            "segment/stacks",
             "tracker/books",
             "tracker/filter_kernel",
             "tracker/memory",

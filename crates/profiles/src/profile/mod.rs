@@ -312,6 +312,11 @@ impl Profile {
         self.entries.iter().enumerate().map(move |(i, e)| (*e, &self.values[i * width..(i + 1) * width]))
     }
 
+    /// Frames of all entries' stacks together: what a view visits.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// The frames of a stack, innermost first; empty for a stack of another profile.
     pub fn frames_of(&self, stack: StackId) -> &[FrameId] {
         self.stacks.get(stack.0).unwrap_or(&[])

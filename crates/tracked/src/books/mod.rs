@@ -24,6 +24,7 @@ use plimsoll_facts::units::{Avma, Bytes, counted};
 
 mod before_attach;
 mod mappings;
+mod module_index;
 mod peak;
 mod resident;
 mod types;
@@ -35,6 +36,7 @@ pub use plimsoll_facts::snapshot::{Booked, BookedSince};
 pub use types::{Caller, Category, Figures, Frame, Mode, Module, Origin, ProcessFacts, Runtime, Thread};
 pub use without_caller::TrackerCost;
 
+pub(crate) use module_index::ModuleIndex;
 use without_caller::PLIMSOLL;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,7 +144,8 @@ impl Books {
         if books.categories.is_empty() {
             books.categories.push(Category { name: FIXED_CATEGORIES[0].into(), ..Category::default() });
         }
-        books.callers = segment.callers.iter().map(|c| books.caller(c, has_frames)).collect();
+        let index = ModuleIndex::new(if has_frames { &books.modules } else { &[] });
+        books.callers = segment.callers.iter().map(|c| books.caller(c, has_frames, &index)).collect();
         books.threads = without_caller::threads(segment);
         books.book_rows(segment);
         books.book_callers();
@@ -154,12 +157,13 @@ impl Books {
         books
     }
 
-    fn caller(&self, facts: &CallerFacts, has_frames: bool) -> Caller {
+    fn caller(&self, facts: &CallerFacts, has_frames: bool, index: &ModuleIndex) -> Caller {
         // A site's own figures belong to another report. Here its blocks count under its caller, and its own line stays
         // empty.
         let site = facts.is_site();
         let depth = if site || !has_frames { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
-        let frames = facts.frames[..depth].iter().map(|&address| self.frame(Avma(address), facts.first_ns)).collect();
+        let frame = |address: &u64| self.frame(Avma(*address), facts.first_ns, index);
+        let frames = facts.frames[..depth].iter().map(frame).collect();
         Caller {
             frames,
             category: usize::from(facts.category),
@@ -173,14 +177,12 @@ impl Books {
     }
 
     /// The module that was at `address` when the caller was first seen: dlclose makes addresses available again.
-    fn frame(&self, address: Avma, seen_ns: u64) -> Frame {
+    fn frame(&self, address: Avma, seen_ns: u64, index: &ModuleIndex) -> Frame {
         // A return address may be the first byte after a function that never returns, so look up the byte before it.
         let call = Avma(address.0.saturating_sub(1));
-        let at = |m: &Module| m.range.0 <= call && call < m.range.1;
-        let then = |m: &Module| m.loaded_ns <= seen_ns && (m.unloaded_ns == 0 || seen_ns <= m.unloaded_ns);
-        let index = self.modules.iter().position(|m| at(m) && then(m)).or_else(|| self.modules.iter().position(at));
-        let offset = index.map_or(0, |i| address.0.wrapping_sub(self.modules[i].bias));
-        Frame { address, module: index, offset, ..Frame::default() }
+        let module = index.at(call, seen_ns);
+        let offset = module.map_or(0, |i| address.0.wrapping_sub(self.modules[i].bias));
+        Frame { address, module, offset, ..Frame::default() }
     }
 
     fn book_rows(&mut self, segment: &Segment) {

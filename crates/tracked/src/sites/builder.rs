@@ -16,6 +16,10 @@ use crate::segment::Segment;
 use crate::symbols::Symbols;
 use plimsoll_profiles::profile::{Entry, Frame, Labels, NameId, StackId, Value};
 
+/// Limit of the frames of all entries together. A segment from elsewhere may have 131,000 sites with 1,024 frames each,
+/// and a view visits them all.
+const FRAMES: usize = if cfg!(test) { 1 << 14 } else { 64 << 20 };
+
 /// What the entries of a profile are made from, and the sites so far.
 pub(super) struct SitesBuilder<'a> {
     pub(super) segment: &'a Segment,
@@ -31,7 +35,9 @@ pub(super) struct SitesBuilder<'a> {
 }
 
 impl SitesBuilder<'_> {
-    pub(super) fn build(&mut self, symbols: &mut Symbols) {
+    /// Returns how many sites got their caller's short stack, because the profile had [`FRAMES`] already.
+    pub(super) fn build(&mut self, symbols: &mut Symbols) -> usize {
+        let mut beyond = 0;
         let (segment, books) = (self.segment, self.books);
         let mut sites_of: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut frames = Frames::new(segment, books);
@@ -70,12 +76,13 @@ impl SitesBuilder<'_> {
                 if values.iter().all(|v| v.amount == 0) && !self.mapped.contains_key(&(entry.unwrap_or(index) as u32)) {
                     continue;
                 }
-                let stack = match entry {
+                let deep = entry.filter(|_| self.out.profile.depth() < FRAMES);
+                let mut stack = match deep {
                     Some(site) => frames.stack(&mut self.out.profile, symbols, segment.callers[site].stack),
                     None => frames.short(&mut self.out.profile, symbols, &caller.frames),
                 };
-                let mut stack = stack;
-                if entry.is_none() && caller.truncated && !stack.is_empty() {
+                beyond += usize::from(deep != entry);
+                if deep.is_none() && caller.truncated && !stack.is_empty() {
                     stack.push(self.out.profile.frame(Frame::truncated()));
                 }
                 let id = self.out.profile.stack(&stack);
@@ -84,7 +91,8 @@ impl SitesBuilder<'_> {
                     if let Some(left) = left.get_mut(category) {
                         left.iter_mut().zip(&values).for_each(|(left, v)| *left = left.saturating_sub(v.amount));
                     }
-                    let detail = if category == caller.category { detail.clone() } else { Detail::default() };
+                    let detail =
+                        if category == caller.category && deep == entry { detail.clone() } else { Detail::default() };
                     self.add(id, category, raw, &values, detail);
                 }
             }
@@ -101,6 +109,7 @@ impl SitesBuilder<'_> {
                 self.out.profile.add(id, labels, &values);
             }
         }
+        beyond
     }
 
     fn is_used(&self, index: usize) -> bool {
@@ -148,5 +157,64 @@ impl SitesBuilder<'_> {
         }
         lines.retain(|(_, line)| line.iter().any(|v| v.amount != 0));
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FRAMES;
+    use crate::books::Books;
+    use crate::segment::{Life, RowSums, Segment};
+    use crate::sites::{LIVE, Sites};
+    use crate::symbols::{SymbolOptions, Symbols};
+    use plimsoll_process::foreign::Deadline;
+    use plimsoll_profiles::profile::Frame;
+    use plimsoll_segment::{CALLER_SITE, Caller, CallerFacts, FrameNode, FrameNodeFacts};
+    use std::time::Duration;
+
+    /// All nodes of a hostile segment are one chain, and each site begins at another one.
+    #[test]
+    fn deep_stacks_are_limited_in_frames_and_in_number() {
+        const NODES: u32 = 3000;
+        const SITES: u32 = 40;
+        let node = FrameNodeFacts::decode(&[0; size_of::<FrameNode>()]).expect("zeros decode");
+        let node = |n: u32| FrameNodeFacts { parent: n.saturating_sub(1), value: u64::from(n) << 12, ..node.clone() };
+        let caller = CallerFacts::decode(&[0; size_of::<Caller>()]).expect("zeros decode");
+        let frames = [0x9000, 0xa000, 0, 0, 0, 0, 0, 0];
+        let site = |n| CallerFacts { flags: CALLER_SITE, stack: NODES - n, ..caller.clone() };
+        let row = |caller| RowSums {
+            caller,
+            alloc_count: 1,
+            alloc_bytes: 100 + u64::from(caller),
+            alloc_requested: 100,
+            ..RowSums::default()
+        };
+        let mut callers = vec![CallerFacts { depth: 2, frames, ..caller.clone() }];
+        callers.extend((0..SITES).map(site));
+        let segment = Segment {
+            callers,
+            rows: (1..=SITES).map(row).collect(),
+            frames: (0..=NODES).map(node).collect(),
+            ..Segment::default()
+        };
+        let books = Books::new(&segment, Life::Exited, 1);
+        let without = SymbolOptions { without: true, ..SymbolOptions::default() };
+        let mut symbols = Symbols::new(&without, &books, Deadline::after(Duration::from_secs(60)));
+        let sites = Sites::new(&segment, &books, &mut symbols, 1, false);
+        let profile = &sites.profile;
+
+        // 1,024 frames and the mark of the cut each, until the limit is reached; then the caller's two.
+        let deep = FRAMES.div_ceil(1025);
+        let mut entries: Vec<(usize, i64)> =
+            profile.entries().map(|(e, values)| (profile.frames_of(e.stack).len(), values[LIVE].amount)).collect();
+        entries.sort_unstable();
+        let mut expected: Vec<(usize, i64)> = (1..=deep).map(|n| (1025, 100 + n as i64)).collect();
+        expected.insert(0, (2, (deep + 1..=SITES as usize).map(|n| 100 + n as i64).sum()));
+        assert_eq!(entries, expected);
+        let outermost = profile.entries().filter_map(|(e, _)| profile.frames_of(e.stack).last());
+        let cut = outermost.filter(|frame| *profile.frame_at(**frame) == Frame::truncated()).count();
+        assert_eq!(cut, deep);
+        let expected = format!("{} sites have stacks beyond the limit", SITES as usize - deep);
+        assert_eq!(profile.gaps.last().map(|gap| gap.reason.as_str()), Some(expected.as_str()));
     }
 }

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use plimsoll_segment::{FrameKind, FrameNodeFacts, frame_flags, sites};
 
-use super::modules::ModuleIndex;
-use crate::books::{Books, Frame as ShortFrame};
+use crate::books::{Books, Frame as ShortFrame, ModuleIndex};
 use crate::segment::Segment;
 use crate::symbols::Symbols;
 use plimsoll_facts::units::{AddressRange, Avma};
@@ -20,7 +19,7 @@ const STUB: u64 = 4;
 pub(crate) struct Frames<'a> {
     segment: &'a Segment,
     books: &'a Books,
-    index: ModuleIndex<'a>,
+    index: ModuleIndex,
     /// By node: whether it was seen, and the module of its address.
     nodes: Vec<Option<Option<usize>>>,
     wanted: BTreeMap<usize, BTreeSet<u64>>,
@@ -48,7 +47,7 @@ impl<'a> Frames<'a> {
     pub(crate) fn note(&mut self, stack: u32, seen_ns: u64) {
         let mut at = stack as usize;
         for node in sites::stack(&self.segment.frames, stack) {
-            // An earlier stack already registered the outer nodes.
+            // An earlier stack already registered the outer nodes. (If it was too deep, its outermost stay nameless.)
             if self.nodes.get(at).is_none_or(Option::is_some) {
                 return;
             }
@@ -79,7 +78,8 @@ impl<'a> Frames<'a> {
     /// The frames of a stack, innermost first.
     pub(crate) fn stack(&mut self, profile: &mut Profile, symbols: &mut Symbols, stack: u32) -> Vec<FrameId> {
         let (mut out, mut at) = (Vec::new(), stack as usize);
-        for node in sites::stack(&self.segment.frames, stack) {
+        let mut nodes = sites::stack(&self.segment.frames, stack);
+        for node in nodes.by_ref() {
             if self.converted[at].is_none() {
                 let from = self.frames.len() as u32;
                 self.convert(profile, symbols, node, self.nodes[at].flatten());
@@ -89,6 +89,9 @@ impl<'a> Frames<'a> {
                 out.extend_from_slice(&self.frames[from as usize..to as usize]);
             }
             at = node.parent as usize;
+        }
+        if nodes.is_too_deep() {
+            out.push(profile.frame(Frame::truncated()));
         }
         out
     }

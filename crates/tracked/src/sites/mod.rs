@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use crate::books::Books;
 use crate::segment::Segment;
 use crate::symbols::Symbols;
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::shell::one_line;
 use plimsoll_profiles::profile::{Entry, FrameId, Profile, StackId};
 
@@ -24,7 +25,6 @@ mod division;
 mod estimate;
 mod frames;
 mod mappings;
-mod modules;
 mod peak;
 mod recategorize;
 mod rows_and_samples;
@@ -99,7 +99,7 @@ impl Sites {
         if by_thread {
             of.by_slot = rows_by_slot(segment);
         }
-        of.build(symbols);
+        let beyond = of.build(symbols);
         let total = of.out.profile.total();
         for ((at, column), sum) in of.out.profile.columns.iter_mut().enumerate().zip(total) {
             let is_divided = column.of_one_moment && at != TEMPORARY;
@@ -107,6 +107,11 @@ impl Sites {
         }
         of.out.profile.gaps = books.gaps.clone();
         of.out.profile.gaps.append(&mut symbols.gaps);
+        if beyond > 0 {
+            let reason = format!("{beyond} sites have stacks beyond the limit");
+            let effect = "their memory is under the short stacks of their callers";
+            of.out.profile.gaps.push(Gap::new(Source::Segment, reason, effect));
+        }
         of.out
     }
 }

@@ -47,7 +47,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 /// Frames at most, whatever the options say.
-pub const MOST_FRAMES: usize = 1024;
+pub const MOST_FRAMES: usize = plimsoll_segment::sites::MOST_FRAMES;
 /// Words at most: saved frame pointer and return address of each frame, and what Java's frames take more.
 const MOST_WORDS: usize = 4 * MOST_FRAMES;
 /// Marks a frame that a rule led to, from a frame that a guess had led to. No flag of a logged frame has this bit.

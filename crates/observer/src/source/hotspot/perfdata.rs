@@ -104,6 +104,15 @@ impl PerfData {
         }
         sum
     }
+
+    /// The Java heap's maximum. Serial, Parallel and CMS divide the heap between two generations; their policies are
+    /// named after a collector for each, as in `Copy:MSC`. With other collectors, a generation may grow to the whole
+    /// heap, and states that.
+    pub(crate) fn heap_max(&self) -> Option<Bytes> {
+        let is_divided = self.text("sun.gc.policy.name").is_some_and(|name| name.contains(':'));
+        let all = (0..2).filter_map(|n| self.bytes(&format!("sun.gc.generation.{n}.maxCapacity")));
+        all.reduce(|one, other| if is_divided { one + other } else { one.max(other) })
+    }
 }
 
 fn parse_entry(entry: &[u8]) -> Option<(String, Counter)> {
@@ -140,6 +149,27 @@ mod tests {
         assert_eq!(perfdata.heap_sum("capacity").map(|sum| sum.0 / (1 << 20)), Some(380));
         let ClassCounts([loaded, of_archive, unloaded, _]) = perfdata.class_counts().expect("it counts them");
         assert!(loaded + of_archive > 400 && unloaded == 0, "{loaded} {of_archive} {unloaded}");
+    }
+
+    /// Counters of VMs of JDK 17 with -Xmx900m, and of JDK 8 with CMS.
+    #[test]
+    fn the_maximum_of_the_heap_is_that_of_all_generations() {
+        let heap_max = |policy: Option<&str>, generations: &[(u32, i64)]| {
+            let text = policy.map(|name| ("sun.gc.policy.name".to_owned(), Counter::Text(name.to_owned())));
+            let max = |(n, max): &(u32, i64)| (format!("sun.gc.generation.{n}.maxCapacity"), Counter::Number(*max));
+            PerfData { counters: generations.iter().map(max).chain(text).collect() }.heap_max()
+        };
+        let whole = Some(Bytes::mib(900));
+        let divided = [(0, 314_572_800), (1, 629_145_600)];
+        for policy in ["Copy:MSC", "ParScav:MSC", "ParNew:CMS"] {
+            assert_eq!(heap_max(Some(policy), &divided), whole, "{policy}");
+        }
+        assert_eq!(heap_max(Some("GarbageFirst"), &[(0, 943_718_400), (1, 943_718_400)]), whole);
+        // ZGC with one generation and with two; Shenandoah.
+        assert_eq!(heap_max(None, &[(1, 943_718_400)]), whole);
+        assert_eq!(heap_max(None, &[(0, 943_718_400), (1, 943_718_400)]), whole);
+        assert_eq!(heap_max(None, &[(0, 0), (1, 943_718_400)]), whole);
+        assert_eq!(heap_max(None, &[]), None);
     }
 
     #[test]

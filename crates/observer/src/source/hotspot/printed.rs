@@ -169,7 +169,7 @@ fn is_metaspace(line: &str) -> bool {
 
 /// The collector, by the first words of its heap's line.
 fn collector(line: &str) -> Option<&'static str> {
-    const NAMES: [(&str, &str); 9] = [
+    const NAMES: [(&str, &str); 11] = [
         ("garbage-first heap", "G1"),
         ("PSYoungGen", "Parallel"),
         ("ParOldGen", "Parallel"),
@@ -177,6 +177,8 @@ fn collector(line: &str) -> Option<&'static str> {
         ("DefNew", "Serial"),
         ("tenured generation", "Serial"),
         ("Tenured", "Serial"),
+        ("par new generation", "CMS"),
+        ("concurrent mark-sweep generation", "CMS"),
         ("ZHeap", "Z"),
         ("Shenandoah Heap", "Shenandoah"),
     ];
@@ -430,6 +432,9 @@ mod tests {
         let parallel = "PSYoungGen      total 18944K, used 1310K [0x00000000feb00000, 0x0000000100000000, 0x0000000100000000)\n\
              ParOldGen       total 44032K, used 1166K [0x00000000fc000000, 0x00000000feb00000, 0x00000000feb00000)\n";
         assert_eq!(heap(parallel), ("Parallel".into(), Bytes::mib(64), Bytes::kib(2476), Bytes::mib(64)));
+        let cms = " par new generation   total 19648K, used 1755K [0x00000000fc000000, 0x00000000fd550000, 0x00000000fd550000)\n\
+             \x20concurrent mark-sweep generation total 43712K, used 3K [0x00000000fd550000, 0x0000000100000000, 0x0000000100000000)\n";
+        assert_eq!(heap(cms), ("CMS".into(), Bytes::mib(64), Bytes::kib(1758), Bytes::mib(64)));
         let z = "Heap address: 0x0000040000000000, size: 1024 MB\nZHeap            used 2M, capacity 64M, max capacity 64M\n";
         assert_eq!(heap(z), ("Z".into(), Bytes::mib(64), Bytes::mib(2), Bytes::mib(1024)));
         let shenandoah = "Shenandoah Heap\n 128M max, 128M soft max, 64M committed, 1536K used\nReserved region:\n\

@@ -265,8 +265,7 @@ fn from_perfdata(hotspot: &mut HotSpot, perfdata: &PerfData) {
     hotspot.version = perfdata.text("java.property.java.vm.version").unwrap_or_default().to_string();
     if let Some(committed) = perfdata.heap_sum("capacity") {
         let occupied = perfdata.heap_sum("used").unwrap_or_default();
-        let max = (0..2).filter_map(|n| perfdata.bytes(&format!("sun.gc.generation.{n}.maxCapacity"))).max();
-        hotspot.java_heap = Some(JavaHeap { committed, occupied, max, ..JavaHeap::default() });
+        hotspot.java_heap = Some(JavaHeap { committed, occupied, max: perfdata.heap_max(), ..JavaHeap::default() });
     }
     if let Some(committed) = perfdata.bytes("sun.gc.metaspace.capacity") {
         hotspot.metaspace = Some(Metaspace {
@@ -398,7 +397,11 @@ fn take_sizes(
     let max =
         hotspot.flags.iter().find(|(name, _)| name == "MaxHeapSize").and_then(|(_, size)| size.parse().ok()).map(Bytes);
     if let Some(heap) = heap {
-        hotspot.java_heap = Some(JavaHeap { max: max.or(heap.max), ..heap });
+        let of_file = hotspot.java_heap.as_ref().and_then(|known| known.max);
+        hotspot.java_heap = Some(JavaHeap { max: heap.max.or(of_file), ..heap });
+    }
+    if let (Some(heap), Some(max)) = (&mut hotspot.java_heap, max) {
+        heap.max = Some(max);
     }
     if let Some(metaspace) = metaspace {
         let known = hotspot.metaspace.take().unwrap_or_default();
@@ -411,10 +414,11 @@ fn take_sizes(
 }
 
 fn collector_by_flags(flags: &[(String, String)]) -> Option<String> {
-    const COLLECTORS: [(&str, &str); 5] = [
+    const COLLECTORS: [(&str, &str); 6] = [
         ("UseG1GC", "G1"),
         ("UseParallelGC", "Parallel"),
         ("UseSerialGC", "Serial"),
+        ("UseConcMarkSweepGC", "CMS"),
         ("UseZGC", "Z"),
         ("UseShenandoahGC", "Shenandoah"),
     ];
@@ -461,6 +465,21 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flag_has_the_maximum_of_the_heap_whatever_else_answered() {
+        let of_file = Some(JavaHeap { max: Some(Bytes::mib(901)), ..JavaHeap::default() });
+        let flag = vec![("MaxHeapSize".to_owned(), (900 << 20).to_string())];
+        let printed = JavaHeap { occupied: Bytes(7), ..JavaHeap::default() };
+        let taken = |flags: &[(String, String)], printed: Option<JavaHeap>| {
+            let mut vm = HotSpot { java_heap: of_file.clone(), flags: flags.to_vec(), ..HotSpot::default() };
+            take_sizes(&mut vm, printed, None, None);
+            vm.java_heap.map(|heap| (heap.max, heap.occupied))
+        };
+        assert_eq!(taken(&flag, None), Some((Some(Bytes::mib(900)), Bytes(0))));
+        assert_eq!(taken(&flag, Some(printed.clone())), Some((Some(Bytes::mib(900)), Bytes(7))));
+        assert_eq!(taken(&[], Some(printed)), Some((Some(Bytes::mib(901)), Bytes(7))));
+    }
 
     #[test]
     fn a_table_that_is_missing_is_a_gap() {

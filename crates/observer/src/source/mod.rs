@@ -8,6 +8,7 @@ pub(crate) mod heap_data;
 pub mod hotspot;
 pub(crate) mod jemalloc;
 pub mod known_files;
+pub(crate) mod load_segments;
 pub(crate) mod mallocng;
 pub(crate) mod mimalloc;
 pub mod native_image;

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSegment, ObjectSymbol};
+use object::{Object, ObjectSymbol};
 
 use super::direct_buffers::{self, BufferClasses};
 use super::field_table::{FieldTable, Row};
 use super::perfdata::ClassCounts;
 use super::{heap, names};
 use crate::source::known_files::MappedFile;
+use crate::source::load_segments::{load_segments, offset_of};
 use plimsoll_facts::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::foreign::{FileKind, Regular, Why};
@@ -177,8 +178,7 @@ pub(crate) fn read(
 fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<FieldTable> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
-    let segments: Vec<(u64, u64, u64)> =
-        elf.segments().map(|segment| (segment.address(), segment.size(), segment.file_range().0)).collect();
+    let segments = load_segments(&elf);
     let bias = library.range.start.0.checked_sub(library.offset)?;
     let symbols = of_table(elf.dynamic_symbols().filter_map(|symbol| Some((symbol.name().ok()?, symbol.address()))));
     let value = |name: &str| {
@@ -199,10 +199,9 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<FieldTable> {
     let mut known = HashMap::<u64, Option<String>>::new();
     let name_at_address = |address: u64| {
         let address = address.checked_sub(bias)?;
-        let (start, _, offset) =
-            segments.iter().find(|(start, size, _)| address >= *start && address - start < *size)?;
+        let offset = offset_of(&segments, address)?;
         let mut bytes = [0; LONGEST_NAME];
-        let count = file.at((address - start).checked_add(*offset)?, &mut bytes).ok()?;
+        let count = file.at(offset, &mut bytes).ok()?;
         let end = bytes[..count].iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };

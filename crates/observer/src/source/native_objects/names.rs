@@ -4,25 +4,21 @@ use std::collections::BTreeSet;
 
 use object::read::ReadRef;
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use object::{Endianness, Object, ObjectSymbol};
+
+use crate::source::load_segments::{address_of, load_segments};
 
 /// For each offset, the symbol, as linked, whose data contains it; empty if there is none.
 pub(crate) fn symbols_at<'a, R: ReadRef<'a>>(bytes: R, offsets: &[u64]) -> Vec<String> {
     let mut names = vec![String::new(); offsets.len()];
     let Ok(file) = ElfFile64::<Endianness, R>::parse(bytes) else { return names };
-    let mut segments: Vec<(u64, u64, u64)> = Vec::new();
-    for segment in file.segments() {
-        let (offset, length) = segment.file_range();
-        segments.push((offset, length, segment.address()));
-    }
-    let linked = |offset: u64| {
-        let holds = |segment: &&(u64, u64, u64)| offset >= segment.0 && offset - segment.0 < segment.1;
-        let (start, _, address) = segments.iter().find(holds)?;
-        address.checked_add(offset - start)
-    };
+    let segments = load_segments(&file);
     // Of these, a symbol takes those that it contains: in a hostile file, each of millions may contain all.
-    let mut wanted: BTreeSet<(u64, usize)> =
-        offsets.iter().enumerate().filter_map(|(index, offset)| Some((linked(*offset)?, index))).collect();
+    let mut wanted: BTreeSet<(u64, usize)> = offsets
+        .iter()
+        .enumerate()
+        .filter_map(|(index, offset)| Some((address_of(&segments, *offset)?, index)))
+        .collect();
     for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.size() > 0) {
         let (start, end) = (symbol.address(), symbol.address().saturating_add(symbol.size()));
         let first = |wanted: &BTreeSet<(u64, usize)>| wanted.range((start, 0)..(end, 0)).next().copied();

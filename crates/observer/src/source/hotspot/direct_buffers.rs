@@ -37,7 +37,9 @@ const MOST_NETTYS: usize = 4;
 const LONGEST_NAME: usize = 160;
 const ATOMIC_LONG: &str = "java/util/concurrent/atomic/AtomicLong";
 const MOST_LOADERS: usize = 200_000;
-const MOST_CLASSES: usize = 100_000;
+/// Limit of the classes that are searched: of those of the boot loader, and of all others. The boot loader's entry is
+/// the last one, and has the classes of java.nio. Without lists by loader, it is a limit of all together.
+pub(super) const MOST_CLASSES: usize = 100_000;
 /// A java.lang.Class with its static fields has a few hundred bytes.
 const LONGEST_MIRROR: u64 = 4096;
 
@@ -125,7 +127,7 @@ pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Foun
     match fields.classes {
         Classes::OfLoaders { head, next_loader, klasses, next_klass } => {
             let mut loader = memory.word(Avma(head))?;
-            let mut classes = 0;
+            let (mut of_boot, mut others) = (0, 0);
             for _ in 0..MOST_LOADERS {
                 if loader == 0 {
                     break;
@@ -133,15 +135,18 @@ pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Foun
                 // Hidden classes of the boot loader have entries of their own without a class loader object, like the
                 // boot loader's entry.
                 let is_boot = at(loader, fields.loader_object)? == 0;
+                let classes = if is_boot { &mut of_boot } else { &mut others };
                 let mut klass = at(loader, klasses)?;
-                while klass != 0 && classes < MOST_CLASSES {
+                while klass != 0 && *classes < MOST_CLASSES {
                     let [symbol, next] = words(memory, klass, [fields.klass_name, next_klass])?;
                     found.meet(klass, named(memory, fields, symbol), || is_boot);
                     klass = next;
-                    classes += 1;
+                    *classes += 1;
                 }
+                found.is_cut |= klass != 0;
                 loader = at(loader, next_loader)?;
             }
+            found.is_cut |= loader != 0;
         }
         Classes::Below { object, first, next, loader } => {
             let is_boot = |klass| at(at(klass, loader)?, fields.loader_object);
@@ -152,6 +157,7 @@ pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Foun
                 found.meet(klass, named(memory, fields, symbol), || is_boot(klass) == Some(0));
                 left.extend([below, at(klass, next)?].into_iter().filter(|klass| *klass != 0));
             }
+            found.is_cut = !left.is_empty();
         }
     }
     Some(found)
@@ -163,6 +169,8 @@ pub(super) struct Found {
     bits: Option<u64>,
     atomic_long: Option<u64>,
     netty: [u64; MOST_NETTYS],
+    /// There were more classes than are searched.
+    pub(super) is_cut: bool,
 }
 
 impl Found {

@@ -54,6 +54,8 @@ pub struct KnownVm {
     library: MappedFile,
     fields: Fields,
     classes: Option<BufferClasses>,
+    /// The last search for them left classes out.
+    is_cut: bool,
     /// The VM's counts before the last search for classes. None: no search, or the VM doesn't count.
     counted: Option<ClassCounts>,
     name_field: Option<names::NameField>,
@@ -83,7 +85,7 @@ impl Fields {
 
 impl KnownVm {
     fn new(library: MappedFile, fields: Fields) -> KnownVm {
-        KnownVm { library, fields, classes: None, counted: None, name_field: None, info: None }
+        KnownVm { library, fields, classes: None, is_cut: false, counted: None, name_field: None, info: None }
     }
 
     pub(crate) fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<KnownVm> {
@@ -104,6 +106,11 @@ impl KnownVm {
         self.classes.is_some()
     }
 
+    /// Whether the VM has more classes than were searched.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     /// Searches for these classes, unless no class came or went since the last search. `counted` was read before: the VM
     /// counts a class after it can be found.
     pub(crate) fn search(&mut self, memory: &impl Memory, counted: Option<ClassCounts>) {
@@ -114,7 +121,7 @@ impl KnownVm {
             let classes = found.classes();
             // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
             if classes.is_some() || self.classes.is_none() {
-                (self.classes, self.counted) = (classes, counted);
+                (self.classes, self.is_cut, self.counted) = (classes, found.is_cut, counted);
             }
         }
     }
@@ -260,7 +267,7 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::cell::Cell;
 
     use super::super::objects::ObjectFields;
@@ -308,6 +315,23 @@ mod tests {
             put(LOADER + 8, &before.to_le_bytes());
             Classes(Image(bytes), Cell::default())
         }
+
+        /// With another loader in front of the boot loader. Its list of classes never ends.
+        fn behind_endless(is_boot: bool) -> Classes {
+            const LOADER: u64 = BASE + 0x60;
+            const KLASS: u64 = BASE + 0x80;
+            let mut classes = Classes::new(true);
+            let mut put = |at: u64, word: u64| {
+                classes.0.0[(at - BASE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
+            };
+            put(BASE, LOADER);
+            put(LOADER, BASE + 0x40);
+            put(LOADER + 8, KLASS);
+            put(LOADER + 16, if is_boot { 0 } else { BASE + 0x200 });
+            put(KLASS, BASE + 0xa0);
+            put(KLASS + 8, KLASS);
+            classes
+        }
     }
 
     impl Memory for Classes {
@@ -347,6 +371,28 @@ mod tests {
             known.search(&memory, Some(ClassCounts([3, 400, 1, 0])));
             assert!(memory.1.get() > 0 && known.is_found());
         }
+    }
+
+    /// What a search finds of a VM whose first loader, the boot loader or another, has classes without end.
+    pub(in super::super) fn of_endless(is_boot: bool) -> KnownVm {
+        searched(&Classes::behind_endless(is_boot))
+    }
+
+    fn searched(memory: &Classes) -> KnownVm {
+        let library = MappedFile::of(&Vma::default());
+        let mut known = KnownVm::new(library, Fields { buffers: Some(BUFFERS), ..Fields::default() });
+        known.search(memory, None);
+        known
+    }
+
+    /// The boot loader's entry is the last one.
+    #[test]
+    fn the_boot_loaders_classes_are_found_behind_any_number_of_others() {
+        let found = |known: KnownVm| (known.is_found(), known.is_cut());
+        assert_eq!(found(searched(&Classes::new(true))), (true, false));
+        assert_eq!(found(of_endless(false)), (true, true));
+        // Too many of the boot loader's own, in entries of their own.
+        assert_eq!(found(of_endless(true)), (false, true));
     }
 
     /// So many rows of 40 bytes (`typeName`, `fieldName`, `isStatic`, `offset`, `address`), then one without a type.

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use super::direct_buffers::MOST_CLASSES;
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
@@ -141,11 +142,19 @@ pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(H
 /// What the VM's own table didn't give, if it should have.
 fn gap_of_facts(kept: &Result<Option<VmFacts>, String>) -> Option<Gap> {
     const BOTH: &str = "direct buffers and the whole names of threads are unknown";
+    let too_many = format!("the VM has more than {MOST_CLASSES} classes, and only so many were searched");
     let (reason, effect) = match kept {
         Err(reason) => (reason.as_str(), BOTH),
         Ok(None) => ("the VM's table of its fields (gHotSpotVMStructs) was not found or can't be read", BOTH),
         Ok(Some(facts)) if !facts.known.as_ref().is_some_and(KnownVm::has_buffer_fields) => {
             ("the VM's table has no fields that lead to java.nio's counters", "direct buffers are unknown")
+        }
+        Ok(Some(facts)) if facts.known.as_ref().is_some_and(KnownVm::is_cut) => {
+            let effect = match &facts.direct_buffers {
+                None => "direct buffers are unknown",
+                Some(_) => "memory that Netty allocates without java.nio may be missing in direct buffers",
+            };
+            (too_many.as_str(), effect)
         }
         Ok(Some(_)) => return None,
     };
@@ -465,6 +474,19 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn classes_that_were_not_searched_are_a_gap() {
+        let gap = |is_boot, direct_buffers| {
+            let known = Some(structs::tests::of_endless(is_boot));
+            gap_of_facts(&Ok(Some(VmFacts { known, direct_buffers, ..VmFacts::default() })))
+        };
+        let unknown = gap(true, None).expect("a gap");
+        assert!(unknown.reason.contains("more than 100000 classes"), "{}", unknown.reason);
+        assert_eq!(unknown.effect, "direct buffers are unknown");
+        let known = gap(false, Some(DirectBuffers::default())).expect("a gap");
+        assert!(known.effect.contains("Netty"), "{}", known.effect);
+    }
 
     #[test]
     fn the_flag_has_the_maximum_of_the_heap_whatever_else_answered() {

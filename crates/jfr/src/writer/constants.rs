@@ -1,10 +1,12 @@
 //! Constants: the names, symbols, methods and stacks that events refer to by number, and the checkpoint events that
 //! define the numbers.
 //!
-//! A constant keeps its number for the whole recording, because readers may carry resolved constants from one chunk to
-//! the next. Each chunk defines those constants that its events use, because each chunk must be readable alone.
+//! A number never stands for two values, because readers may carry resolved constants from one chunk to the next. Each
+//! chunk defines those constants that its events use, because each chunk must be readable alone. A constant that a chunk
+//! doesn't use is forgotten, and later gets a new number: so memory is bounded by the constants of two chunks.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use super::integers;
 use super::types::{CLASS, FRAME_TYPE, METHOD, NMT_TYPE, STACK_TRACE, SYMBOL, Type};
@@ -68,8 +70,10 @@ const POOLS: [u64; 6] = [NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRAC
 pub(super) struct Constants {
     /// Constants by pool and encoded value: equal values share one constant.
     numbers: HashMap<(u64, Vec<u8>), Constant>,
-    /// Constants by stack, so that a stack that is written each second needs one lookup.
-    stacks: HashMap<Stack, (u64, u64)>,
+    /// Numbers by stack, so that a stack that is written each second needs one lookup. A stack is known by its hash of
+    /// 128 bits with random keys, because its names take some KiB.
+    stacks: HashMap<[u64; 2], Constant>,
+    keys: [RandomState; 2],
     chunk: u64,
     pools: Vec<Pool>,
 }
@@ -92,11 +96,14 @@ impl Constants {
     pub(super) fn new(names: &[Type]) -> Constants {
         let ids = names.iter().map(|of| of.id).chain(POOLS);
         let pools = ids.map(|id| Pool { id, ..Pool::default() }).collect();
-        Constants { numbers: HashMap::new(), stacks: HashMap::new(), chunk: 0, pools }
+        let keys = [RandomState::new(), RandomState::new()];
+        Constants { numbers: HashMap::new(), stacks: HashMap::new(), keys, chunk: 0, pools }
     }
 
-    /// Begins a chunk, which has no constants yet.
+    /// Begins a chunk, which has no constants yet. Those of the last chunk keep their numbers.
     pub(super) fn next_chunk(&mut self) {
+        self.stacks.retain(|_, constant| constant.chunk == self.chunk);
+        self.numbers.retain(|_, constant| constant.chunk == self.chunk);
         self.chunk += 1;
         self.mark_written();
     }
@@ -112,10 +119,9 @@ impl Constants {
     }
 
     pub(super) fn stack(&mut self, stack: &Stack) -> u64 {
-        if let Some((number, chunk)) = self.stacks.get(stack)
-            && *chunk == self.chunk
-        {
-            return *number;
+        let key = self.keys.each_ref().map(|key| key.hash_one(stack));
+        if let Some(constant) = self.stacks.get(&key).filter(|constant| constant.chunk == self.chunk) {
+            return constant.number;
         }
         let mut value = vec![u8::from(stack.truncated)];
         integers::long(&mut value, stack.frames.len() as u64);
@@ -129,7 +135,7 @@ impl Constants {
             }
         }
         let number = self.number(STACK_TRACE, value);
-        self.stacks.insert(stack.clone(), (number, self.chunk));
+        self.stacks.insert(key, Constant { number, chunk: self.chunk });
         number
     }
 
@@ -237,5 +243,37 @@ fn checkpoint<'a>(ticks: u64, delta: i64, pools: impl Iterator<Item = (u64, u64,
 impl FrameType {
     const fn is_java(self) -> bool {
         matches!(self, FrameType::Interpreted | FrameType::Jit | FrameType::Inlined)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(function: &str) -> Stack {
+        Stack { frames: vec![Frame { function: function.into(), ..Frame::default() }], truncated: false }
+    }
+
+    #[test]
+    fn a_constant_that_the_last_chunk_did_not_use_is_forgotten_and_its_number_is_not_reused() {
+        let mut constants = Constants::new(&[]);
+        let mut sizes = vec![];
+        let mut given = vec![];
+        for chunk in 0..5 {
+            constants.next_chunk();
+            let always = constants.stack(&stack("always"));
+            assert_eq!(always, 1, "used by each chunk, so it keeps its number");
+            let first = constants.stack(&stack(&format!("only in {chunk}")));
+            assert_eq!(constants.stack(&stack(&format!("only in {chunk}"))), first);
+            assert!(!given.contains(&first), "{first} stood for another stack: {given:?}");
+            given.push(first);
+            sizes.push((constants.stacks.len(), constants.numbers.len()));
+        }
+        // 2 stacks; a class with its symbol, a frame type, a descriptor, and a name and a method for each stack.
+        assert_eq!(sizes[0], (2, 10));
+        // In each later chunk one stack of the last one is left, with its method and its name.
+        assert_eq!(sizes[1..], [(3, 13); 4]);
+        constants.next_chunk();
+        assert_eq!(constants.stack(&stack("only in 0")), 7, "it comes back under a new number");
     }
 }

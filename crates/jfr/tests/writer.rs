@@ -184,6 +184,45 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
     }
 }
 
+/// A copy may have been cut off: its chunk is longer than the file.
+#[test]
+fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
+    let mut random = Random(5);
+    let mut recording = Recording::new(Vec::new(), &TABLE);
+    for index in 0..80 {
+        instant(&mut recording, index, &mut random, false);
+    }
+    let file = recording.finish().expect("memory takes all");
+    let events = |file: &[u8]| {
+        let mut events = Vec::new();
+        reader::read(file, Limits::default(), &EventFilter::all(), |event| {
+            let names = event.stack().map(|stack| {
+                stack.frames().map(|frame| frame.method().map(|name| name.into_owned())).collect::<Vec<_>>()
+            });
+            let category = event.string("category").map(|name| name.into_owned());
+            let figures = ["size", "bytes", "count"].map(|field| event.u64(field));
+            events.push((event.offset, (event.name().to_owned(), event.time(), figures, category, names)));
+        });
+        events
+    };
+    let all = events(&file);
+    let ticks: Vec<usize> = (0..all.len()).filter(|index| all[*index].1.0 == "test.Tick").collect();
+    let chunks = reader::chunks(&file, Limits::default());
+    assert!(chunks.len() >= 3 && ticks.len() == 80, "{} chunks, {} ticks", chunks.len(), ticks.len());
+    let mut cuts = 0;
+    for cut in (0..file.len()).step_by(61) {
+        let seen = events(&file[..cut]);
+        // An instant's constants stand behind its events: where the next instant has begun, they are there.
+        let begun = ticks.iter().rposition(|index| all[*index].0 < cut as u64);
+        let whole = begun.map_or(0, |number| ticks[number]);
+        assert!(seen.len() >= whole, "{} of {whole} events, cut at {cut}", seen.len());
+        assert!(seen[..whole] == all[..whole], "cut at {cut}");
+        assert!(seen.iter().zip(&all).all(|(of, all)| of.0 == all.0), "cut at {cut}");
+        cuts += usize::from(whole > 0);
+    }
+    assert!(cuts > 300, "{cuts}");
+}
+
 #[test]
 fn a_value_of_every_kind_is_read_back_by_both_readers() {
     let stack = Stack {

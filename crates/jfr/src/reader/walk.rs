@@ -2,7 +2,8 @@
 //!
 //! A finished chunk's header gives the offsets of its metadata and last checkpoint. An unfinished chunk's header has
 //! none, or those of the last flush. So the walker first steps through such a chunk by the sizes of its events to find
-//! them. It does the same if a finished chunk's header or chain is wrong.
+//! them. It does the same if a finished chunk's header or chain is wrong. A copy of a chunk may be cut off: then stepping
+//! may not meet the metadata (Plimsoll's lie inside an event), and the header's offset is tried last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -277,7 +278,7 @@ impl Walker {
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, ReadProblem> {
         let mut steps = steps;
-        // The offset of a flush may be wrong, so in an unfinished chunk only metadata found by stepping is used.
+        // The offset of a flush may be wrong, so in an unfinished chunk metadata found by stepping comes first.
         let offset = steps.as_ref().map_or(Some(base.saturating_add(header.metadata)), |steps| steps.metadata);
         let parsed = offset.map(|offset| self.metadata(window, offset, end, header)).transpose();
         let schema = match parsed {
@@ -286,9 +287,9 @@ impl Walker {
                 if let Err(problem) = failed {
                     self.problem(base, problem);
                 }
-                // The metadata may exist although the header's offset is wrong.
+                // The metadata may exist although the header's offset is wrong, or although stepping doesn't meet them.
                 let found = match &steps {
-                    Some(_) => None,
+                    Some(_) => self.metadata(window, base.saturating_add(header.metadata), end, header).ok(),
                     None => {
                         let found = step_through(window, base, end, header, &self.limits)?;
                         let offset = found.metadata;

@@ -2,12 +2,13 @@
 
 use plimsoll_facts::ending;
 use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_process::proc;
 use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Life};
 
+use super::Sampler;
 use super::cost::processor_time;
-use super::{Sampler, now_ns};
 use crate::{sys, target};
 
 /// The last state of a target that has ended, from its segment.
@@ -62,7 +63,7 @@ impl Sampler {
             end,
             books: last,
             sites,
-            time_ns: now_ns(),
+            time_ns: proc::now_ns(),
             cost: Cost { cpu: processor_time(), ..Cost::default() },
         }
     }

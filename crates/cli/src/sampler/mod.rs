@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Snapshot};
@@ -258,7 +258,7 @@ impl Sampler {
             }
             self.executable = executable;
         }
-        let time_ns = now_ns();
+        let time_ns = proc::now_ns();
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
         let booked = books.as_ref().map(Books::booked);
@@ -323,8 +323,4 @@ impl Sampler {
             provenance_age: if self.queried_at == began { Duration::ZERO } else { began - self.queried_at },
         }))
     }
-}
-
-pub fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -68,7 +68,7 @@ impl Recent {
     /// `of`: resident and committed bytes of a line.
     pub fn push(&mut self, time_ns: u64, rss: Bytes, limit: Option<Bytes>, of: impl Fn(LineId) -> (Bytes, Bytes)) {
         let time_ns = i64::try_from(time_ns).unwrap_or(i64::MAX);
-        // The clock was set back.
+        // The times of a series rise.
         if self.newest.is_some_and(|newest| time_ns <= newest.time_ns) {
             return;
         }

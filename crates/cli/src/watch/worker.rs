@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::proc;
 use plimsoll_process::processes::{self, Listed};
 use plimsoll_report::jfr::TargetEndKind;
 use plimsoll_tracked::rules::read as rules;
@@ -19,7 +20,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::facts::Facts;
 use crate::Failure;
 use crate::record::{Output, Pace, Writer};
-use crate::sampler::{Read, Sampler, SamplerEnd, Subject, now_ns};
+use crate::sampler::{Read, Sampler, SamplerEnd, Subject};
 
 /// From the command line: what to watch, how often, how long.
 #[derive(Clone, Copy)]
@@ -251,7 +252,7 @@ impl Job {
         // The last whole list stays: a process that is missing in a part may live.
         if listing.is_whole || !self.has_listed {
             self.has_listed = true;
-            self.report(Report::Listing(now_ns(), listing.all));
+            self.report(Report::Listing(proc::now_ns(), listing.all));
         }
         began + (took * LISTING).max(LEAST)
     }

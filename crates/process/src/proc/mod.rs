@@ -21,9 +21,9 @@ mod unpacked;
 pub use access::{Access, Closed};
 pub use bss::find as find_bss;
 pub use read::{
-    KnownMappings, can_scan, file_remedy, is_of_mappings, is_too_much, open_jars, permission_remedy, read_allocators,
-    read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads, scan_residency,
-    seconds_since_epoch, start_of, why_closed, why_refused,
+    KnownMappings, can_scan, file_remedy, is_of_mappings, is_too_much, now_ns, open_jars, permission_remedy,
+    read_allocators, read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads,
+    scan_residency, seconds_since_epoch, start_of, why_closed, why_refused,
 };
 pub use read::{
     Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, refusal, timed,

@@ -13,7 +13,7 @@ mod threads;
 
 pub use access::{as_root, as_user, file_remedy, permission_remedy, why_closed, why_refused};
 pub use allocators::read_allocators;
-pub use clock::{seconds_since_epoch, timed};
+pub use clock::{now_ns, seconds_since_epoch, timed};
 pub use host::read_host;
 pub use mappings::{Mappings, is_of_mappings, read_mappings, read_maps, read_smaps};
 pub use page_map::{can_scan, is_too_much, read_residency, scan_residency};

@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -115,14 +116,18 @@ impl Output {
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let Some((path, folder, start_ns)) = self.close()? else { return Ok(()) };
         let moment = compact(start_ns);
-        if self.pattern.to_string_lossy().contains("%t") {
+        if has(&self.pattern, b"%t") {
             // %t has put the start time into the name already.
             self.keep_only(&folder, path);
             return Ok(());
         }
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let extension = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
-        let full = path.with_file_name(format!("{stem}.{moment}{extension}"));
+        let mut name = path.file_stem().unwrap_or_default().to_owned();
+        name.push(format!(".{moment}"));
+        if let Some(extension) = path.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        let full = path.with_file_name(name);
         folder.rename(name_of(&path), name_of(&full)).map_err(|e| format!("cannot rename {}: {e}", shown(&path)))?;
         self.keep_only(&folder, full);
         Ok(())
@@ -171,7 +176,11 @@ impl Drop for Output {
 
 /// Whether two processes get two names.
 pub fn makes_distinct_names(pattern: &Path) -> bool {
-    pattern.to_string_lossy().contains("%p")
+    has(pattern, b"%p")
+}
+
+fn has(pattern: &Path, placeholder: &[u8; 2]) -> bool {
+    pattern.as_os_str().as_bytes().windows(2).any(|pair| pair == placeholder)
 }
 
 /// Fails if no file can be created there.
@@ -209,10 +218,25 @@ fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
 }
 
 fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {
-    // In a name that is not UTF-8, %p and %t are not replaced.
-    match pattern.to_str() {
-        Some(text) => PathBuf::from(text.replace("%p", &pid.to_string()).replace("%t", &compact(time_ns))),
-        None => pattern.to_owned(),
+    let mut name = Vec::new();
+    // A name may be no UTF-8.
+    let mut rest = pattern.as_os_str().as_bytes();
+    loop {
+        rest = match rest {
+            [b'%', b'p', rest @ ..] => {
+                name.extend(pid.to_string().bytes());
+                rest
+            }
+            [b'%', b't', rest @ ..] => {
+                name.extend(compact(time_ns).bytes());
+                rest
+            }
+            [byte, rest @ ..] => {
+                name.push(*byte);
+                rest
+            }
+            [] => return OsString::from_vec(name).into(),
+        };
     }
 }
 
@@ -223,4 +247,44 @@ fn compact(time_ns: u64) -> String {
 
 fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_utf8_is_a_name_like_others() {
+        let top = std::env::temp_dir().join(format!("plimsoll-record-names-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&top);
+        std::fs::create_dir_all(&top).expect("a folder");
+        let in_top = |name: &[u8]| top.join(OsStr::from_bytes(name));
+        // 2026-11-23T20:15:00.250Z
+        let time_ns = 1_795_464_900_250_000_000;
+        let pattern = in_top(b"\xff-%p-%t-%%p%.jfr");
+        assert_eq!(named(&pattern, 42, time_ns), in_top(b"\xff-42-20261123-201500.250-%42%.jfr"));
+        assert!(makes_distinct_names(&pattern) && !makes_distinct_names(&in_top(b"\xff-%t.jfr")));
+        // Full files of two names that differ in what is no UTF-8, and of one with the time in it.
+        for pattern in [&b"\xff.jfr"[..], b"\xfe.jfr", b"\xff-%t.jfr"] {
+            let mut output =
+                Output::new(&in_top(pattern), 42, Pace::default()).unwrap_or_else(|why| panic!("{}", why.0));
+            for second in 0..2 {
+                let instant = output.instant(time_ns + second * 1_000_000_000, |_| {});
+                assert_eq!(instant.and_then(|()| output.rotate()).map_err(|why| why.0), Ok(()));
+            }
+        }
+        let names = std::fs::read_dir(&top).expect("a folder").flatten().map(|entry| entry.file_name().into_vec());
+        let mut names: Vec<Vec<u8>> = names.collect();
+        names.sort();
+        let expected: [&[u8]; 6] = [
+            b"\xfe.20261123-201500.250.jfr",
+            b"\xfe.20261123-201501.250.jfr",
+            b"\xff-20261123-201500.250.jfr",
+            b"\xff-20261123-201501.250.jfr",
+            b"\xff.20261123-201500.250.jfr",
+            b"\xff.20261123-201501.250.jfr",
+        ];
+        assert_eq!(names, expected);
+        let _ = std::fs::remove_dir_all(&top);
+    }
 }

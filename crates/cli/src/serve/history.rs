@@ -6,13 +6,15 @@
 //!     ├── 20261123-201500.250.jfr     full: an hour, or an eighth of the budget
 //!     └── 20261123-211500.250.jfr     being written; whole after each reading, also after kill -9
 //! ```
-//! `plimsoll report DIR/shop` reads all of it. The oldest full files go first when the budget is exceeded. The user
+//! `plimsoll report DIR/shop` reads all of it. The oldest full files go first when the budget is exceeded, and a target's
+//! directory goes with its last file. Only one of these directories is open at a time: there may be thousands. The user
 //! names DIR, and may name /tmp or a project. So only files with names of ours are deleted, and a directory that is
 //! open to others is closed only if it holds nothing else.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -41,11 +43,44 @@ pub struct Store {
     size: Bytes,
 }
 
+/// The recordings that are being written.
+#[derive(Default)]
+pub struct Written {
+    /// Their files.
+    pub files: BTreeSet<PathBuf>,
+    /// The names of all targets that are recorded, also of those that have no file at this moment.
+    pub names: BTreeSet<String>,
+}
+
+/// What is left after old files were deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// The files that are left exceed the budget.
+    pub is_over: bool,
+    /// Why files stay that should have been deleted: one sentence, of the first error.
+    pub problem: Option<String>,
+}
+
+impl Tidied {
+    /// Keeps the first error. None: what is not there needs no deletion.
+    fn note<T>(&mut self, what: &str, path: &Path, result: io::Result<T>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+            let sentence = || format!("--keep and --size have no full effect: cannot {what} {}: {error}", shown(path));
+            self.problem.get_or_insert_with(sentence);
+        }
+        None
+    }
+}
+
 /// A file of a target.
 struct File {
-    folder: usize,
+    /// The target.
+    folder: String,
     name: String,
-    path: PathBuf,
     modified: SystemTime,
     bytes: u64,
 }
@@ -65,7 +100,8 @@ impl Store {
             .map_err(|_| format!("--history {}: another plimsoll serve writes there", shown(&path)))?;
         let store = Store { directory, keep, size };
         // A server that was killed may have left files without a reading.
-        for (folder, _) in store.folders() {
+        for target in store.targets(&mut Tidied::default()) {
+            let Ok(folder) = Folder::open(&store.directory.path.join(&target)) else { continue };
             for name in folder.names().unwrap_or_default().iter().filter(|name| is_begun(name)) {
                 let _ = folder.remove(OsStr::new(name));
             }
@@ -87,44 +123,55 @@ impl Store {
         Ok(History::read(&files, Range { from: Some(Bound::BeforeEnd(keep)), to: None })?)
     }
 
-    /// Deletes files that are too old, then the oldest files until the rest is within the budget. `written`: the files
-    /// that are being written, which stay. True: the files that are left exceed the budget.
-    pub fn tidy(&self, written: &BTreeSet<PathBuf>) -> bool {
-        let folders = self.folders();
-        let mut files: Vec<File> = folders.iter().enumerate().flat_map(|(at, of)| files(at, of)).collect();
+    /// Deletes files that are too old, then the oldest files until the rest is within the budget. Files that are being
+    /// written stay, and so do the directories of targets that are recorded.
+    pub fn tidy(&self, written: &Written) -> Tidied {
+        let mut tidied = Tidied::default();
+        let targets = self.targets(&mut tidied);
+        let mut files: Vec<File> = targets.iter().flat_map(|target| self.files(target, &mut tidied)).collect();
         files.sort_by_key(|file| file.modified);
         let mut total: u64 = files.iter().map(|file| file.bytes).sum();
         let now = SystemTime::now();
-        for file in files.iter().filter(|file| !written.contains(&file.path)) {
+        for file in &files {
+            let (folder, name) = (self.directory.path.join(&file.folder), OsStr::new(&file.name));
+            let path = folder.join(name);
             let age = now.duration_since(file.modified).unwrap_or_default();
-            if age > self.keep || total > self.size.0 {
-                let _ = folders[file.folder].0.remove(OsStr::new(&file.name));
+            if written.files.contains(&path) || age <= self.keep && total <= self.size.0 {
+                continue;
+            }
+            let removed = Folder::open(&folder).and_then(|folder| folder.remove(name));
+            let is_gone = removed.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
+            tidied.note("delete", &path, removed);
+            if is_gone {
                 total = total.saturating_sub(file.bytes);
             }
+            if is_gone && !written.names.contains(&file.folder) {
+                // It fails while the directory holds anything.
+                let _ = self.directory.folder.remove_directory(OsStr::new(&file.folder));
+            }
         }
-        total > self.size.0
+        tidied.is_over = total > self.size.0;
+        tidied
     }
 
-    fn folders(&self) -> Vec<(Folder, PathBuf)> {
-        let names = self.directory.folder.names().unwrap_or_default();
-        let open = |name: String| {
-            let path = self.directory.path.join(&name);
-            // Nobody else can put anything into this directory, so no name is a link.
-            Some((Folder::open(&path).ok()?, path))
+    fn targets(&self, tidied: &mut Tidied) -> Vec<String> {
+        let names = tidied.note("list", &self.directory.path, self.directory.folder.names());
+        names.unwrap_or_default().into_iter().filter(|name| is_name(name)).collect()
+    }
+
+    fn files(&self, target: &str, tidied: &mut Tidied) -> Vec<File> {
+        let path = self.directory.path.join(target);
+        // Nobody else can put anything into this directory, so no name is a link.
+        let opened = Folder::open(&path).and_then(|folder| Ok((folder.names()?, folder)));
+        let Some((names, folder)) = tidied.note("list", &path, opened) else { return Vec::new() };
+        let one = |name: String| {
+            let stat = tidied.note("look at", &path.join(&name), folder.stat(OsStr::new(&name)))?;
+            let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+            let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+            Some(File { folder: target.to_owned(), name, modified, bytes })
         };
-        names.into_iter().filter(|name| is_name(name)).filter_map(open).collect()
+        names.into_iter().filter(|name| is_recording(name)).filter_map(one).collect()
     }
-}
-
-fn files(at: usize, (folder, path): &(Folder, PathBuf)) -> Vec<File> {
-    let one = |name: String| {
-        let stat = folder.stat(OsStr::new(&name)).ok()?;
-        let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        Some(File { folder: at, path: path.join(&name), name, modified, bytes })
-    };
-    let names = folder.names().unwrap_or_default();
-    names.into_iter().filter(|name| is_recording(name)).filter_map(one).collect()
 }
 
 fn is_recording(name: &str) -> bool {
@@ -185,7 +232,8 @@ mod tests {
         let second = make("shop-2/20261123-183000.000.jfr", 40, 400);
         let last = make("shop/20261123-190900.000.jfr", 1, 400);
         let other = make("shop/keep.jfr", 100, 5000);
-        assert!(!store.tidy(&BTreeSet::from([written.clone()])));
+        let of = |path: &PathBuf| Written { files: BTreeSet::from([path.clone()]), ..Written::default() };
+        assert_eq!(store.tidy(&of(&written)), Tidied::default());
         let is_there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
         // 1600 bytes are left without the old one, so the two oldest that may go do.
         assert_eq!(
@@ -193,8 +241,31 @@ mod tests {
             [false, false, true, false, true, true]
         );
         std::fs::write(&written, vec![0; 2000]).expect("a file");
-        assert!(store.tidy(&BTreeSet::from([written])), "what is written exceeds the budget alone");
+        let tidied = store.tidy(&of(&written));
+        assert_eq!(tidied, Tidied { is_over: true, problem: None }, "what is written exceeds the budget alone");
+        // A target's directory goes with its last file, but not while the target is recorded.
+        let ended = [make("ended/20261123-180000.000.jfr", 70, 1), make("ended/20261123-190000.000.jfr", 65, 1)];
+        let paused = make("paused/20261123-180000.000.jfr", 70, 1);
+        let written = Written { names: BTreeSet::from(["paused".to_owned()]), ..of(&written) };
+        assert_eq!(store.tidy(&written), Tidied { is_over: true, problem: None });
+        assert_eq!(is_there(&[&ended[0], &ended[1], &top.join("ended")]), [false; 3]);
+        assert_eq!(is_there(&[&paused, &top.join("paused"), &top.join("shop"), &other]), [false, true, true, true]);
         let _ = std::fs::remove_dir_all(&top);
+    }
+
+    /// Root may delete anything, so a directory stands where a file is expected.
+    #[test]
+    fn a_file_that_cannot_be_deleted_is_reported() {
+        let top = std::env::temp_dir().join(format!("plimsoll-serve-stuck-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        let store = Store::open(&top, Duration::from_secs(3600), Bytes(0)).unwrap_or_else(|why| panic!("{}", why.0));
+        let stuck = top.join("shop/20261123-180000.000.jfr");
+        fs::create_dir_all(stuck.join("more")).expect("a folder");
+        let tidied = store.tidy(&Written::default());
+        let problem = tidied.problem.expect("a sentence");
+        let begin = format!("--keep and --size have no full effect: cannot delete {}: ", stuck.display());
+        assert!(problem.starts_with(&begin) && stuck.exists(), "{problem}");
+        let _ = fs::remove_dir_all(&top);
     }
 
     /// The user may have named a project, or /tmp: it stays as it is.

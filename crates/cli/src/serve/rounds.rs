@@ -5,7 +5,7 @@
 //! target that takes long is left alone for a while (`REST`). Its figures stay, and say how old they are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use plimsoll_report::serve_list::Row;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::board::{Board, Published};
-use super::history::Store;
+use super::history::{Store, Written};
 use super::recent::Recent;
 use super::targets::{self, Names, TargetSelection};
 use crate::Failure;
@@ -89,6 +89,8 @@ pub struct Rounds {
     is_list_cut: bool,
     list_at: Instant,
     left_out: usize,
+    /// Why old recordings stay, so that each reason is reported once.
+    untidied: Option<String>,
     /// The target that the next round begins with: the one where the last round ran out of its budget or its time.
     first: usize,
 }
@@ -114,6 +116,7 @@ impl Rounds {
             is_list_cut: false,
             list_at: Instant::now(),
             left_out: 0,
+            untidied: None,
             first: 0,
         }
     }
@@ -141,13 +144,22 @@ impl Rounds {
     /// Keeps the recordings within their budget.
     fn tidy(&mut self) {
         let Some(store) = &self.history else { return };
-        let writers = || self.targets.values().filter_map(|target| target.recorded.writer.as_ref());
-        let written: BTreeSet<PathBuf> = writers().filter_map(Writer::path).map(Path::to_owned).collect();
-        if store.tidy(&written) {
+        let mut written = Written::default();
+        for target in self.targets.values() {
+            let Some(writer) = &target.recorded.writer else { continue };
+            written.names.insert(target.name.clone());
+            written.files.extend(writer.path().map(Path::to_owned));
+        }
+        let mut tidied = store.tidy(&written);
+        if tidied.is_over {
             // Makes the files that are being written full ones, which can be deleted.
             let writers = self.targets.values_mut().filter_map(|target| target.recorded.writer.as_mut());
             writers.for_each(|writer| drop(writer.rotate()));
-            store.tidy(&BTreeSet::new());
+            tidied = store.tidy(&Written { names: written.names, ..Written::default() });
+        }
+        if tidied.problem != self.untidied {
+            tidied.problem.iter().for_each(print_message);
+            self.untidied = tidied.problem;
         }
     }
 

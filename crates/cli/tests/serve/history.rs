@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use crate::child::wait_for;
@@ -12,6 +14,34 @@ fn report(of: &Path) -> Value {
     let output = Command::new(PLIMSOLL).arg("report").arg(of).args(["--format", "json"]).output().expect("plimsoll");
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// More targets than descriptors: with `--all`, every name that ever ran has a directory.
+#[test]
+fn old_recordings_go_however_many_targets_there_were() {
+    let subject = Subject::named("shop");
+    let directory = scratch("history-many").join("recordings");
+    let more = ["--interval", "1s", "--keep", "1h", "--history", directory.to_str().expect("UTF-8")];
+    let server = Server::of(&subject, &more);
+    let limit = Rlimit { current: Some(64), maximum: Some(64) };
+    prlimit(Pid::from_raw(server.child.id() as i32), Resource::Nofile, limit).expect("a limit");
+    let two_hours_ago = SystemTime::now() - Duration::from_secs(7200);
+    let made = scratch("history-many-made");
+    for number in 0..200 {
+        let of_one = made.join(format!("target-{number}"));
+        std::fs::create_dir_all(&of_one).expect("a directory");
+        let file = std::fs::File::create(of_one.join("20261123-180000.000.jfr")).expect("a file");
+        file.set_modified(two_hours_ago).expect("a time");
+        std::fs::rename(&of_one, directory.join(format!("target-{number}"))).expect("a directory");
+    }
+    let names = || {
+        let names = std::fs::read_dir(&directory).expect("a directory").flatten().map(|entry| entry.file_name());
+        names.collect::<Vec<_>>()
+    };
+    wait_for("the deletion", || (names() == ["shop"]).then_some(()));
+    server.kill(server.child.id(), "-TERM");
+    let (_, printed) = server.ended();
+    assert!(!printed.contains("--keep"), "{printed}");
 }
 
 #[test]

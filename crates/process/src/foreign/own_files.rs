@@ -84,6 +84,11 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+    }
+
     pub fn facts(&self, name: &OsStr) -> io::Result<Facts> {
         Ok(Facts::of(&self.stat(name)?))
     }

@@ -67,6 +67,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.target.is_some() && !matches!(args.format, Format::Prometheus) {
         return Err("--target names the process in metrics: it needs --format prometheus".into());
     }
+    if args.arenas && !matches!(args.format, Format::Text) {
+        return Err("--arenas prints a table: leave --format out".into());
+    }
     // Before the reading: a report that nobody can see must not cost the target anything.
     if args.output.is_none() {
         require_stdout()?;

@@ -92,6 +92,17 @@ pub fn refuse(target: &Path) -> Failure {
     format!("--from, --to and --chart need a flight recording, and '{}' isn't one", shown(target)).into()
 }
 
+/// Refuses options that a chart would ignore.
+pub fn refuse_beside_chart(format: Format, is_of_stacks: bool) -> Result<(), Failure> {
+    if matches!(format, Format::Json | Format::Html) {
+        return Err("--chart writes SVG: leave --format out".into());
+    }
+    if is_of_stacks {
+        return Err("--chart draws curves of lines: leave --by, --focus, --measure and --weight out".into());
+    }
+    Ok(())
+}
+
 pub fn report(
     target: &Path,
     options: &Options,
@@ -102,7 +113,6 @@ pub fn report(
     let history = options.read(target)?;
     let chart = match (chart.chart, format) {
         (Some(ChartName(chart)), Format::Text) => Some(chart),
-        (Some(_), Format::Json) => return Err("--chart writes SVG: leave --format out".into()),
         (None, Format::Text | Format::Json) => None,
         (chart, Format::Svg) => Some(chart.map_or_else(|| charts::default_chart(&history), |ChartName(chart)| chart)),
         _ => return Err("curves have --format text, json and svg; for stacks add --by site".into()),

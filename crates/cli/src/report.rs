@@ -72,6 +72,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         if args.format == Format::Jfr {
             return Err(format!("'{}' is a flight recording already", shown(&path)).into());
         }
+        if args.chart.is_given() {
+            let is_of_stacks = args.by != By::Category || args.stacks.are_requested();
+            recording::refuse_beside_chart(args.format, is_of_stacks)?;
+        }
         if !args.chart.is_given() && !wants_page && allocation::is_requested(args.by, &args.stacks, args.format) {
             let (by, format, output) = (args.by, args.format, args.output.as_deref());
             return allocation::report(&path, &args.range, by, &args.stacks, format, output);

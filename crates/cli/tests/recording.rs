@@ -284,5 +284,12 @@ fn the_lines_of_our_own_recording_sum_to_rss() {
     assert!((lines().map(mean).sum::<f64>() - mean(rss)).abs() < 1.0, "{report}");
     let svg = output_of(&["report", &name, "--chart", "lines"]);
     assert!(well_formed(&svg) > 20 && svg.contains("libraries"));
+    // A chart ignores none of the options beside it.
+    let page = refused(&["report", &name, "--chart", "lines", "--format", "html"]);
+    assert!(page.contains("--chart writes SVG"), "{page}");
+    for option in [["--by", "site"], ["--focus", "x"], ["--measure", "live"], ["--weight", "calls"]] {
+        let sentence = refused(&[&["report", &name, "--chart", "lines"][..], &option].concat());
+        assert!(sentence.contains("--chart draws curves of lines: leave --by"), "{option:?}: {sentence}");
+    }
     let _ = fs::remove_dir_all(folder);
 }

@@ -335,6 +335,7 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["run", "--depth", "5", "--", "true"], "'--depth <FRAMES>': expected a number from 16 to 1024\n"),
         (&["compare", "one.jfr"], "give 2 of A.jfr B.jfr, not 1\n"),
         (&["compare", "one.jfr", "two.jfr"], "no file 'one.jfr'"),
+        (&["explain", "1", "--arenas", "--format", "json"], "--arenas prints a table: leave --format out\n"),
         (&["diff", "1", "2", "--by", "class"], "compare stacks with --by site"),
     ] {
         let (code, text) = workspace.status_and_error(arguments);

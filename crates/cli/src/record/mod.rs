@@ -34,10 +34,19 @@ pub use file::Output;
 pub use recorder::Writer;
 use recorder::{Recorder, RecorderLife};
 
+/// The program to start, and how it is started: without effect on a process that runs already. These are all options of
+/// `Launch`.
+const OF_A_COMMAND: [&str; 10] =
+    ["command", "sites", "sample", "depth", "dir", "follow", "signal", "summary", "retain", "rules"];
+
 #[derive(clap::Args)]
 pub struct Args {
     /// PIDs or names of the processes to record, tracked or not
-    #[arg(value_name = "PID|NAME", required_unless_present_any = ["command", "chosen"], conflicts_with = "command")]
+    #[arg(
+        value_name = "PID|NAME",
+        required_unless_present_any = ["command", "chosen"],
+        conflicts_with_all = OF_A_COMMAND
+    )]
     processes: Vec<OsString>,
     /// Choose a process whose name looks like an option, or by the id of its container; may be given several times
     #[arg(
@@ -45,7 +54,7 @@ pub struct Args {
         long = "process",
         value_name = "PID|NAME|CONTAINER",
         allow_hyphen_values = true,
-        conflicts_with = "command"
+        conflicts_with_all = OF_A_COMMAND
     )]
     chosen: Vec<OsString>,
     /// Write the recording to this file; %p stands for the PID, %t for the start time [default: plimsoll-%p.jfr]

@@ -274,6 +274,17 @@ fn what_cannot_be_recorded_is_reported_in_one_sentence() {
         (&["record", &own, "--interval", "5ms"], "at least 10ms"),
         (&["record", &own, "--duration", "soon"], "expected a duration"),
         (&["record"], "is missing"),
+        (&["record", &own, "--sites", "exact"], "give --sites <SITES> or PID|NAME, not both"),
+        (
+            &["record", "-p", &own, "--sample", "4096"],
+            "give --sample <BYTES> or --process <PID|NAME|CONTAINER>, not both",
+        ),
+        (&["record", &own, "--depth", "16"], "give --depth <FRAMES> or PID|NAME, not both"),
+        (&["record", &own, "--dir", "."], "give --dir <DIR> or PID|NAME, not both"),
+        (&["record", &own, "--follow"], "give --follow or PID|NAME, not both"),
+        (&["record", &own, "--signal", "USR2"], "give --signal <SIGNAL> or PID|NAME, not both"),
+        (&["record", &own, "--retain", "3"], "give --retain <N> or PID|NAME, not both"),
+        (&["record", "-p", &own, "--rules", "x"], "give --rules <FILE> or --process <PID|NAME|CONTAINER>, not both"),
         (&["record", "-o", "no/such/folder/x.jfr", "--", "true"], "cannot make"),
     ] {
         let out = workspace.plimsoll(arguments).output().expect("plimsoll starts");

@@ -152,6 +152,18 @@ fn without_a_terminal_there_is_one_line_a_reading() {
     assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text}");
 }
 
+/// The interval is longer than the duration, so only the first and the last reading are shown.
+#[test]
+fn the_last_reading_is_at_the_end_of_the_duration() {
+    let leak = Leak::start("last");
+    let pid = leak.pid().to_string();
+    let mut command = Command::new("timeout");
+    let output = command.args(["120", PLIMSOLL, "watch", &pid, "--interval", "1h", "--duration", "500ms"]).output();
+    let output = output.expect("timeout");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2, "{output:?}");
+}
+
 /// `timeout` ends a watch that waits for ever.
 #[test]
 fn without_a_terminal_the_end_of_the_process_ends_the_watch() {

@@ -250,11 +250,12 @@ enum Woken {
 impl Session {
     fn run(&mut self) -> Result<Option<ChildEnd>, Failure> {
         let began = Instant::now();
+        // The last instant is at the end of the duration, even if that is no multiple of the interval.
+        let end = self.pace.duration.and_then(|duration| began.checked_add(duration));
         let mut next = began;
         let mut missed = 0;
         loop {
-            let left = self.pace.duration.map(|duration| duration.saturating_sub(began.elapsed()));
-            let last = left.is_some_and(|left| left < self.pace.interval / 2);
+            let last = end.is_some_and(|end| Instant::now() >= end);
             self.each(|recorder| recorder.instant(missed, last));
             self.shown.instant(&self.recorders, began.elapsed());
             if last {
@@ -268,7 +269,8 @@ impl Session {
             let following = began + self.pace.interval * u32::try_from(late + 1).unwrap_or(u32::MAX);
             missed = (following - next).as_nanos().saturating_div(self.pace.interval.as_nanos().max(1)) as u64;
             missed = missed.saturating_sub(1);
-            next = following;
+            // After the last instant, a child may go on.
+            next = end.filter(|_| !last).map_or(following, |end| following.min(end));
             match self.wait(next)? {
                 Woken::Time => {}
                 Woken::Stop => {

@@ -142,6 +142,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 impl Job {
     fn run(&mut self) {
         let began = Instant::now();
+        let end = self.plan.duration.and_then(|duration| began.checked_add(duration));
         let rules = rules::built_in().ok();
         let mut ended = false;
         loop {
@@ -149,7 +150,7 @@ impl Job {
             let mut next = now + self.plan.interval;
             match &mut self.one {
                 None => next = next.max(self.list(now)),
-                Some(_) if ended => next = self.plan.duration.map_or(now + HOUR, |duration| began + duration),
+                Some(_) if ended => next = now + HOUR,
                 Some(one) => match one.sampler.read(0, false) {
                     Read::Sample(sample) => {
                         let facts = Facts::of(&sample, self.plan.limit, rules.as_ref());
@@ -169,8 +170,11 @@ impl Job {
                     }
                 },
             }
-            if self.plan.duration.is_some_and(|duration| began.elapsed() + self.plan.interval / 2 > duration) {
-                break;
+            if let Some(end) = end {
+                if now >= end {
+                    break;
+                }
+                next = next.min(end);
             }
             loop {
                 match self.orders.try_recv() {

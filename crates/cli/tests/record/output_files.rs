@@ -263,6 +263,20 @@ fn the_size_of_the_file_is_true_and_its_start_is_in_its_name_once() {
     }
 }
 
+/// The interval is longer than the duration, so only the first and the last instant are in the file.
+#[test]
+fn the_last_instant_is_at_the_end_of_the_duration() {
+    let workspace = Workspace::new("duration");
+    let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
+    let arguments = ["record", &target.pid(), "-o", "d.jfr", "--interval", "1h", "--duration", "500ms"];
+    let out = workspace.plimsoll(&arguments).output().expect("plimsoll starts");
+    assert!(out.status.success(), "{out:?}");
+    let read = workspace.read("d.jfr");
+    let of_rss = read.events.iter().filter(|event| event.name == "jdk.ResidentSetSize");
+    let times: Vec<u64> = of_rss.map(|event| event.time_ns).collect();
+    assert!(matches!(times[..], [first, last] if first < last), "{times:?}");
+}
+
 #[test]
 fn what_cannot_be_recorded_is_reported_in_one_sentence() {
     let workspace = Workspace::new("refused");

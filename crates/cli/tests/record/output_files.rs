@@ -112,8 +112,12 @@ fn a_hangup_is_for_the_program_that_run_records() {
     let workspace = Workspace::new("hangup");
     let script = "trap 'exit 9' HUP; echo ready; while :; do sleep 0.1; done";
     for (words, expected) in [(["run", "--record"], "ended"), (["record", "-o"], "rotated")] {
-        let mut command = workspace.plimsoll(&words);
-        command.args(["h.jfr", "--", "sh", "-c", script]).stderr(Stdio::null());
+        // A shell can't trap a signal that it was started without (nohup).
+        let direct = workspace.plimsoll(&words);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(direct.get_program()).args(direct.get_args());
+        command.envs(direct.get_envs().map(|(name, value)| (name, value.expect("only set"))));
+        command.args(["h.jfr", "--", "sh", "-c", script]).current_dir(workspace.path("")).stderr(Stdio::null());
         let mut recorder = Running::ready(&mut command);
         wait_until("the file", || workspace.path("h.jfr").exists());
         recorder.signal("HUP");

@@ -1,4 +1,5 @@
 //! `plimsoll run` behaves as its program: output, exit status, signals, stops, PID, descriptors, dispositions.
+//! Over 800 lines: the tests share the folder, the program and the segments of one run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;

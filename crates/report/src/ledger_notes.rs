@@ -3,7 +3,7 @@
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, NmtMode, OtherHeap, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap};
-use plimsoll_observer::verdict::Case;
+use plimsoll_observer::verdict::{Case, returned_by_trim};
 
 use crate::words::{counted, cut, signed};
 
@@ -33,7 +33,7 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     match line.id {
         LineId::JavaHeap => notes.extend(java_heap(snapshot)),
         LineId::DirectBuffers => notes.extend(direct_buffers(snapshot)),
-        LineId::GlibcRetained => notes.extend(trimmable(snapshot, line)),
+        LineId::GlibcRetained => notes.extend(trimmable(case)),
         LineId::GlibcLive => notes.extend(live_blocks(snapshot)),
         LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => notes.extend(reservation(case, line)),
         LineId::MappedFiles => notes.extend(clean(case, line.id)),
@@ -46,7 +46,8 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     let is_rough = line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0;
     match line.error {
         Bytes(0) if is_rough => notes.push("estimated".to_owned()),
-        error if is_rough => notes.push(format!("± {error}")),
+        // Of the line's own figure: what follows has figures of its own.
+        error if is_rough => notes.insert(0, format!("± {error}")),
         _ => {}
     }
     notes.join(", ")
@@ -84,14 +85,12 @@ fn direct_buffers(snapshot: &Snapshot) -> Option<String> {
     ))
 }
 
-fn trimmable(snapshot: &Snapshot, line: &Line) -> Option<String> {
-    let glibc = snapshot.glibc.as_ref()?;
-    let arenas = glibc.arenas.len();
-    let trimmable: Bytes = glibc.arenas.iter().map(|arena| arena.trimmable).sum();
-    // The walk and smaps are two readings: a trim cannot return more than smaps counts.
-    let trimmable = trimmable.min(line.resident);
+fn trimmable(case: Case<'_>) -> Option<String> {
+    let arenas = case.snapshot.glibc.as_ref()?.arenas.len();
     let plural = if arenas == 1 { "" } else { "s" };
-    Some(format!("{arenas} arena{plural}; a trim would give back {trimmable}"))
+    let (least, most) = returned_by_trim(case);
+    let at_least = if most > least { "at least " } else { "" };
+    Some(format!("{arenas} arena{plural}; a trim would give back {at_least}{least}"))
 }
 
 fn live_blocks(snapshot: &Snapshot) -> Vec<String> {

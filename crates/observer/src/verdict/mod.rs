@@ -36,6 +36,7 @@ mod unclear;
 pub use case::{Case, ago};
 pub use certainty::certainty;
 pub(crate) use heap_options::LargeHeap;
+pub use remedies::returned_by_trim;
 
 use crate::ledger::{Ledger, LineId};
 use plimsoll_facts::snapshot::{Root, Snapshot};

@@ -13,12 +13,19 @@ use plimsoll_facts::units::{Bytes, count};
 /// (docs/decisions/verdicts.md).
 const DIAGNOSTIC_COMMAND_BYTES: Bytes = Bytes::kib(1536);
 
-/// Releases free memory of all arenas, once: the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
-/// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper bound.
-pub(crate) fn trim(case: Case<'_>) -> Remedy {
-    let pid = case.pid();
+/// The least and the most that malloc_trim returns: the whole pages among free chunks (malloc/malloc.c, mtrim). The end
+/// of a thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper
+/// bound. The walk and smaps are two readings: no more can be returned than smaps counts.
+pub fn returned_by_trim(case: Case<'_>) -> (Bytes, Bytes) {
     let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
     let (pages, ends): (Bytes, Bytes) = (sum(|arena| arena.trimmable), sum(|arena| arena.at_end));
+    let line = case.resident(LineId::GlibcRetained);
+    (pages.min(line), (pages + ends).min(line))
+}
+
+/// Releases free memory of all arenas, once.
+pub(crate) fn trim(case: Case<'_>) -> Remedy {
+    let pid = case.pid();
     let has_command = case.vm().is_some_and(HotSpot::has_trim_command) && case.takes_commands();
     let trim = if has_command {
         remedy(
@@ -37,11 +44,10 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
             )
         })
     };
-    // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
-    // answer.
-    let line = case.resident(LineId::GlibcRetained);
+    // A VM allocates memory for its answer.
     let taken = if has_command { DIAGNOSTIC_COMMAND_BYTES } else { Bytes(0) };
-    trim.saves(pages.min(line) - taken, (pages + ends).min(line))
+    let (least, most) = returned_by_trim(case);
+    trim.saves(least - taken, most)
 }
 
 /// None if this VM can't trim by itself: it wouldn't start with the option.

@@ -152,7 +152,7 @@ pub const LOADER: &[Call] = &[
 const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
 
 /// What the tracker does: at its start, when a table grows, when a thread or a fork child begins, before an exec, and
-/// for the summary on a signal (crates/tracker/src/sys/os.rs).
+/// for the summary on a signal (crates/tracker/src/sys/os).
 pub const TRACKER: &[Call] = &[
     // Memory of its own.
     mmap(3, 0x4022),

@@ -412,6 +412,22 @@ fn python_and_node_go_on() {
     }
 }
 
+/// Whether the program's first thread waits in a call of its own. Before that, the process may be a shell that will exec,
+/// or its loader may have mapped no glibc yet.
+fn is_idle(pid: &str, name: &str) -> bool {
+    let waits = [
+        libc::SYS_read,
+        libc::SYS_poll,
+        libc::SYS_pselect6,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_futex,
+        libc::SYS_epoll_pwait,
+    ];
+    let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_loaded = || of("comm").starts_with(name) && of("maps").contains("/libc.so");
+    is_loaded() && waits.iter().any(|call| of("syscall").starts_with(&format!("{call} ")))
+}
+
 /// All threads wait, and words of earlier calls are left on their stacks.
 #[test]
 fn idle_programs_are_entered() {
@@ -427,18 +443,7 @@ fn idle_programs_are_entered() {
         let (reads, input) = std::io::pipe().expect("a pipe");
         let program = Running::start_reading(command.env("PLIMSOLL_DIR", scratch("segments-idle")), reads.into());
         let pid = program.pid();
-        // read, poll, select, nanosleep, futex, epoll_pwait. Before that, the process may be a shell that will exec.
-        let waits = [
-            libc::SYS_read,
-            libc::SYS_poll,
-            libc::SYS_pselect6,
-            libc::SYS_clock_nanosleep,
-            libc::SYS_futex,
-            libc::SYS_epoll_pwait,
-        ];
-        let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let is_waiting = || waits.iter().any(|call| of("syscall").starts_with(&format!("{call} ")));
-        wait_until(name, || of("comm").starts_with(name) && is_waiting());
+        wait_until(name, || is_idle(&pid, name));
         for _ in 0..rounds {
             done(&["attach", &pid]);
             let report = books(&pid);
@@ -533,6 +538,7 @@ fn a_thousand_injections_harm_no_node() {
 #[ignore = "full: 1,000 injections"]
 fn a_thousand_injections_harm_no_sleep() {
     let sleep = Running::start(Command::new("sleep").arg("3600").env("PLIMSOLL_DIR", scratch("segments-sleep")));
+    wait_until("sleep", || is_idle(&sleep.pid(), "sleep"));
     entered(INJECTIONS, "sleep", &sleep.pid(), || ());
 }
 

@@ -315,7 +315,12 @@ fn report_and_diff_agree_on_a_process_live_dead_and_saved() {
     child.kill().unwrap();
     child.wait().unwrap();
     let dead = json(&pid);
-    assert_eq!((&dead["state"], &dead["end"]), (&"dead".into(), &"killed".into()));
+    // `run` has put the program in its own place, so nobody of ours saw the end.
+    let end = &dead["end"];
+    assert_eq!(
+        (&dead["state"], &end["orderly"], &end["time_is_exact"]),
+        (&"dead".into(), &false.into(), &false.into())
+    );
     assert_eq!(requested(&dead), 1009 * 7919 + 211 * 104_729, "all is still there after SIGKILL");
     for figure in
         ["live_bytes", "live_count", "requested_bytes", "cumulative_bytes", "reserved_bytes", "committed_bytes"]
@@ -506,13 +511,31 @@ fn how_it_ended_stands_in_the_first_line() {
             assert!(printed.lines().next().unwrap().contains(words), "{script}: {printed}");
         }
         let json: serde_json::Value = serde_json::from_str(&report(&workspace, "json")).unwrap();
-        let ended = &json["ended"];
-        assert_eq!(
-            (ended["how"].as_str(), ended["code"].as_u64(), ended["signal"].as_u64()),
-            (Some(how), code, signal)
-        );
-        assert!(json["end"].is_string(), "the older field stays");
+        let end = &json["end"];
+        assert_eq!((end["how"].as_str(), end["code"].as_u64(), end["signal"].as_u64()), (Some(how), code, signal));
+        assert_eq!(json["ended"], *end, "its first name stays");
     }
+    // The shell waits for a line after its last entry in the segment, and is killed then: its parent knows when.
+    let mut child = workspace
+        .plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", "sh", "-c"])
+        .arg("echo up; read line; kill -KILL $$")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let live: serde_json::Value = serde_json::from_str(&report(&workspace, "json")).unwrap();
+    assert_eq!((line.as_str(), &live["state"]), ("up\n", &"live".into()));
+    writeln!(child.stdin.take().unwrap()).unwrap();
+    let printed = std::io::read_to_string(output).unwrap();
+    child.wait().unwrap();
+    assert!(printed.contains("ran ") && !printed.contains("ran at least"), "{printed}");
+    let json: serde_json::Value = serde_json::from_str(&report(&workspace, "json")).unwrap();
+    let end = &json["end"];
+    assert_eq!((end["how"].as_str(), end["time_is_exact"].as_bool()), (Some("signal"), Some(true)));
+    assert!(end["time"].as_str() > live["time"].as_str(), "{end} {live:#}");
     // The first program is not waited for; another program goes on in its process.
     let mut child = workspace
         .plimsoll(&["run", "--", "sh", "-c", "echo up; exec sleep 60"])

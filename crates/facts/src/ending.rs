@@ -105,7 +105,7 @@ impl Ending {
         }
     }
 
-    /// Value of the header's field `ended`: one byte each for the kind, the value, and whether it was an OOM kill.
+    /// The low three bytes of the header's field `ended`: the kind, the value, and whether it was an OOM kill.
     pub fn word(&self) -> u64 {
         let (kind, value) = match self.how {
             How::Code(code) => (1, code),
@@ -119,6 +119,7 @@ impl Ending {
 
     /// None if the parent has written nothing, or nothing valid.
     pub fn from_word(word: u64) -> Option<Ending> {
+        let word = word & ((1 << plimsoll_segment::ENDED_AT_SHIFT) - 1);
         let value = (word >> 8) as u8;
         let how = match word & 0xff {
             1 => How::Code(value),

@@ -44,11 +44,11 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     schema: String,
     time: String,
     process: Process,
-    /// `live` or `dead`.
+    /// `live`, `dead` or `detached`.
     state: String,
-    /// `exited` or `killed`, if the process is dead.
-    end: Option<String>,
-    /// The end with everything that is known about it.
+    /// How the process ended; null if it lives.
+    end: Option<End>,
+    /// The same under the name that it had first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<EndedLine>,
     mode: String,
@@ -77,8 +77,16 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     gaps: Vec<GapLine>,
 }
 
-/// How a process ended, here and in the schema of recordings.
+/// Older files have a word: `exited`, `killed` or `detached`.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum End {
+    Line(EndedLine),
+    Word(String),
+}
+
+/// How a process ended, here and in the schema of recordings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct EndedLine {
     /// `exited`, `signal`, `oom-killed`, `exec` or `unknown`.
     how: String,
@@ -86,8 +94,14 @@ pub(crate) struct EndedLine {
     signal: Option<u8>,
     /// null: unknown.
     oom_killed: Option<bool>,
-    /// Time of the orderly end, else of the last sign of life.
+    /// Of the end, or of the last sign of life.
     time: Option<String>,
+    /// Whether `time` is that of the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_is_exact: Option<bool>,
+    /// Whether it ran its exit handlers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    orderly: Option<bool>,
 }
 
 impl EndedLine {
@@ -98,7 +112,15 @@ impl EndedLine {
             signal: ending.signal(),
             oom_killed: ending.oom,
             time: time_ns.map(moment),
+            time_is_exact: None,
+            orderly: None,
         }
+    }
+
+    fn of_books(books: &Books) -> Option<EndedLine> {
+        let line = EndedLine::of(books.ending.as_ref()?, Some(books.time_ns));
+        let orderly = Some(books.life == Life::Exited);
+        Some(EndedLine { time_is_exact: Some(books.end_is_known), orderly, ..line })
     }
 }
 
@@ -288,14 +310,14 @@ fn report<'a, S>(
             since: Some(moment(process.since_ns)),
             up_ns: process.up_ns,
         },
-        state: if books.life == Life::Live { "live" } else { "dead" }.into(),
-        end: match books.life {
-            Life::Live => None,
-            Life::Exited => Some("exited".into()),
-            Life::Killed => Some("killed".into()),
-            Life::Detached => Some("detached".into()),
-        },
-        ended: books.ending.as_ref().map(|ending| EndedLine::of(ending, Some(books.time_ns))),
+        state: match books.life {
+            Life::Live => "live",
+            Life::Detached => "detached",
+            Life::Exited | Life::Killed => "dead",
+        }
+        .into(),
+        end: EndedLine::of_books(books).map(End::Line),
+        ended: EndedLine::of_books(books),
         mode: books.mode.name().into(),
         mode_since: books.mode_since_ns.map(moment),
         sample_mean_bytes: books.sample_mean.0,
@@ -428,14 +450,22 @@ fn books(r: Report) -> Result<Books, String> {
     let unknown = |what: &str, value: &str| {
         format!("it is a damaged report: '{}' is not a valid {what}", crate::words::cut(value, 40))
     };
-    let life = match (r.state.as_str(), r.end.as_deref()) {
-        ("live", _) => Life::Live,
-        ("dead", Some("exited")) => Life::Exited,
-        ("dead", Some("detached")) => Life::Detached,
-        ("dead", _) => Life::Killed,
-        (other, _) => return Err(unknown("state", other)),
+    let (word, line) = match r.end {
+        Some(End::Word(word)) => (word, r.ended),
+        Some(End::Line(line)) => (String::new(), Some(line)),
+        None => (String::new(), r.ended),
     };
-    let ending = match (life, r.ended) {
+    let orderly = word == "exited" || line.as_ref().is_some_and(|line| line.orderly == Some(true));
+    let end_is_known = line.as_ref().and_then(|line| line.time_is_exact).unwrap_or(orderly);
+    let life = match r.state.as_str() {
+        "live" => Life::Live,
+        "detached" => Life::Detached,
+        "dead" if word == "detached" => Life::Detached,
+        "dead" if orderly => Life::Exited,
+        "dead" => Life::Killed,
+        other => return Err(unknown("state", other)),
+    };
+    let ending = match (life, line) {
         (Life::Live | Life::Detached, _) => None,
         (_, Some(ended)) => Some(Ending::from_words(&ended.how, ended.code, ended.signal, ended.oom_killed)),
         (Life::Exited, None) => Some(Ending::of(How::Exited)),
@@ -463,6 +493,7 @@ fn books(r: Report) -> Result<Books, String> {
     Ok(Books {
         time_ns: parse_moment(&r.time).ok_or_else(|| unknown("time", &r.time))?,
         life,
+        end_is_known,
         ending,
         mode,
         mode_since_ns: r.mode_since.as_deref().and_then(parse_moment),

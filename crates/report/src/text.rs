@@ -91,12 +91,13 @@ pub(crate) fn age(books: &Books) -> Option<String> {
     // The books of an attached process do not include the time before the attach.
     let attached = books.counter("attaches") > 0;
     let how_long = match books.life {
-        Life::Killed if attached => "tracked at least",
+        Life::Killed if attached && !books.end_is_known => "tracked at least",
         _ if attached => "tracked",
         Life::Live => "up",
         Life::Exited => "ran",
         Life::Detached => "tracked",
-        // Nothing recorded the moment of the kill.
+        Life::Killed if books.end_is_known => "ran",
+        // Nobody recorded the moment of the kill.
         Life::Killed => "ran at least",
     };
     let up = books.process.up_ns?;

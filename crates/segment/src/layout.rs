@@ -214,13 +214,28 @@ pub struct Header {
     /// CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
     /// How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM
-    /// kill: 1 no, 2 yes << 16; 0 not known. The tracker writes [`ENDED_BY_EXEC`] before an exec, and 0 when the exec
-    /// fails.
+    /// kill: 1 no, 2 yes << 16 | [`ended_at`]; 0 not known. The tracker writes [`ENDED_BY_EXEC`] with the time before an
+    /// exec, and 0 when the exec fails.
     pub ended: AtomicU64,
 }
 
 /// Another program took the process's place.
 pub const ENDED_BY_EXEC: u64 = 3;
+/// Lowest bit of the time in the header's field `ended`: 40 bits of milliseconds are 34 years.
+pub const ENDED_AT_SHIFT: u32 = 24;
+
+/// The time in the header's field `ended`: milliseconds from the tracker's start to the end, at least 1, both on
+/// CLOCK_BOOTTIME.
+pub const fn ended_at(start_ns: u64, end_ns: u64) -> u64 {
+    let (lived, most) = (end_ns.saturating_sub(start_ns) / 1_000_000, u64::MAX >> ENDED_AT_SHIFT);
+    (if lived == 0 {
+        1
+    } else if lived > most {
+        most
+    } else {
+        lived
+    }) << ENDED_AT_SHIFT
+}
 
 /// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes; the mean is brought into
 /// its bounds.

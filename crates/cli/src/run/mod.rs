@@ -135,7 +135,7 @@ fn print(
     (pid, since): (u32, u64),
     (ending, name): (Ending, &str),
 ) -> Result<(), Failure> {
-    let deadline = Deadline::after(NAMES);
+    let (seen_ns, deadline) = (sys::boottime_ns(), Deadline::after(NAMES));
     let user = sys::last_other_user();
     let family = Family::find((pid, user, since), args.launch.dir.as_deref(), args.launch.retain, deadline);
     let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
@@ -158,8 +158,11 @@ fn print(
                 "'{was}' was called '{is}' when it ended: it had renamed itself, or another program had replaced it by a direct system call. That program would not be in the report"
             ));
         }
+        // A recorder has seen the end before.
+        let seen_ns = head.end_ns().unwrap_or(seen_ns);
+        books.ended_after(seen_ns.saturating_sub(head.start_boottime_ns));
         // For later reports. They can do without it, so a failure is ignored.
-        let _ = segment::set_ended(path, ending, deadline);
+        let _ = segment::set_ended(path, ending, seen_ns, deadline);
     }
     books.ending = Some(ending);
     let detail = args.report == Report::Detail;

@@ -24,7 +24,7 @@ impl Sampler {
     /// The end of the target: its last books, from the segment, and how it ended.
     pub fn end(&mut self, status: Option<sys::ChildEnd>) -> SamplerEnd {
         // Finding the missing names may take as long as for a report.
-        let deadline = Deadline::after(NAMES);
+        let (seen_ns, deadline) = (sys::boottime_ns(), Deadline::after(NAMES));
         let kills = self.kills(deadline);
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
         let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
@@ -41,7 +41,7 @@ impl Sampler {
             };
             let oom = oom_killed.then_some(true);
             // For later reports on the segment. They can do without it, so a failure is ignored.
-            let _ = segment::set_ended(path, ending::Ending { how, oom }, deadline);
+            let _ = segment::set_ended(path, ending::Ending { how, oom }, seen_ns, deadline);
         }
         let (last, sites) = read
             .and_then(|(head, path)| {

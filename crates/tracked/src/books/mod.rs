@@ -42,8 +42,11 @@ use without_caller::PLIMSOLL;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Books {
     pub process: ProcessFacts,
-    /// Time of the snapshot (or of death, if known), ns since 1970.
+    /// Time of the snapshot, ns since 1970; of an ended process that of its end if it is known, otherwise of its last
+    /// entry in the segment.
     pub time_ns: u64,
+    /// Whether `time_ns` is that of the end: the process ran its exit handlers, or its parent saw the end.
+    pub end_is_known: bool,
     pub life: Life,
     /// How the process ended, if it has.
     pub ending: Option<Ending>,
@@ -118,6 +121,13 @@ impl Books {
         Books::of(segment, life, now_boottime_ns, false)
     }
 
+    /// Notes the end of a process that its parent saw, `lived_ns` after the tracker's start.
+    pub fn ended_after(&mut self, lived_ns: u64) {
+        self.end_is_known = true;
+        self.time_ns = self.process.start_ns.saturating_add(lived_ns);
+        self.process.up_ns = Some(lived_ns.max(1));
+    }
+
     fn of(segment: &Segment, life: Life, now_boottime_ns: u64, has_frames: bool) -> Books {
         let ending = match life {
             Life::Live | Life::Detached => None,
@@ -129,7 +139,9 @@ impl Books {
         books.counters = segment.counters.clone();
         let head = &segment.head;
         let clock = Clock { boot: head.start_boottime_ns, real: head.start_realtime_ns };
-        let end = if head.end_boottime_ns != 0 { head.end_boottime_ns } else { now_boottime_ns };
+        let known = head.end_ns().filter(|_| matches!(life, Life::Exited | Life::Killed));
+        books.end_is_known = known.is_some();
+        let end = known.unwrap_or(now_boottime_ns);
         books.time_ns = clock.real(end);
         books.mode = match head.mode {
             0 => Mode::Off,

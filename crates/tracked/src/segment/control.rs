@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use plimsoll_segment::{HEADER_BYTES, SUFFIX, State};
+use plimsoll_segment::{HEADER_BYTES, SUFFIX, State, ended_at};
 
 use super::find::{namespace_pid, own_user, users};
 use super::parse::{self, Head};
@@ -48,11 +48,12 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
     through_memory(pid, meta.ino(), &word, deadline).map_err(|error| refused(path, Why::Io(error)))
 }
 
-/// Writes how a process ended into its segment. Only into a file of our own, because the process was our child.
-pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), ReadError> {
+/// Writes how a process ended into its segment, and when: `seen_ns` on CLOCK_BOOTTIME, at which its parent saw the end.
+/// Only into a file of our own, because the process was our child.
+pub fn set_ended(path: &Path, ending: Ending, seen_ns: u64, deadline: Deadline) -> Result<(), ReadError> {
     let file = foreign::open(path, Requirements { links: false, ..Requirements::of(FileKind::Segment) }, deadline);
     let file = file.map_err(|why| refused(path, why))?;
-    head_of(&file, path)?;
+    let head = head_of(&file, path)?;
     let meta = file.meta();
     if meta.nlink() > 1 || meta.uid() != own_user() {
         return Err(ReadError {
@@ -61,7 +62,11 @@ pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), 
         });
     }
     let file = file.writable().map_err(|why| refused(path, why))?;
-    file.write_all_at(&ending.word().to_ne_bytes(), ENDED).map_err(|error| refused(path, Why::Io(error)))
+    let word = match ending.word() {
+        0 => 0,
+        how => how | ended_at(head.start_boottime_ns, seen_ns),
+    };
+    file.write_all_at(&word.to_ne_bytes(), ENDED).map_err(|error| refused(path, Why::Io(error)))
 }
 
 fn is_of(head: &Head, pid: u32) -> bool {

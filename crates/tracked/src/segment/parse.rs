@@ -7,8 +7,9 @@
 use std::mem::offset_of;
 
 use plimsoll_segment::{
-    BadHeader, CallerFacts, CategoryFacts, Composition, FrameNodeFacts, Header, HeaderFacts, MethodFacts, ModuleFacts,
-    OwnMappingFacts, RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts, of_control, sites, text,
+    BadHeader, CallerFacts, CategoryFacts, Composition, ENDED_AT_SHIFT, FrameNodeFacts, Header, HeaderFacts,
+    MethodFacts, ModuleFacts, OwnMappingFacts, RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts,
+    of_control, sites, text,
 };
 
 use super::row_sums::{RowSums, count_moved_blocks_once};
@@ -58,7 +59,7 @@ pub struct Head {
     /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. A fast thread's may be larger.
     pub sample_mean: u64,
     pub in_force_ns: u64,
-    /// How the process ended, as written by its parent; 0: nothing was written.
+    /// How and when the process ended, as written by its parent; 0: nothing was written.
     pub ended: u64,
     pub allocator: u32,
     pub runtime: u32,
@@ -142,6 +143,18 @@ impl Segment {
         let callers = self.callers.iter().map(|c| c.first_ns);
         let modules = self.modules.iter().flat_map(|m| [m.loaded_ns, m.unloaded_ns]);
         own.into_iter().chain(threads).chain(callers).chain(modules).max().unwrap_or(0)
+    }
+}
+
+impl Head {
+    /// CLOCK_BOOTTIME of the end, ns: of the exit handlers, or when the parent saw it. None: nobody has written it.
+    pub fn end_ns(&self) -> Option<u64> {
+        let after_ms = self.ended >> ENDED_AT_SHIFT;
+        let seen = self.start_boottime_ns.saturating_add(after_ms.saturating_mul(1_000_000));
+        match self.end_boottime_ns {
+            0 => (after_ms > 0).then_some(seen),
+            orderly => Some(orderly),
+        }
     }
 }
 

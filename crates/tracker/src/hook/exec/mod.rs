@@ -13,6 +13,7 @@ mod executable;
 
 use super::loader::real;
 use crate::segment::Segment;
+use crate::sys::clock;
 use crate::sys::cpu::ARGUMENT_REGISTERS;
 use crate::sys::errno;
 use crate::sys::libc::{self, Call, calls};
@@ -21,7 +22,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use environment::Extended;
 pub use environment::keep;
-use plimsoll_segment::ENDED_BY_EXEC;
+use plimsoll_segment::{ENDED_BY_EXEC, ended_at};
 
 /// A NULL-terminated array of C strings, as the program gave it. The kernel refuses what isn't readable.
 type Strings = *const *const c_char;
@@ -190,7 +191,8 @@ fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn
 /// Notes the exec in this process's segment, if it has one.
 fn note(pid: u32) -> Option<Segment> {
     let segment = Segment::published().filter(|_| pid != 0 && super::fork::process_id() == Some(pid))?;
-    segment.header().ended.store(ENDED_BY_EXEC, Relaxed);
+    let at = ended_at(segment.header().start_boottime_ns.load(Relaxed), clock::now_ns());
+    segment.header().ended.store(ENDED_BY_EXEC | at, Relaxed);
     Some(segment)
 }
 

@@ -231,7 +231,8 @@ impl Answers {
     }
 
     fn recording_of(&self, of: &Published) -> Result<Answer, Failure> {
-        let store = self.history.as_ref().ok_or("plimsoll serve keeps recordings with --history DIR only")?;
+        let store =
+            self.history.as_ref().ok_or("plimsoll serve keeps recordings only with --history DIR, --keep or --size")?;
         let history = store.of(&of.row.name)?;
         Ok(made(Content::Json, |out| recording_json::write(out, &history)))
     }

@@ -12,7 +12,7 @@
 //! open to others is closed only if it holds nothing else.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -83,6 +83,22 @@ struct File {
     name: String,
     modified: SystemTime,
     bytes: u64,
+}
+
+/// The directory of recordings where none is named.
+pub fn usual_directory() -> Result<PathBuf, Failure> {
+    usual_directory_of(rustix::process::geteuid().is_root(), |name| std::env::var_os(name))
+}
+
+/// Root's is none that a variable names: it may be another user's.
+fn usual_directory_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, Failure> {
+    if is_root {
+        return Ok(PathBuf::from("/var/lib/plimsoll/history"));
+    }
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let states = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let states = states.ok_or("neither XDG_STATE_HOME nor HOME is set: name a directory with --history")?;
+    Ok(states.join("plimsoll/history"))
 }
 
 impl Store {
@@ -209,6 +225,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn recordings_have_a_usual_directory() {
+        let of = |is_root, variables: &[(&str, &str)]| {
+            let variable = |name: &str| variables.iter().find(|of| of.0 == name).map(|of| of.1.into());
+            usual_directory_of(is_root, variable).ok().map(|path| path.display().to_string())
+        };
+        let (home, states) = (("HOME", "/home/ada"), ("XDG_STATE_HOME", "/s"));
+        assert_eq!(of(false, &[home, states]).as_deref(), Some("/s/plimsoll/history"));
+        assert_eq!(of(false, &[home]).as_deref(), Some("/home/ada/.local/state/plimsoll/history"));
+        assert_eq!(of(false, &[("HOME", "relative")]), None);
+        assert_eq!(of(true, &[home, states]).as_deref(), Some("/var/lib/plimsoll/history"));
+    }
 
     #[test]
     fn the_oldest_full_files_go_first() {

@@ -63,7 +63,12 @@ const GRACE: Duration = Duration::from_secs(3);
 /// A shorter token could be guessed.
 const LEAST_TOKEN: usize = 16;
 
+/// Age and size up to which recordings are kept.
+const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+const SIZE: Bytes = Bytes(200 << 20);
+
 #[derive(clap::Args)]
+#[command(override_usage = "plimsoll serve [OPTIONS] <PID|NAME>...\n       plimsoll serve [OPTIONS] --all")]
 pub struct Args {
     /// PIDs and names of the processes; a name serves every process that has it, also one that starts later
     #[arg(value_name = "PID|NAME", required_unless_present = "all", conflicts_with = "all")]
@@ -83,12 +88,13 @@ pub struct Args {
     /// Record the processes into this directory, a subdirectory for each, and draw the curves of the pages from it
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
-    /// Delete recordings that are older
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = keep, requires = "history")]
-    keep: Duration,
-    /// Delete the oldest recordings when all together are bigger
-    #[arg(long, value_name = "BYTES", default_value = "200m", value_parser = size, requires = "history")]
-    size: Bytes,
+    /// Delete recordings older than this: 24h by default. Without --history, record into the directory for states of
+    /// programs (root: /var/lib/plimsoll/history)
+    #[arg(long, value_name = "TIME", value_parser = keep)]
+    keep: Option<Duration>,
+    /// Delete the oldest recordings when all together exceed this: 200m by default. Without --history, as --keep
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    size: Option<Bytes>,
     /// Send the metrics at each interval to the OpenTelemetry Collector at this address (http://127.0.0.1:4318)
     #[arg(long, value_name = "URL", value_parser = receiver)]
     otlp: Option<Url>,
@@ -129,8 +135,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(format!("other machines can reach {listen}: add --token-file FILE, or listen at 127.0.0.1").into());
     }
     let token = args.token_file.as_deref().map(token).transpose()?;
-    let history =
-        args.history.as_deref().map(|path| Store::open(path, args.keep, args.size)).transpose()?.map(Arc::new);
+    let records = args.history.is_some() || args.keep.is_some() || args.size.is_some();
+    let history = records.then(|| {
+        let path = args.history.clone().map_or_else(history::usual_directory, Ok)?;
+        Store::open(&path, args.keep.unwrap_or(KEEP), args.size.unwrap_or(SIZE)).map(Arc::new)
+    });
+    let history = history.transpose()?;
     let selection = selection(&args)?;
     let exported =
         exports::ExportOptions { otlp: args.otlp, has_profiles: args.otlp_profiles, pyroscope: args.pyroscope };

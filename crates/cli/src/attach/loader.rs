@@ -111,7 +111,7 @@ pub(super) fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>,
     let pid = process.pid;
     let options = |rules: Option<&str>| {
         let rules = rules.map(|path| format!(",rules={path}")).unwrap_or_default();
-        format!("{},sites={},sample={}{rules}", segment::agent::ATTACH, args.sites(), args.sample)
+        format!("{},sites={},sample={}{rules}", segment::agent::ATTACH, args.sites(), args.sample_mean())
     };
     if let Some(path) = loaded {
         // glibc finds the loaded library by this name, even if the file was deleted.

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use plimsoll_facts::shell::quoted;
+use plimsoll_facts::units::Bytes;
 use plimsoll_report::words::printable;
 use plimsoll_tracked::segment::{self, Life, agent::Answer};
 
@@ -50,9 +51,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "sampled")]
     sites: SiteMode,
     /// Set the mean number of bytes between two samples
-    #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN,
-          value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
-    sample: u64,
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(256..=1 << 40),
+          help = format!("Set the mean number of bytes between two samples [default: {}, or as it is]", segment::SAMPLE_MEAN))]
+    sample: Option<u64>,
     /// Attach without asking, even if the VM writes a warning to its standard error
     #[arg(short, long)]
     yes: bool,
@@ -69,6 +70,10 @@ impl Args {
         self.sites as u32
     }
 
+    fn sample_mean(&self) -> u64 {
+        self.sample.unwrap_or(segment::SAMPLE_MEAN)
+    }
+
     fn sites(&self) -> String {
         self.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
     }
@@ -79,9 +84,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut process = Process::open(pid, "attach")?;
     let deadline = process.target.deadline();
     let known = segment::find_by_pid(pid, deadline);
-    if let Some((path, _, Life::Live)) = &known {
-        segment::set_control(pid, path, args.mode(), args.sample, deadline)?;
-        return done(format!("process {pid} is tracked already; it now uses --sites {}", args.sites()));
+    if let Some((path, head, Life::Live)) = &known {
+        let mean = args.sample.unwrap_or(head.sample_mean);
+        segment::set_control(pid, path, args.mode(), mean, deadline)?;
+        // See `Header::control` in the segment's layout.
+        return done(format!(
+            "process {pid} is tracked already; each of its threads uses --sites {} once it has allocated about {} more",
+            args.sites(),
+            Bytes(head.sample_mean)
+        ));
     }
     process.can_load()?;
     let loaded = process.tracker_file();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -21,6 +22,7 @@ use plimsoll_tracked::symbols;
 
 use crate::Failure;
 use crate::output::shown;
+use crate::process_argument::tracked_pid_of;
 use crate::{sys, untrackable};
 
 /// The books of a target, and the PID of its process if it lives.
@@ -78,7 +80,13 @@ pub fn open(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         Ok(_) => by_file(path, deadline),
         Err(error) => {
             let Some(bytes) = saved(path, deadline).map_err(|why| format!("'{shown}' {why}"))? else {
-                return Err(error.into());
+                // A program's file is the name of its process.
+                return match path.canonicalize() {
+                    Ok(program) if meta.mode() & 0o111 != 0 => {
+                        by_pid(tracked_pid_of(program.as_os_str(), "report")?, deadline)
+                    }
+                    _ => Err(error.into()),
+                };
             };
             let (books, sites) = json::parse(&bytes).map_err(|e| format!("cannot use '{shown}': {e}"))?;
             Ok(TrackedTarget { books, live_pid: None, deadline, stacks: Stacks::Saved(Box::new(sites)) })

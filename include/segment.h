@@ -137,7 +137,7 @@ struct plimsoll_header {
     uint64_t control; /* The mode that an observer requests: mode | mean of the sampling in bytes << 8; see control. The observer writes it by one pwrite of eight bytes. Only the tracker writes the other fields, except ended. The tracker puts the mode into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start. */
     uint64_t in_force; /* The value of control that is in force; mode repeats its mode. */
     uint64_t in_force_ns; /* CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode. */
-    uint64_t ended; /* How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16; 0 not known. The tracker writes ENDED_BY_EXEC before an exec, and 0 when the exec fails. */
+    uint64_t ended; /* How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16 | ended_at; 0 not known. The tracker writes ENDED_BY_EXEC with the time before an exec, and 0 when the exec fails. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
 _Static_assert(offsetof(struct plimsoll_header, version) == 8, "version");

@@ -191,7 +191,7 @@ fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -
 /// One sentence: whether B takes more, and what owns it.
 pub fn result(of: &Comparison) -> String {
     let Some(rss) = of.rss() else {
-        return "Nothing was compared: an interval needs two pairs in which both programs ran through".into();
+        return "Nothing was compared: an interval needs two pairs in which both programs completed".into();
     };
     let lines = of.line_changes();
     let owners = |direction: Direction| {

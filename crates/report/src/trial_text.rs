@@ -98,7 +98,7 @@ fn remedy(out: &mut dyn Write, trial: &Trial, row: usize) -> io::Result<()> {
     }
     let is_compared = trial.metrics().into_iter().any(|metric| trial.difference(row, metric).is_some());
     if !is_compared {
-        writeln!(out, "  not compared: fewer than two rounds ran through both here and in the plain program")?;
+        writeln!(out, "  not compared: fewer than two rounds completed both here and in the plain program")?;
     }
     if !hidden.is_empty() {
         writeln!(out, "  no difference that the rounds can show: {}", hidden.join(", "))?;
@@ -184,7 +184,7 @@ fn recommended(trial: &Trial) -> String {
             cost(trial, row)
         ),
         Best::Survives { row, metric, median } => format!(
-            "best: {}: it runs through at {} {}, where the plain program {killed_in}",
+            "best: {}: every run completed ({} {}); the plain program {killed_in}",
             printable(&trial.rows[row].label),
             metric.heading(),
             figure(metric, median)
@@ -192,10 +192,10 @@ fn recommended(trial: &Trial) -> String {
         Best::Nothing | Best::TooFew if killed > 0 => {
             let how =
                 if trial.failing().is_empty() { "in every round" } else { "in every round without failed requests" };
-            format!("best: none. The plain program {killed_in}, and no other row ran through {how}")
+            format!("best: none. The plain program {killed_in}, and no other row completed {how}")
         }
         Best::Nothing | Best::TooFew if good == 0 && failed > 0 => {
-            "nothing was compared: no run of the plain program went through".into()
+            "nothing was compared: no run of the plain program completed".into()
         }
         Best::Nothing if trial.rows.len() > 1 => {
             format!(

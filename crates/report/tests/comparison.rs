@@ -151,7 +151,7 @@ fn without_a_difference_it_says_what_the_runs_resolve() {
     let found = text(&equal, None);
     assert!(found.ends_with("\nRSS: no difference that these runs can show (they resolve 64.0 KiB).\n"), "{found}");
     equal.runs.clear();
-    assert!(text(&equal, Some("rss 1m")).ends_with("two pairs in which both programs ran through\n"));
+    assert!(text(&equal, Some("rss 1m")).ends_with("two pairs in which both programs completed\n"));
 }
 
 #[test]

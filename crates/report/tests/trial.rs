@@ -156,13 +156,14 @@ fn what_was_killed_or_failed_is_not_best() {
     let last = |trial: &Trial| text(trial).lines().last().unwrap_or_default().to_owned();
     let none = "best: none. The plain program was killed at its limit in";
     let all = ended(&RunEnd::OutOfMemory, true, &[0, 1, 2]);
-    assert_eq!(last(&all), format!("{none} 3 of 3 runs, and no other row ran through in every round"));
+    assert_eq!(last(&all), format!("{none} 3 of 3 runs, and no other row completed in every round"));
     let once = ended(&RunEnd::OutOfMemory, true, &[1]);
-    assert_eq!(last(&once), format!("{none} 1 of 3 runs, and no other row ran through in every round"));
+    assert_eq!(last(&once), format!("{none} 1 of 3 runs, and no other row completed in every round"));
     let survived = last(&ended(&RunEnd::OutOfMemory, false, &[0, 2]));
-    assert!(survived.ends_with("where the plain program was killed at its limit in 2 of 3 runs"), "{survived}");
+    assert!(survived.starts_with("best: arenas=2: every run completed (after idling "), "{survived}");
+    assert!(survived.ends_with("; the plain program was killed at its limit in 2 of 3 runs"), "{survived}");
     let broken = ended(&RunEnd::Exited(1), true, &[0, 1, 2]);
-    assert_eq!(last(&broken), "nothing was compared: no run of the plain program went through");
+    assert_eq!(last(&broken), "nothing was compared: no run of the plain program completed");
 }
 
 #[test]

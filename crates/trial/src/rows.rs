@@ -8,7 +8,7 @@ use crate::statistics::{Interval, median, range};
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// It ran through its measurement, and was then stopped.
+    /// It completed its measurement, and was then stopped.
     Stopped,
     /// It ended by itself, successfully, as expected.
     Completed,
@@ -47,7 +47,7 @@ impl RunEnd {
     /// What happened, as the end of a sentence about the run.
     pub fn sentence(&self) -> String {
         match self {
-            RunEnd::Stopped => "ran through, and was stopped".into(),
+            RunEnd::Stopped => "completed its measurement, and was then stopped".into(),
             RunEnd::Completed => "ended by itself".into(),
             RunEnd::Exited(code) => format!("ended early with exit status {code}"),
             RunEnd::Signal(signal) => format!("died of signal {signal}"),
@@ -294,15 +294,15 @@ impl Trial {
         are_surely_more(own, plain)
     }
 
-    /// The rows that ran through.
+    /// The rows that completed every run.
     fn candidates(&self) -> Vec<usize> {
         let Some(metric) = self.decisive() else { return Vec::new() };
-        let runs_through = |row: &usize| self.failed(*row).next().is_none() && self.median(*row, metric).is_some();
-        (1..self.rows.len()).filter(runs_through).collect()
+        let completed = |row: &usize| self.failed(*row).next().is_none() && self.median(*row, metric).is_some();
+        (1..self.rows.len()).filter(completed).collect()
     }
 
-    /// The rows that ran through, but failed more requests than the plain row: they may be small and fast for that
-    /// reason alone, so none of them is best. A plain program that was killed may have no such number; then the row
+    /// The rows that completed every run, but failed more requests than the plain row: they may be small and fast for
+    /// that reason alone, so none of them is best. A plain program that was killed may have no such number; then the row
     /// that failed the fewest is the measure.
     pub fn failing(&self) -> Vec<usize> {
         let candidates = self.candidates();

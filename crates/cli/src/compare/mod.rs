@@ -156,7 +156,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         None => {
             let [of_a, of_b] = failed(&comparison);
             print_message(format_args!(
-                "the budget holds only for pairs in which both ran through: {of_b} runs of B failed, of A {of_a}"
+                "the budget holds only for the pairs in which both programs completed: {of_a} runs of A and {of_b} runs of B failed"
             ));
         }
     }

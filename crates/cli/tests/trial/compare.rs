@@ -146,7 +146,7 @@ fn what_cannot_be_compared_is_a_sentence_and_status_2() {
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{text}{error}");
     assert!(text.contains("B: 2 of 2 runs failed; the program ended early with exit status 2"), "{text}");
-    assert!(text.ends_with("Nothing was compared: an interval needs two pairs in which both programs ran through\n"));
+    assert!(text.ends_with("Nothing was compared: an interval needs two pairs in which both programs completed\n"));
     assert_eq!(error.lines().count(), 2, "{error}");
     let refused = |arguments: &[&str], sentence: &str| {
         let output = pair.trial.verb("compare", arguments).output().expect("plimsoll");

@@ -302,8 +302,8 @@ impl Trial {
     }
 
     /// The rows that completed every run, but failed more requests than the plain row: they may be small and fast for
-    /// that reason alone, so none of them is best. A plain program that was killed may have no such number; then the row
-    /// that failed the fewest is the measure.
+    /// that reason alone, so none of them is best. A plain program that was killed may have no such number; then the
+    /// row that failed the fewest is the measure.
     pub fn failing(&self) -> Vec<usize> {
         let candidates = self.candidates();
         let fewest = candidates.iter().map(|row| self.failed_requests(*row)).min().filter(|_| self.killed(0));

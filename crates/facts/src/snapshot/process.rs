@@ -69,7 +69,6 @@ pub enum ProcessState {
 pub struct Limits {
     /// Soft limit of the stack size: the default reservation of pthread_create. None: unlimited.
     pub stack: Option<Bytes>,
-    pub address_space: Option<Bytes>,
     pub locked: Option<Bytes>,
 }
 
@@ -81,7 +80,6 @@ pub struct Host {
     pub memory: Bytes,
     pub max_map_count: Option<u64>,
     pub thp: Thp,
-    pub thp_size: Option<Bytes>,
     /// Whether this plimsoll can have a process without a VM call a function: it has code for x86-64 only.
     pub can_enter: bool,
     pub root: Root,
@@ -193,9 +191,6 @@ pub struct Rss {
 pub struct Rollup {
     pub rss: Bytes,
     pub pss: Bytes,
-    pub pss_anon: Bytes,
-    pub pss_file: Bytes,
-    pub pss_shmem: Bytes,
     pub private: Bytes,
     pub anonymous: Bytes,
     pub anon_huge: Bytes,

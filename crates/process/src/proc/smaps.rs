@@ -110,9 +110,6 @@ pub fn parse_rollup(text: &[u8]) -> Option<Rollup> {
     Some(Rollup {
         rss: smaps("Rss")?,
         pss: smaps("Pss").unwrap_or_default(),
-        pss_anon: smaps("Pss_Anon").unwrap_or_default(),
-        pss_file: smaps("Pss_File").unwrap_or_default(),
-        pss_shmem: smaps("Pss_Shmem").unwrap_or_default(),
         private: smaps("Private_Clean").unwrap_or_default() + smaps("Private_Dirty").unwrap_or_default(),
         anonymous: smaps("Anonymous").unwrap_or_default(),
         anon_huge: smaps("AnonHugePages").unwrap_or_default(),

@@ -97,7 +97,6 @@ pub fn parse_limits(text: &[u8]) -> Limits {
     };
     Limits {
         stack: soft("Max stack size"),
-        address_space: soft("Max address space"),
         locked: soft("Max locked memory"),
     }
 }
@@ -256,8 +255,8 @@ mod tests {
 
     #[test]
     fn limits_read_the_soft_column() {
-        let limits = parse_limits(b"Limit  Soft Limit  Hard Limit  Units\nMax stack size            8388608              unlimited            bytes\nMax address space         unlimited            unlimited            bytes\n");
-        assert_eq!((limits.stack, limits.address_space), (Some(Bytes::mib(8)), None));
+        let limits = parse_limits(b"Limit  Soft Limit  Hard Limit  Units\nMax stack size            8388608              unlimited            bytes\nMax locked memory         unlimited            unlimited            bytes\n");
+        assert_eq!((limits.stack, limits.locked), (Some(Bytes::mib(8)), None));
     }
 
     #[test]

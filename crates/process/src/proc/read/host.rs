@@ -25,7 +25,6 @@ pub fn read_host() -> Host {
         memory: total_memory(),
         max_map_count: number("/proc/sys/vm/max_map_count"),
         thp,
-        thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
         can_enter: cfg!(target_arch = "x86_64"),
         root: match rustix::process::geteuid().is_root() {
             true => Root::Already,

@@ -199,11 +199,6 @@ impl<'a> Rules<'a> {
         &name[..end]
     }
 
-    /// Kind of a category, an index into the observer's list of kinds.
-    pub fn category_kind(&self, i: u16) -> u8 {
-        self.entry(self.categories, i as usize, CATEGORY_BYTES).map_or(0, |e| e[NAME_BYTES])
-    }
-
     fn limits(&self) -> (u16, u16) {
         (self.categories.count as u16, self.weak.count as u16)
     }

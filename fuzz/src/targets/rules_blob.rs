@@ -6,7 +6,6 @@ pub fn run(bytes: &[u8]) {
     let Some(rules) = Rules::parse(bytes) else { return };
     for category in 0..rules.categories().min(256) {
         rules.category_name(category);
-        rules.category_kind(category);
     }
     let id = bytes.get(bytes.len().saturating_sub(20)..).unwrap_or_default();
     for (path, id) in [(&b"/usr/lib/libjvm.so"[..], id), (b"libz.so.1", b""), (b"", b"\x01\x02")] {

@@ -95,10 +95,7 @@ pub fn parse_limits(text: &[u8]) -> Limits {
         let rest = lines(text).find_map(|line| line.strip_prefix(name.as_bytes()))?;
         decimal(rest.split(|byte| *byte == b' ').find(|word| !word.is_empty())?).map(Bytes)
     };
-    Limits {
-        stack: soft("Max stack size"),
-        locked: soft("Max locked memory"),
-    }
+    Limits { stack: soft("Max stack size"), locked: soft("Max locked memory") }
 }
 
 /// Arguments, separated by NULs. Some programs overwrite them with a single string, or with NULs: then there are none.

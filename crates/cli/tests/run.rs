@@ -1,8 +1,6 @@
 //! `plimsoll run` behaves as its program: output, exit status, signals, stops, PID, descriptors, dispositions.
-//! Over 800 lines: the tests share the folder, the program and the segments of one run.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -402,80 +400,6 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
         assert_eq!((out.status.success(), left), (taken, if taken { 0o700 } else { mode }), "{mode:o} {tenant}");
         assert_eq!(text(&out.stderr).contains("open to other users"), !taken, "{}", text(&out.stderr));
         let _ = (!tenant.is_empty()).then(|| std::fs::remove_file(open.join(tenant)));
-    }
-}
-
-/// A segment elsewhere (--dir) is found from the living process.
-#[test]
-fn doctor_lists_processes_of_other_directories() {
-    let workspace = Workspace::new("doctor-dir");
-    let (ready, elsewhere) = (workspace.0.path().join("ready"), workspace.0.path().join("elsewhere"));
-    let script = format!("echo > {}; while :; do sleep 0.05; done", ready.display());
-    let arguments = ["run", "--dir", elsewhere.to_str().unwrap(), "--", "sh", "-c", &script];
-    let mut child = workspace.plimsoll(&arguments).spawn().unwrap();
-    wait_for("the shell", || ready.exists().then_some(()));
-    let out = workspace.plimsoll(&["doctor"]).output().unwrap();
-    let json = workspace.plimsoll(&["doctor", "--format", "json"]).output().unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    let found: Vec<_> = found["tracked"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|of| of["pid"] == child.id() && of["state"] == "live")
-        .collect();
-    let [of] = found.as_slice() else { panic!("{found:?}") };
-    assert!(of["command"].as_str().unwrap().starts_with("sh -c echo > ") && of["live_bytes"].is_u64(), "{of}");
-    assert!(of["segment"].as_str().unwrap().starts_with(elsewhere.to_str().unwrap()), "{of}");
-    let line = text(&out.stdout).lines().filter(|l| l.contains(&format!(" {} live ", child.id()))).count();
-    assert_eq!(line, 1, "{}", text(&out.stdout));
-}
-
-/// As in the tracker, an empty PLIMSOLL_DIR means the default directory.
-#[test]
-fn an_empty_directory_variable_means_the_default_directory() {
-    let workspace = Workspace::new("no-name");
-    let mut run = workspace.plimsoll(&["run", "--report", "summary", "--", "true"]);
-    let out = run.env("PLIMSOLL_DIR", "").output().unwrap();
-    assert!(out.status.success() && text(&out.stderr).contains("exited with status 0"), "{}", text(&out.stderr));
-    let out = workspace.plimsoll(&["doctor"]).env("PLIMSOLL_DIR", "").output().unwrap();
-    assert!(text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
-}
-
-#[test]
-fn doctor_finds_the_tracker_working() {
-    let workspace = Workspace::new("doctor");
-    let out = workspace.plimsoll(&["doctor"]).output().unwrap();
-    assert!(out.status.success() && text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
-}
-
-/// A script reads the checks from JSON: each has an id, and what does not work a remedy.
-#[test]
-fn doctors_json_says_what_works() {
-    let workspace = Workspace::new("doctor-json");
-    let doctor = |before: &[&str]| {
-        let plimsoll = workspace.plimsoll(&["doctor", "--format", "json"]);
-        let mut command = Command::new("setpriv");
-        command.args(before).arg(plimsoll.get_program()).args(plimsoll.get_args());
-        command.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let out = command.output().unwrap();
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
-    };
-    let check = |found: &serde_json::Value, id: &str| {
-        found["checks"].as_array().unwrap().iter().find(|check| check["id"] == id).unwrap().clone()
-    };
-    let found = doctor(&["--no-new-privs"]);
-    assert_eq!((&found["schema"], &found["complete"]), (&"plimsoll.doctor/1".into(), &true.into()));
-    let ids: Vec<&str> =
-        found["checks"].as_array().unwrap().iter().map(|check| check["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, ["kernel", "c-library", "ptrace", "processes", "names", "segments", "tracker"]);
-    assert!(["c-library", "tracker"].iter().all(|id| check(&found, id)["ok"] == true), "{found}");
-    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
-        let found = check(&doctor(&["--bounding-set=-sys_ptrace", "--inh-caps=-all"]), "ptrace");
-        assert_eq!(found["ok"], false);
-        assert!(found["remedy"].as_str().unwrap().contains("--cap-add SYS_PTRACE"), "{found}");
     }
 }
 

@@ -158,6 +158,7 @@ pub const GROUPS: &[Group] = &[
         Tests(&[
             "cli::pages",
             "cli/containers",
+            "cli/doctor",
             "cli/names",
             "cli/run",
             "cli/sentences",

@@ -7,7 +7,7 @@ use std::path::Path;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 
 #[allow(dead_code)]
-#[path = "../../crates/jfr/tests/support/chunk.rs"]
+#[path = "../../crates/jfr/tests/chunks/chunk.rs"]
 mod chunk;
 #[path = "../../crates/tracked/tests/synthetic/mod.rs"]
 mod synthetic;

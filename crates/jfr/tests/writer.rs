@@ -1,7 +1,7 @@
 //! Reads what the writer wrote, with this test's own decoder and with the crate's reader.
 
 #[allow(dead_code, reason = "shared by several test programs")]
-#[path = "support/decoder.rs"]
+#[path = "chunks/decoder.rs"]
 mod decoder;
 
 #[path = "../../../fixtures/random.rs"]

@@ -15,9 +15,9 @@ use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_profiles::profile::{ChangeKind, Focus, GroupBy, ProfileDiff, Value};
 use serde_json::Value as Json;
 
-mod support;
+mod processes;
 
-use support::{Jdk, jdks, native_image};
+use processes::{Jdk, jdks, native_image};
 
 const TLAB_EVENTS: [&str; 2] =
     ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];

@@ -1,8 +1,8 @@
 //! Compares the walk of glibc's arenas with malloc_info(3) of the same idle process.
 
+mod processes;
 #[path = "../../../fixtures/roots.rs"]
 mod roots;
-mod support;
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::glibc::{WalkOptions, parse_malloc_info, read};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
-use support::{Subject, compiled, vmas};
+use processes::{Subject, compiled, vmas};
 
 fn walk(subject: &Subject) -> Glibc {
     let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");

@@ -2,7 +2,7 @@
 //! bug in a program does that, and a running process may look like it. In all cases, the walk ends after a bounded
 //! number of reads, and its sums don't exceed the heaps.
 
-mod support;
+mod processes;
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -15,7 +15,7 @@ use plimsoll_facts::snapshot::{Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::source::glibc::{LibcData, WalkOptions, survey};
 use plimsoll_process::proc::memory::{Memory, PAGE};
-use support::{Subject, compiled, vmas};
+use processes::{Subject, compiled, vmas};
 
 /// A copy of the process's writable memory; `present` has a flag per page.
 struct Image {

@@ -1,6 +1,6 @@
 //! Queries real VMs. The expected answers follow from Quiet.java's arguments and flags.
 
-mod support;
+mod processes;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use plimsoll_observer::collect::{MappingDetail, Regions, SeriesState};
 use plimsoll_observer::source::hotspot::{locate, read};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::{self, Target};
-use support::{Jdk, Subject, jdks, vmas};
+use processes::{Jdk, Subject, jdks, vmas};
 
 fn query(pid: u32) -> (HotSpot, Vec<Gap>) {
     let target = Target::open(pid, Deadline::after(LOOK)).expect("runs");

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../fixtures/child.rs"]
 mod child;
-mod support;
+mod processes;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,7 +17,7 @@ use plimsoll_observer::source::known_files::KnownFiles;
 use plimsoll_observer::source::native_image::read;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
-use support::{native_image, vmas};
+use processes::{native_image, vmas};
 
 fn running(image: &Path, arguments: &[&str]) -> Running {
     let mut child =

@@ -2,7 +2,7 @@
 //! writer.
 
 #[allow(dead_code, reason = "shared by several test programs")]
-#[path = "../../jfr/tests/support/decoder.rs"]
+#[path = "../../jfr/tests/chunks/decoder.rs"]
 mod decoder;
 #[path = "../../../fixtures/random.rs"]
 mod random;

@@ -11,7 +11,7 @@ mod output_files;
 #[path = "../../../../fixtures/random.rs"]
 mod random;
 #[allow(dead_code)]
-#[path = "../../../jfr/tests/support/decoder.rs"]
+#[path = "../../../jfr/tests/chunks/decoder.rs"]
 mod reader;
 mod readers;
 mod reads;

@@ -1,7 +1,7 @@
 //! The core programs over other allocators, preloaded and linked.
 
 use crate::build::{Program, compiled};
-use crate::harness::{Figures, Situation, fresh_dir, situation, tidy};
+use crate::kit::{Figures, Situation, fresh_dir, situation, tidy};
 use std::path::Path;
 use std::process::Stdio;
 

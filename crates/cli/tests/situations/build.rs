@@ -1,6 +1,6 @@
 //! Compiles the fixtures with the system's compiler, each once for a run of the tests.
 
-use crate::harness::scratch;
+use crate::kit::scratch;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! After SIGKILL; signals, stop and continue under a `run` that reports at the end; overwritten keys.
 
 use crate::build::compiled;
-use crate::harness::tidy;
-use crate::harness::{
+use crate::kit::tidy;
+use crate::kit::{
     End, Figures, MODES, PLIMSOLL, Situation, fresh_dir, read_all, scratch, situation, verdict, watchdog,
 };
 use std::fmt::Write as _;
@@ -348,7 +348,7 @@ fn overwritten_keys_are_counted() {
             let row = situation("trailer_clobber").args(args);
             let dir = fresh_dir(&format!("trailer_clobber-{name}-{mode}"));
             let program = compiled(&row.program);
-            let seen = crate::harness::Observed::watch(row.command(&program, Some(mode), &dir), Some(&dir));
+            let seen = crate::kit::Observed::watch(row.command(&program, Some(mode), &dir), Some(&dir));
             if seen.end != End::Exit(0) || seen.late {
                 let _ = writeln!(faults, "  {mode} {name}: ended with {:?}: {}{}", seen.end, seen.output, seen.errors);
                 continue;

@@ -1,7 +1,7 @@
 //! Hostile environments: closed descriptors, limits, full and read-only file systems, chroot.
 
 use crate::build::compiled;
-use crate::harness::{End, MODES, Observed, Situation, fresh_dir, scratch, situation, skipped, tidy, verdict};
+use crate::kit::{End, MODES, Observed, Situation, fresh_dir, scratch, situation, skipped, tidy, verdict};
 use crate::situations;
 use std::fmt::Write as _;
 use std::fs;
@@ -365,6 +365,6 @@ fn retention_bounds_a_fork_storm() {
     if seen.end != End::Exit(0) || kept > 16 + 20 + 1 {
         let _ = writeln!(faults, "  {:?}, {kept} segments are left", seen.end);
     }
-    crate::harness::tidy(&dir);
+    crate::kit::tidy(&dir);
     verdict("retention_bounds_a_fork_storm", &faults, 1);
 }

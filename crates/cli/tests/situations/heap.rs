@@ -1,6 +1,6 @@
 //! malloc and its relatives.
 
-use crate::harness::situation;
+use crate::kit::situation;
 use crate::situations;
 
 situations! {

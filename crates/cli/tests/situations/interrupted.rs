@@ -2,7 +2,7 @@
 //! and each block is booked under its own caller.
 
 use crate::build::{Program, compiled, library_dir};
-use crate::harness::{End, Figures, Observed, PLIMSOLL, fresh_dir, scratch, tidy, verdict};
+use crate::kit::{End, Figures, Observed, PLIMSOLL, fresh_dir, scratch, tidy, verdict};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;

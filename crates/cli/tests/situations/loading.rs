@@ -1,7 +1,7 @@
 //! Libraries, constructors, and other ways to malloc than a call through the PLT.
 
 use crate::build::{Program, compiled, library_dir};
-use crate::harness::{Situation, situation};
+use crate::kit::{Situation, situation};
 use crate::situations;
 
 situations! {

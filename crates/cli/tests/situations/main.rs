@@ -6,10 +6,10 @@ mod death;
 mod environment;
 #[path = "../harness/executable.rs"]
 mod executable;
-mod harness;
 mod heap;
 #[cfg(target_arch = "x86_64")]
 mod interrupted;
+mod kit;
 mod loading;
 mod maps;
 mod musl;
@@ -50,7 +50,7 @@ macro_rules! over_musl {
 /// difference that exists.
 mod self_check {
     use crate::build::{Program, compiled, library_dir};
-    use crate::harness::{Figures, Moment, Observed, Situation, log_line, scratch, situation};
+    use crate::kit::{Figures, Moment, Observed, Situation, log_line, scratch, situation};
     use std::collections::HashMap;
     use std::path::Path;
 
@@ -182,7 +182,7 @@ mod self_check {
                 output: String::new(),
                 errors: String::new(),
                 moments: vec![base.clone(), later],
-                end: crate::harness::End::Exit(0),
+                end: crate::kit::End::Exit(0),
                 late: false,
             };
             let (compared, found) = run.books(std::path::Path::new("/"), || Err("no base".into()));

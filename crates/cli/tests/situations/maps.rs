@@ -1,7 +1,7 @@
 //! The virtual memory map.
 
 use crate::build::compiled;
-use crate::harness::{Observed, fresh_dir, situation, skipped, tidy};
+use crate::kit::{Observed, fresh_dir, situation, skipped, tidy};
 use crate::situations;
 
 situations! {

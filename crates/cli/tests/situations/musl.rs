@@ -2,7 +2,7 @@
 //! musl-gcc compiles them.
 
 use crate::build::compiled;
-use crate::harness::{End, Figures, Observed, PLIMSOLL, Situation, fresh_dir, scratch, situation, tidy};
+use crate::kit::{End, Figures, Observed, PLIMSOLL, Situation, fresh_dir, scratch, situation, tidy};
 use std::process::Command;
 
 /// A row over musl.

@@ -1,7 +1,7 @@
 //! Children, exec, and the ways to end.
 
 use crate::build::compiled;
-use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy};
+use crate::kit::{End, Observed, fresh_dir, scratch, situation, skipped, tidy};
 use crate::situations;
 use std::path::Path;
 

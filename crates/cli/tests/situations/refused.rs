@@ -2,7 +2,7 @@
 
 use crate::build::{Program, compiled};
 use crate::executable;
-use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy, verdict};
+use crate::kit::{End, Observed, fresh_dir, scratch, situation, skipped, tidy, verdict};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -64,7 +64,7 @@ fn without_libc(name: &str, path: &Path, end: i32, output: &str) {
     assert_eq!((plain.end, plain.output.as_str()), (End::Exit(end), output), "{name} by itself: {}", plain.errors);
     let mut faults = String::new();
     let tracked = |arguments: &[&str]| {
-        let mut command = Command::new(crate::harness::PLIMSOLL);
+        let mut command = Command::new(crate::kit::PLIMSOLL);
         command.args(["run", "--dir"]).arg(fresh_dir(name)).args(arguments).arg(path);
         environment(command)
     };
@@ -133,7 +133,7 @@ fn setuid_program() {
     let program = home.join("hello");
     executable::copy(compiled(&Program::of("hello")), &program);
     let tool = home.join("plimsoll");
-    executable::copy(crate::harness::PLIMSOLL, &tool);
+    executable::copy(crate::kit::PLIMSOLL, &tool);
     chown(&program, Some(NOBODY), Some(NOBODY)).expect("chown");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
     let segments = home.join("segments");

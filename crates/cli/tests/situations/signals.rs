@@ -1,6 +1,6 @@
 //! Signal handlers that allocate or jump out.
 
-use crate::harness::situation;
+use crate::kit::situation;
 use crate::situations;
 
 situations! {

@@ -1,7 +1,7 @@
 //! Threads: their end, their number, and blocks that one passes to another.
 
 use crate::build::compiled;
-use crate::harness::{Observed, fresh_dir, situation, tidy};
+use crate::kit::{Observed, fresh_dir, situation, tidy};
 use crate::situations;
 
 /// What every native image exports; and no unwind tables, which Java code doesn't have.

@@ -2,7 +2,7 @@
 
 use crate::damage::{Outcomes, Random, look_at};
 use crate::foreign::{record, scratch};
-use crate::support::{is_full, jdks};
+use crate::processes::{is_full, jdks};
 
 #[test]
 fn mutated_recordings_are_read_within_limits() {

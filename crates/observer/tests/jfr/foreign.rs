@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Jdk, jdk, jdks, native_image};
+use crate::processes::{Jdk, jdk, jdks, native_image};
 use crate::twin::{Compared, compare};
 
 pub fn scratch(name: &str) -> PathBuf {

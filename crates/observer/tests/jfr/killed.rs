@@ -8,7 +8,7 @@ use plimsoll_jfr::reader::EventFilter;
 use plimsoll_profiles::jfr::{RecordingFiles, is_recording};
 
 use crate::foreign::{record, scratch};
-use crate::support::{Jdk, Subject, jdks};
+use crate::processes::{Jdk, Subject, jdks};
 
 fn now_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64

@@ -2,14 +2,14 @@
 //! reads truncated and mutated files.
 
 #[allow(dead_code, reason = "shared by several test programs")]
-#[path = "../../../jfr/tests/support/chunk.rs"]
+#[path = "../../../jfr/tests/chunks/chunk.rs"]
 mod chunk;
-#[path = "../../../jfr/tests/support/damage.rs"]
+#[path = "../../../jfr/tests/chunks/damage.rs"]
 mod damage;
 mod damaged;
 mod foreign;
 mod history;
 mod killed;
-#[path = "../support/mod.rs"]
-mod support;
+#[path = "../processes/mod.rs"]
+mod processes;
 mod twin;

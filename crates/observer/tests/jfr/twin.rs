@@ -8,7 +8,7 @@ use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter, Field, Summary, Uni
 use plimsoll_profiles::jfr::RecordingFiles;
 use serde_json::Value as Json;
 
-use crate::support::Jdk;
+use crate::processes::Jdk;
 
 /// While the metadata stays the same, the JDK's reader converts a chunk's ticks with the header of an earlier chunk.
 /// Our reader uses each chunk's own header, as JMC does. This returns the possible difference for each chunk: the wall

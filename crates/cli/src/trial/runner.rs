@@ -304,7 +304,7 @@ impl Runner<'_> {
     }
 
     fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), EarlyEnd> {
-        let (exit, output) = self.helper(running, &["/bin/sh", "-c", load], "under load")?;
+        let (exit, output) = self.run_command(running, &["/bin/sh", "-c", load], "under load")?;
         let last = output.last_line().unwrap_or_default();
         match exit {
             Some(Exit::Code(0)) => {}
@@ -361,7 +361,7 @@ impl Runner<'_> {
     }
 
     /// Runs another program beside the one under trial, and returns its exit and output.
-    fn helper(
+    fn run_command(
         &mut self,
         running: &mut Running<'_>,
         command: &[&str],
@@ -370,15 +370,15 @@ impl Runner<'_> {
         let command = command.iter().map(OsString::from).collect();
         let start = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
         let output = Output::new(REPORT, None);
-        let mut helper =
+        let mut kept =
             Kept::start(&start, None, output.clone()).map_err(|error| (RunEnd::LoadFailed, Some(error.to_string())))?;
-        while !helper.has_ended() {
+        while !kept.has_ended() {
             self.step(running, phase, true)?;
-            helper.step(running.kept.descriptor(), Duration::ZERO);
+            kept.step(running.kept.descriptor(), Duration::ZERO);
         }
-        // The helper itself may have exited while a process that it started still runs.
-        let exit = helper.exit.filter(|_| helper.has_ended());
-        helper.stop(Duration::ZERO, running.kept.descriptor(), || true);
+        // The command itself may have exited while a process that it started still runs.
+        let exit = kept.exit.filter(|_| kept.has_ended());
+        kept.stop(Duration::ZERO, running.kept.descriptor(), || true);
         Ok((exit, output))
     }
 

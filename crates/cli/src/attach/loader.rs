@@ -146,7 +146,7 @@ pub(super) fn load(process: &Process, loader: &mut Loader, loaded: Option<&str>,
     drop(child);
     match loader.load_from_memory(process, &blob, &options(None)) {
         Ok(answer) => return Ok(answer),
-        // The target was entered: the helper may still load the tracker.
+        // The target was entered: the injected thread may still load the tracker.
         Err(Fault::Final(why)) => return Err(why.into()),
         Err(Fault::File(why)) => refused.push(format!("a file in its memory: {why}")),
     }

@@ -87,5 +87,5 @@ fn a_native_image_is_entered() {
         assert_eq!(report["process"]["runtime"], "native-image");
         done(&["detach", &pid]);
     }
-    wait_until("the end of the helper's thread", || threads() == before);
+    wait_until("the end of the injected thread", || threads() == before);
 }

@@ -76,8 +76,8 @@ fn a_worker_of_a_master_that_was_detached_is_not_entered() {
     assert!(master.done(&["attach", &worker]).contains("tracked already"));
 }
 
-/// No directory of the program can hold a library that can be loaded: the helper loads it from a file in memory. The
-/// library's descriptor stays, because the loader's name for the library is the path of that descriptor.
+/// No directory of the program can hold a library that can be loaded: the injected thread loads it from a file in
+/// memory. The library's descriptor stays, because the loader's name for the library is the path of that descriptor.
 #[test]
 fn where_no_directory_can_hold_the_library_it_comes_from_memory() {
     if !can_contain("a native program without a place for the library") {
@@ -260,12 +260,12 @@ pub fn killed_at_any_step(program: &mut Program, every: usize) -> u64 {
             assert!(output.status.success(), "step {n}: {}", String::from_utf8_lossy(&output.stderr));
             break log.interrupted;
         }
-        // A helper thread that plimsoll started before it was killed runs on: wait until it has attached or ended.
+        // An injected thread that plimsoll started before it was killed runs on: wait until it has attached or ended.
         wait_until("a detach", || {
-            let has_helper = threads(&program.pid()) > at_start;
+            let is_injected = threads(&program.pid()) > at_start;
             let detached = plimsoll(&["detach", &program.pid()]);
             let stderr = String::from_utf8_lossy(&detached.stderr).into_owned();
-            detached.status.success() || !has_helper && stderr.contains("not attached")
+            detached.status.success() || !is_injected && stderr.contains("not attached")
         });
         n += every;
     };

@@ -313,7 +313,7 @@ const OUTSIDE: [&str; 5] = ["facts", "process", "profiles", "tracked", "observer
 /// Files and folders with unsafe code: system calls, assembly, the program's memory, and the contents of the segment.
 const UNSAFE: &[&str] = &[
     "crates/category/src/lib.rs",
-    "crates/cli/src/attach/native/helper.rs",
+    "crates/cli/src/attach/native/injected_thread.rs",
     "crates/cli/src/attach/native/ptrace.rs",
     "crates/cli/src/confine.rs",
     "crates/cli/src/sys/",

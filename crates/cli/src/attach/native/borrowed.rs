@@ -26,8 +26,8 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::Target;
 
 use super::frame::{self, Interrupted};
-use super::helper::{self, TALK};
 use super::identity::ExecIdentity;
+use super::injected_thread::{self, TALK};
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
 use super::threads;
@@ -88,7 +88,7 @@ enum Place {
     CallBegins,
     /// Stopped at the end of one.
     CallEnded,
-    /// Running in [`helper::call`], or in what that calls, on the stack of the region that begins here.
+    /// Running in [`injected_thread::call`], or in what that calls, on the stack of the region that begins here.
     Ours(u64),
     /// No longer ours: it has restored itself, or has ended.
     Gone,
@@ -227,11 +227,11 @@ impl<'t> Borrowed<'t> {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Has the thread call a function through [`helper::call`] of the region that begins here. The thread doesn't stop
-    /// meanwhile. Returns the function's result: an error of errno(3), or 0. `looking`: see [`looking`].
+    /// Has the thread call a function through [`injected_thread::call`] of the region that begins here. The thread
+    /// doesn't stop meanwhile. Returns the function's result: an error of errno(3), or 0. `looking`: see [`looking`].
     pub fn call_in(&mut self, region: u64, function: u64, arguments: [u64; 6], looking: Duration) -> io::Result<i32> {
         let page = region + TALK;
-        self.enter(region + helper::call(), arguments, Some(page), Some((page, function)))?;
+        self.enter(region + injected_thread::call(), arguments, Some(page), Some((page, function)))?;
         self.thread.run()?;
         self.place = Place::Ours(region);
         let began = Instant::now();
@@ -269,7 +269,7 @@ impl<'t> Borrowed<'t> {
     fn result(&self, page: u64) -> io::Result<Option<i32>> {
         let read = || {
             let mut word = [0; 8];
-            self.memory.read_exact_at(&mut word, page + helper::CALLED).map(|()| helper::result(word))
+            self.memory.read_exact_at(&mut word, page + injected_thread::CALLED).map(|()| injected_thread::result(word))
         };
         // The result was stored before the flag. One copy of both may be older in one half than in the other.
         Ok(if read()?.is_some() { read()? } else { None })
@@ -399,7 +399,7 @@ impl<'t> Borrowed<'t> {
         // Up to the start of rt_sigreturn, its own way back leads through the frame, and ours doesn't need that.
         let rip = self.thread.registers()?.rip;
         let restorer = self.restorer..self.restorer + RESTORER_BYTES;
-        match (region..region + helper::PAGE).contains(&rip) || restorer.contains(&rip) {
+        match (region..region + injected_thread::PAGE).contains(&rip) || restorer.contains(&rip) {
             true => Ok(true),
             // The target has written into the page.
             false => Err(io::Error::other("it is still in the call that it says has returned")),

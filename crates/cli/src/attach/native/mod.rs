@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! refusals ─▶ objects: libc's functions, forbidden code ─▶ a thread at a fit point, borrowed
-//!    mmap, mprotect, pthread_create ─▶ given back           helper thread: dlopen, entry ─▶ answer ─▶ acknowledged
+//!    mmap, mprotect, pthread_create ─▶ given back         injected thread: dlopen, entry ─▶ answer ─▶ acknowledged
 //!                                                                          malloc_trim(0) ─▶ answer ─▶ acknowledged
 //! ```
 //! Only one thread stands still, for the time of three calls. All else happens on a thread of its own.
@@ -21,15 +21,15 @@ use super::release::Release;
 use crate::tracker;
 use borrowed::{Borrowed, Unfit};
 use filter::{Closed, Filters, Purpose};
-use helper::{ACKNOWLEDGED, Arguments, Call, Library, PAGE, State, TALK, Task};
 use identity::ExecIdentity;
+use injected_thread::{ACKNOWLEDGED, Arguments, Call, Library, PAGE, State, TALK, Task};
 use objects::Objects;
 
 mod borrowed;
 mod filter;
 mod frame;
-mod helper;
 mod identity;
+mod injected_thread;
 mod objects;
 mod point;
 mod ptrace;
@@ -45,7 +45,7 @@ mod unwind_tests;
 const SEARCH: Duration = Duration::from_secs(20);
 /// How long the call may take: a loaded machine, a slow disk.
 const CALLING: Duration = Duration::from_secs(60);
-/// Time between two checks of the threads, or of the helper's answer.
+/// Time between two checks of the threads, or of the injected thread's answer.
 const PAUSE: Duration = Duration::from_micros(500);
 /// How long to read the filters of a VM: it may have hundreds of threads, and each is stopped for a moment.
 const FILTERS_OF_VM: Duration = Duration::from_secs(20);
@@ -84,7 +84,7 @@ pub fn release(target: &Target, vmas: &[Vma], release: Release, verb: &'static s
         Release::Jemalloc => (Arguments::Name, Release::ALL_ARENAS),
         Release::Glibc | Release::Tcmalloc => (Arguments::None, ""),
     };
-    let munmap = objects.helper.munmap.wrapping_sub(*function);
+    let munmap = objects.called.munmap.wrapping_sub(*function);
     let call = Call { base: *function, entry: 0, munmap, library: Library::Path(""), arguments, text };
     let late = || {
         let (limit, called) = (CALLING.as_secs(), release.call());
@@ -182,29 +182,30 @@ impl<'t> Enterable<'t> {
         Ok(Enterable { target, verb, identity, objects, filters, memory })
     }
 
-    /// Has a helper thread make the call, and returns how that ended. `late`: what to say of a call that doesn't end.
+    /// Has an injected thread make the call, and returns how that ended. `late`: the message for a call without an end.
     fn call(&self, call: &Call, late: impl Fn() -> String) -> Result<State, String> {
         let region = self.enter(call)?;
         let deadline = self.target.deadline().sooner(CALLING);
         let mut page = vec![0; PAGE as usize];
         let state = loop {
             self.memory.read_exact_at(&mut page, region + TALK).map_err(|_| GONE)?;
-            match helper::state(&page) {
+            match injected_thread::state(&page) {
                 State::Working if deadline.has_passed() => return Err(late()),
                 State::Working => std::thread::sleep(PAUSE),
                 state => break state,
             }
         };
-        // From here on no thread of the target needs the region but the helper, which removes it.
+        // From here on no thread of the target needs the region but the injected thread, which removes it.
         let _ = self.memory.write_all_at(&1u32.to_le_bytes(), region + TALK + ACKNOWLEDGED);
         Ok(state)
     }
 
-    /// Starts the helper thread. Returns the address of its region.
+    /// Starts the injected thread. Returns the address of its region.
     fn enter(&self, call: &Call) -> Result<u64, String> {
         let o = &self.objects;
         // Not while a thread stands still.
-        let (contents, spins, looking) = (call.library.contents(), helper::spins(borrowed::SPIN), borrowed::looking());
+        let (contents, spins, looking) =
+            (call.library.contents(), injected_thread::spins(borrowed::SPIN), borrowed::looking());
         let mut thread = self.borrow()?;
         let lost = |e: std::io::Error| match e.kind() {
             // Its memory is gone.
@@ -224,9 +225,9 @@ impl<'t> Enterable<'t> {
         };
         let stack = Some(region + TALK);
         let mut start = || -> std::io::Result<Result<(), String>> {
-            let task = Task { functions: o.helper, flags: o.dlopen_flags, call: *call, spins };
+            let task = Task { functions: o.called, flags: o.dlopen_flags, call: *call, spins };
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
-            self.memory.write_all_at(helper::code(), region)?;
+            self.memory.write_all_at(injected_thread::code(), region)?;
             self.memory.write_all_at(&page, region + TALK)?;
             self.memory.write_all_at(&contents, region + TALK + PAGE)?;
             let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
@@ -250,7 +251,7 @@ impl<'t> Enterable<'t> {
             // A thread that has restored itself can't be made to unmap the region.
             if thread.recall()? {
                 let region = [region, length, 0, 0, 0, 0];
-                thread.call(libc::SYS_munmap, o.helper.munmap, region, None)?;
+                thread.call(libc::SYS_munmap, o.called.munmap, region, None)?;
             }
             Ok(())
         };

@@ -13,7 +13,7 @@ use plimsoll_facts::snapshot::Vma;
 use plimsoll_process::foreign::FileKind;
 use plimsoll_process::proc::{Target, start_of};
 
-use super::helper::Functions;
+use super::injected_thread::Functions;
 use super::point::Forbidden;
 use super::unwind::{Tables, call};
 use crate::attach::release::Release;
@@ -102,7 +102,8 @@ const NAME: usize = 64;
 pub struct Objects {
     pub forbidden: Forbidden,
     pub tables: Tables,
-    pub helper: Functions,
+    /// What the injected thread calls.
+    pub called: Functions,
     pub dlopen_flags: u32,
     pub mmap: u64,
     pub mprotect: u64,
@@ -226,7 +227,7 @@ pub fn survey(
     Ok(Objects {
         forbidden: Forbidden::new(forbidden, calls_of_program),
         tables,
-        helper: Functions {
+        called: Functions {
             itself: need("pthread_self")?,
             detach: find("pthread_detach")
                 .ok_or_else(|| refused("has no library for threads (libpthread), which plimsoll needs in it"))?,

@@ -103,8 +103,8 @@ pub const BORROWED: &[Call] = &[
     call(libc::SYS_getpid, "getpid"),
 ];
 
-/// What the helper thread does before and after it loads and calls the tracker.
-pub const HELPER: &[Call] = &[
+/// What the injected thread does before and after it loads and calls the tracker.
+pub const INJECTED: &[Call] = &[
     call(libc::SYS_set_robust_list, "set_robust_list"),
     // libc ends the process if a thread can't register, and the first one could.
     call(libc::SYS_rseq, "rseq"),
@@ -134,7 +134,7 @@ pub const MALLOC: &[Call] = &[
     call(libc::SYS_prctl, "prctl").known(0, 0x5356_4d41).known(1, 0).if_refused(Need::MayFail),
 ];
 
-/// What the thread does besides that loads the tracker: the helper, or one of a VM.
+/// What the thread does besides that loads the tracker: the injected thread, or one of a VM.
 pub const LOADER: &[Call] = &[
     // dlopen: libc before 2.26 opens by open(2), as malloc does; from 2.33 on it examines files by newfstatat(2).
     call(libc::SYS_pread64, "pread64"),
@@ -227,10 +227,10 @@ const RELEASE: &[Call] = &[
 
 /// For an attach.
 pub fn all() -> impl Iterator<Item = Call> {
-    BORROWED.iter().chain(HELPER).chain(MALLOC).chain(LOADER).chain(TRACKER).copied()
+    BORROWED.iter().chain(INJECTED).chain(MALLOC).chain(LOADER).chain(TRACKER).copied()
 }
 
 /// For a call of a function that gives free memory back.
 pub fn release() -> impl Iterator<Item = Call> {
-    BORROWED.iter().chain(HELPER).chain(MALLOC).chain(RELEASE).copied()
+    BORROWED.iter().chain(INJECTED).chain(MALLOC).chain(RELEASE).copied()
 }

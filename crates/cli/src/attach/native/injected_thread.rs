@@ -1,20 +1,20 @@
-//! The code of the helper thread, which loads the tracker in the target or calls a function there, and the page through
-//! which plimsoll talks to it.
+//! The code of the injected thread, which loads the tracker in the target or calls a function there, and the page
+//! through which plimsoll talks to it.
 //!
 //! ```text
 //! region: code │ stack for the borrowed thread's calls … │ page │ contents of files, if no directory can hold them
 //! ```
-//! The helper loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
+//! The injected thread loads the library (or finds it loaded), calls its entry, writes the answer, and waits for the
 //! acknowledgement. Where the program is to give memory back, a function of its allocator takes the entry's place. Then
-//! the helper jumps to munmap for the whole region: the tracker's own, if it was called, so that the books have the
-//! change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread: the region
-//! stays, because that thread may still be on the stack in it.
+//! the injected thread jumps to munmap for the whole region: the tracker's own, if it was called, so that the books
+//! have the change. Without an acknowledgement within ten seconds, plimsoll has died or has lost the borrowed thread:
+//! the region stays, because that thread may still be on the stack in it.
 //!
 //! The code also contains [`call`], through which the borrowed thread calls pthread_create.
 //!
-//! Contents become files in memory (memfd_create(2)), which the helper makes with the target's rights. The loader's
-//! name for the library is the path of its descriptor, and unwinders open that path to read symbols. So the descriptor
-//! stays open once the library is loaded: the path must never name another file. All others are closed.
+//! Contents become files in memory (memfd_create(2)), which the injected thread makes with the target's rights. The
+//! loader's name for the library is the path of its descriptor, and unwinders open that path to read symbols. So the
+//! descriptor stays open once the library is loaded: the path must never name another file. All others are closed.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub const CALLED: u64 = 120;
 /// How many instructions PAUSE the borrowed thread makes then (u32).
 const SPINS: Range<usize> = 108..112;
 
-/// The helper's own descriptors: a thread may have a table of its own, and the first thread may have ended.
+/// The injected thread's own descriptors: a thread may have a table of its own, and the first thread may have ended.
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
 /// As many as the number of a descriptor has digits at most. The kernel takes several slashes for one.
 const ROOM: &str = "//////////";
@@ -61,7 +61,7 @@ pub struct Functions {
     pub munmap: u64,
 }
 
-/// What the helper does.
+/// What the injected thread does.
 pub struct Task<'t> {
     pub functions: Functions,
     /// Flags of dlopen(3).
@@ -71,7 +71,7 @@ pub struct Task<'t> {
     pub spins: u32,
 }
 
-/// Which function the helper calls.
+/// Which function the injected thread calls.
 #[derive(Clone, Copy)]
 pub struct Call<'t> {
     /// Where its library is loaded; 0: load it.
@@ -96,7 +96,7 @@ pub enum Arguments {
     None,
 }
 
-/// What the helper loads.
+/// What the injected thread loads.
 #[derive(Clone, Copy)]
 pub enum Library<'t> {
     /// A file of the target.
@@ -132,7 +132,7 @@ fn library_path(sha256: &str) -> String {
     format!("{DESCRIPTORS}{pieces}/{ROOM}")
 }
 
-/// How far the helper is.
+/// How far the injected thread is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum State {
     Working,
@@ -202,7 +202,7 @@ fn placed(files: [(&str, &[u8]); 2], digits: [u64; 2], at: u64) -> [[u64; 4]; 2]
     [[at, first, lengths[0], digits[0]], [second_name, second, lengths[1], digits[1]]]
 }
 
-/// Reads the page of a helper. The target may have written anything there.
+/// Reads the page of an injected thread. The target may have written anything there.
 pub fn state(page: &[u8]) -> State {
     let word = |at: usize| page.get(at..).and_then(|p| p.first_chunk().copied()).map_or(0, i32::from_le_bytes);
     let text = || {
@@ -225,7 +225,7 @@ pub fn state(page: &[u8]) -> State {
 pub fn code() -> &'static [u8] {
     // SAFETY: the assembly below defines both symbols, and the bytes between them are constant data of this program.
     unsafe {
-        let (start, end) = (&raw const plimsoll_helper_start, &raw const plimsoll_helper_end);
+        let (start, end) = (&raw const plimsoll_injected_start, &raw const plimsoll_injected_end);
         std::slice::from_raw_parts(start, end.offset_from_unsigned(start))
     }
 }
@@ -238,7 +238,7 @@ pub fn code() -> &'static [u8] {
 /// at once (sched_yield) would be one more for a seccomp filter to allow.
 pub fn call() -> u64 {
     // SAFETY: both symbols are in the assembly below, and only their addresses are used.
-    unsafe { (&raw const plimsoll_helper_call).offset_from_unsigned(&raw const plimsoll_helper_start) as u64 }
+    unsafe { (&raw const plimsoll_injected_call).offset_from_unsigned(&raw const plimsoll_injected_start) as u64 }
 }
 
 /// Instructions PAUSE whose time is measured.
@@ -268,16 +268,16 @@ pub fn result(word: [u8; 8]) -> Option<i32> {
 }
 
 unsafe extern "C" {
-    static plimsoll_helper_start: u8;
-    static plimsoll_helper_call: u8;
-    static plimsoll_helper_end: u8;
+    static plimsoll_injected_start: u8;
+    static plimsoll_injected_call: u8;
+    static plimsoll_injected_end: u8;
 }
 
 std::arch::global_asm!(
-    ".pushsection .rodata.plimsoll_helper,\"a\",@progbits",
-    ".globl plimsoll_helper_start",
-    ".hidden plimsoll_helper_start",
-    "plimsoll_helper_start:",
+    ".pushsection .rodata.plimsoll_injected,\"a\",@progbits",
+    ".globl plimsoll_injected_start",
+    ".hidden plimsoll_injected_start",
+    "plimsoll_injected_start:",
     "push rbx",
     "push r12",
     "push r13",
@@ -424,9 +424,9 @@ std::arch::global_asm!(
     "pop rbx",
     // munmap returns to this thread's caller; its result is the thread's, which nobody reads.
     "jmp rax",
-    ".globl plimsoll_helper_call",
-    ".hidden plimsoll_helper_call",
-    "plimsoll_helper_call:",
+    ".globl plimsoll_injected_call",
+    ".hidden plimsoll_injected_call",
+    "plimsoll_injected_call:",
     "sub rsp, 8",
     "call r12",
     "add rsp, 8",
@@ -438,9 +438,9 @@ std::arch::global_asm!(
     "dec ecx",
     "jnz 9b",
     "ret",
-    ".globl plimsoll_helper_end",
-    ".hidden plimsoll_helper_end",
-    "plimsoll_helper_end:",
+    ".globl plimsoll_injected_end",
+    ".hidden plimsoll_injected_end",
+    "plimsoll_injected_end:",
     ".popsection",
 );
 

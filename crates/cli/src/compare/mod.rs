@@ -40,6 +40,9 @@ mod tracked;
 use tracked::Folder;
 
 #[derive(clap::Args)]
+#[command(
+    override_usage = "plimsoll compare [OPTIONS] --a <CMD> --b <CMD>\n       plimsoll compare [OPTIONS] <A.jfr> <B.jfr>"
+)]
 pub struct Args {
     /// Run this command line as A, the program before the change; quote its words as for a shell
     #[arg(long, value_name = "CMD", value_parser = command, requires = "b")]

@@ -40,6 +40,7 @@ const OF_A_COMMAND: [&str; 10] =
     ["command", "sites", "sample", "depth", "dir", "follow", "signal", "summary", "retain", "rules"];
 
 #[derive(clap::Args)]
+#[command(override_usage = "plimsoll record [OPTIONS] <PID|NAME>...\n       plimsoll record [OPTIONS] -- <CMD>...")]
 pub struct Args {
     /// PIDs or names of the processes to record, tracked or not
     #[arg(

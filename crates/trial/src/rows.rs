@@ -110,6 +110,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// A run of one process, without figures.
+    pub fn ended(round: usize, row: usize, end: RunEnd) -> Run {
+        let (figures, pss) = (BTreeMap::new(), BTreeMap::new());
+        Run { round, row, end, detail: None, figures, pss, processes: 1, load_errors: None }
+    }
+
     /// `by_pss`: as PSS, if it can be read.
     pub(crate) fn figure(&self, metric: Metric, by_pss: bool) -> Option<f64> {
         let figure = *self.figures.get(&metric)?;
@@ -358,8 +364,7 @@ mod tests {
         for (row, runs) in rows.iter().enumerate() {
             for (round, (steady, p99)) in runs.iter().enumerate() {
                 let figures = BTreeMap::from([(Metric::Steady, steady * MIB), (Metric::P99, *p99)]);
-                let (end, pss) = (RunEnd::Stopped, BTreeMap::new());
-                trial.runs.push(Run { round, row, end, detail: None, figures, pss, processes: 1, load_errors: None });
+                trial.runs.push(Run { figures, ..Run::ended(round, row, RunEnd::Stopped) });
             }
         }
         trial

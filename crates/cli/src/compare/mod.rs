@@ -395,16 +395,7 @@ mod tests {
     fn a_budget_that_only_a_part_of_the_runs_keeps_fails() {
         let with = |ends: [[RunEnd; 2]; 3], excesses: Option<&[Excess]>, is_unchecked| {
             let runs = ends.into_iter().enumerate().flat_map(|(round, ends)| {
-                ends.into_iter().enumerate().map(move |(row, end)| Run {
-                    round,
-                    row,
-                    end,
-                    detail: None,
-                    figures: Default::default(),
-                    pss: Default::default(),
-                    processes: 1,
-                    load_errors: None,
-                })
+                ends.into_iter().enumerate().map(move |(row, end)| Run::ended(round, row, end))
             });
             status(&Comparison { pairs: 3, runs: runs.collect(), ..Comparison::default() }, excesses, is_unchecked)
         };

@@ -435,17 +435,7 @@ mod tests {
                 limit: None,
             };
             let mut table = Table::new(&Start::default(), &conditions, 2);
-            let run = Run {
-                round: 0,
-                row: 0,
-                end,
-                detail: None,
-                figures: Default::default(),
-                pss: Default::default(),
-                processes: 1,
-                load_errors: None,
-            };
-            table.trial.runs.push(run);
+            table.trial.runs.push(Run::ended(0, 0, end));
             table.propose(verdicts);
             table.trial.notes.pop().expect("a note")
         };

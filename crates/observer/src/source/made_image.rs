@@ -1,4 +1,5 @@
-//! Memory of a process, as tests make it: [`Image`] is written word by word, [`Reserved`] has no resident page.
+//! Memory of a process, as tests make it: [`Image`] is written word by word, [`Reserved`] has no resident page, and
+//! [`Counted`] counts the reads of another.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -79,5 +80,28 @@ impl Memory for Reserved {
         self.looks.set(self.looks.get() + 1);
         into.fill(0);
         true
+    }
+}
+
+/// Counts the reads of a memory.
+pub(crate) struct Counted<M> {
+    pub memory: M,
+    pub reads: Cell<usize>,
+}
+
+impl<M> Counted<M> {
+    pub(crate) fn new(memory: M) -> Counted<M> {
+        Counted { memory, reads: Cell::default() }
+    }
+}
+
+impl<M: Memory> Memory for Counted<M> {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        self.reads.set(self.reads.get() + 1);
+        self.memory.read(at, into)
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        self.memory.pagemap(first, into)
     }
 }

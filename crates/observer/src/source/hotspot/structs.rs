@@ -273,9 +273,7 @@ pub(super) mod tests {
     use super::super::objects::ObjectFields;
     use super::super::objects::image::{BASE, Image};
     use super::*;
-
-    /// A boot loader with the class AtomicLong, and maybe Bits. Counts the reads.
-    struct Classes(Image, Cell<usize>);
+    use crate::source::made_image::Counted;
 
     const BUFFERS: direct_buffers::BufferFields = direct_buffers::BufferFields {
         classes: direct_buffers::Classes::OfLoaders { head: BASE, next_loader: 0, klasses: 8, next_klass: 8 },
@@ -295,54 +293,42 @@ pub(super) mod tests {
         },
     };
 
-    impl Classes {
-        fn new(has_bits: bool) -> Classes {
-            const LOADER: u64 = BASE + 0x40;
-            let mut bytes = vec![0; 4096];
-            let mut put = |at: u64, new: &[u8]| bytes[(at - BASE) as usize..][..new.len()].copy_from_slice(new);
-            let names = ["java/util/concurrent/atomic/AtomicLong", "java/nio/Bits"];
-            let mut before = 0u64;
-            for (n, name) in names.iter().enumerate().take(1 + usize::from(has_bits)) {
-                let klass = BASE + 0x100 + 0x100 * n as u64;
-                let symbol = klass + 0x40;
-                put(klass, &symbol.to_le_bytes());
-                put(klass + 8, &before.to_le_bytes());
-                put(symbol, &(name.len() as u16).to_le_bytes());
-                put(symbol + 8, name.as_bytes());
-                before = klass;
-            }
-            put(BASE, &LOADER.to_le_bytes());
-            put(LOADER + 8, &before.to_le_bytes());
-            Classes(Image(bytes), Cell::default())
+    /// A boot loader with the class AtomicLong, and maybe Bits.
+    fn classes(has_bits: bool) -> Counted<Image> {
+        const LOADER: u64 = BASE + 0x40;
+        let mut bytes = vec![0; 4096];
+        let mut put = |at: u64, new: &[u8]| bytes[(at - BASE) as usize..][..new.len()].copy_from_slice(new);
+        let names = ["java/util/concurrent/atomic/AtomicLong", "java/nio/Bits"];
+        let mut before = 0u64;
+        for (n, name) in names.iter().enumerate().take(1 + usize::from(has_bits)) {
+            let klass = BASE + 0x100 + 0x100 * n as u64;
+            let symbol = klass + 0x40;
+            put(klass, &symbol.to_le_bytes());
+            put(klass + 8, &before.to_le_bytes());
+            put(symbol, &(name.len() as u16).to_le_bytes());
+            put(symbol + 8, name.as_bytes());
+            before = klass;
         }
-
-        /// With another loader in front of the boot loader. Its list of classes never ends.
-        fn behind_endless(is_boot: bool) -> Classes {
-            const LOADER: u64 = BASE + 0x60;
-            const KLASS: u64 = BASE + 0x80;
-            let mut classes = Classes::new(true);
-            let mut put = |at: u64, word: u64| {
-                classes.0.0[(at - BASE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
-            };
-            put(BASE, LOADER);
-            put(LOADER, BASE + 0x40);
-            put(LOADER + 8, KLASS);
-            put(LOADER + 16, if is_boot { 0 } else { BASE + 0x200 });
-            put(KLASS, BASE + 0xa0);
-            put(KLASS + 8, KLASS);
-            classes
-        }
+        put(BASE, &LOADER.to_le_bytes());
+        put(LOADER + 8, &before.to_le_bytes());
+        Counted::new(Image(bytes))
     }
 
-    impl Memory for Classes {
-        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-            self.1.set(self.1.get() + 1);
-            self.0.read(at, into)
-        }
-
-        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
-            self.0.pagemap(first, into)
-        }
+    /// With another loader in front of the boot loader. Its list of classes never ends.
+    fn behind_endless(is_boot: bool) -> Counted<Image> {
+        const LOADER: u64 = BASE + 0x60;
+        const KLASS: u64 = BASE + 0x80;
+        let mut classes = classes(true);
+        let mut put = |at: u64, word: u64| {
+            classes.memory.0[(at - BASE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        };
+        put(BASE, LOADER);
+        put(LOADER, BASE + 0x40);
+        put(LOADER + 8, KLASS);
+        put(LOADER + 16, if is_boot { 0 } else { BASE + 0x200 });
+        put(KLASS, BASE + 0xa0);
+        put(KLASS + 8, KLASS);
+        classes
     }
 
     #[test]
@@ -350,9 +336,9 @@ pub(super) mod tests {
         let library = MappedFile::of(&Vma::default());
         let mut known = KnownVm::new(library, Fields { buffers: Some(BUFFERS), ..Fields::default() });
         let mut search = |has_bits, counted: Option<u64>| {
-            let memory = Classes::new(has_bits);
+            let memory = classes(has_bits);
             known.search(&memory, counted.map(|loaded| ClassCounts([loaded, 400, 0, 0])));
-            (memory.1.get() > 0, known.is_found())
+            (memory.reads.get() > 0, known.is_found())
         };
         assert_eq!(search(false, Some(1)), (true, false));
         assert_eq!(search(false, Some(1)), (false, false), "none came");
@@ -367,18 +353,18 @@ pub(super) mod tests {
             let before = known.is_found();
             known.search(&empty, Some(ClassCounts([3, 400, 1, 0])));
             assert_eq!(known.is_found(), before);
-            let memory = Classes::new(true);
+            let memory = classes(true);
             known.search(&memory, Some(ClassCounts([3, 400, 1, 0])));
-            assert!(memory.1.get() > 0 && known.is_found());
+            assert!(memory.reads.get() > 0 && known.is_found());
         }
     }
 
     /// What a search finds of a VM whose first loader, the boot loader or another, has classes without end.
     pub(in super::super) fn of_endless(is_boot: bool) -> KnownVm {
-        searched(&Classes::behind_endless(is_boot))
+        searched(&behind_endless(is_boot))
     }
 
-    fn searched(memory: &Classes) -> KnownVm {
+    fn searched(memory: &Counted<Image>) -> KnownVm {
         let library = MappedFile::of(&Vma::default());
         let mut known = KnownVm::new(library, Fields { buffers: Some(BUFFERS), ..Fields::default() });
         known.search(memory, None);
@@ -389,7 +375,7 @@ pub(super) mod tests {
     #[test]
     fn the_boot_loaders_classes_are_found_behind_any_number_of_others() {
         let found = |known: KnownVm| (known.is_found(), known.is_cut());
-        assert_eq!(found(searched(&Classes::new(true))), (true, false));
+        assert_eq!(found(searched(&classes(true))), (true, false));
         assert_eq!(found(of_endless(false)), (true, true));
         // Too many of the boot loader's own, in entries of their own.
         assert_eq!(found(of_endless(true)), (false, true));

@@ -113,6 +113,7 @@ fn are_equal<M: Memory>(memory: &M, one: Avma, other: Avma, length: Bytes) -> bo
 mod tests {
     use super::super::chunks::tests::{Image, header, memory};
     use super::*;
+    use crate::source::made_image::Counted;
     use plimsoll_facts::snapshot::UnpackedSegment;
 
     const BASE: u64 = 0x7f00_0000_0000;
@@ -185,29 +186,17 @@ mod tests {
         assert!(found.image_heap.is_empty());
     }
 
-    struct Counted(Image, std::cell::Cell<u32>);
-
-    impl Memory for Counted {
-        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-            self.1.set(self.1.get() + 1);
-            self.0.read(at, into)
-        }
-
-        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
-            self.0.pagemap(first, into)
-        }
-    }
-
     #[test]
     fn the_search_ends_among_thousands_of_mappings_that_begin_like_a_view() {
         const OTHERS: u64 = RESERVED + (1 << 36);
         let (mut image, program, mut vmas) = process(0);
         image.0.push((OTHERS, header(2, 2 * CHUNK, 2 * CHUNK, 2 * CHUNK)));
         vmas.extend(vec![memory(OTHERS, OTHERS + PAGE); 20_000]);
-        let image = Counted(image, std::cell::Cell::new(0));
+        let image = Counted::new(image);
         let found = find(&image, &program, &vmas).expect("an image");
         assert_eq!(found.isolates.len(), 1);
-        assert!((MOST_READS / 2..=MOST_READS).contains(&image.1.get()), "{} reads", image.1.get());
+        let most = MOST_READS as usize;
+        assert!((most / 2..=most).contains(&image.reads.get()), "{} reads", image.reads.get());
     }
 
     /// Each with the memory behind it as its isolate's chunks would be the square of their number.

@@ -278,12 +278,7 @@ struct LineSum {
 
 impl LineSums {
     fn entry(&mut self, line: LineId, detail: &str) -> &mut LineSum {
-        let children = self.entries.entry(line).or_default();
-        // A process has thousands of pieces with few names: a name is copied only when it is new.
-        if !children.contains_key(detail) {
-            children.insert(detail.to_owned(), LineSum::default());
-        }
-        children.get_mut(detail).expect("it was inserted")
+        self.entries.entry(line).or_default().entry(detail.to_owned()).or_default()
     }
 
     fn resident(&self, line: LineId) -> Bytes {

@@ -262,21 +262,20 @@ fn entry(
 
 /// Joins names by › and breaks lines between names; a name wider than a line is cut.
 fn wrap(names: &[String], columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
+    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
     for (i, name) in names.iter().enumerate() {
         let name = words::cut(name, columns.saturating_sub(2));
         let (wide, joint) = (name.chars().count(), if i == 0 { "" } else { " › " });
         if i > 0 && used + 3 + wide > columns {
-            lines.push(format!("› {name}"));
+            lines.push(std::mem::replace(&mut line, format!("› {name}")));
             used = 2 + wide;
         } else {
-            let line = lines.last_mut().expect("there is one from the start");
             line.push_str(joint);
             line.push_str(&name);
             used += joint.chars().count() + wide;
         }
     }
+    lines.push(line);
     lines
 }
 

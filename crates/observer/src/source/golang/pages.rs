@@ -35,7 +35,7 @@ const MOST_CANDIDATES: usize = 4;
 const MOST_CHUNKS: usize = 1 << 19;
 /// Limit of chunks that are looked up for spans that can't be taken. In a heap that changes while it is read, few spans
 /// can't; in a hostile process, each of four million records may name a span of terabytes.
-pub(crate) const MOST_VAIN: usize = 1 << 22;
+pub(crate) const MOST_FAILED_LOOKUPS: usize = 1 << 22;
 
 /// Bits of the pages of one chunk.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct Pages {
     /// Number of the first word after the allocator in the data.
     pub end: usize,
     /// Chunks that were looked up for spans that can't be taken.
-    pub vain: usize,
+    pub failed_lookups: usize,
 }
 
 /// Word numbers in the data where the five summaries may begin.
@@ -125,7 +125,7 @@ pub(crate) fn read<M: Memory>(memory: &M, data: &Data, first_summary: usize, ano
             at += CHUNK;
         }
     }
-    Some(Pages { in_use, chunks, base, records, end: index + 3, vain: 0 })
+    Some(Pages { in_use, chunks, base, records, end: index + 3, failed_lookups: 0 })
 }
 
 /// The ranges in a slice of address pairs; None unless the word after the slice is the sum of their lengths.
@@ -152,20 +152,20 @@ fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anon
 
 impl Pages {
     /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false. So
-    /// it does after [`MOST_VAIN`].
+    /// it does after [`MOST_FAILED_LOOKUPS`].
     pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
         let end = start.saturating_add(pages.saturating_mul(PAGE_OF_GO));
         let wanted =
             || (start / CHUNK * CHUNK..end).step_by(CHUNK as usize).map(|at| (at, bits_between(at, start, end)));
         let mut looked_up = 0;
-        let could_be = self.vain < MOST_VAIN
+        let could_be = self.failed_lookups < MOST_FAILED_LOOKUPS
             && wanted().all(|(at, bits)| {
                 looked_up += 1;
                 let is_free = |chunk: &Chunk| (0..8).all(|n| bits[n] & !(chunk.allocated[n] & !chunk.taken[n]) == 0);
                 self.chunks.get(&at).is_some_and(is_free)
             });
         if !could_be {
-            self.vain += looked_up;
+            self.failed_lookups += looked_up;
             return false;
         }
         for (at, bits) in wanted() {

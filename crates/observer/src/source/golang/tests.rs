@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pages::{Chunk, MOST_VAIN, PAGE_OF_GO, Pages};
+use super::pages::{Chunk, MOST_FAILED_LOOKUPS, PAGE_OF_GO, Pages};
 use super::walk::{GoMappings, WalkError, walk};
 use crate::random::Random;
 use crate::source::heap_data::{Anonymous, Data};
@@ -127,7 +127,7 @@ struct Spans {
 }
 
 impl Spans {
-    /// Runs of random uses that fill so many chunks.
+    /// Runs of random uses that fill this number of chunks.
     fn fill(random: &mut Random, layout: Layout, chunks: u64) -> Spans {
         let all = chunks * 512;
         let mut spans = Spans {
@@ -358,7 +358,7 @@ fn heaps_of_each_layout_are_summed_to_the_byte() {
     }
 }
 
-/// A heap of so many chunks.
+/// A heap of this number of chunks.
 fn pages_of(chunks: u64, mut is_allocated: impl FnMut(u64) -> bool) -> Pages {
     let mut word = |first: u64| (0..64).fold(0, |word, bit| word | u64::from(is_allocated(first + bit)) << bit);
     let mut chunk = |number: u64| Chunk {
@@ -367,7 +367,7 @@ fn pages_of(chunks: u64, mut is_allocated: impl FnMut(u64) -> bool) -> Pages {
         taken: [0; 8],
     };
     let chunks = (0..chunks).map(|number| (HEAP + number * CHUNK, chunk(number))).collect();
-    Pages { in_use: Vec::new(), chunks, base: X86, records: Vec::new(), end: 0, vain: 0 }
+    Pages { in_use: Vec::new(), chunks, base: X86, records: Vec::new(), end: 0, failed_lookups: 0 }
 }
 
 #[test]
@@ -409,7 +409,11 @@ fn spans_that_cannot_be_taken_cost_a_bounded_number_of_looks() {
     for _ in 0..1_000_000 {
         assert!(!pages.take(HEAP + PAGE_OF_GO, CHUNKS * 512 - 1));
     }
-    assert!((MOST_VAIN..MOST_VAIN + CHUNKS as usize).contains(&pages.vain), "{}", pages.vain);
+    assert!(
+        (MOST_FAILED_LOOKUPS..MOST_FAILED_LOOKUPS + CHUNKS as usize).contains(&pages.failed_lookups),
+        "{}",
+        pages.failed_lookups
+    );
     assert!(!pages.take(HEAP + PAGE_OF_GO, 1), "a page that is free");
 }
 

@@ -41,14 +41,14 @@ pub(super) fn survey_arena<M: Memory>(
         let before = finds.mark();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
-        let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, in_vain } = if main {
+        let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, failed_bytes } = if main {
             main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
             thread_pieces(memory, pages, address, top, layout, vmas, finds)
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
-        walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + in_vain;
+        walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + failed_bytes;
         // Only what lies between pieces is in doubt. If it was passed over twice, no further attempt decides it.
         let ranges = (adds_up && pieces.iter().all(|piece| piece.whole))
             .then(|| pieces.iter().map(|piece| piece.range).collect::<Vec<_>>());

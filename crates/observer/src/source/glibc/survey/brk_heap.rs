@@ -28,7 +28,7 @@ pub(super) fn main_pieces<M: Memory>(
     parameters: MallocParameters,
     finds: &mut Finds,
 ) -> Walked {
-    let Walked { mut pieces, mut sizes, mut in_vain, .. } = Walked::default();
+    let Walked { mut pieces, mut sizes, mut failed_bytes, .. } = Walked::default();
     if system.0 == 0 {
         return Walked { whole: true, ..Walked::default() };
     }
@@ -39,14 +39,14 @@ pub(super) fn main_pieces<M: Memory>(
         // After a piece that ends at a fencepost, the heap may continue after memory that another user took from brk.
         while starts < MOST_STARTS
             && pieces.len() < MOST_PIECES
-            && in_vain <= BYTES_OF_ATTEMPTS
+            && failed_bytes <= BYTES_OF_ATTEMPTS
             && let Some(first) = continuation(memory, pages, at, searched_from, brk.end, pieces.is_empty())
         {
             if !pieces.is_empty()
                 && let Err(passed) = probe(memory, pages, first, brk.end, top)
             {
                 starts += 1;
-                in_vain += passed;
+                failed_bytes += passed;
                 at = first.offset(Bytes(ALIGN));
                 continue;
             }
@@ -73,7 +73,7 @@ pub(super) fn main_pieces<M: Memory>(
             let begin = pieces.last().filter(|piece| vma.range.contains(piece.range.end)).map(|piece| piece.range.end);
             let mut start = begin.unwrap_or(vma.range.start).0.next_multiple_of(PAGE);
             for _ in 0..MOST_STARTS {
-                if start > top.0 || in_vain > BYTES_OF_ATTEMPTS {
+                if start > top.0 || failed_bytes > BYTES_OF_ATTEMPTS {
                     break;
                 }
                 // Most pages aren't a start, and a walk from each of them would read much. So the first header decides.
@@ -84,7 +84,7 @@ pub(super) fn main_pieces<M: Memory>(
                             pieces.push(walk_piece(memory, pages, range, range.start, top, finds, &mut sizes));
                             break;
                         }
-                        Err(passed) => in_vain += passed,
+                        Err(passed) => failed_bytes += passed,
                     }
                 }
                 start += PAGE;
@@ -94,9 +94,9 @@ pub(super) fn main_pieces<M: Memory>(
     let covered: Bytes = pieces.iter().map(|piece| piece.range.length()).sum();
     // sysmalloc counts what another user took from brk as the arena's own, if the heap continues behind it.
     let adds_up = (covered == system || covered + foreign == system) && pieces.iter().any(|p| p.range.contains(top));
-    // What a walk in vain has passed may be a piece that changed meanwhile.
-    let whole = adds_up && (covered == system || in_vain == Bytes(0));
-    Walked { pieces, sizes, whole, adds_up, in_vain }
+    // What a failed walk has passed may be a piece that changed meanwhile.
+    let whole = adds_up && (covered == system || failed_bytes == Bytes(0));
+    Walked { pieces, sizes, whole, adds_up, failed_bytes }
 }
 
 /// Walks from an address that may be the start of a piece, and keeps nothing. An error has the bytes that were passed
@@ -224,7 +224,7 @@ mod tests {
         let memory = Brk::new(|_| 0x401);
         let walked = memory.walk();
         assert_eq!((walked.pieces.len(), walked.whole), (1, false));
-        assert!(walked.in_vain > BYTES_OF_ATTEMPTS);
+        assert!(walked.failed_bytes > BYTES_OF_ATTEMPTS);
         assert!(memory.1.get() < 2 * BYTES_OF_ATTEMPTS.0, "{} bytes", memory.1.get());
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let pieces: Vec<AddressRange> = walked.pieces.iter().map(|piece| piece.range).collect();
         let second = AddressRange::sized(Avma(BASE + at), Bytes(0x120));
         assert_eq!(pieces, [AddressRange::sized(Avma(BASE), Bytes(64)), second]);
-        assert_eq!(walked.in_vain, Bytes(PAGE));
+        assert_eq!(walked.failed_bytes, Bytes(PAGE));
     }
 
     /// sysmalloc adds that memory to the arena's system_mem.
@@ -261,7 +261,7 @@ mod tests {
         };
         let clean = heap(0);
         let walked = clean.walk_to(at + 0x100);
-        assert_eq!((walked.pieces.len(), walked.whole, walked.in_vain), (2, true, Bytes(0)));
+        assert_eq!((walked.pieces.len(), walked.whole, walked.failed_bytes), (2, true, Bytes(0)));
         assert!(clean.2.get() < 100, "{} reads", clean.2.get());
         // A start that leads nowhere may be a piece that changed meanwhile.
         let walked = heap(0x31).walk_to(at + 0x100);

@@ -1,4 +1,4 @@
-//! What a walk collects about chunks in use besides their sums, and how the results of a walk in vain are discarded.
+//! What a walk collects about chunks in use besides their sums, and how the results of a failed walk are discarded.
 
 use crate::source::glibc::layout::CHUNK_HEADER;
 use crate::source::glibc::native_objects::Objects;

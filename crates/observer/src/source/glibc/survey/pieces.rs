@@ -32,7 +32,7 @@ pub(super) struct Walked {
     /// The pieces, and what lies between them, are all that the arena has.
     pub(super) adds_up: bool,
     /// Bytes of walks that led nowhere.
-    pub(super) in_vain: Bytes,
+    pub(super) failed_bytes: Bytes,
 }
 
 pub(super) fn thread_pieces<M: Memory>(
@@ -58,7 +58,7 @@ pub(super) fn thread_pieces<M: Memory>(
             piece
         })
         .collect();
-    Walked { pieces, sizes, whole, adds_up: whole, in_vain: Bytes(0) }
+    Walked { pieces, sizes, whole, adds_up: whole, failed_bytes: Bytes(0) }
 }
 
 /// Whether no file is mapped there. malloc maps none for a heap, but a hostile process can map one file of a few MiB at

@@ -257,9 +257,9 @@ mod tests {
         assert_eq!(typed(&line(8), 120), line(8));
         let shortened = typed(&line(2000), 120);
         let (head, tail) = ("java -cp /srv/a.jar:", "/srv/a.jar: shop.Main 8080");
-        let told = "# shortened from 22,024 characters, all of which are in --format json: ";
-        assert!(shortened.starts_with(&format!("{told}{head}")) && shortened.ends_with(tail), "{shortened}");
-        assert_eq!(shortened.chars().count(), told.len() + 80 + 3 + 30);
+        let expected = "# shortened from 22,024 characters, all of which are in --format json: ";
+        assert!(shortened.starts_with(&format!("{expected}{head}")) && shortened.ends_with(tail), "{shortened}");
+        assert_eq!(shortened.chars().count(), expected.len() + 80 + 3 + 30);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn shenandoah_gives_back_sooner() {
 
 #[test]
 #[ignore = "full: minutes until the collector gives memory back"]
-fn a_first_size_above_the_need_goes_first() {
+fn an_initial_heap_above_the_need_is_the_first_remedy() {
     on(17).iter().for_each(|jdk| {
         let first = ["-XX:+UseG1GC", "-Xms400m"];
         restarted(jdk, &first, 0, "-Xms", &["-Xms", "G1PeriodicGCInterval"], PATIENCE);

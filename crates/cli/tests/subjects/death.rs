@@ -171,8 +171,11 @@ fn the_next_start_finds_its_predecessors_books() {
     // On the host, the kernel's log names the kill with another PID.
     let outside = Command::new(plimsoll()).args(report).output().expect("plimsoll");
     let outside = String::from_utf8_lossy(&outside.stdout).into_owned();
-    let told = ["has an OOM kill of a process of this name", "the kernel's log can't be read"];
-    assert!(std::fs::metadata("/dev/kmsg").is_err() || told.iter().any(|words| outside.contains(words)), "{outside}");
+    let expected = ["has an OOM kill of a process of this name", "the kernel's log can't be read"];
+    assert!(
+        std::fs::metadata("/dev/kmsg").is_err() || expected.iter().any(|words| outside.contains(words)),
+        "{outside}"
+    );
     let segments = volume.segment_files();
     assert_eq!(segments.len(), 2, "each start has a segment of its own: {segments:?}");
     let is_process_1 = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("1-"));

@@ -131,7 +131,7 @@ fn a_server_is_driven_at_a_constant_rate() {
 
 /// One sentence for each, and the next row runs.
 #[test]
-fn odd_programs_are_a_sentence_each() {
+fn each_unusual_program_gets_one_sentence() {
     let trial = Trial::new("odd");
     let burst = trial.burst();
     let crash = "cmd:sh -c 'echo last words >&2; kill -SEGV $$'";

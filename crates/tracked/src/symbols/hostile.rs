@@ -61,7 +61,7 @@ fn a_name_is_cut_where_no_compiler_ends_one() {
 
 /// 10¹⁰ attributes in 1.3 MB.
 #[test]
-fn attributes_that_take_no_room_are_counted() {
+fn attributes_that_take_no_space_are_counted() {
     let looks = Cell::new(0);
     let in_time = || looks.replace(looks.get() + 1) < 2;
     let (_, reason) = Made::new(1, 20_000, 500_000, "f").with(|dwarf| levels(dwarf, &[0x1004], &in_time));

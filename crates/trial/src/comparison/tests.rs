@@ -64,7 +64,7 @@ fn a_growth_of_three_percent_is_always_found_with_its_line() {
 }
 
 #[test]
-fn a_source_that_one_side_mostly_lacks_is_told() {
+fn a_source_that_one_side_mostly_lacks_is_reported() {
     let mut comparison = made(0.0, 0.3, &mut Random(1));
     let none = BTreeSet::new;
     comparison.lacking = comparison.lines.keys().map(|at| (*at, none())).collect();
@@ -72,8 +72,8 @@ fn a_source_that_one_side_mostly_lacks_is_told() {
     assert_eq!(comparison.unequal_ledgers(), None, "in one run of ten");
     let lacking = |at: &At| if at.1 == A && at.0 > 2 { BTreeSet::from(["hotspot", "proc"]) } else { none() };
     comparison.lacking = comparison.lines.keys().map(|at| (*at, lacking(at))).collect();
-    let told = "A: hotspot and proc were not read in full; B: all was read in full: ";
-    assert!(comparison.unequal_ledgers().is_some_and(|sentence| sentence.starts_with(told)));
+    let expected = "A: hotspot and proc were not read in full; B: all was read in full: ";
+    assert!(comparison.unequal_ledgers().is_some_and(|sentence| sentence.starts_with(expected)));
 }
 
 #[test]

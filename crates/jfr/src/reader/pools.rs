@@ -98,7 +98,7 @@ impl Pools {
         }
     }
 
-    /// Allows decoding for so many more bytes of the recording.
+    /// Allows decoding for `bytes` more bytes of the recording.
     pub(super) fn allow(&self, bytes: u64) {
         let more = bytes.saturating_mul(FOR_EACH_BYTE);
         self.left.set(self.left.get().saturating_add(more));

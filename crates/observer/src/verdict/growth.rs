@@ -135,7 +135,7 @@ pub(crate) fn rate(case: Case<'_>) -> Option<(Bytes, Bytes)> {
     (seconds >= LEAST_SECONDS).then(|| (an_hour(least, seconds), an_hour(most, seconds)))
 }
 
-/// How long so many bytes last at a rate: `40 min to 55 min`.
+/// How long `bytes` last at a rate: `40 min to 55 min`.
 pub(crate) fn lasts(bytes: Bytes, (least, most): (Bytes, Bytes)) -> String {
     let [soonest, latest] = [most, least].map(|rate| ago(bytes.0 as f64 / rate.0.max(1) as f64 * 3600.0));
     if soonest == latest { soonest } else { format!("{soonest} to {latest}") }

@@ -289,8 +289,8 @@ impl Profile {
 
 /// Building from a file from elsewhere.
 impl Profile {
-    /// Adds the values as [`Profile::add`] does, unless they need a new entry and the profile is full: it has so many
-    /// `entries` already, or their stacks are too deep. Then it returns false. Known entries always grow.
+    /// Adds the values as [`Profile::add`] does, unless they need a new entry and the profile is full: it has
+    /// `entries` of them already, or their stacks are too deep. Then it returns false. Known entries always grow.
     #[must_use]
     pub fn add_within(&mut self, entries: usize, stack: StackId, labels: Labels, values: &[Value]) -> bool {
         let is_added = !self.is_full(entries) || self.entry_of.contains_key(&Entry { stack, labels });

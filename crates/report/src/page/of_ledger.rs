@@ -224,7 +224,7 @@ fn parts(ledger: &Ledger) -> Table {
     }
 }
 
-/// A caption, and which of so many rows the table shows if it lacks some.
+/// A caption, and which of `rows` rows the table shows if it lacks some.
 pub(crate) fn caption(text: &str, rows: usize) -> String {
     if rows > ROWS { format!("{text} {}", shown(rows)) } else { text.to_owned() }
 }

@@ -168,7 +168,7 @@ impl Inherited {
         unsafe { core::slice::from_raw_parts((self.0 + at) as *const AtomicU64, bytes.div_ceil(8)) }
     }
 
-    /// Claims space for so many bytes. `None`: no space is left.
+    /// Claims `bytes` bytes. `None`: no space is left.
     fn claim(&mut self, bytes: usize) -> Option<usize> {
         let f = self.layout_mut();
         let at = f.end;

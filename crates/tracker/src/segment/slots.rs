@@ -109,7 +109,7 @@ pub fn forget_stacks(segment: Segment) {
     }
 }
 
-/// Reserves the directory, and the empty memo of so many bytes. False: no address space.
+/// Reserves the directory, and the empty memo of `memo_bytes` bytes. False: no address space.
 pub fn init(memo_bytes: usize) -> bool {
     if DIRECTORY.load(Acquire) != 0 {
         return true;

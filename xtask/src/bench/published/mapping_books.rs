@@ -38,7 +38,7 @@ pub fn table(session: &Session) -> Result<Table> {
     let mut table = Table::default();
     start(&mut table)?;
     table.line(
-        "\nBooks alone, nothing mapped: so many regions of 64 KiB are in the books, half of each committed; the first address is booked last. Then a region in a gap is reserved, \
+        "\nBooks alone, nothing mapped: the books have that number of regions of 64 KiB, half of each committed; the first address is booked last. Then a region in a gap is reserved, \
          half of it committed, and it is released, at places that are spread over all of them: instructions of one call, by callgrind, without the lock around it. Report: a walk over all \
          regions, instructions of one region. Memory: bytes of one region, reserved and committed.",
     );

@@ -288,7 +288,7 @@ fn a_heap_whose_sums_disagree_is_not_read() {
     assert_eq!(walked(&other), Err(WalkError::NoSizes));
 }
 
-/// Spans of one class, each with so many blocks that its size is known.
+/// Spans of one class, each with enough blocks that its size is known.
 fn spans_of(class: u8, number: usize) -> Vec<Span> {
     let size = u64::from(SIZES[usize::from(class)]);
     let span = |number: u64| Span {

@@ -21,7 +21,7 @@ mod threads;
 mod unclear;
 mod vm;
 
-/// Consecutive mappings with so many resident bytes each, of a kind that needs no judgement.
+/// Consecutive mappings with these numbers of resident bytes, of a kind that needs no judgement.
 fn with_mappings(sizes: &[Bytes]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut at = Avma(1 << 20);
@@ -38,7 +38,7 @@ fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
     judge(snapshot, &Ledger::of(snapshot)).iter().map(|verdict| verdict.id.id()).collect()
 }
 
-/// A glibc with one arena per mapping, each with so many free resident bytes. The first is the main arena.
+/// A glibc with one arena per mapping, each with its number of free resident bytes. The first is the main arena.
 fn with_arenas(free: &[Bytes], live: Bytes) -> Snapshot {
     let sizes: Vec<Bytes> = free.iter().map(|free| *free + live).collect();
     let mut snapshot = with_mappings(&sizes);

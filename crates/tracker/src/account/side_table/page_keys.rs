@@ -268,7 +268,7 @@ fn capacity_of(word: u64) -> usize {
 /// All entries of this array.
 fn entries_of(word: u64) -> impl Iterator<Item = &'static AtomicU32> {
     let first = ((word >> CLASS_BITS) as usize + ENTRY) as *const AtomicU32;
-    // SAFETY: the array has so many entries, and is never unmapped.
+    // SAFETY: the array has `capacity_of(word)` entries, and is never unmapped.
     (0..capacity_of(word)).map(move |i| unsafe { &*first.add(i) })
 }
 

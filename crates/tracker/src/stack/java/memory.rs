@@ -66,7 +66,7 @@ fn probe(number: u64, mark: u64) -> bool {
     true
 }
 
-/// Notes that a page was found readable when there had been so many unmappings.
+/// Notes that a page was found readable at this count of unmappings.
 fn keep(number: u64, mark: u64, before: u64) {
     let cells = cells(number);
     let is_old = |cell: &&AtomicU64| cell.load(Relaxed) >> PAGE_BITS != mark >> PAGE_BITS;

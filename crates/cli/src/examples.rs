@@ -82,10 +82,13 @@ pub const ALL: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
-    ("why", &[("plimsoll why", "List the verdicts"), ("plimsoll why arena-retention", "Print the page on one")]),
+    (
+        "why",
+        &[("plimsoll why", "List the verdicts"), ("plimsoll why arena-retention", "Print the page of arena-retention")],
+    ),
     (
         "doctor",
-        &[("plimsoll doctor", "Check this machine"), ("plimsoll doctor --format json", "The same for a script")],
+        &[("plimsoll doctor", "Check this machine"), ("plimsoll doctor --format json", "Print the same as JSON")],
     ),
 ];
 

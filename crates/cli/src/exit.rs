@@ -17,7 +17,7 @@ macro_rules! exits {
 exits! {
     Done 0 "The command succeeded."
     OverBudget 1 "`compare`: a line grew beyond its budget."
-    Failed 2 "The command failed, or did only a part; standard error says why. `try`, `compare`: no run succeeded."
+    Failed 2 "The command failed, or did only part of its work; standard error says why. `try`, `compare`: no run succeeded."
     CannotStart 126 "`run`, `record`: the command can't be started."
     NotFound 127 "`run`, `record`: there is no such command."
     Interrupted 130 "`try`, `compare`: interrupted; the table so far was printed."

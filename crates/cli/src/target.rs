@@ -154,7 +154,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
                 .into())
         }
         None => Err(format!(
-            "{}. There is no segment of one either: if it ran with --dir, name that directory",
+            "{}. There is no segment of that PID either. If it ran with --dir: plimsoll report DIRECTORY",
             ProcView::now().absent(pid)
         )
         .into()),

@@ -149,7 +149,7 @@ fn print(
                 "'{was}' was replaced by '{is}', which user {user} ran. No books of it were found: it was not tracked, or user {user} could not write to the directory of --dir or PLIMSOLL_DIR, or its books cannot be read by this user"
             )),
             None => print_message(format_args!(
-                "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, put --follow behind plimsoll run"
+                "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts, use plimsoll run --follow"
             )),
         }
     } else {

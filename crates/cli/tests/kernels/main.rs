@@ -135,7 +135,7 @@ fn the_books_of_a_program_that_the_oom_killer_ended_are_kept() {
         let user = machine.text("oom-user-text");
         assert!(user.lines().next().is_some_and(|line| line.contains("killed, or replaced by exec")), "{at}: {user}");
         assert!(
-            user.contains("an OOM kill of the process would not be known as one: run plimsoll as root"),
+            user.contains("an OOM kill of the process would not be recognised: run plimsoll as root"),
             "{at}: {user}"
         );
     }

@@ -47,7 +47,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             };
             format!("{:.0} % of RSS is explained; {growth}", 100.0 - unexplained.percent_of(ledger.rss))
         }
-        VerdictId::Unclear => "counted; unknown is who holds it, or what it is for".to_owned(),
+        VerdictId::Unclear => "counted; its holder or its purpose is unknown".to_owned(),
         id => match line_of(case, id).and_then(|line| ledger.line(line)) {
             Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => {
                 "counted, not estimated".to_owned()

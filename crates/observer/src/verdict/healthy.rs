@@ -22,7 +22,7 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     let largest = case.ledger.lines.first().map(|line| {
         let (name, resident) = holder(line, case.rss());
         let share = resident.percent_of(case.rss());
-        (format!("{name} is the largest: {resident}, {share:.0} % of RSS"), share)
+        (format!("largest: {name}, {resident}, {share:.0} % of RSS"), share)
     });
     // A cache has an owner and a bound: it says more than the line that it lies in.
     let cache = suspects::block_cache(case).filter(|(used, _)| used.percent_of(case.rss()) > MUCH);

@@ -63,7 +63,7 @@ impl LargeHeap<'_> {
                 "a concurrent cycle each minute of idleness",
             ),
             Some("Serial") if self.jdk >= STEPS => restart(
-                "let each full collection shrink the heap at once (by itself Serial takes four, and stops at the heap's first size)",
+                "let each full collection shrink the heap at once (otherwise Serial shrinks it over four full collections, and never below the initial size)",
                 format!(
                     "{}-XX:-ShrinkHeapInSteps -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10",
                     self.serial_start()
@@ -75,12 +75,12 @@ impl LargeHeap<'_> {
             Some("Parallel") if self.jdk >= IDLE_CYCLES => restart(
                 "take a collector that gives memory back: this one keeps what it has committed",
                 with_start(&format!("-XX:-UseParallelGC -XX:+UseG1GC {}", g1_flags())),
-                "G1 has shorter pauses and less throughput; measure with your load. Put it behind -XX:+UseParallelGC, or in \
+                "G1 has shorter pauses and less throughput; measure with your load. Put it after -XX:+UseParallelGC, or in \
                  its place: with both collectors the VM doesn't start",
             ),
             // Of other collectors and versions only this is known: none goes below -Xms.
             _ => restart(
-                "let the heap start smaller: it is never made smaller than its first size",
+                "let the heap start smaller: it is never made smaller than its initial size (-Xms)",
                 start?,
                 "the heap grows with the load, which takes collections",
             ),

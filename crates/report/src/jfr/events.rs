@@ -271,7 +271,7 @@ plimsoll_jfr::events! {
     {
         cpu: Nanoseconds "cpu" "CPU" "Processor time of the recorder so far, all its recordings together",
         reading: Nanoseconds "reading" "Reading" "How long the sources of this instant were read",
-        mmap_lock: Nanoseconds "mmapLock" "Under the mmap lock" "Of it the reading of smaps, which holds the process's mmap lock for parts of the time",
+        mmap_lock: Nanoseconds "mmapLock" "Under the mmap lock" "Part of that time: reading smaps, which holds the process's mmap lock for parts of it",
         missed: Count "missed" "Missed" "Instants that were left out since the last one, because reading took too long",
     }
 }

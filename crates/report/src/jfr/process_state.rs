@@ -359,14 +359,14 @@ impl TargetEnd {
             TargetEndKind::Code(code) => ("exited", format!("exited with status {code}"), code, 0),
             TargetEndKind::Signal(signal) => ("killed", killed(signal), -1, signal),
             TargetEndKind::Exited => {
-                ("exited", "ran its exit handlers; its status is known to its parent only".to_owned(), -1, 0)
+                ("exited", "ran its exit handlers; only its parent knows its exit status".to_owned(), -1, 0)
             }
             TargetEndKind::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
             TargetEndKind::Killed => {
                 ("killed", "ended without running its exit handlers: by _exit, a signal or exec".to_owned(), -1, -1)
             }
             TargetEndKind::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
-            TargetEndKind::Unknown => (UNSEEN, "ended; how is known to its parent only".to_owned(), -1, -1),
+            TargetEndKind::Unknown => (UNSEEN, "ended; only its parent knows how".to_owned(), -1, -1),
         };
         e::TargetEnd {
             state,

@@ -80,7 +80,7 @@ fn verdict(history: &History, span: &VerdictSpan) -> Verdict {
     let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64));
     let bytes = match (span.first_bytes, span.last_bytes) {
         (first, last) if first == last => last.to_string(),
-        (first, last) => format!("{first} at first, {last} at last, at most {}", span.most_bytes),
+        (first, last) => format!("first {first}, last {last}, highest {}", span.most_bytes),
     };
     let remedy = Remedy { how: what_to_type(history, span, FILE), ..Remedy::default() };
     Verdict {

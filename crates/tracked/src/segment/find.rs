@@ -315,7 +315,7 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     }
     if let Some(error) = kernel_log::refusal() {
         let reason = format!("the kernel's log can't be read: {error}");
-        let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be known as one");
+        let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be recognised");
         return Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"));
     }
     let since = last_sign_us(segment);

@@ -402,7 +402,7 @@ impl<'t> Borrowed<'t> {
         match (region..region + injected_thread::PAGE).contains(&rip) || restorer.contains(&rip) {
             true => Ok(true),
             // The target has written into the page.
-            false => Err(io::Error::other("it is still in the call that it says has returned")),
+            false => Err(io::Error::other("the target reports that the call returned, but its thread is still in it")),
         }
     }
 

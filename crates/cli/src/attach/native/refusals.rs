@@ -64,7 +64,7 @@ fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -
         }
         Closed::Hidden => return format!("{is_hidden}. Try: {}", proc::as_root(&refused(verb, pid))),
         Closed::Thread(why) => return why,
-        Closed::New => return "has got another seccomp filter just now: try again".to_owned(),
+        Closed::New => return "got another seccomp filter meanwhile: try again".to_owned(),
         Closed::Late => {
             return "has more threads or seccomp filters than could be looked at in time: try again when the machine is less busy".to_owned();
         }

@@ -13,6 +13,7 @@ use plimsoll_tracked::segment;
 use crate::Failure;
 use crate::exit::Exit;
 use crate::output::print_message;
+use crate::summary_signal;
 use crate::sys::{self, ChildEnd, Image};
 use crate::tracker::{self, Unpacked};
 use crate::untrackable;
@@ -36,8 +37,8 @@ pub struct Launch {
     /// Also track the processes that the program starts
     #[arg(long)]
     pub follow: bool,
-    /// Make the program write a summary when it receives this signal (USR2, 12, RTMIN+3, …)
-    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    /// Make the program write a summary when it receives this signal (RTMIN+3, PROF, 37, …), which it must not use itself
+    #[arg(long, value_name = "SIGNAL", value_parser = summary_signal::parse)]
     signal: Option<String>,
     /// Write that summary to this file
     #[arg(long, value_name = "FILE", requires = "signal")]
@@ -90,6 +91,9 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
         return Ok(Err(Exit::CannotStart.into()));
     }
     let deadline = Deadline::after(NAMES);
+    if let Some(signal) = &launch.signal {
+        summary_signal::check(signal, &path, &shown, deadline)?;
+    }
     let shut_out = is_shut_out(launch, &path, &shown, deadline);
     let environment = if shut_out {
         std::env::vars_os().collect()
@@ -160,23 +164,6 @@ fn is_shut_out(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> b
         print_message(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
     }
     reason.is_some()
-}
-
-/// A signal that the tracker accepts (summary.rs there); it would ignore any other silently. KILL and STOP cannot be
-/// caught; 32 and 33 belong to glibc (nptl(7)).
-fn signal(text: &str) -> Result<String, String> {
-    const NAMES: [&str; 9] = ["HUP", "USR1", "USR2", "URG", "VTALRM", "PROF", "WINCH", "IO", "PWR"];
-    let name = text.strip_prefix("SIG").unwrap_or(text);
-    let number = |digits: &str| digits.parse::<u8>().ok().filter(|_| digits.len() < 3 && !digits.starts_with('+'));
-    let real_time = name.strip_prefix("RTMIN").map(|plus| plus.strip_prefix('+').unwrap_or(plus));
-    let good = match (number(text), real_time) {
-        (Some(n), _) => (1..=64).contains(&n) && ![9, 19, 32, 33].contains(&n),
-        (None, Some("")) => true,
-        (None, Some(plus)) => number(plus).is_some_and(|n| n <= 30),
-        (None, None) => NAMES.contains(&name),
-    };
-    let names = NAMES.join(", ");
-    if good { Ok(text.into()) } else { Err(format!("expected {names}, RTMIN+n, or a signal's number")) }
 }
 
 /// The search of execvp: a name with a slash is a path; any other name is searched for in $PATH.

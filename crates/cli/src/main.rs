@@ -46,6 +46,7 @@ mod sampler;
 mod serve;
 mod stack_options;
 mod suggestion;
+mod summary_signal;
 mod sys;
 mod target;
 mod tracker;

@@ -69,8 +69,8 @@ impl Obstacle {
 /// The interpreter of a script may be a script, up to four recursions (execve(2)).
 const SCRIPT_DEPTH: usize = 5;
 
-/// Examines the program that execve would load.
-pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
+/// The program that execve would load: the file itself, or a script's interpreter.
+pub fn loaded(path: &Path, deadline: Deadline) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
         match interpreter(&sys::read_start(&path, 256, deadline)) {
@@ -78,6 +78,12 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
             None => break,
         }
     }
+    path
+}
+
+/// Examines the program that execve would load.
+pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
+    let path = loaded(path, deadline);
     if let Some(how) = privileged(&path) {
         return Some(Obstacle::Privileged(how));
     }

@@ -207,6 +207,7 @@ fn what_cannot_be_started_or_tracked_is_reported_in_one_line() {
         assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("runs\n", Some(3)));
         assert!(one_line(&out).contains("static executable"));
     }
+    let java = workspace.file("java", "#!/bin/sh\n");
     for (arguments, names) in [
         (&["run", "--sites", "many", "--", "true"][..], "--sites"),
         (&["run", "--nonsense", "--", "true"], "--nonsense"),
@@ -222,6 +223,7 @@ fn what_cannot_be_started_or_tracked_is_reported_in_one_line() {
         (&["run", "--signal", "9", "--", "true"], "--signal"),
         (&["run", "--signal", "RTMIN+31", "--", "true"], "--signal"),
         (&["run", "--signal", "USR2", "--summary", "/nowhere/s", "--", "true"], "/nowhere"),
+        (&["run", "--signal", "USR2", "--", java.to_str().unwrap()], "use --signal RTMIN+3"),
         (&["run", "--report-to", "stdout", "--", "true"], "--report"),
         (&["run", "--style", "hotspot", "--", "true"], "--report"),
         (&["diff", "1"], "AFTER"),

@@ -254,7 +254,7 @@ const CLI: Order = Order {
         &["confine", "examples", "exit", "suggestion", "sys"],
         &["pager", "progress"],
         &["cache", "output", "process_argument", "untrackable"],
-        &["tracker"],
+        &["summary_signal", "tracker"],
         &["launch", "recording", "target"],
         &["jfr_report", "sampler", "stack_options"],
         &["allocation"],

@@ -3,6 +3,8 @@
 //!
 //!   before (resident) = before (usable) × resident live / live
 //!   |error|           = the program's allocations and frees during the walk + the part of live that isn't resident
+//!
+//! The error is that of the division: the children have it, and their line, which was counted, does not.
 
 use super::vm_blocks::take;
 use super::{Grade, LineSums};
@@ -22,10 +24,11 @@ pub(crate) fn split(snapshot: &Snapshot, books: &mut LineSums) {
     let arenas: Bytes = glibc.arenas.iter().map(|arena| arena.live).sum();
     let live = arenas + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>();
     let moved = before.live.scaled(resident.0.min(live.0), live.0).min(resident);
-    let error = (before.error + (live - resident)).min(moved.max(resident - moved));
     take(books, LineId::GlibcLive, |_| true, moved, Source::Segment);
     let parts = books.entries.remove(&LineId::GlibcLive).unwrap_or_default();
     books.entries.insert(LineId::GlibcLive, parts.into_iter().map(|(part, entry)| (part + SINCE, entry)).collect());
-    let grade = if error > Bytes(0) { Grade::Estimated } else { Grade::Derived };
-    books.entry(LineId::GlibcLive, BEFORE).add(moved, Bytes(0), Bytes(0), grade, error, Source::Segment);
+    books.entry(LineId::GlibcLive, BEFORE).add(moved, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::Segment);
+    for part in books.of_mut(LineId::GlibcLive, |_| true) {
+        part.divided = before.error + (live - resident);
+    }
 }

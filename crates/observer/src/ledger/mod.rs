@@ -269,6 +269,8 @@ struct LineSum {
     committed: Bytes,
     grade: Grade,
     error: Bytes,
+    /// Error of the division of the line into its children, which the line's own figure doesn't have.
+    divided: Bytes,
     sources: Vec<Source>,
     /// Part of `resident` that another mapping of the process also has.
     repeated: Bytes,
@@ -297,8 +299,11 @@ impl LineSums {
 
     fn lines(self) -> Vec<Line> {
         let mut lines: BTreeMap<LineId, Line> = BTreeMap::new();
-        let entries = self.entries.into_iter().flat_map(|(id, children)| children.into_iter().map(move |of| (id, of)));
-        for (id, (detail, entry)) in entries {
+        let entries = self.entries.into_iter().flat_map(|(id, children)| {
+            let whole: Bytes = children.values().map(|entry| entry.resident).sum();
+            children.into_iter().map(move |of| (id, whole, of))
+        });
+        for (id, whole, (detail, entry)) in entries {
             if entry.resident == Bytes(0) && entry.reserved == Bytes(0) {
                 continue;
             }
@@ -328,6 +333,7 @@ impl LineSums {
                     line.sources.push(*source);
                 }
             }
+            let divided = entry.divided.min(entry.resident.max(whole - entry.resident));
             let name = if detail.is_empty() { "mapped".to_owned() } else { detail };
             line.children.push(Line {
                 id,
@@ -335,8 +341,8 @@ impl LineSums {
                 resident: entry.resident,
                 reserved: entry.reserved,
                 committed: entry.committed,
-                grade: entry.grade,
-                error: entry.error,
+                grade: if divided > Bytes(0) { Grade::Estimated } else { entry.grade },
+                error: entry.error + divided,
                 sources: entry.sources,
                 distinct,
                 pss,

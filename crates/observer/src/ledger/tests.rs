@@ -193,6 +193,77 @@ fn memory_since_the_walk_is_classified_by_the_books_and_by_java_nio() {
     assert_eq!(Ledger::of(&snapshot).overclaimed, Bytes(0));
 }
 
+/// 600 of 1,000 live pages were never touched, so it is unknown how many resident ones are from before the attach. But
+/// how many there are was counted, and so were those of the VM, which leave the line.
+#[test]
+fn the_division_at_an_attach_is_no_error_of_the_line() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let heap = AddressRange::sized(Avma(0x10_0000), pages(1000));
+    let arena = Arena { heaps: vec![heap], live: pages(1000), live_resident: pages(400), ..Arena::default() };
+    let brk =
+        Vma { range: heap, readable: true, writable: true, rss: pages(400), backing: Backing::Brk, ..Vma::default() };
+    let glibc = Glibc { arenas: vec![arena], ..Glibc::default() };
+    let mut snapshot = Snapshot { vmas: vec![brk], glibc: Some(glibc), ..Snapshot::default() };
+    let counted = Ledger::of(&snapshot).line(LineId::GlibcLive).map(|line| (line.resident, line.grade, line.error));
+    let books = Booked { live: pages(500), cumulative: pages(500), ..Booked::default() };
+    snapshot.attached = Some([books; 2]);
+    let ledger = Ledger::of(&snapshot);
+    let live = ledger.line(LineId::GlibcLive).expect("a line");
+    assert_eq!(Some((live.resident, live.error)), counted.map(|(resident, _, error)| (resident, error)));
+    let children: Vec<_> = live.children.iter().map(|child| (child.resident, child.grade, child.error)).collect();
+    assert_eq!(children, [(pages(200), Grade::Estimated, pages(200)); 2]);
+    // Blocks of the VM, found by their headers, are most of the line.
+    let internal = NmtCategory {
+        name: "Internal".into(),
+        malloc: pages(300),
+        malloc_resident: Some(pages(300)),
+        ..NmtCategory::default()
+    };
+    snapshot.hotspot = Some(HotSpot { categories: vec![internal], ..HotSpot::default() });
+    let ledger = Ledger::of(&snapshot);
+    let live = ledger.line(LineId::GlibcLive).expect("a line");
+    assert_eq!((live.resident, live.error), (pages(100), Bytes(0)));
+    let children: Vec<_> = live.children.iter().map(|child| (child.resident, child.error)).collect();
+    assert_eq!(children, [(pages(50), pages(50)); 2]);
+}
+
+/// The image's NMT counts blocks by category, and also what it maps: that isn't malloc's.
+#[test]
+fn blocks_that_a_native_image_counts_move_to_its_lines() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let heap = AddressRange::sized(Avma(0x10_0000), pages(120));
+    let arena = Arena { heaps: vec![heap], live: pages(100), live_resident: pages(100), ..Arena::default() };
+    let brk =
+        Vma { range: heap, readable: true, writable: true, rss: pages(120), backing: Backing::Brk, ..Vma::default() };
+    let nmt = |name: &str, malloc, mapped| NmtCategory {
+        name: name.into(),
+        malloc: pages(malloc),
+        mmap_reserved: pages(mapped),
+        mmap_committed: pages(mapped),
+        reserved: pages(malloc + mapped),
+        committed: pages(malloc + mapped),
+        ..NmtCategory::default()
+    };
+    let nmt = vec![nmt("Unsafe", 64, 0), nmt("Threading", 2, 0), nmt("GC", 3, 7), nmt("Java Heap", 0, 50)];
+    let snapshot = Snapshot {
+        vmas: vec![brk],
+        glibc: Some(Glibc { arenas: vec![arena], ..Glibc::default() }),
+        native_image: Some(NativeImage { nmt, ..NativeImage::default() }),
+        ..Snapshot::default()
+    };
+    let ledger = Ledger::of(&snapshot);
+    let moved = [(LineId::DirectBuffers, 64), (LineId::VmInternal, 2), (LineId::Gc, 3)];
+    for (id, expected) in moved {
+        let line = ledger.line(id).expect("a line");
+        assert_eq!(
+            (line.resident, line.error, line.sources.as_slice()),
+            (pages(expected), Bytes(0), &[Source::NativeImage][..])
+        );
+    }
+    assert_eq!(ledger.resident(LineId::GlibcLive), pages(31));
+    assert_eq!(ledger.resident(LineId::JavaHeap), Bytes(0));
+}
+
 /// 40 buffers of a megabyte are large blocks, and so is one block of the program's. The arena's blocks are not buffers.
 #[test]
 fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {

@@ -107,7 +107,7 @@ lines! {
     VmInternal "vm-internal" "VM internal" Vm
         "Everything else that the VM counts: threads' structures, internal, tracing, logging, NMT itself."
     DirectBuffers "direct-buffers" "direct buffers" Vm
-        "Direct byte buffers and other Unsafe memory (NMT's category Other)."
+        "Direct byte buffers and other Unsafe memory (NMT's category Other, in a native image Unsafe)."
     ImageHeap "image-heap" "image and isolate heap" Vm
         "A native image's image heap and the chunks of its isolates' Java heaps, also of an image that a JVM or another program \
          has loaded as a library."

@@ -132,6 +132,15 @@ impl Snapshot {
         self.malloc_heap.iter().chain(&self.v8).chain(&self.go)
     }
 
+    /// NMT's categories of the VM: a HotSpot, or a native image. Empty without NMT.
+    pub fn vm_categories(&self) -> &[NmtCategory] {
+        match (&self.hotspot, &self.native_image) {
+            (Some(vm), _) => &vm.categories,
+            (None, Some(image)) => &image.nmt,
+            (None, None) => &[],
+        }
+    }
+
     /// V8's array buffers, if they were found. malloc holds them.
     pub fn array_buffers(&self) -> Option<ArrayBuffers> {
         self.v8.as_ref()?.buffers

@@ -1,6 +1,7 @@
 //! A GraalVM native image as seen from outside.
 
-use crate::units::{AddressRange, Avma, Bytes};
+use super::NmtCategory;
+use crate::units::{AddressRange, Avma};
 
 #[derive(Clone, Debug, Default)]
 pub struct NativeImage {
@@ -13,8 +14,8 @@ pub struct NativeImage {
     pub heap_chunks: Vec<AddressRange>,
     /// Other ranges of the VM, with a name: card tables, unpacked text.
     pub vm_ranges: Vec<(AddressRange, String)>,
-    /// The image's own NMT figures, if it was built with NMT: (category, live bytes).
-    pub nmt: Vec<(String, Bytes)>,
+    /// The categories of the image's own NMT, if it was built with it and answers.
+    pub nmt: Vec<NmtCategory>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

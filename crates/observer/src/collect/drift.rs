@@ -57,7 +57,9 @@ impl Drift {
         let moved = |figure: Figure| {
             self.rates.get(&figure).map_or(Bytes(0), |rate| rate.read + Bytes((rate.per_second * age) as u64))
         };
-        for category in snapshot.hotspot.iter_mut().flat_map(|vm| &mut vm.categories) {
+        let of_vm = snapshot.hotspot.iter_mut().flat_map(|vm| &mut vm.categories);
+        let of_image = snapshot.native_image.iter_mut().flat_map(|image| &mut image.nmt);
+        for category in of_vm.chain(of_image) {
             category.moved = moved(Figure::Category(category.name.clone()));
         }
         for arena in snapshot.glibc.iter_mut().flat_map(|glibc| &mut glibc.arenas) {
@@ -73,7 +75,7 @@ impl Drift {
 
 /// Calls `each` with every figure that only a query brings, and its error when it was read.
 fn figures(snapshot: &Snapshot, mut each: impl FnMut(Figure, Bytes, Bytes)) {
-    for category in snapshot.hotspot.iter().flat_map(|vm| &vm.categories) {
+    for category in snapshot.vm_categories() {
         each(Figure::Category(category.name.clone()), category.malloc + category.arena, category.moved);
     }
     for arena in snapshot.glibc.iter().flat_map(|glibc| &glibc.arenas) {

@@ -27,12 +27,17 @@ use plimsoll_facts::units::Bytes;
 const DETAIL: &str = "malloc'ed";
 
 pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
-    let Some(vm) = &snapshot.hotspot else { return };
+    let source = match (&snapshot.hotspot, &snapshot.native_image) {
+        (Some(_), _) => Source::HotSpot,
+        (None, Some(image)) if !image.nmt.is_empty() => Source::NativeImage,
+        (None, _) => return,
+    };
     // Java zeroes a new direct buffer, so all its pages are resident.
-    let direct = vm.direct_buffers.clone().unwrap_or_default();
+    let direct = snapshot.hotspot.as_ref().and_then(|vm| vm.direct_buffers.clone()).unwrap_or_default();
     let mut of_buffers = direct.at_walk;
-    let mut categories = vm.categories.clone();
-    // NMT counts direct buffers in Other, and up to JDK 10 in Internal, among other blocks.
+    let mut categories = snapshot.vm_categories().to_vec();
+    // NMT counts direct buffers in Other, and up to JDK 10 in Internal, among other blocks. That of a native image has
+    // Unsafe.
     if !categories.iter().any(|category| line_of(category) == Some(LineId::DirectBuffers))
         && let Some(internal) = categories.iter_mut().find(|category| category.name == "Internal")
     {
@@ -55,8 +60,8 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         (*bytes, *found) = (now(*bytes), found.map(now));
     }
     let entry = books.entry(LineId::DirectBuffers, DETAIL);
-    entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::HotSpot);
-    take(books, LineId::GlibcUnknown, |_| true, moved_unread, Source::HotSpot);
+    entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), source);
+    take(books, LineId::GlibcUnknown, |_| true, moved_unread, source);
     wanted.retain(|wanted| wanted.bytes > Bytes(0));
     let requested: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
     let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
@@ -100,7 +105,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
             moved_direct = moved;
         }
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
-        books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
+        books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, source);
     }
     let from_large = match &snapshot.glibc {
         Some(glibc) if from == LineId::GlibcLive => {
@@ -113,9 +118,9 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         _ => Bytes(0),
     };
     if from_large > Bytes(0) {
-        take(books, from, |detail| detail == LARGE_BLOCKS, from_large, Source::HotSpot);
+        take(books, from, |detail| detail == LARGE_BLOCKS, from_large, source);
     }
-    take(books, from, is_holder, moved_in_all - from_large, Source::HotSpot);
+    take(books, from, is_holder, moved_in_all - from_large, source);
     // What the VM allocated or freed meanwhile is also what the rest of the allocator's line may be wrong by.
     let largest = books.of_mut(from, is_holder).max_by_key(|entry| entry.resident);
     if let Some(entry) = largest {
@@ -190,10 +195,11 @@ pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) 
     }
 }
 
-/// The Java heap and the stacks are mapped, never malloc'ed.
+/// The Java heap, the image heap and the stacks are mapped, never malloc'ed.
 fn line_of(category: &NmtCategory) -> Option<LineId> {
     match category.name.as_str() {
-        "Java Heap" | "Thread Stack" | "Total" => None,
+        "Java Heap" | "Image Heap" | "Thread Stack" | "Total" => None,
+        "Unsafe" => Some(LineId::DirectBuffers),
         name => Some(LineId::of_vm_category(name).unwrap_or(LineId::VmInternal)),
     }
 }

@@ -288,14 +288,14 @@ impl Instant<'_> {
 
     /// Without the tracker: writes what the VM's own NMT reports.
     fn vm(&self, batch: &mut Batch<'_>) {
-        let Some(vm) = self.ledger.and_then(|(snapshot, _)| snapshot.hotspot.as_ref()) else { return };
+        let categories = self.ledger.map_or(&[][..], |(snapshot, _)| snapshot.vm_categories());
         // Written only in the instant in which the VM was queried.
-        if vm.categories.is_empty() || !self.provenance_age.is_zero() {
+        if categories.is_empty() || !self.provenance_age.is_zero() {
             return;
         }
-        let sum = |of: fn(&NmtCategory) -> Bytes| vm.categories.iter().map(of).sum();
+        let sum = |of: fn(&NmtCategory) -> Bytes| categories.iter().map(of).sum();
         e::NativeMemoryUsageTotal { reserved: sum(|c| c.reserved), committed: sum(|c| c.committed) }.write(batch);
-        for category in &vm.categories {
+        for category in categories {
             let NmtCategory { name, reserved, committed, .. } = category;
             e::NativeMemoryUsage { category: name, reserved: *reserved, committed: *committed }.write(batch);
         }

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use plimsoll_facts::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
+use plimsoll_facts::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, NmtCategory, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 /// The facts of the image's file that determine where its heap is mapped.
@@ -131,26 +131,45 @@ pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[V
     image.isolates.push(Isolate { heap_base, reservation: AddressRange::new(heap_base, end) });
 }
 
-/// Parses `VM.native_memory` of an image built with NMT into (category, malloc'ed bytes), without its total.
+/// Parses `VM.native_memory` of an image built with NMT, without its total.
 ///
 /// ```text
 /// JNI
-///     (reserved=0KB, committed=0KB)
+///     (reserved=12KB, committed=12KB)
 ///     (malloc=12KB, count=1)
+///     (peak malloc=99KB, count at peak=1)
+///     (mmap: reserved=0KB, committed=0KB)
 /// ```
-pub fn parse_image_nmt(text: &str) -> Vec<(String, Bytes)> {
-    let mut categories = Vec::new();
-    let mut name = "";
+pub fn parse_image_nmt(text: &str) -> Vec<NmtCategory> {
+    let mut categories: Vec<NmtCategory> = Vec::new();
     for line in text.lines() {
-        if !line.starts_with([' ', '\t']) {
-            name = line.trim();
-        } else if let Some(figure) = line.trim_start().strip_prefix("(malloc=")
-            && let Some(size) = figure.split_once("KB").and_then(|(size, _)| size.parse().ok())
-            && !matches!(name, "" | "Total")
-        {
-            categories.push((name.to_string(), Bytes::kib(size)));
+        let Some(figures) = line.strip_prefix([' ', '\t']) else {
+            categories.push(NmtCategory { name: line.trim().to_owned(), ..NmtCategory::default() });
+            continue;
+        };
+        let (Some(category), Some(figures)) = (categories.last_mut(), figures.trim_start().strip_prefix('(')) else {
+            continue;
+        };
+        let figures = figures.trim_end_matches(')');
+        let of = |kind: &str| {
+            let (one, two) = figures.strip_prefix(kind)?.split_once(", ")?;
+            Some((one, two.split_once('=')?.1))
+        };
+        let kib = |text: &str| text.strip_suffix("KB").and_then(|size| size.parse().ok()).map(Bytes::kib);
+        if let Some((malloc, count)) = of("malloc=") {
+            category.malloc = kib(malloc).unwrap_or_default();
+            category.malloc_count = count.parse().unwrap_or_default();
+        } else if let Some((reserved, committed)) = of("mmap: reserved=") {
+            category.mmap_reserved = kib(reserved).unwrap_or_default();
+            category.mmap_committed = kib(committed).unwrap_or_default();
+        } else if let Some((reserved, committed)) = of("reserved=") {
+            category.reserved = kib(reserved).unwrap_or_default();
+            category.committed = kib(committed).unwrap_or_default();
         }
     }
+    let is_empty =
+        |category: &NmtCategory| *category == NmtCategory { name: category.name.clone(), ..NmtCategory::default() };
+    categories.retain(|category| !matches!(category.name.as_str(), "" | "Total") && !is_empty(category));
     categories
 }
 
@@ -248,7 +267,29 @@ mod tests {
     #[test]
     fn an_images_own_report() {
         let text = "Native memory tracking\n\nTotal\n    (reserved=1KB, committed=2KB)\n    (malloc=12330KB, count=424)\n\
-                    JNI\n    (reserved=0KB, committed=0KB)\n    (malloc=12KB, count=1)\n    (peak malloc=99KB, count at peak=1)\n";
-        assert_eq!(parse_image_nmt(text), [("JNI".to_string(), Bytes::kib(12))]);
+                    JNI\n    (reserved=12KB, committed=12KB)\n    (malloc=12KB, count=7)\n    (peak malloc=99KB, count at peak=1)\n    \
+                    (mmap: reserved=0KB, committed=0KB)\n    (mmap: peak reserved=5KB, peak committed=5KB)\n\
+                    PGO\n    (reserved=0KB, committed=0KB)\n    (malloc=0KB, count=0)\n\
+                    Java Heap\n    (reserved=900KB, committed=70KB)\n    (mmap: reserved=900KB, committed=70KB)\n";
+        let jni = NmtCategory {
+            name: "JNI".into(),
+            reserved: Bytes::kib(12),
+            committed: Bytes::kib(12),
+            malloc: Bytes::kib(12),
+            malloc_count: 7,
+            ..NmtCategory::default()
+        };
+        let heap = NmtCategory {
+            name: "Java Heap".into(),
+            reserved: Bytes::kib(900),
+            committed: Bytes::kib(70),
+            mmap_reserved: Bytes::kib(900),
+            mmap_committed: Bytes::kib(70),
+            ..NmtCategory::default()
+        };
+        assert_eq!(parse_image_nmt(text), [jni, heap]);
+        for text in mutated(text.as_bytes(), 2000) {
+            parse_image_nmt(&String::from_utf8_lossy(&text));
+        }
     }
 }

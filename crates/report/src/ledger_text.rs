@@ -14,7 +14,7 @@ use plimsoll_observer::verdict::{Case, Severity, Verdict, VerdictId, certainty};
 use crate::ledger_notes::{REPEATED, SHARED, note};
 use crate::palette;
 use crate::process_title::{runtime, title};
-use crate::words::{self, as_called, count, counted, cut, duration, printable, signed, typed, wrapped};
+use crate::words::{self, as_called, count, cut, duration, printable, signed, typed, wrapped};
 
 /// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
@@ -349,20 +349,16 @@ impl<W: Write> Page<'_, W> {
             self.below(&text, false)?;
         }
         if let Some(glibc) = &snapshot.glibc
-            && let Some(cap) = glibc.arena_cap
+            && let (Some(cap), Some(most)) = (glibc.arena_cap_text(), glibc.most_arenas())
             && glibc.arenas.len() > 1
         {
-            let how = match glibc.arena_cap_set {
-                true => "set".to_owned(),
-                false => format!("8 × {}", counted(cap / 8, "CPU")),
-            };
             let quota = snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
             let quota = quota.map(|cpus| format!("; the cgroup's quota is {cpus:.1} CPUs")).unwrap_or_default();
-            let ceiling = Bytes::mib(64).scaled(cap, 1);
+            let ceiling = Bytes::mib(64).scaled(most, 1);
             writeln!(self.out)?;
             self.below(
                 &format!(
-                    "glibc arenas: {} of at most {cap} ({how}), which may reserve {ceiling} in all{quota}",
+                    "glibc arenas: {} of at most {cap}, which may reserve {ceiling} in all{quota}",
                     glibc.arenas.len()
                 ),
                 false,

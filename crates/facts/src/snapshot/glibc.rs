@@ -1,7 +1,7 @@
 //! Result of walking glibc's malloc from outside.
 
 use super::ObjectBlocks;
-use crate::units::{AddressRange, Avma, Bytes};
+use crate::units::{AddressRange, Avma, Bytes, counted};
 
 /// For each arena, by construction: `live + free + overhead = bytes inside heaps`. For all arenas: Σ heaps and mmapped
 /// chunks = what malloc holds from the kernel.
@@ -22,8 +22,10 @@ pub struct Glibc {
     pub tagged: Vec<TaggedBlocks>,
     /// Blocks that begin with an address in the data of a native library. Empty unless the walk searched for them.
     pub objects: Vec<ObjectBlocks>,
-    /// The effective arena cap: `mp_.arena_max`, or 8 × online CPUs if that is 0 (malloc/arena.c, `arena_get2`).
+    /// The effective arena cap: `mp_.arena_max`, or 8 × CPUs if that is 0 (malloc/arena.c, `arena_get2`).
     pub arena_cap: Option<u64>,
+    /// The higher cap that is in force instead if this glibc counts all online CPUs, which isn't known.
+    pub arena_cap_online: Option<u64>,
     /// Whether `MALLOC_ARENA_MAX`, a tunable or mallopt set the cap.
     pub arena_cap_set: bool,
     /// Smallest block that gets a mapping of its own, `mp_.mmap_threshold`: 128 KiB, or more after the program has
@@ -39,6 +41,29 @@ pub struct EqualBlocks {
     pub count: u64,
     /// Resident bytes of all of them.
     pub resident: Bytes,
+}
+
+impl Glibc {
+    /// The arena cap and its origin, as `320 (8 × 40 CPUs)`.
+    pub fn arena_cap_text(&self) -> Option<String> {
+        let cap = self.arena_cap?;
+        let cpus = |cap: u64| counted(cap / 8, "CPU");
+        Some(match self.arena_cap_online {
+            _ if self.arena_cap_set => format!("{cap} (set)"),
+            None => format!("{cap} (8 × {})", cpus(cap)),
+            Some(online) => format!(
+                "{cap} or {online} (8 × {}, which the process may run on, or {} online: that depends on the patches of this \
+                 glibc)",
+                cpus(cap),
+                online / 8
+            ),
+        })
+    }
+
+    /// The largest number of arenas that there may be.
+    pub fn most_arenas(&self) -> Option<u64> {
+        self.arena_cap.max(self.arena_cap_online)
+    }
 }
 
 impl EqualBlocks {

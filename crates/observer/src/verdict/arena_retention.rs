@@ -7,7 +7,7 @@ use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::{Arena, ArenaKind};
-use plimsoll_facts::units::{Bytes, counted};
+use plimsoll_facts::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
@@ -86,12 +86,10 @@ pub(crate) fn at_ends(arenas: &[&Arena], retained: Bytes) -> Option<String> {
 
 /// The cap on the number of arenas, and its origin.
 pub(crate) fn cap_in_force(case: Case<'_>) -> Option<String> {
-    let glibc = case.glibc()?;
-    let cap = glibc.arena_cap?;
-    let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {}", counted(cap / 8, "CPU")) };
+    let cap = case.glibc()?.arena_cap_text()?;
     let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
     let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
-    Some(format!("the arena cap in force is {cap} ({how}){quota}"))
+    Some(format!("the arena cap in force is {cap}{quota}"))
 }
 
 /// Where the free memory comes from: a burst or, if the runtime frees in batches, perhaps the last collection.

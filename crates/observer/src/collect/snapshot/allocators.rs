@@ -49,15 +49,21 @@ pub(super) fn unrecognised_glibc(snapshot: &Snapshot, gaps: &[Gap]) -> Option<Ga
     })
 }
 
-/// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counts the CPUs that the
-/// process may run on (`__get_nprocs_sched`); other versions count all online CPUs.
+/// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counted the CPUs that the
+/// process may run on; other versions count all online CPUs. Their stable branches and most distributions took that back
+/// without a new version (glibc bug 30945), so which of them holds is known only from more arenas than the lower cap.
 pub(super) fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
-    if glibc.arena_cap.is_none() {
-        let minor = glibc.version.strip_prefix("2.").and_then(|minor| minor.parse::<u32>().ok());
-        let by_affinity = minor.is_some_and(|minor| (34..=38).contains(&minor));
-        let online = snapshot.host.cpus_online;
-        let cpus = snapshot.process.cpus_allowed.filter(|_| by_affinity).map_or(online, |allowed| allowed.min(online));
-        glibc.arena_cap = (cpus > 0).then_some(8 * cpus);
+    let online = 8 * snapshot.host.cpus_online;
+    if glibc.arena_cap.is_some() || online == 0 {
+        return glibc;
+    }
+    let minor = glibc.version.strip_prefix("2.").and_then(|minor| minor.parse::<u32>().ok());
+    let may_count_allowed = minor.is_some_and(|minor| (34..=38).contains(&minor));
+    let allowed = snapshot.process.cpus_allowed.map(|allowed| 8 * allowed);
+    let arenas = glibc.arenas.len() as u64;
+    match allowed.filter(|allowed| may_count_allowed && *allowed < online && arenas <= *allowed) {
+        Some(allowed) => (glibc.arena_cap, glibc.arena_cap_online) = (Some(allowed), Some(online)),
+        None => glibc.arena_cap = Some(online),
     }
     glibc
 }
@@ -81,5 +87,30 @@ mod tests {
         assert_eq!(unrecognised_glibc(&found, &[]), None);
         let unused = Snapshot { vmas: Vec::new(), ..snapshot(AllocatorKind::Glibc) };
         assert_eq!(unrecognised_glibc(&unused, &[]), None);
+    }
+
+    /// Debian 12's 2.36 made 16 arenas on 2 CPUs in a process that may run on one.
+    #[test]
+    fn an_old_glibc_may_count_the_cpus_that_are_allowed_or_all() {
+        let cap = |version: &str, arenas: usize, allowed: Option<u64>| {
+            let glibc = Glibc {
+                version: version.into(),
+                arenas: vec![plimsoll_facts::snapshot::Arena::default(); arenas],
+                ..Glibc::default()
+            };
+            let mut snapshot = Snapshot::default();
+            (snapshot.host.cpus_online, snapshot.process.cpus_allowed) = (2, allowed);
+            let glibc = with_arena_cap(glibc, &snapshot);
+            (glibc.arena_cap_text().expect("a cap"), glibc.most_arenas())
+        };
+        let all = ("16 (8 × 2 CPUs)".to_owned(), Some(16));
+        assert_eq!(cap("2.36", 16, Some(1)), all);
+        assert_eq!(cap("2.36", 9, Some(1)), all);
+        assert_eq!(cap("2.36", 4, Some(2)), all);
+        assert_eq!(cap("2.39", 4, Some(1)), all);
+        assert_eq!(cap("2.31", 4, None), all);
+        let either =
+            "8 or 16 (8 × 1 CPU, which the process may run on, or 2 online: that depends on the patches of this glibc)";
+        assert_eq!(cap("2.36", 8, Some(1)), (either.to_owned(), Some(16)));
     }
 }

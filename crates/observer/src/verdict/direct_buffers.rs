@@ -12,6 +12,8 @@ const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;
 /// Percentage of -XX:MaxDirectMemorySize from which on it warns.
 const FULL: f64 = 80.0;
+/// From this percentage of the line on, what is counted is taken for all of it.
+const ALL: f64 = 80.0;
 /// A proposed limit is a multiple of this.
 const STEP: u64 = 64 << 20;
 
@@ -84,7 +86,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
 /// counter of buffers has.
 fn summary(case: Case<'_>, resident: Bytes, full: Option<(f64, Bytes)>, others: Option<Bytes>) -> String {
     let percent = resident.percent_of(case.rss());
-    let counted = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map_or(resident, |direct| direct.capacity);
+    let direct = case.vm().and_then(|vm| vm.direct_buffers.as_ref());
+    let counted = direct.map_or(resident, |direct| direct.capacity);
+    let are_all_buffers = direct.is_some_and(|direct| (direct.capacity + direct.by_netty).percent_of(resident) >= ALL);
     match (full, others) {
         (Some((full, max)), None) => format!(
             "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; up to {} of that \
@@ -95,7 +99,11 @@ fn summary(case: Case<'_>, resident: Bytes, full: Option<(f64, Bytes)>, others: 
             "direct buffers take {full:.0} % of their limit of {max}, above which an allocation fails; {others} of other \
              memory of Unsafe is in no buffer that java.nio counts"
         ),
-        (None, None) => format!("direct buffers hold {resident}: {percent:.0} % of RSS"),
+        (None, None) if are_all_buffers => format!("direct buffers hold {resident}: {percent:.0} % of RSS"),
+        (None, None) => {
+            let counts = direct.map_or(String::new(), |direct| format!("; java.nio counts {}", direct.capacity));
+            format!("direct buffers and other memory of Unsafe hold {resident}: {percent:.0} % of RSS{counts}")
+        }
         (None, Some(others)) => format!(
             "direct buffers and other memory of Unsafe hold {resident}: {percent:.0} % of RSS; {others} of it is in no \
              buffer that java.nio counts"
@@ -117,8 +125,6 @@ fn counts_copies(case: Case<'_>) -> bool {
 /// Whether the line may contain java.nio's own copies of large heap buffers, about one for each thread. java.nio counts
 /// these copies up to JDK 24.
 fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
-    /// From this percentage of the line on, java.nio's count is taken for all of it.
-    const ALL: f64 = 80.0;
     let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
     let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);
     let are_all_counted = direct.capacity.percent_of(resident) >= ALL;

@@ -354,6 +354,10 @@ fn a_full_limit_of_direct_memory_is_the_first_thing_said() {
         "direct buffers take 90 % of their limit of 512 MiB, above which an allocation fails; up to 100 MiB of that is resident"
     );
     assert!(summary(100).starts_with("direct buffers hold 100 MiB: "), "{}", summary(100));
+    assert!(summary(80).starts_with("direct buffers hold 100 MiB: "), "{}", summary(80));
+    let most = summary(75);
+    assert!(most.starts_with("direct buffers and other memory of Unsafe hold 100 MiB: "), "{most}");
+    assert!(most.ends_with("; java.nio counts 75.0 MiB"), "{most}");
 }
 
 /// The VM doesn't start with a code cache of more than 2 GiB.

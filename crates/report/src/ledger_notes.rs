@@ -151,12 +151,19 @@ fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {
     let snapshot = case.snapshot;
     let mut notes = Vec::new();
     let heaps = || snapshot.other_heaps();
+    // Live blocks of the VM moved from the heap's child to the VM's lines.
+    let of_vm = |heap: &OtherHeap| {
+        let may_move = snapshot.hotspot.is_some() || snapshot.native_image.is_some();
+        let name = child_of_heap(heap.kind, HeapPart::Live);
+        let left: Bytes = line.children.iter().filter(|child| child.name == name).map(|child| child.resident).sum();
+        if may_move { heap.resident(HeapPart::Live) - left } else { Bytes(0) }
+    };
     let is_other = |child: &&Line| heaps().all(|heap| !is_part_of(heap, &child.name));
     let others = line.children.iter().filter(is_other).take(2).map(|child| {
         let is_beside = heaps().any(|heap| heap.kind.to_string() == child.name);
         if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
     });
-    let kinds = heaps().map(other_heap).chain(others).collect::<Vec<String>>().join(", ");
+    let kinds = heaps().map(|heap| other_heap(heap, of_vm(heap))).chain(others).collect::<Vec<String>>().join(", ");
     // The label names the only allocator already.
     let label = line.label();
     let kinds = kinds.strip_prefix(&format!("{label}: ")).unwrap_or(&kinds);
@@ -191,8 +198,10 @@ fn given_back(case: Case<'_>, id: LineId) -> Bytes {
 
 /// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`,
 /// `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
-fn other_heap(heap: &OtherHeap) -> String {
-    let (kind, live) = (heap.kind, heap.live());
+fn other_heap(heap: &OtherHeap, of_vm: Bytes) -> String {
+    let kind = heap.kind;
+    let beside = if of_vm > Bytes(0) { " beside the VM's own" } else { "" };
+    let live = heap.live() - of_vm;
     if kind == AllocatorKind::V8 {
         let [young, old] = [HeapPart::FreeYoung, HeapPart::FreeOld];
         let part = |part: HeapPart| format!("{} {}", heap.resident(part), part.name());
@@ -202,7 +211,7 @@ fn other_heap(heap: &OtherHeap) -> String {
     if kind == AllocatorKind::Go {
         return format!("{GO_HEAP}: {live} live, {free} in free pages, {} of stacks", heap.resident(HeapPart::Stacks));
     }
-    format!("{kind}: {live} live, {free} in free pages")
+    format!("{kind}: {live} live{beside}, {free} in free pages")
 }
 
 fn is_part_of(heap: &OtherHeap, child: &str) -> bool {

@@ -250,7 +250,19 @@ fn the_text_names_the_line_of_another_allocator_after_it() {
     heap.add(HeapPart::Live, mib(10), mib(10));
     heap.add(HeapPart::Dirty, mib(100), mib(100));
     let vma = Vma { range, readable: true, writable: true, rss: mib(110), pss: mib(110), ..Vma::default() };
-    let snapshot = Snapshot { vmas: vec![vma], malloc_heap: Some(heap), ..Snapshot::default() };
+    let mut snapshot = Snapshot { vmas: vec![vma], malloc_heap: Some(heap), ..Snapshot::default() };
+    let row = |snapshot: &Snapshot| {
+        let (snapshot, ledger) = (snapshot.clone(), Ledger::of(snapshot));
+        let text = text_of(&Explanation { snapshot, ledger, verdicts: Vec::new() }, 160);
+        text.lines().find(|row| row.starts_with("    jemalloc ")).unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(row(&snapshot).ends_with("█  10.0 MiB live, 100 MiB in free pages"), "{}", row(&snapshot));
+    // What a VM counts of it is on other lines.
+    let internal = NmtCategory { name: "Internal".into(), malloc: mib(7), ..NmtCategory::default() };
+    snapshot.hotspot = Some(HotSpot { categories: vec![internal], ..HotSpot::default() });
+    let beside = row(&snapshot);
+    assert!(beside.ends_with("█  3.00 MiB live beside the VM's own, 100 MiB in free pages"), "{beside}");
+    snapshot.hotspot = None;
     let ledger = Ledger::of(&snapshot);
     let explanation = Explanation { snapshot, ledger, verdicts: Vec::new() };
     let text = text_of(&explanation, 120);

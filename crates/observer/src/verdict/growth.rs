@@ -20,11 +20,16 @@ const PERCENT: f64 = 10.0;
 const LEAST_SECONDS: f64 = 60.0;
 const NAMED: usize = 3;
 
+/// Percentage of a line from which on a part of its change shows in three digits.
+const SHOWN_PERCENT: f64 = 0.1;
+
 /// A line that grew: by `change`, ± the error of both readings, which is less.
 struct Grown {
     line: LineId,
     change: Bytes,
     error: Bytes,
+    /// What a line of malloc gained besides `change`, from malloc's other lines.
+    from_malloc: Bytes,
 }
 
 impl Grown {
@@ -44,8 +49,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let (least, _) = sum(case, baseline, &grown);
     let seconds = seconds_since(case, baseline);
     let was = |grown: &Grown| {
-        let (line, then) = (label(case, grown.line), baseline.resident(grown.line));
-        format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least(), grown.most()))
+        let (line, then, now) = (label(case, grown.line), baseline.resident(grown.line), case.resident(grown.line));
+        let shown = Some(grown.from_malloc).filter(|bytes| bytes.percent_of(now) >= SHOWN_PERCENT);
+        let rest = shown.map_or(String::new(), |bytes| format!(", and {bytes} that malloc had before"));
+        format!("{line}: {then} then, {now} now: {} more{rest}", between(grown.least(), grown.most()))
     };
     let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
     if largest.line == LineId::OtherAllocator
@@ -147,13 +154,12 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     if !line.may_grow_without_bound() {
         return None;
     }
-    let mut change = case.ledger.change_since(baseline, line);
-    if line.group() == Group::Allocator {
-        change = change.min(change_of_malloc(case, baseline));
-    }
-    let change = Bytes(u64::try_from(change).ok()?);
+    let whole = case.ledger.change_since(baseline, line);
+    let of_group = if line.group() == Group::Allocator { change_of_malloc(case, baseline) } else { whole };
+    let [change, whole] = [whole.min(of_group), whole].map(|change| u64::try_from(change).ok().map(Bytes));
+    let (change, whole) = (change?, whole?);
     let error = case.ledger.line(line).map(|line| line.error).unwrap_or_default() + baseline.error(line);
-    (error < change).then_some(Grown { line, change, error })
+    (error < change).then_some(Grown { line, change, error, from_malloc: whole - change })
 }
 
 /// A language's heap, if it is most of its line: the tracker's books don't know its objects.

@@ -189,6 +189,21 @@ fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
     assert_eq!(verdict.bytes, mib(55));
 }
 
+/// Then + more + what malloc had = now.
+#[test]
+fn the_figures_of_a_line_of_malloc_add_up() {
+    let mib = Bytes::mib;
+    let evidence = |kept: Bytes| {
+        let lines = [(LineId::GlibcLive, mib(18)), (LineId::GlibcRetained, mib(1) + kept)];
+        let snapshot = with_baseline(with_arenas(&[mib(1)], mib(45)), 600.0, mib(19) + kept, &lines);
+        verdict_of(&snapshot, VerdictId::Growth).evidence[0].clone()
+    };
+    let live = "glibc, live: 18.0 MiB then, 45.0 MiB now";
+    assert_eq!(evidence(Bytes(0)), format!("{live}: 27.0 MiB more"));
+    assert_eq!(evidence(Bytes::kib(4)), format!("{live}: 27.0 MiB more"));
+    assert_eq!(evidence(mib(1)), format!("{live}: 26.0 MiB more, and 1.00 MiB that malloc had before"));
+}
+
 /// 60 MiB more in jemalloc, and 58 MiB of what glibc's malloc had kept free.
 #[test]
 fn malloc_grew_by_no_more_than_its_lines_together() {

@@ -23,6 +23,9 @@ pub fn is_requested(by: By, stacks: &Stacks, format: Format) -> bool {
     !matches!(by, By::Category) || stacks.are_requested() || of_stacks
 }
 
+/// A recording has the names that its recorder found.
+const RECORDED: &str = "";
+
 pub fn report(
     target: &Path,
     range: &recording::Options,
@@ -38,7 +41,7 @@ pub fn report(
                         class, site, package, module or caller"
                 .into());
         }
-        let focused = stacks.focused_profile(&mut sites)?;
+        let focused = stacks.focused_profile(&mut sites, RECORDED)?;
         let mut view = View::new(&sites, stacks.measure("live"), stacks.weight.weight())?;
         if let (Some(pattern), Some(focused)) = (&stacks.focus, &focused) {
             view = view.focused(pattern, &focused.left_out);
@@ -98,8 +101,8 @@ pub fn changes(
         );
     }
     if let (Some(mut before), Some(mut after)) = of_ours {
-        stacks.focused_profile(&mut before)?;
-        stacks.focused_profile(&mut after)?;
+        stacks.focused_profile(&mut before, RECORDED)?;
+        stacks.focused_profile(&mut after, RECORDED)?;
         let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
         let (before, after) = comparable_recorded(&before, &after);
         return Ok(ProfileDiff::new((&before, column), (&after, column)));

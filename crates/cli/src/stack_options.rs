@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_profiles::profile::{Focus, Focused, Profile};
 use plimsoll_report::profile::View;
 use plimsoll_report::words;
@@ -95,13 +96,27 @@ impl Stacks {
 
     /// Restricts the sites to the focus; returns what was left out.
     pub fn focused(&self, of: &mut Sites) -> Result<Option<Focused>, Failure> {
-        self.focused_profile(&mut of.profile)
+        self.focused_profile(&mut of.profile, "--symbols FILE")
     }
 
-    pub fn focused_profile(&self, of: &mut Profile) -> Result<Option<Focused>, Failure> {
+    /// `names`: how the functions of a module without names get them. If nothing matches, a gap says so.
+    pub fn focused_profile(&self, of: &mut Profile, names: &str) -> Result<Option<Focused>, Failure> {
         let Some(pattern) = &self.focus else { return Ok(None) };
         let focus = Focus::new(pattern).map_err(|e| format!("--focus {}: {e}", words::printable(pattern)))?;
-        let focused = of.focus(&focus);
+        let mut focused = of.focus(&focus);
+        let nameless = of.nameless_modules();
+        if focused.profile.entries().len() == 0
+            && let [first, others @ ..] = nameless.as_slice()
+        {
+            let (modules, have) = match others {
+                [] => ((*first).to_owned(), "has"),
+                [second] => (format!("{first} and {second}"), "have"),
+                more => (format!("{first} and {} more modules", more.len()), "have"),
+            };
+            let reason = format!("{modules} {have} no function names");
+            let gap = Gap::new(Source::Symbols, reason, format!("/{pattern}/ can't match these functions"));
+            focused.profile.gaps.push(gap.remedy(names));
+        }
         *of = focused.profile.clone();
         Ok(Some(focused))
     }

@@ -136,6 +136,13 @@ fn symbols_given_later_name_a_stripped_program() {
     let hint = "Frames of bare have no names: a file with symbols of the same build gives them (--symbols FILE).";
     assert!(tracked.report(&["--by", "site"]).contains(hint));
     assert!(!tracked.report(&["--by", "site", "--symbols", &symbols]).contains("have no names"));
+    // A focus that can't match says why, in lists and in trees.
+    for format in ["text", "tree"] {
+        let focus = ["--by", "site", "--format", format, "--focus", "^catcher"];
+        let (bare, named) = (tracked.report(&focus), tracked.report(&[&focus[..], &["--symbols", &symbols]].concat()));
+        assert!(bare.contains("bare has no function names") && bare.contains("--symbols FILE"), "{bare}");
+        assert!(!named.contains("no function names") && named.contains("thrower"), "{named}");
+    }
     tracked.end();
 }
 

@@ -1,9 +1,11 @@
 //! Focus: only what happened below a function. The outermost matching frame becomes the root, so that recursions stay
 //! complete.
 
+use std::collections::BTreeMap;
+
 use regex::Regex;
 
-use super::{Profile, Value};
+use super::{FrameOrigin, Profile, Value};
 
 /// The pattern of `--focus REGEX`; it matches anywhere in a function's or module's name. Time is linear in the text (no
 /// backtracking).
@@ -38,6 +40,27 @@ impl Focus {
 }
 
 impl Profile {
+    /// The modules most of whose native functions have no name: no pattern can match them. Every library has a few
+    /// functions without one.
+    pub fn nameless_modules(&self) -> Vec<&str> {
+        let mut functions = BTreeMap::new();
+        for (entry, _) in self.entries() {
+            for frame in self.frames_of(entry.stack) {
+                if matches!(self.frame_at(*frame).kind, FrameOrigin::Native | FrameOrigin::Unknown) {
+                    let id = self.function_of(*frame);
+                    functions.insert(id.0, self.function_at(id));
+                }
+            }
+        }
+        let mut modules: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for function in functions.into_values().filter(|function| !function.module.is_empty()) {
+            let (named, nameless) = modules.entry(&function.module).or_default();
+            *(if function.named { named } else { nameless }) += 1;
+        }
+        let most = modules.into_iter().filter(|(_, (named, nameless))| nameless > named);
+        most.map(|(module, _)| module).collect()
+    }
+
     pub fn focus(&self, focus: &Focus) -> Focused {
         let matched: Vec<bool> =
             self.functions.iter().map(|f| focus.matches(&f.name) || focus.matches(&f.module)).collect();

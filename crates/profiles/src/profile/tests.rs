@@ -257,6 +257,29 @@ fn focus_keeps_what_lies_below_and_counts_the_rest() {
     assert!(kept_some > 100 && cut > 100 && recursive > 100, "{kept_some} {cut} {recursive}");
 }
 
+/// A stripped program of which the loader knows one name, a library with names but for one function, and Java.
+#[test]
+fn a_module_most_of_whose_functions_have_no_name_is_nameless() {
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let mut frames = Vec::new();
+    for (module, names) in
+        [("/opt/hello", [Some("main"), None, None]), ("/usr/lib/libc.so.6", [Some("malloc"), Some("brk"), None])]
+    {
+        let module = profile.module(Module { path: module.into(), ..Module::default() });
+        for (number, name) in names.into_iter().enumerate() {
+            let (function, offset) = (name.map(str::to_string), 0x100 * (1 + number as u64));
+            let kind = FrameOrigin::Native;
+            frames.push(profile.frame(Frame { function, module: Some(module), offset, kind, ..Frame::default() }));
+        }
+    }
+    let java = Frame { function: Some("A.a".into()), kind: FrameOrigin::Java, ..Frame::default() };
+    frames.push(profile.frame(java));
+    assert!(profile.nameless_modules().is_empty(), "no stack has them");
+    let stack = profile.stack(&frames);
+    profile.add(stack, Labels::default(), &[Value { amount: 1, variance: 0.0 }]);
+    assert_eq!(profile.nameless_modules(), ["hello"]);
+}
+
 #[test]
 fn invalid_patterns_give_one_sentence() {
     for bad in ["(", "a{99999999}", "[z-a]", "(a{1000}){1000}"] {

@@ -203,6 +203,9 @@ fn recommended(trial: &Trial) -> String {
             )
         }
         Best::Nothing => "nothing was compared: only the plain program ran".into(),
+        Best::TooFew if trial.compared_rounds() > 1 => {
+            format!("not decided: {} rounds are too few, use --rounds 5", trial.compared_rounds())
+        }
         Best::TooFew => "too few complete rounds to compare: an interval needs two (--rounds 5)".into(),
     }
 }

@@ -137,6 +137,18 @@ fn an_interrupted_trial_says_how_far_it_came() {
     assert!(text(&Trial::default()).contains("too few complete rounds"));
 }
 
+/// Equal rows: three rounds show that none saves, two don't.
+#[test]
+fn two_rounds_do_not_decide() {
+    let mut trial = trial();
+    trial.runs.retain(|run| run.row == 0);
+    trial.runs.extend(trial.runs.clone().into_iter().map(|run| Run { row: 1, ..run }));
+    assert!(text(&trial).contains("\nbest: plain. "), "{}", text(&trial));
+    trial.runs.retain(|run| run.round < 2);
+    let found = text(&trial);
+    assert!(found.ends_with("\nnot decided: 2 rounds are too few, use --rounds 5\n"), "{found}");
+}
+
 /// A trial in which the plain program ends like this in these rounds. With `others`, so do all runs of the other rows.
 fn ended(end: &RunEnd, others: bool, rounds: &[usize]) -> Trial {
     let mut trial = trial();

@@ -182,6 +182,10 @@ pub const TOLERATED_PERCENT: f64 = 5.0;
 /// A saving below this part of the plain row is not worth a change.
 pub(crate) const WORTH_PERCENT: f64 = 1.0;
 
+/// Fewer rounds can't show that no row saves: of two, the interval is 12.7 standard errors wide to each side (Student's t
+/// with one degree of freedom).
+const DECIDING_ROUNDS: usize = 3;
+
 /// The recommendation of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
@@ -246,6 +250,12 @@ impl Trial {
         let of_round = |round: usize| plain.iter().find(|(one, _)| *one == round).map(|(_, value)| *value);
         let own = self.values(row, metric);
         own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect()
+    }
+
+    /// The rounds that the comparison of memory has, of the row with the most.
+    pub fn compared_rounds(&self) -> usize {
+        let Some(metric) = self.decisive() else { return 0 };
+        (1..self.rows.len()).map(|row| self.pairs(row, metric).len()).max().unwrap_or(0)
     }
 
     /// Whether the row saves. Of many rows, one may seem to save by chance, so the interval is widened for `rows`,
@@ -334,7 +344,8 @@ impl Trial {
         if compared.is_empty() && self.rows.len() > 1 {
             return Best::TooFew;
         }
-        let rows = compared.len();
+        let (rows, rounds) = (compared.len(), self.compared_rounds());
+        let is_open = rounds < DECIDING_ROUNDS && compared.iter().any(|(row, _)| is_serving(row));
         let is_saving = |(row, _): &(usize, PairedDifference)| {
             is_serving(row) && self.saves(*row, metric, rows) && self.costs(*row).is_empty()
         };
@@ -346,6 +357,7 @@ impl Trial {
             .map(|(_, one)| one)
         {
             Some((row, difference)) => Best::Saves { row, metric, difference },
+            None if is_open => Best::TooFew,
             None => Best::Nothing,
         }
     }
@@ -413,6 +425,19 @@ mod tests {
         assert_eq!(trial(&[PLAIN, noise]).best(), Best::Nothing);
         assert_eq!(trial(&[&PLAIN[..1], &[(100.0, 1.0)]]).best(), Best::TooFew);
         assert_eq!(Trial::default().best(), Best::TooFew);
+    }
+
+    /// As observed: −150 MiB in both rounds, and an interval that contains 0.
+    #[test]
+    fn two_rounds_do_not_show_that_nothing_saves() {
+        let plain = &[(186.0, 10.0), (244.0, 10.0), (215.0, 10.0)];
+        let trimmed = &[(62.5, 10.0), (61.1, 10.0), (215.0, 10.0)];
+        let of = |rounds: usize| trial(&[&plain[..rounds], &trimmed[..rounds]]);
+        assert!(of(2).difference(1, Metric::Steady).expect("paired").interval.contains_zero());
+        assert_eq!((of(2).best(), of(2).compared_rounds()), (Best::TooFew, 2));
+        assert_eq!(of(3).best(), Best::Nothing);
+        let clear = trial(&[&[(500.0, 10.0); 2], &[(400.0, 10.0), (401.0, 10.0)]]);
+        assert!(matches!(clear.best(), Best::Saves { row: 1, .. }));
     }
 
     /// Differences are taken within a round, so a drift that hits both rows alike cancels.

@@ -182,12 +182,13 @@ impl<W: Write> Page<'_, W> {
         let several = shown().nth(1).is_some();
         for verdict in shown() {
             let (mark, ink) = mark(verdict);
-            let width = self.style.width.max(60) - 2;
+            let indent = (mark_width(verdict) + 1).max(2);
+            let width = self.style.width.max(60) - indent;
             // The verdict in full, below, doesn't repeat its sentence, so the id leads to it.
             let id = if several { format!("{}: ", verdict.id.id()) } else { String::new() };
             for (index, row) in wrapped(&printable(&format!("{id}{}", verdict.summary)), width).iter().enumerate() {
                 let mark = if index == 0 { self.ink(ink, mark) } else { String::new() };
-                let pad = if index == 0 { 2usize.saturating_sub(mark_width(verdict)) } else { 2 };
+                let pad = if index == 0 { indent - mark_width(verdict) } else { indent };
                 writeln!(self.out, "{mark}{:pad$}{}", "", self.ink(Ink::Bold, row))?;
             }
             let basis = certainty(self.snapshot, self.ledger, verdict);

@@ -164,11 +164,9 @@ fn segments() -> Check {
 /// File system type of the mount that holds `path` (the longest mount point above it, proc(5) mountinfo).
 fn mount_type(path: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let above = mounts.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let point = left.split(' ').nth(4)?;
-        path.starts_with(point).then(|| (point.len(), right.split(' ').next().unwrap_or("").to_string()))
-    });
+    let above = proc::mount_lines(&mounts)
+        .filter(|mount| path.starts_with(&mount.point))
+        .map(|mount| (mount.point.len(), mount.file_system.to_owned()));
     // Of mounts on the same point the last one is on top; max_by_key returns the last of equal elements.
     above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }

@@ -1,6 +1,10 @@
 //! What plimsoll sees from inside a container: one test for each row of the tables in docs/containers.md. A container
 //! is namespaces and a bounding set of capabilities, so the tests make those themselves. All of them need root.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../subjects/cgroup.rs"]
+mod cgroup;
+mod groups;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod kit;

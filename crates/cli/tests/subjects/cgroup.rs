@@ -58,6 +58,16 @@ impl Cgroup {
         inside
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the hierarchy is mounted, and the type and options of mount(8) that mount it again.
+    pub fn mounted(&self) -> (&Path, &'static str) {
+        let kind = if self.version == 1 { "cgroup -o memory" } else { "cgroup2" };
+        (self.path.parent().expect("a mount point"), kind)
+    }
+
     pub fn oom_kills(&self) -> u64 {
         let name = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
         self.read(name).get("oom_kill").copied().unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::proc::{MountLine, mount_lines};
 use plimsoll_facts::snapshot::{MemoryStat, OomEvents, Pressure};
 use plimsoll_facts::units::Bytes;
 
@@ -16,6 +17,7 @@ pub struct CgroupPaths {
 /// Where a hierarchy is mounted, from mountinfo: `35 31 0:32 ROOT POINT rw - cgroup cgroup rw,memory`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    pub id: u64,
     /// The group that is visible at the mount point.
     pub root: String,
     pub point: String,
@@ -49,25 +51,18 @@ pub fn parse_paths(text: &[u8]) -> CgroupPaths {
 }
 
 pub fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
-    let mut mounts = Vec::new();
-    for line in String::from_utf8_lossy(mountinfo).lines() {
-        let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
-        let mut fields = mount.split(' ').skip(3);
-        let (Some(root), Some(point)) = (fields.next(), fields.next()) else { continue };
-        let mut filesystem = filesystem.split(' ');
-        let kind = filesystem.next().unwrap_or_default();
-        let options = filesystem.nth(1).unwrap_or_default();
-        let controllers: &[Controller] = match kind {
-            "cgroup2" => &[Controller::V2],
-            "cgroup" if options.split(',').any(|option| option == "memory") => &[Controller::MemoryV1],
-            "cgroup" if options.split(',').any(|option| option == "cpu") => &[Controller::CpuV1],
-            _ => &[],
+    let text = String::from_utf8_lossy(mountinfo);
+    let of = |line: MountLine<'_>| {
+        let has = |controller| line.options.split(',').any(|option| option == controller);
+        let controller = match line.file_system {
+            "cgroup2" => Controller::V2,
+            "cgroup" if has("memory") => Controller::MemoryV1,
+            "cgroup" if has("cpu") => Controller::CpuV1,
+            _ => return None,
         };
-        for controller in controllers {
-            mounts.push(Mount { root: root.to_owned(), point: point.to_owned(), controller: *controller });
-        }
-    }
-    mounts
+        Some(Mount { id: line.id, root: line.root, point: line.point, controller })
+    };
+    mount_lines(&text).filter_map(of).collect()
 }
 
 /// Both versions have lines `key number`. In v1, plain figures exclude child groups; the `total_` figures are what is
@@ -211,6 +206,10 @@ mod tests {
         assert_eq!((paths.cpu_v1.as_deref(), paths.v2.as_deref()), (Some("/c"), Some("/user.slice")));
         let mounts = parse_mounts(b"35 31 0:32 /docker/a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
         assert_eq!((mounts[0].root.as_str(), mounts[0].controller), ("/docker/a", Controller::MemoryV1));
+        // systemd writes a minus in a unit's name as \x2d, and the kernel the backslash in octal.
+        let escaped = br"36 31 0:33 /a\134x2db.service /sys/c\040d rw - cgroup2 c rw,nsdelegate";
+        let mounts = parse_mounts(escaped);
+        assert_eq!((mounts[0].root.as_str(), mounts[0].point.as_str()), (r"/a\x2db.service", "/sys/c d"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod access;
 pub(crate) mod allocators;
 mod bss;
 pub mod memory;
+mod mount_lines;
 mod read;
 mod residency;
 mod scan;
@@ -20,6 +21,7 @@ mod unpacked;
 
 pub use access::{Access, Closed};
 pub use bss::find as find_bss;
+pub use mount_lines::{MountLine, mount_lines};
 pub use read::{
     KnownMappings, can_scan, file_remedy, is_of_mappings, is_too_much, now_ns, open_jars, permission_remedy,
     read_allocators, read_maps, read_pages, read_residency, read_smaps, read_these_threads, read_threads,

@@ -59,15 +59,9 @@ pub(super) fn limit(
 ) -> Sourced<(Cgroup, PathBuf)> {
     let read = |group: &Path, name: &str| reader.read(group, name);
     let throttles = throttles(reader, &hierarchy);
-    let Hierarchy { version, chain, path, cpu_chain } = hierarchy;
-    let mut gaps = Vec::new();
-    if path.contains("/..") {
-        gaps.push(Gap::new(
-            Source::Cgroup,
-            "the target's cgroup lies outside this cgroup namespace",
-            "its limit is read through the target's own mounts, which may hide limits further up",
-        ));
-    }
+    let Hierarchy { version, chain, path, cpu_chain, hidden } = hierarchy;
+    let mut gaps: Vec<Gap> = hidden.into_iter().collect();
+    let before = gaps.len();
     let files = Files::of(version);
     let stat_of = |group: &Path| read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
     let charge_of = |group: &Path| read(group, files.charged).and_then(|text| parse_bytes(&text));
@@ -94,7 +88,7 @@ pub(super) fn limit(
         let nearest = chain.iter().enumerate().find_map(|(level, group)| Some((level, charge_of(group)?)));
         let Some((level, charged)) = nearest else {
             // The root group of v2 has no memory.current, and no limit applies there.
-            if gaps.is_empty() && read(&chain[0], "memory.stat").is_none() {
+            if gaps.len() == before && read(&chain[0], "memory.stat").is_none() {
                 gaps.push(unread(files.charged, &chain[0]));
             }
             return (None, gaps);

@@ -30,7 +30,7 @@ impl Tree {
             }
         }
         let path = format!("/{}", path.display());
-        let hierarchy = Hierarchy { version: CgroupVersion::V2, chain, path, cpu_chain: None };
+        let hierarchy = Hierarchy { version: CgroupVersion::V2, chain, path, cpu_chain: None, hidden: None };
         (Tree(root), hierarchy)
     }
 }

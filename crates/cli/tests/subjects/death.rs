@@ -128,6 +128,33 @@ fn the_books_survive_an_oom_kill() {
     hold_beside("oom-kill", &before, &dead, &logged, 2);
 }
 
+/// The kernel's log then has the number and the name of another thread.
+#[test]
+fn an_oom_kill_is_known_where_the_first_thread_has_left() {
+    let Some(group) = cgroup("first-left", "first-thread-left") else { return };
+    group.limit(48 << 20);
+    let scratch = Scratch::new("first-left");
+    let program = c_program("first_thread_left", scratch.path());
+    let launcher = Launcher::tracked(scratch.path(), "off");
+    let mut child = Running::start(&mut group.wrap(&launcher.command(&program)), Stdio::null());
+    assert_eq!(wait_end("the OOM killer", &mut child).signal(), Some(9), "killed by the kernel");
+    assert!(group.oom_kills() >= 1, "the kill was the cgroup's");
+    let segment = launcher.segment_files().pop().expect("a segment");
+    let report = |command: &mut Command| {
+        let output = command.output().expect("plimsoll");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let here = report(Command::new(plimsoll()).arg("report").arg(&segment));
+    let first = here.lines().next().unwrap_or_default();
+    assert!(first.contains("OOM-killed") || here.contains("the kernel's log can't be read"), "{here}");
+    // A container's /dev has no kmsg.
+    let script = "mount -t tmpfs none /dev/ && exec \"$0\" report \"$1\"";
+    let inside = report(Command::new("unshare").args(["-m", "sh", "-c", script]).arg(plimsoll()).arg(&segment));
+    assert!(inside.contains("not known which") && inside.contains("this container has no kernel log"), "{inside}");
+    assert!(inside.contains("read the segment on the host"), "{inside}");
+}
+
 /// A container dies and is started again with the same volume. Both are process 1 of their own PID namespace.
 #[test]
 fn the_next_start_finds_its_predecessors_books() {
@@ -171,11 +198,8 @@ fn the_next_start_finds_its_predecessors_books() {
     // On the host, the kernel's log names the kill with another PID.
     let outside = Command::new(plimsoll()).args(report).output().expect("plimsoll");
     let outside = String::from_utf8_lossy(&outside.stdout).into_owned();
-    let expected = ["has an OOM kill of a process of this name", "the kernel's log can't be read"];
-    assert!(
-        std::fs::metadata("/dev/kmsg").is_err() || expected.iter().any(|words| outside.contains(words)),
-        "{outside}"
-    );
+    let expected = ["has an OOM kill of a process of this name", "the kernel's log can't be read", "has no kernel log"];
+    assert!(expected.iter().any(|words| outside.contains(words)), "{outside}");
     let segments = volume.segment_files();
     assert_eq!(segments.len(), 2, "each start has a segment of its own: {segments:?}");
     let is_process_1 = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("1-"));

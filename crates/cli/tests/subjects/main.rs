@@ -5,6 +5,7 @@
 
 mod books;
 mod build;
+#[allow(dead_code, reason = "shared with other test programs")]
 mod cgroup;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../../fixtures/child.rs"]

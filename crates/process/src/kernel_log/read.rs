@@ -16,11 +16,11 @@ fn open() -> io::Result<File> {
     std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg")
 }
 
-/// Why the log can't be read. If there is no log, nothing was refused.
+/// Why the log can't be read: a container has no such file, and elsewhere mostly only root may read it.
 pub fn refusal() -> Option<io::Error> {
     // If only reading is forbidden, opening still succeeds.
     let tried = open().and_then(|mut log| log.read(&mut vec![0; RECORD]));
-    tried.err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    tried.err().filter(|error| matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound))
 }
 
 /// All OOM kills in the log; empty if the log can't be read.

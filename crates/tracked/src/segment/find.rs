@@ -11,12 +11,12 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_segment::{SUFFIX, State};
+use plimsoll_segment::{SUFFIX, State, ThreadFacts, text};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::parse::{Head, Segment};
@@ -314,19 +314,30 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
         return None;
     }
     if let Some(error) = kernel_log::refusal() {
-        let reason = format!("the kernel's log can't be read: {error}");
-        let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be recognised");
-        return Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"));
+        return Some(without_log(&error, own_user() == 0));
     }
     let since = last_sign_us(segment);
     let kills = kernel_log::oom_kills();
     let kill = kills.iter().find(|kill| may_be_inside(kill, segment, since))?;
-    let (pid, seconds) = (kill.pid, kill.time_us.saturating_sub(since + CLOCKS_DIFFER_US) as f64 / 1e6);
+    let (pid, seconds) = (kill.tid, kill.time_us.saturating_sub(since + CLOCKS_DIFFER_US) as f64 / 1e6);
     let reason = format!(
         "the kernel's log has an OOM kill of a process of this name, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
     );
     let effect = "it may be this process: in a container its PID is another";
     Some(Gap::new(Source::Segment, reason, effect))
+}
+
+fn without_log(error: &io::Error, is_root: bool) -> Gap {
+    let (reason, remedy) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            ("this container has no kernel log (/dev/kmsg)".to_owned(), "read the segment on the host, as root")
+        }
+        _ => (
+            format!("the kernel's log can't be read: {error}"),
+            if is_root { "run plimsoll with CAP_SYSLOG" } else { "run plimsoll as root, or with CAP_SYSLOG" },
+        ),
+    };
+    Gap::new(Source::Segment, reason, "an OOM kill of the process would not be recognised").remedy(remedy)
 }
 
 /// Maximum time between the start of a process and that of its tracker.
@@ -337,10 +348,21 @@ const BOOTED_NS: u64 = 2_000_000_000;
 /// be another process's.
 fn kernel_has_killed(segment: &Segment) -> bool {
     let since = last_sign_us(segment);
-    kernel_log::oom_kills().iter().any(|kill| {
-        let is_named = || is_soon(kill, since) || may_have_name(&segment.command, &kill.name);
-        kill.pid == segment.head.pid && kill.time_us >= since && is_named()
-    })
+    kernel_log::oom_kills().iter().any(|kill| is_of_process(kill, segment, since))
+}
+
+fn is_of_process(kill: &OomKill, segment: &Segment, since: u64) -> bool {
+    let is_named = || may_have_name(&segment.command, &kill.name);
+    let is_process = kill.tid == segment.head.pid && kill.time_us >= since && (is_soon(kill, since) || is_named());
+    // If the first thread has left, the kernel names another.
+    is_process || is_soon(kill, since) && living_threads(segment).any(|thread| thread.tid == kill.tid)
+}
+
+/// The state of a slot whose thread lives.
+const IN_USE: u32 = 1;
+
+fn living_threads(segment: &Segment) -> impl Iterator<Item = &ThreadFacts> {
+    segment.threads.iter().filter(|thread| thread.state == IN_USE)
 }
 
 fn is_soon(kill: &OomKill, since: u64) -> bool {
@@ -348,9 +370,13 @@ fn is_soon(kill: &OomKill, since: u64) -> bool {
     (since..since.saturating_add(SOON_US)).contains(&kill.time_us)
 }
 
-/// Whether the kill is of a process of this name that had another PID on the host, soon after this one's last sign.
+/// Whether the kill is of a process of this name, or with a thread of this name, that had another PID on the host, soon
+/// after this one's last sign.
 fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
-    is_soon(kill, since) && kill.pid != segment.head.pid && may_have_name(&segment.command, &kill.name)
+    let is_of_thread =
+        || living_threads(segment).any(|thread| !kill.name.is_empty() && text(&thread.name) == kill.name);
+    let is_named = || may_have_name(&segment.command, &kill.name) || is_of_thread();
+    is_soon(kill, since) && kill.tid != segment.head.pid && is_named()
 }
 
 /// The log's clock and ours differ by some ms.
@@ -537,5 +563,55 @@ mod tests {
         let script = command(&["/usr/bin/dash", "/bin/sh", "/opt/start-the-shop.sh"]);
         assert!(may_have_name(&script, b"start-the-shop."), "15 bytes");
         assert!(!may_have_name(&[], b"java"));
+    }
+
+    /// `pthread_exit` in main: the kernel names one of the threads that are left.
+    #[test]
+    fn a_kill_names_a_thread_where_the_first_has_left() {
+        let thread = |tid, state, name: &[u8]| {
+            let mut field = [0; 16];
+            field[..name.len()].copy_from_slice(name);
+            ThreadFacts { tid, state, name: field, ..ThreadFacts::decode(&[0; 128]).expect("a slot") }
+        };
+        let segment = Segment {
+            head: Head { pid: 5142, ..Head::default() },
+            command: vec![b"/bin/shop".to_vec()],
+            threads: vec![thread(5142, 2, b"shop"), thread(5145, 1, b"worker-thread"), thread(5146, 1, b"")],
+            ..Segment::default()
+        };
+        const SINCE: u64 = 1_000_000;
+        const LATE: u64 = SINCE + 601_000_000;
+        let kill = |tid, name: &str, time_us| OomKill { tid, name: name.into(), time_us };
+        for (tid, name, time_us, is_it) in [
+            (5145, "worker-thread", SINCE, true),
+            // Threads rename themselves.
+            (5146, "renamed", SINCE, true),
+            (5142, "renamed", SINCE, true),
+            (5142, "shop", LATE, true),
+            // A number is reused.
+            (5145, "worker-thread", LATE, false),
+            (5142, "other", LATE, false),
+            (5145, "worker-thread", SINCE - 1, false),
+            (5147, "worker-thread", SINCE, false),
+        ] {
+            assert_eq!(is_of_process(&kill(tid, name, time_us), &segment, SINCE), is_it, "{tid} {name} {time_us}");
+        }
+        // In a container, only names can be compared.
+        for (name, may) in [("shop", true), ("worker-thread", true), ("", false), ("other", false)] {
+            assert_eq!(may_be_inside(&kill(90, name, SINCE), &segment, SINCE), may, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_names_the_way_to_it() {
+        let gap = |kind, is_root| {
+            let gap = without_log(&io::Error::from(kind), is_root);
+            (gap.reason, gap.remedy)
+        };
+        let (reason, remedy) = gap(io::ErrorKind::NotFound, true);
+        assert!(reason.contains("no kernel log") && remedy.contains("on the host"), "{reason} {remedy}");
+        let refused = |is_root| gap(io::ErrorKind::PermissionDenied, is_root).1;
+        assert_eq!(refused(false), "run plimsoll as root, or with CAP_SYSLOG");
+        assert_eq!(refused(true), "run plimsoll with CAP_SYSLOG");
     }
 }

@@ -47,7 +47,7 @@ pub fn recording(of: &TrackedTarget, sites: &Sites) -> io::Result<Vec<u8>> {
             Some(ending::How::Signal(signal)) => TargetEndKind::Signal(i32::from(signal)),
             _ => TargetEnd::of(books.life),
         },
-        oom_killed: books.ending.is_some_and(|ending| ending.is_oom_kill()),
+        oom: books.ending.map(|ending| ending.oom).unwrap_or_default(),
         last_sign_ns: Some(books.time_ns),
     });
     let described = described(books, of.live_pid.unwrap_or(books.process.pid));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::ending::{Ending, How, Oom};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::{Avma, Bytes};
@@ -94,6 +94,9 @@ pub(crate) struct EndedLine {
     signal: Option<u8>,
     /// null: unknown.
     oom_killed: Option<bool>,
+    /// The kernel killed a process of its cgroup. Whether it was this one isn't known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cgroup_oom_kill: bool,
     /// Of the end, or of the last sign of life.
     time: Option<String>,
     /// Whether `time` is that of the end.
@@ -110,7 +113,12 @@ impl EndedLine {
             how: ending.id().into(),
             code: ending.code(),
             signal: ending.signal(),
-            oom_killed: ending.oom,
+            oom_killed: match ending.oom {
+                Oom::Yes => Some(true),
+                Oom::No => Some(false),
+                Oom::Unknown | Oom::InGroup => None,
+            },
+            cgroup_oom_kill: ending.oom == Oom::InGroup,
             time: time_ns.map(moment),
             time_is_exact: None,
             orderly: None,
@@ -467,7 +475,15 @@ fn books(r: Report) -> Result<Books, String> {
     };
     let ending = match (life, line) {
         (Life::Live | Life::Detached, _) => None,
-        (_, Some(ended)) => Some(Ending::from_words(&ended.how, ended.code, ended.signal, ended.oom_killed)),
+        (_, Some(ended)) => {
+            let oom = match ended.oom_killed {
+                Some(true) => Oom::Yes,
+                Some(false) => Oom::No,
+                None if ended.cgroup_oom_kill => Oom::InGroup,
+                None => Oom::Unknown,
+            };
+            Some(Ending::from_words(&ended.how, ended.code, ended.signal, oom))
+        }
         (Life::Exited, None) => Some(Ending::of(How::Exited)),
         (Life::Killed, None) => Some(Ending::UNKNOWN),
     };

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use plimsoll_facts::ending::{How, Oom};
 use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::recording::{History, Measure, Range, Series};
 use plimsoll_profiles::jfr::RecordingFiles as Recorded;
@@ -58,7 +59,7 @@ fn every_view_ends_at_the_ends_of_time() {
 #[test]
 fn the_end_of_an_untracked_process_has_the_time_of_its_instant() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    let end = TargetEnd { how: TargetEndKind::Unknown, oom_killed: true, last_sign_ns: None };
+    let end = TargetEnd { how: TargetEndKind::Unknown, oom: Oom::Yes, last_sign_ns: None };
     let instant = Instant { end: Some(&end), ..Instant::default() };
     let missed = 1_700_000_000_250_000_000;
     let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());
@@ -68,4 +69,27 @@ fn the_end_of_an_untracked_process_has_the_time_of_its_instant() {
     let (ending, time) = history.ending.expect("an end");
     assert!(ending.is_oom_kill());
     assert_eq!(time.map(|at| at / 1_000_000), Some(missed / 1_000_000));
+}
+
+/// A kill in the cgroup says nothing of a process that ended by itself, and makes no signal of an unknown end.
+#[test]
+fn a_kill_in_the_cgroup_is_the_processs_own_only_with_sigkill() {
+    for (how, oom, read) in [
+        (TargetEndKind::Code(0), Oom::InGroup, (How::Code(0), Oom::Unknown)),
+        (TargetEndKind::Signal(15), Oom::InGroup, (How::Signal(15), Oom::Unknown)),
+        (TargetEndKind::Signal(9), Oom::Yes, (How::Signal(9), Oom::Yes)),
+        (TargetEndKind::Unknown, Oom::Yes, (How::Signal(9), Oom::Yes)),
+        (TargetEndKind::Unknown, Oom::InGroup, (How::Unseen, Oom::InGroup)),
+        (TargetEndKind::Killed, Oom::InGroup, (How::Unknown, Oom::InGroup)),
+    ] {
+        let end = TargetEnd { how, oom, last_sign_ns: None };
+        let instant = Instant { end: Some(&end), ..Instant::default() };
+        let mut recording = Recording::new(Vec::new(), &TABLE);
+        let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());
+        recording.instant(1, |batch| instant.write(batch, &mut written, &target)).expect("memory");
+        let bytes = recording.finish().expect("memory");
+        let history = History::read(&Recorded::of_bytes(bytes), Range::default()).expect("a recording");
+        let (ending, _) = history.ending.expect("an end");
+        assert_eq!((ending.how, ending.oom), read, "{end:?}");
+    }
 }

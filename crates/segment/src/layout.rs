@@ -214,8 +214,8 @@ pub struct Header {
     /// CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
     /// How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM
-    /// kill: 1 no, 2 yes << 16 | [`ended_at`]; 0 not known. The tracker writes [`ENDED_BY_EXEC`] with the time before an
-    /// exec, and 0 when the exec fails.
+    /// kill: 1 no, 2 yes, 3 of this or another process of its cgroup << 16 | [`ended_at`]; 0 not known. The tracker
+    /// writes [`ENDED_BY_EXEC`] with the time before an exec, and 0 when the exec fails.
     pub ended: AtomicU64,
 }
 

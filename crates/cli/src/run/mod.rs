@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::ending::{Ending, How, Oom};
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::{Deadline, NAMES, own_files};
+use plimsoll_process::kernel_log::OnKill;
 use plimsoll_process::proc;
 use plimsoll_report::words;
 use plimsoll_tracked::segment;
@@ -79,7 +80,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     if args.report != Report::None
         && tracked
-        && let Err(Failure(sentence)) = print(&mut *out, &args, (pid, since), (kills.ending(end), sys::last_name()))
+        && let Err(Failure(sentence)) =
+            print(&mut *out, &args, (pid, since), (kills.ending(end, (pid, since)), sys::last_name()))
     {
         print_message(sentence);
     }
@@ -114,15 +116,19 @@ impl Kills {
     }
 
     /// How the child ended. The counter belongs to our cgroup; if it did not move, the child may have been killed in
-    /// another cgroup.
-    fn ending(&self, end: ChildEnd) -> Ending {
+    /// another cgroup. If it moved, the kernel may have killed another process, at any time of the run.
+    fn ending(&self, end: ChildEnd, (pid, since): (u32, u64)) -> Ending {
         let mut ending = match end {
             ChildEnd::Code(code) => Ending::of(How::Code(code)),
             ChildEnd::Signal(signal) => Ending::of(How::Signal(u8::try_from(signal).unwrap_or(0))),
         };
         let after = self.group.as_deref().and_then(|group| cgroup::oom_kills(group, Deadline::after(NAMES)));
         if ending.is_sigkill() && self.before.zip(after).is_some_and(|(before, after)| after > before) {
-            ending.oom = Some(true);
+            ending.oom = match segment::kernel_says_killed(pid, since) {
+                OnKill::Killed => Oom::Yes,
+                OnKill::OthersOnly => Oom::Unknown,
+                OnKill::Nothing => Oom::InGroup,
+            };
         }
         ending
     }

@@ -1,7 +1,8 @@
 //! The last state of a target that has ended: its books, and how it ended.
 
-use plimsoll_facts::ending;
+use plimsoll_facts::ending::{Ending, How, Oom};
 use plimsoll_process::foreign::{Deadline, NAMES};
+use plimsoll_process::kernel_log::OnKill;
 use plimsoll_process::proc;
 use plimsoll_report::jfr::{Cost, Site, TargetEnd, TargetEndKind};
 use plimsoll_tracked::books::Books;
@@ -26,7 +27,8 @@ impl Sampler {
         // Finding the missing names may take as long as for a report.
         let (seen_ns, deadline) = (sys::boottime_ns(), Deadline::after(NAMES));
         let kills = self.kills(deadline);
-        let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
+        let moved = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
+        let oom = if moved { self.of_kill(status) } else { Oom::Unknown };
         let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
         let left = segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
         let left = left.filter(|(head, _)| head.start_boottime_ns >= self.started_ns);
@@ -36,12 +38,11 @@ impl Sampler {
             && head.ended == 0
         {
             let how = match status {
-                sys::ChildEnd::Code(code) => ending::How::Code(code),
-                sys::ChildEnd::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
+                sys::ChildEnd::Code(code) => How::Code(code),
+                sys::ChildEnd::Signal(signal) => How::Signal(u8::try_from(signal).unwrap_or(0)),
             };
-            let oom = oom_killed.then_some(true);
             // For later reports on the segment. They can do without it, so a failure is ignored.
-            let _ = segment::set_ended(path, ending::Ending { how, oom }, seen_ns, deadline);
+            let _ = segment::set_ended(path, Ending::with(how, oom), seen_ns, deadline);
         }
         let (last, sites) = read
             .and_then(|(head, path)| {
@@ -58,13 +59,32 @@ impl Sampler {
             (None, Some(books)) if books.life != Life::Live => TargetEnd::of(books.life),
             _ => TargetEndKind::Unknown,
         };
-        let end = TargetEnd { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
+        // It ended by itself, so the kernel killed another one.
+        let oom = if how == TargetEndKind::Exited { Oom::Unknown } else { oom };
+        let end = TargetEnd { how, oom, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
         SamplerEnd {
             end,
             books: last,
             sites,
             time_ns: proc::now_ns(),
             cost: Cost { cpu: processor_time(), ..Cost::default() },
+        }
+    }
+
+    /// Whether this process is the one, where the kernel killed one of the cgroup in the last seconds: also the death
+    /// of a child of its own moves the counter.
+    fn of_kill(&self, status: Option<sys::ChildEnd>) -> Oom {
+        let log = match self.started_ns {
+            // Without its start, a kill of an earlier process with this PID can't be told from its own.
+            0 => OnKill::Nothing,
+            began => segment::kernel_says_killed(self.pid, began),
+        };
+        match (status, log) {
+            (Some(sys::ChildEnd::Signal(9)) | None, OnKill::Killed) => Oom::Yes,
+            // SIGKILL, and a kill in the same two seconds.
+            (Some(sys::ChildEnd::Signal(9)), OnKill::Nothing) => Oom::Yes,
+            (None, OnKill::Nothing) => Oom::InGroup,
+            (Some(_), _) | (None, OnKill::OthersOnly) => Oom::Unknown,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_facts::ending::{Ending, GROUP_KILL, Oom};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::{Deadline, LOOK};
@@ -306,9 +307,10 @@ impl Job {
 fn how_it_ended(ended: &SamplerEnd) -> String {
     let known = ended.books.as_ref().and_then(|books| books.ending);
     match (&ended.end, known) {
-        (end, _) if end.oom_killed => "ended: the kernel killed a process of its cgroup because memory ran out".into(),
-        (_, Some(ending)) => ending.sentence(),
         (end, _) if end.how == TargetEndKind::Exited => "exited".into(),
+        (end, _) if end.oom == Oom::Yes => Ending::oom_killed().sentence(),
+        (end, _) if end.oom == Oom::InGroup => format!("ended: {GROUP_KILL}"),
+        (_, Some(ending)) => ending.sentence(),
         _ => "ended; the cause is not known, because it was not tracked".into(),
     }
 }

@@ -217,6 +217,71 @@ fn an_oom_kill_is_reported_with_what_grew_until_then() {
     readers::view_oom(&workspace.path("oom.jfr"));
 }
 
+/// In a group of 100 MiB the kernel kills dd, the shell's child, which touches a buffer of 300 MiB. The shell then ends
+/// as it wants to. dd's kill moves the group's counter within the shell's last seconds.
+#[test]
+fn an_oom_kill_of_a_child_is_not_the_parents() {
+    const EAT: &str = "dd if=/dev/zero of=/dev/null bs=300M count=1";
+    let group = match cgroup::Cgroup::make("record-oom-child") {
+        Ok(group) => group,
+        Err(reason) => return stage::log_line(&format!("record oom of a child: skipped, {reason}")),
+    };
+    group.limit(100 << 20);
+    let workspace = Workspace::new("oom-child");
+    let in_group = |command: &std::process::Command| {
+        let mut inside = group.wrap(command);
+        inside.current_dir(workspace.path("")).stdout(Stdio::null()).stderr(Stdio::piped());
+        inside
+    };
+    let report = |target: &str| {
+        let report = workspace.plimsoll(&["report", target]).current_dir(workspace.path("")).output();
+        let text = String::from_utf8(report.expect("plimsoll starts").stdout).expect("UTF-8");
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let mut kills = 0;
+    let mut killed_one_more = |what: &str| {
+        assert!(group.oom_kills() > kills, "{what}: the kernel killed dd");
+        kills = group.oom_kills();
+    };
+    // With a status.
+    let mut recorded = workspace.plimsoll(&["record", "-o", "child.jfr", "--interval", "50ms", "--"]);
+    let ended = in_group(recorded.args(["sh", "-c", &format!("{EAT}; exit 3")])).output().expect("plimsoll starts");
+    killed_one_more("record -- COMMAND");
+    assert_eq!(ended.status.code(), Some(3));
+    let read = workspace.read("child.jfr");
+    let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
+    assert_eq!((end.text("state"), end.long("exitCode"), end.long("signal")), ("exited", 3, 0), "{end:?}");
+    let pid = events(&read, "plimsoll.Target").next().expect("a target").long("pid").to_string();
+    for target in ["child.jfr", &pid] {
+        assert!(report(target).contains("exited with status 3"), "{target}: {}", report(target));
+    }
+    // Without a status.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("read go; {EAT}; exit 0")]);
+    let mut shell = Running(in_group(&shell).stdin(Stdio::piped()).spawn().expect("a shell"));
+    let recorder = workspace.plimsoll(&["record", &shell.pid(), "-o", "pid.jfr", "--interval", "50ms"]).spawn();
+    let mut recorder = Running(recorder.expect("plimsoll starts"));
+    wait_until("the file", || workspace.path("pid.jfr").exists());
+    drop(shell.0.stdin.take());
+    assert_eq!(shell.0.wait().expect("our child").code(), Some(0));
+    assert!(recorder.0.wait().expect("our child").success());
+    killed_one_more("record PID");
+    let read = workspace.read("pid.jfr");
+    let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
+    assert_eq!((end.text("state"), end.long("signal") == 9), ("ended", false), "{end:?}");
+    assert!(!report("pid.jfr").contains("OOM-killed"), "{}", report("pid.jfr"));
+    // By SIGKILL, from a user.
+    let mut run = workspace.plimsoll(&["run", "--report", "summary", "--"]);
+    let ended = in_group(run.args(["sh", "-c", &format!("{EAT}; kill -9 $$")])).output().expect("plimsoll starts");
+    killed_one_more("run --report");
+    assert_eq!(ended.status.signal(), Some(9));
+    let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let first = text.lines().find(|line| line.contains("pid ")).unwrap_or_default();
+    assert!(first.contains("killed by signal 9 (SIGKILL; ") && first.contains("unknown whether"), "{text}");
+    let pid = first.split("pid ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("its PID");
+    assert!(report(pid).contains("unknown whether"), "{}", report(pid));
+}
+
 /// The VM's buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
 /// Halfway they wait for a ledger: a recorder that gets no processor time for a second would have only the first one.
 #[test]

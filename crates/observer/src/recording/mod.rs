@@ -26,7 +26,7 @@ pub use verdicts::VerdictSpan;
 use crate::verdict::VerdictId;
 use limits::LimitGroups;
 use lines::{Lines, QueriedLines, needs_query};
-use plimsoll_facts::ending::Ending;
+use plimsoll_facts::ending::{Ending, Oom};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{ChunkSummary, Event, EventFilter};
 use plimsoll_profiles::jfr;
@@ -308,7 +308,12 @@ impl History {
         let number = |name: &str| event.i64(name).and_then(|number| u8::try_from(number).ok());
         let state = event.string("state").unwrap_or_default();
         let (code, signal) = (number("exitCode"), number("signal").filter(|signal| *signal > 0));
-        let oom = (event.i64("oomKilled") == Some(1)).then_some(true);
+        // The flag is about any process of the cgroup; the signal is this one's.
+        let oom = match event.i64("oomKilled") {
+            Some(1) if signal == Some(9) => Oom::Yes,
+            Some(1) => Oom::InGroup,
+            _ => Oom::Unknown,
+        };
         let ending = Ending::from_words(&state, code, signal, oom);
         // Null (the smallest number) without a segment; then it is the time when the recorder no longer found the
         // process.

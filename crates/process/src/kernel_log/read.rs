@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::{OomKill, parse};
+use crate::proc::FIRST_PID_NAMESPACE;
 
 /// Maximum length of a record (PRINTK_MESSAGE_MAX is 2,048, with its dictionary).
 const RECORD: usize = 8192;
@@ -38,4 +39,48 @@ pub fn oom_kills() -> Vec<OomKill> {
         }
     }
     kills
+}
+
+/// What the log says on whether the kernel killed one process for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnKill {
+    Killed,
+    /// It has kills of that time, but only of other processes.
+    OthersOnly,
+    /// It can't be read, lacks the kills, or has PIDs that can't be compared with ours.
+    Nothing,
+}
+
+/// `since_us`: when the process began, in the log's clock.
+pub fn says_killed(pid: u32, since_us: u64) -> OnKill {
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
+        return OnKill::Nothing;
+    }
+    of_process(&oom_kills(), pid, since_us)
+}
+
+fn of_process(kills: &[OomKill], pid: u32, since_us: u64) -> OnKill {
+    let mut kills = kills.iter().filter(|kill| kill.time_us >= since_us).peekable();
+    match (kills.peek().is_some(), kills.any(|kill| kill.pid == pid)) {
+        (_, true) => OnKill::Killed,
+        (true, _) => OnKill::OthersOnly,
+        (false, _) => OnKill::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_of_another_process_or_of_an_earlier_one_is_not_this_ones() {
+        let kill = |pid, time_us| OomKill { pid, name: b"java".to_vec(), time_us };
+        let kills = [kill(7, 100), kill(8, 200)];
+        assert_eq!(of_process(&kills, 7, 100), OnKill::Killed);
+        assert_eq!(of_process(&kills, 7, 101), OnKill::OthersOnly, "an earlier process had the PID");
+        assert_eq!(of_process(&kills, 9, 0), OnKill::OthersOnly);
+        assert_eq!(of_process(&kills, 8, 201), OnKill::Nothing, "the log has lost its kill, or never had it");
+        assert_eq!(of_process(&[], 7, 0), OnKill::Nothing);
+    }
 }

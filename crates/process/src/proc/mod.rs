@@ -19,6 +19,9 @@ pub mod stat;
 pub(crate) mod status;
 mod unpacked;
 
+/// The kernel gives this inode to the first PID namespace (PROC_PID_INIT_INO, linux/proc_ns.h).
+pub(crate) const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
 pub use access::{Access, Closed};
 pub use bss::find as find_bss;
 pub use mount_lines::{MountLine, mount_lines};

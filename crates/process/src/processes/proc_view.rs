@@ -7,10 +7,8 @@
 //! another PID namespace    every process outside of ours and its children
 //! ```
 
-use crate::proc::status_field;
+use crate::proc::{FIRST_PID_NAMESPACE, status_field};
 
-/// The kernel gives this inode to the first PID namespace (PROC_PID_INIT_INO, linux/proc_ns.h).
-const FIRST: &str = "pid:[4026531836]";
 const CAP_SYS_PTRACE: u32 = 19;
 
 /// What the files of this process show: its mounts, its status, its map of users, and its PID namespace.
@@ -73,7 +71,7 @@ pub struct Lacking {
 }
 
 pub fn parse_proc_view(shown: ProcTexts<'_>) -> ProcView {
-    let contained = !shown.namespace.is_empty() && shown.namespace != FIRST;
+    let contained = !shown.namespace.is_empty() && shown.namespace != FIRST_PID_NAMESPACE;
     ProcView { hidden: options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown)), contained }
 }
 
@@ -123,7 +121,12 @@ mod tests {
     const NOBODY: &str = "Uid:\t9\t9\t9\t9\nGid:\t9\t9\t9\t9\nGroups:\t5 6 \nCapEff:\t0000000000000000\n";
 
     fn shown<'s>(mountinfo: &'s str, own_status: &'s str) -> ProcTexts<'s> {
-        ProcTexts { mountinfo, own_status, own_user_map: "         0          0 4294967295\n", namespace: FIRST }
+        ProcTexts {
+            mountinfo,
+            own_status,
+            own_user_map: "         0          0 4294967295\n",
+            namespace: FIRST_PID_NAMESPACE,
+        }
     }
 
     fn over(options: &str) -> String {

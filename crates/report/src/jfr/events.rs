@@ -262,7 +262,7 @@ plimsoll_jfr::events! {
         how: Text "how" "How" "One sentence",
         exit_code: Number "exitCode" "Exit Code" "-1 where it is not known",
         signal: Number "signal" "Signal" "Signal that killed it; 0 if none did, -1 if it is not known",
-        oom_killed: Flag "oomKilled" "OOM Killed" "The kernel killed a process of the cgroup for its limit in the last seconds",
+        oom_killed: Flag "oomKilled" "OOM Killed" "The kernel killed the process because memory ran out; with signal -1: this or another process of its cgroup, in the last seconds",
         last_sign: Moment "lastSign" "Last Sign of Life" "Recorded in the segment",
     }
     Recorder 122 "plimsoll.Recorder" "Recorder" INTERVAL

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use plimsoll_facts::ending::UNSEEN;
+use plimsoll_facts::ending::{GROUP_KILL, Oom, UNSEEN};
 use plimsoll_facts::gap::Gap;
 use plimsoll_facts::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
 use plimsoll_facts::units::Bytes;
@@ -81,8 +81,8 @@ pub enum TargetEndKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetEnd {
     pub how: TargetEndKind,
-    /// The kernel killed a process of the cgroup for its limit in the last seconds.
-    pub oom_killed: bool,
+    /// Without a status, `InGroup` is about the last seconds.
+    pub oom: Oom,
     /// ns since 1970.
     pub last_sign_ns: Option<u64>,
 }
@@ -352,7 +352,7 @@ impl Instant<'_> {
 impl TargetEnd {
     fn write(&self, batch: &mut Batch<'_>) {
         let killed = |by: i32| match by {
-            9 if self.oom_killed => "killed by the kernel: the cgroup's memory limit was reached".to_owned(),
+            9 if self.oom == Oom::Yes => "killed by the kernel: the cgroup's memory limit was reached".to_owned(),
             signal => format!("killed by signal {signal}"),
         };
         let (state, how, exit_code, signal) = match self.how {
@@ -361,19 +361,22 @@ impl TargetEnd {
             TargetEndKind::Exited => {
                 ("exited", "ran its exit handlers; only its parent knows its exit status".to_owned(), -1, 0)
             }
-            TargetEndKind::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
+            TargetEndKind::Killed | TargetEndKind::Unknown if self.oom == Oom::Yes => ("killed", killed(9), -1, 9),
             TargetEndKind::Killed => {
                 ("killed", "ended without running its exit handlers: by _exit, a signal or exec".to_owned(), -1, -1)
             }
-            TargetEndKind::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
             TargetEndKind::Unknown => (UNSEEN, "ended; only its parent knows how".to_owned(), -1, -1),
+        };
+        let how = match self.oom {
+            Oom::InGroup => format!("{how}; {GROUP_KILL}"),
+            _ => how,
         };
         e::TargetEnd {
             state,
             how: &how,
             exit_code,
             signal,
-            oom_killed: self.oom_killed,
+            oom_killed: matches!(self.oom, Oom::Yes | Oom::InGroup),
             last_sign: self.last_sign_ns.map(|ns| ns / 1_000_000),
         }
         .write(batch);

@@ -21,10 +21,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::parse::{Head, Segment};
 use super::read::{self, ReadError};
-use plimsoll_facts::ending::{Ending, How};
+use plimsoll_facts::ending::{Ending, How, Oom};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Folder, Requirements};
-use plimsoll_process::kernel_log::{self, OomKill};
+use plimsoll_process::kernel_log::{self, OnKill, OomKill};
 use plimsoll_process::proc::{Target, stat, status_field};
 
 /// State of a segment's process.
@@ -285,8 +285,9 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
         Life::Live | Life::Detached => return None,
         _ if head.ended != 0 => {
             let mut ending = Ending::from_word(head.ended)?;
-            if ending.is_sigkill() && ending.oom.is_none() && kernel_has_killed(segment) {
-                ending.oom = Some(true);
+            let is_open = matches!(ending.oom, Oom::Unknown | Oom::InGroup);
+            if ending.is_sigkill() && is_open && kernel_has_killed(segment) {
+                ending.oom = Oom::Yes;
             }
             return Some(ending);
         }
@@ -309,7 +310,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
 /// The gap if the ending may be an OOM kill that we can't tell: only the kernel's log records those of processes
 /// without a waiting parent, and it has the PIDs of the host.
 pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
-    let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
+    let could_be_oom =
+        ending == Ending::UNKNOWN || ending.is_sigkill() && matches!(ending.oom, Oom::Unknown | Oom::InGroup);
     if !could_be_oom {
         return None;
     }
@@ -382,8 +384,18 @@ fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
 /// The log's clock and ours differ by some ms.
 const CLOCKS_DIFFER_US: u64 = 100_000;
 
+/// What the kernel's log says on whether it killed the process, which began at this CLOCK_BOOTTIME.
+pub fn kernel_says_killed(pid: u32, began_ns: u64) -> OnKill {
+    kernel_log::says_killed(pid, in_log_us(began_ns))
+}
+
 /// When the process was last seen alive, in µs of the kernel log's clock, and earlier by as much as the clocks differ.
 fn last_sign_us(segment: &Segment) -> u64 {
+    in_log_us(segment.last_sign_ns())
+}
+
+/// A CLOCK_BOOTTIME, the same.
+fn in_log_us(boottime_ns: u64) -> u64 {
     let suspended = {
         let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
             let now = clock_gettime(clock);
@@ -391,7 +403,7 @@ fn last_sign_us(segment: &Segment) -> u64 {
         });
         boot.saturating_sub(mono)
     };
-    (segment.last_sign_ns() / 1000).saturating_sub(suspended + CLOCKS_DIFFER_US)
+    (boottime_ns / 1000).saturating_sub(suspended + CLOCKS_DIFFER_US)
 }
 
 /// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path

@@ -10,6 +10,7 @@ use crate::source::hotspot;
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{AllocatorKind, Process, Reading, Snapshot, Vma};
+use plimsoll_facts::units::Avma;
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{self, Target, timed};
@@ -41,7 +42,53 @@ const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
 /// `deadline` is the command's limit for all sources together.
 pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
-    take(pid, regions, true, &mut Kept::default(), deadline)
+    let now = || {
+        let target = Target::open(pid, deadline).ok()?;
+        proc::read_process(&target).ok().map(|(process, _)| Program::of(&process))
+    };
+    of_one_program(|| take(pid, regions, true, &mut Kept::default(), deadline), now)
+}
+
+/// What an exec changes. A program may exec itself: only its stack is then another. The kernel refuses the stack's
+/// address to other users, but not the command line.
+#[derive(PartialEq, Eq)]
+struct Program {
+    executable: Option<String>,
+    start_stack: Option<Avma>,
+    command: Vec<String>,
+}
+
+impl Program {
+    fn of(process: &Process) -> Program {
+        // A program may rewrite its command line (setproctitle), so it counts only where nothing else is known.
+        let is_hidden = process.start_stack.is_none() && process.executable.is_none();
+        let command = if is_hidden { process.command.clone() } else { Vec::new() };
+        Program { executable: process.executable.clone(), start_stack: process.start_stack, command }
+    }
+}
+
+/// A snapshot during an exec has some sources of the old program and some of the new one, such as the command of
+/// `plimsoll run` beside the memory of what it starts. It is taken again, once.
+fn of_one_program(
+    mut take: impl FnMut() -> Result<Snapshot, Refusal>,
+    now: impl Fn() -> Option<Program>,
+) -> Result<Snapshot, Refusal> {
+    let is_same = |snapshot: &Snapshot| {
+        let then = Program::of(&snapshot.process);
+        // A process that has ended since hasn't changed. Its entry in /proc stays for a while, without an executable.
+        now().is_none_or(|now| now == then || now.executable.is_none() && then.executable.is_some())
+    };
+    let first = take()?;
+    if is_same(&first) {
+        return Ok(first);
+    }
+    let mut again = take()?;
+    if !is_same(&again) {
+        let reason = "another program took the process's place by exec while it was read, twice";
+        let gap = Gap::new(Source::Proc, reason, "the lines may be of two programs");
+        again.gaps.push(gap.remedy(format!("plimsoll explain {}", again.process.pid)));
+    }
+    Ok(again)
 }
 
 /// What a later reading of the same process needn't find again.
@@ -178,5 +225,55 @@ impl Reader<'_> {
                 hotspot.took += took;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn process(executable: &str, stack: u64) -> Process {
+        Process { executable: Some(executable.into()), start_stack: Some(Avma(stack)), ..Process::default() }
+    }
+
+    /// The programs at the beginning and at the end of each reading.
+    fn read(programs: &[(&str, u64)]) -> (String, usize, usize) {
+        let at = Cell::new(0);
+        let next = || {
+            let (executable, stack) = programs[at.replace(at.get() + 1)];
+            process(executable, stack)
+        };
+        let taken = Cell::new(0);
+        let take = || {
+            taken.set(taken.get() + 1);
+            Ok(Snapshot { process: next(), ..Snapshot::default() })
+        };
+        let snapshot = of_one_program(take, || Some(Program::of(&next()))).expect("a snapshot");
+        (snapshot.process.executable.unwrap_or_default(), taken.get(), snapshot.gaps.len())
+    }
+
+    #[test]
+    fn a_snapshot_during_an_exec_is_taken_again_once() {
+        assert_eq!(read(&[("java", 1), ("java", 1)]), ("java".into(), 1, 0));
+        assert_eq!(read(&[("plimsoll", 1), ("java", 2), ("java", 2), ("java", 2)]), ("java".into(), 2, 0));
+        // The same file again.
+        assert_eq!(read(&[("sh", 1), ("sh", 2), ("sh", 2), ("sh", 2)]), ("sh".into(), 2, 0));
+        assert_eq!(read(&[("a", 1), ("b", 2), ("b", 2), ("c", 3)]), ("b".into(), 2, 1));
+    }
+
+    #[test]
+    fn a_process_that_ended_or_renamed_itself_is_not_read_again() {
+        let count = Cell::new(0);
+        let take = || {
+            count.set(count.get() + 1);
+            Ok(Snapshot { process: process("postgres", 1), ..Snapshot::default() })
+        };
+        let renamed = Process { command: vec!["postgres: idle".into()], ..process("postgres", 1) };
+        assert!(of_one_program(take, || Some(Program::of(&renamed))).is_ok_and(|snapshot| snapshot.gaps.is_empty()));
+        assert!(of_one_program(take, || None).is_ok_and(|snapshot| snapshot.gaps.is_empty()));
+        let zombie = || Some(Program::of(&Process::default()));
+        assert!(of_one_program(take, zombie).is_ok_and(|snapshot| snapshot.gaps.is_empty()));
+        assert_eq!(count.get(), 3);
     }
 }

@@ -56,9 +56,27 @@ pub enum Mute {
     Occupied(String, u64),
     /// The command's time limit passed before.
     Late,
+    /// No file can be made in its /tmp. The VM would make its socket there, so nobody can query it.
+    NoTmp(String),
     /// Our rights are insufficient.
     NotAllowed(String),
     Failed(String),
+}
+
+impl Mute {
+    /// The request is made with the rights of the VM's user. What that user may not do, the VM may not either.
+    pub(super) fn of_tmp(what: &str, error: &io::Error) -> Mute {
+        use io::ErrorKind::{
+            NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+        };
+        let why = format!("{what}: {error}");
+        match error.kind() {
+            NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded => {
+                Mute::NoTmp(why)
+            }
+            _ => Mute::Failed(why),
+        }
+    }
 }
 
 /// Why the VM can't be queried, and what to do about it.
@@ -86,7 +104,7 @@ impl std::fmt::Display for Mute {
                 "{path}, the name of its attach socket, belongs to user {uid}; if a dead VM left it, remove it"
             ),
             Mute::Late => write!(f, "the time limit of the command was reached"),
-            Mute::NotAllowed(why) | Mute::Failed(why) => write!(f, "{why}"),
+            Mute::NoTmp(why) | Mute::NotAllowed(why) | Mute::Failed(why) => write!(f, "{why}"),
         }
     }
 }
@@ -189,7 +207,7 @@ impl Vm {
             Refused::NotAllowed(..) => Mute::NotAllowed(refused.to_string()),
             _ => Mute::Failed(refused.to_string()),
         })?;
-        child.enter(Path::new(TMP)).map_err(|error| Mute::Failed(format!("its {TMP} can't be entered: {error}")))?;
+        child.enter(Path::new(TMP)).map_err(|error| Mute::of_tmp("it has no /tmp that can be entered", &error))?;
         let socket = format!(".java_pid{}", status.namespaced_pid);
         let (pid, left) = (target.pid(), patience.commands);
         let mut vm = Vm { pid, child, socket, version: None, patience, deadline, left };
@@ -238,7 +256,8 @@ impl Vm {
             _ => return Err(Mute::SignalNotCaught),
         }
         self.child.outlive(&self.socket).map_err(failed("the attach socket can't be waited for"))?;
-        let is_ours = self.request(status).map_err(failed("the attach request file can't be made"))?;
+        let is_ours =
+            self.request(status).map_err(|error| Mute::of_tmp("the attach request file can't be made", &error))?;
         let woken = self.woken(target, status, &pidfd, is_ours);
         // There is nothing to discard unless the file is ours.
         let _ = self.child.discard();
@@ -260,7 +279,7 @@ impl Vm {
         }
         if !is_ours {
             // The other command may have removed its file meanwhile.
-            self.request(status).map_err(|error| Mute::Failed(format!("the attach request file: {error}")))?;
+            self.request(status).map_err(|error| Mute::of_tmp("the attach request file can't be made", &error))?;
         }
         rustix::process::pidfd_send_signal(pidfd, Signal::QUIT).map_err(|errno| match errno {
             Errno::PERM => {

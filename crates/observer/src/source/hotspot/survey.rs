@@ -461,6 +461,10 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
                 false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
             })
         }
+        Mute::NoTmp(_) => gap(format!("the VM can't be queried: {mute}")).remedy(
+            "give the VM a /tmp that its user can write to (Kubernetes: an emptyDir at /tmp of its container; docker run \
+             --tmpfs /tmp)",
+        ),
         Mute::NotAllowed(_) | Mute::Failed(_) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
                 // The VM compares user and group of whoever asks (attachListener_linux.cpp).
@@ -474,6 +478,30 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_process::foreign::Deadline;
+    use rustix::io::Errno;
+    use std::io;
+    use std::time::Duration;
+
+    /// The same command would find the same /tmp.
+    #[test]
+    fn a_vm_without_a_writable_tmp_needs_one() {
+        let target = Target::open(std::process::id(), Deadline::after(Duration::from_secs(60))).expect("this process");
+        for (errno, needs_tmp) in [
+            (Errno::ROFS, true),
+            (Errno::NOSPC, true),
+            (Errno::ACCESS, true),
+            (Errno::DQUOT, true),
+            (Errno::NOENT, true),
+            (Errno::IO, false),
+        ] {
+            let mute = Mute::of_tmp("the attach request file can't be made", &io::Error::from(errno));
+            let gap = gap_of(mute, &target);
+            assert_eq!(gap.remedy.contains("an emptyDir at /tmp"), needs_tmp, "{gap:?}");
+            assert_eq!(gap.remedy.contains("plimsoll explain"), !needs_tmp, "{gap:?}");
+            assert!(gap.reason.contains("the attach request file can't be made: "), "{gap:?}");
+        }
+    }
 
     #[test]
     fn classes_that_were_not_searched_are_a_gap() {

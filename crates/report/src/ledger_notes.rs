@@ -118,11 +118,19 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
         let vm_is_mute = snapshot.hotspot.is_some() && case.ledger.resident(LineId::JavaHeap) == Bytes(0);
         let pid = snapshot.process.pid;
         let of_brk: Bytes = line.children.iter().filter(|part| part.name == "[heap]").map(|part| part.resident).sum();
-        let from = if of_brk > line.resident - of_brk { "its own brk or sbrk" } else { "its own mmap" };
+        let from = if case.may_hide_blocks() {
+            "no source claims it"
+        } else if of_brk > line.resident - of_brk {
+            "its own brk or sbrk"
+        } else {
+            "its own mmap"
+        };
         notes.push(match (vm_is_mute, case.is_tracked()) {
             (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
             _ if case.is_go() => "its own mmap, which Go calls past libc".to_owned(),
             (false, true) => format!("{from}; to see the calls: plimsoll report {pid} --by site"),
+            // Its gap has the remedy.
+            (false, false) if case.may_hide_blocks() => from.to_owned(),
             (false, false) if case.loads_no_library() => {
                 format!("{from}; it is static, so no tracker can name the calls")
             }

@@ -173,6 +173,13 @@ impl<'c> Case<'c> {
         self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go)
     }
 
+    /// Whether malloc's blocks could not be told from the program's own mappings: each large block is one. Go doesn't
+    /// allocate with malloc.
+    pub fn may_hide_blocks(self) -> bool {
+        let is_refused = || self.snapshot.gaps.iter().any(|gap| gap.source == Source::Glibc);
+        self.glibc().is_none() && !self.is_go() && is_refused()
+    }
+
     /// Whether its malloc is musl's: then the tracker can only be loaded at the start.
     pub(crate) fn is_musl(self) -> bool {
         let walked = self.snapshot.malloc_heap.iter().map(|heap| heap.kind);

@@ -109,6 +109,10 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())
         }
+        LineId::OtherAnonymous if case.may_hide_blocks() => {
+            let (details, settle) = unread(case, Source::Glibc);
+            part("no source claims it", details, settle.into_iter().collect())
+        }
         LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", case.name_the_mapper()),
         LineId::GlibcUnknown => {
             let (details, settle) = unread(case, Source::Glibc);

@@ -30,7 +30,8 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: WalkOptions<'_>) -> Sourced<G
             let gap = Gap::new(
                 Source::Glibc,
                 format!("/proc/{pid}/mem can't be opened: {}", why_refused(target.pid(), &error), pid = target.pid()),
-                "glibc's live and free blocks are not separated (line glibc-unknown)",
+                "glibc's live and free blocks are not separated (line glibc-unknown), and its large blocks are in \
+                 other-anonymous",
             );
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }

@@ -51,6 +51,26 @@ fn a_heap_whose_memory_is_closed_is_not_read_again() {
     assert!(how.is_some_and(|how| how.contains("then: plimsoll report")));
 }
 
+/// Each of malloc's large blocks is a mapping of its own. Where glibc's memory can't be read, nothing tells them from the
+/// program's own mappings.
+#[test]
+fn unclaimed_memory_beside_a_closed_malloc_is_not_the_programs_own_mmap() {
+    let mut snapshot = with_mappings(&[Bytes::mib(10), Bytes::mib(100)]);
+    snapshot.vmas[1].backing = Backing::Anonymous;
+    snapshot.process.pid = 7;
+    let unclear = |snapshot: &Snapshot| {
+        let verdict = verdict_of(snapshot, VerdictId::Unclear);
+        (verdict.evidence.join("\n"), verdict.remedies[0].how.clone())
+    };
+    let (open, _) = unclear(&snapshot);
+    assert!(open.contains("no source claims it; the program mapped it itself"), "{open}");
+    let gap = plimsoll_facts::gap::Gap::new(plimsoll_facts::gap::Source::Glibc, "/proc/7/mem is closed", "");
+    snapshot.gaps = vec![gap.remedy("sudo plimsoll explain 7")];
+    let (closed, how) = unclear(&snapshot);
+    assert!(closed.contains("no source claims it") && !closed.contains("mapped it itself"), "{closed}");
+    assert_eq!(how, "sudo plimsoll explain 7");
+}
+
 /// The program's own mmap, a heap that could not be walked, another allocator: each is named, with the command that
 /// settles it.
 #[test]

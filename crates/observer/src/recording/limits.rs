@@ -21,6 +21,33 @@ pub struct LimitGroup {
 const MOST: usize = 64;
 const LONGEST_PATH: usize = 300;
 
+/// The kernel counts a group's peak since the group was made: it may be an earlier program's. What rises above the peak
+/// of the first instant is of the recorded time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupPeak {
+    first: Option<(String, u64)>,
+}
+
+impl GroupPeak {
+    /// The peak of a `plimsoll.Cgroup`, if it rose.
+    pub(super) fn risen(&mut self, event: &Event<'_>, peak: Option<u64>) -> Option<u64> {
+        self.above_first(&event.string("path").unwrap_or_default(), peak?)
+    }
+
+    /// Each change of the group begins anew.
+    fn above_first(&mut self, path: &str, peak: u64) -> Option<u64> {
+        let surplus = path.chars().count().saturating_sub(LONGEST_PATH);
+        let path: String = path.chars().skip(surplus).collect();
+        match &self.first {
+            Some((of, first)) if *of == path => Some(peak).filter(|peak| peak > first),
+            _ => {
+                self.first = Some((path, peak));
+                None
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct LimitGroups {
     all: Vec<LimitGroup>,
@@ -69,6 +96,15 @@ impl LimitGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An earlier program of the group used 200 bytes; the recorded one 20, and later 250.
+    #[test]
+    fn a_peak_of_before_the_recording_is_not_the_recorded_programs() {
+        let mut peak = GroupPeak::default();
+        let read = [("/a", 200), ("/a", 200), ("/a", 250), ("/b", 900), ("/b", 900), ("/b", 901), ("/a", 250)];
+        let risen: Vec<_> = read.map(|(path, bytes)| peak.above_first(path, bytes)).into();
+        assert_eq!(risen, [None, None, Some(250), None, None, Some(901), None]);
+    }
 
     #[test]
     fn each_group_has_its_readings_in_the_order_of_the_first() {

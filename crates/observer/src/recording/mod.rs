@@ -120,6 +120,7 @@ pub struct History {
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
     vm: vm::RecordedVm,
+    group_peak: limits::GroupPeak,
     queried: QueriedLines,
 }
 
@@ -267,7 +268,9 @@ impl History {
         // A limit of 0 means no limit.
         let value = event.u64(value).filter(|value| measure != Measure::Limit || *value > 0);
         value.into_iter().for_each(|value| series.push(time, value));
-        event.u64(peak).into_iter().for_each(|peak| series.peak(peak));
+        let peak = event.u64(peak);
+        let peak = if measure == Measure::Charged { self.group_peak.risen(event, peak) } else { peak };
+        peak.into_iter().for_each(|peak| series.peak(peak));
         true
     }
 

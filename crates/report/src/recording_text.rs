@@ -214,6 +214,9 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
     if let Some(age) = ages.filter(|age| *age > 0) {
         writeln!(out, "±: largest error; VM and allocators were queried up to {} before a reading.", duration(age))?;
     }
+    if let Some(ago) = lines_before_rss(history) {
+        writeln!(out, "The lines were last read {} before the last RSS, so they don't add up to it.", duration(ago))?;
+    }
     if let Some(note) = other_direct(history) {
         writeln!(out, "{note}")?;
     }
@@ -229,6 +232,16 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
         writeln!(out, "growth needs at least one minute and six readings")?;
     }
     Ok(())
+}
+
+/// How long before the last reading of RSS the lines were last read, if RSS changed since: an instant without them costs
+/// less, so with a short interval most are such.
+fn lines_before_rss(history: &History) -> Option<u64> {
+    let last = |measure: Measure| {
+        history.one(measure).and_then(|series| Some((series.points().last()?.end_ns, series.figures()?.last)))
+    };
+    let ((rss_ns, rss), (lines_ns, lines)) = (last(Measure::Rss)?, last(Measure::LedgerRss)?);
+    u64::try_from(rss_ns.saturating_sub(lines_ns)).ok().filter(|ago| *ago > 0 && rss != lines)
 }
 
 /// Which groups have the memory limit, if there are several: then a step of its curve, or of the charge, isn't growth.
@@ -437,6 +450,21 @@ mod tests {
         let json = String::from_utf8(json).expect("UTF-8");
         assert!(json.contains("\"provenance_age_ms\": 9400") && json.contains("\"error_bytes\": 6291456"), "{json}");
         assert!(!text_of(&history(&curves[..4])).contains("queried up to"), "without an age there is no sentence");
+    }
+
+    #[test]
+    fn lines_that_are_older_than_rss_say_so() {
+        let text = |rss_at: i64, rss: u64| {
+            let mut history = history(&[(Measure::LedgerRss, "", 50 * MIB), (Measure::Line, "java-heap", 50 * MIB)]);
+            let mut series = Series::default();
+            [(0, 50 * MIB), (1_000_000_000, 100 * MIB), (rss_at, rss)].map(|(at, bytes)| series.push(at, bytes));
+            history.series.insert((Measure::Rss, String::new()), series);
+            text_of(&history)
+        };
+        let older = "The lines were last read 1.5 s before the last RSS, so they don't add up to it.";
+        assert!(text(2_500_000_000, 160 * MIB).contains(older), "{}", text(2_500_000_000, 160 * MIB));
+        assert!(!text(2_500_000_000, 100 * MIB).contains("were last read"), "RSS is the same");
+        assert!(!text(1_000_000_001, 100 * MIB).contains("were last read"));
     }
 
     /// The line of a VM that was rarely queried has no growth, but the largest change.

@@ -31,6 +31,8 @@ pub struct Style {
     pub width: usize,
 }
 
+/// The line of the cgroup's sum that stands in parentheses behind that of all processes.
+const OTHERS: &str = "other-processes";
 /// Columns of a bar on a wide terminal; a narrow one has half of them, to leave space for the notes.
 const BAR: usize = 24;
 const NARROW: usize = 100;
@@ -318,18 +320,34 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
+    /// The other processes of the group, in parentheses.
+    fn others(&self, held: Bytes) -> String {
+        let others = self.snapshot.cgroup.iter().flat_map(|cgroup| &cgroup.others);
+        let Some((pid, _)) = others.clone().max_by_key(|(_, rss)| *rss).filter(|_| held > Bytes(0)) else {
+            return String::new();
+        };
+        match others.count() {
+            1 => format!(" (of it 1 other, PID {pid}: {held})"),
+            many => format!(" (of it {many} others: {held}, the largest PID {pid})"),
+        }
+    }
+
     /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap, what the report cost the VM.
     fn notes(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot;
         if let Some(sum) = &self.ledger.cgroup
             && sum.limit.is_some()
         {
-            let parts: Vec<String> = sum
-                .lines
-                .iter()
-                .filter(|(_, _, bytes)| *bytes > Bytes(0))
-                .map(|(id, _, bytes)| format!("{} {bytes}", id.replace('-', " ")))
-                .collect();
+            let of_others = sum.lines.iter().find(|(id, ..)| *id == OTHERS).map_or(Bytes(0), |(_, _, bytes)| *bytes);
+            let parts = sum.lines.iter().filter_map(|(id, _, bytes)| match *id {
+                OTHERS => None,
+                "processes" => Some((*id, *bytes + of_others, self.others(of_others))),
+                _ => Some((*id, *bytes, String::new())),
+            });
+            let mut parts: Vec<_> = parts.filter(|(_, bytes, _)| *bytes > Bytes(0)).collect();
+            parts.sort_by_key(|(_, bytes, _)| std::cmp::Reverse(*bytes));
+            let parts = parts.into_iter().map(|(id, bytes, note)| format!("{} {bytes}{note}", id.replace('-', " ")));
+            let parts: Vec<String> = parts.collect();
             let rest = Bytes(sum.rest.unsigned_abs());
             let sign = if sum.rest < 0 { '−' } else { '+' };
             writeln!(self.out)?;

@@ -206,6 +206,27 @@ fn text_of(explanation: &Explanation, width: usize) -> String {
 }
 
 /// A sentence stands at the top, or in the block of a note beside warnings.
+/// 3,300 MiB of anonymous memory, of which the process itself has less; the others hold 400 MiB.
+#[test]
+fn the_sum_of_a_cgroup_names_its_other_processes() {
+    let sum = |others: &[(u32, u64)]| {
+        let mut shop = shop();
+        let cgroup = shop.snapshot.cgroup.as_mut().expect("a container");
+        cgroup.others = others.iter().map(|(pid, of)| (*pid, mib(*of))).collect();
+        // The shop's own, so that the others' share is known.
+        let own: Bytes = shop.snapshot.vmas.iter().map(|vma| vma.anonymous).sum();
+        cgroup.stat.anon = own + mib(500);
+        shop.ledger = Ledger::of(&shop.snapshot);
+        let text = text_of(&shop, 400);
+        text.lines().find(|line| line.contains("counted against the limit")).expect("the sum").to_owned()
+    };
+    assert!(!sum(&[]).contains("other"), "{}", sum(&[]));
+    let one = sum(&[(12, 400)]);
+    assert!(one.contains(" (of it 1 other, PID 12: 400 MiB)"), "{one}");
+    let several = sum(&[(12, 10), (13, 380), (14, 10)]);
+    assert!(several.contains(" (of it 3 others: 400 MiB, the largest PID 13)"), "{several}");
+}
+
 #[test]
 fn the_sentence_of_a_verdict_stands_once() {
     let mut explanation = shop();

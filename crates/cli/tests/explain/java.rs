@@ -12,7 +12,7 @@ use crate::stage::mounting;
 const MIB: u64 = 1 << 20;
 
 /// Classes of all fixtures.
-fn classes() -> &'static PathBuf {
+pub fn classes() -> &'static PathBuf {
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     CLASSES.get_or_init(|| {
         let folder = scratch().join("classes");

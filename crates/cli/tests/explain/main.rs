@@ -3,6 +3,10 @@
 
 mod allocators;
 mod baseline;
+mod beside_a_vm;
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../subjects/cgroup.rs"]
+mod cgroup;
 mod cgroup_v2;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../../fixtures/child.rs"]

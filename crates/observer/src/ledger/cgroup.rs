@@ -13,7 +13,7 @@ pub struct CgroupSum {
     pub charged: Bytes,
     pub working_set: Bytes,
     pub limit: Option<Bytes>,
-    /// Ids are `processes page-cache shared-memory kernel sock`; biggest first.
+    /// Ids are `processes other-processes page-cache shared-memory kernel sock`; biggest first.
     pub lines: Vec<(&'static str, &'static str, Bytes)>,
     /// charged − Σ lines
     pub rest: i64,
@@ -21,10 +21,15 @@ pub struct CgroupSum {
     pub other_processes: Bytes,
 }
 
-pub(crate) fn sum(cgroup: &Cgroup) -> CgroupSum {
+/// `own`: the target's anonymous memory. What is left of the group's belongs to its other processes, as far as they are
+/// known; they aren't where /proc hides them, and the groups beside this one have processes of their own.
+pub(crate) fn sum(cgroup: &Cgroup, own: Bytes) -> CgroupSum {
     let stat = &cgroup.stat;
+    let other_processes: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
+    let of_others = other_processes.min(stat.anon - own);
     let mut lines = vec![
-        ("processes", "anonymous memory of the group's processes", stat.anon),
+        ("processes", "anonymous memory of the process, and of processes that aren't listed", stat.anon - of_others),
+        ("other-processes", "anonymous memory of the group's other processes", of_others),
         ("page-cache", "page cache", stat.file - stat.shmem),
         ("shared-memory", "shared memory and tmpfs", stat.shmem),
         ("kernel", "kernel: slab, page tables, kernel stacks", stat.kernel),
@@ -38,6 +43,6 @@ pub(crate) fn sum(cgroup: &Cgroup) -> CgroupSum {
         limit: cgroup.limit,
         rest: i64::try_from(i128::from(cgroup.charged.0) - i128::from(known.0)).unwrap_or_default(),
         lines,
-        other_processes: cgroup.others.iter().map(|(_, rss)| *rss).sum(),
+        other_processes,
     }
 }

@@ -180,7 +180,10 @@ impl Ledger {
             overclaimed: overclaimed + (known - rss),
             lines,
             pieces,
-            cgroup: snapshot.cgroup.as_ref().map(cgroup::sum),
+            cgroup: snapshot
+                .cgroup
+                .as_ref()
+                .map(|cgroup| cgroup::sum(cgroup, snapshot.vmas.iter().map(|vma| vma.anonymous).sum())),
             skew: snapshot.rollup.map(|rollup| rollup.rss.abs_diff(rss)),
         }
     }

@@ -397,15 +397,23 @@ fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
 
 #[test]
 fn the_parts_of_a_cgroup_sum_to_its_charge() {
-    let mut random = Random(9);
+    let (mut random, mut split) = (Random(9), 0);
     for _ in 0..200 {
         let mut cgroup = Cgroup { charged: random.bytes_below(1 << 32), ..Cgroup::default() };
         cgroup.stat.anon = random.bytes_below(1 << 31);
         cgroup.stat.file = random.bytes_below(1 << 31);
         cgroup.stat.shmem = random.bytes_below(1 << 31);
         cgroup.stat.kernel = random.bytes_below(1 << 28);
-        let sum = cgroup::sum(&cgroup);
+        let own = random.bytes_below(1 << 30);
+        cgroup.others = (0..random.below(3) as u32).map(|pid| (pid, random.bytes_below(1 << 30))).collect();
+        let sum = cgroup::sum(&cgroup, own);
         let lines: Bytes = sum.lines.iter().map(|(_, _, bytes)| *bytes).sum();
+        let of = |id: &str| sum.lines.iter().find(|line| line.0 == id).expect("each line").2;
+        assert_eq!(of("processes") + of("other-processes"), cgroup.stat.anon);
+        // The others hold no more than their RSS, nor what the process itself holds.
+        assert!(of("other-processes") <= sum.other_processes && of("other-processes") <= cgroup.stat.anon - own);
+        split += u32::from(of("other-processes") > Bytes(0));
         assert_eq!(i128::from(lines.0) + i128::from(sum.rest), i128::from(sum.charged.0));
     }
+    assert!(split > 50, "only {split} had a share");
 }

@@ -26,26 +26,30 @@ const RETENTION: [VerdictId; 2] = [VerdictId::ArenaRetention, VerdictId::Allocat
 /// `others` are the rules' verdicts.
 pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdict>) -> Option<Verdict> {
     let needs = Needs::of(case);
-    let Some(judged) = judged(case, needs.together) else {
+    let Some(judged) = judged(case, &needs) else {
         return throttled::verdict(case, cause(others));
     };
-    let too_low = needs.together.filter(|needed| *needed > judged.limit);
+    let beside = judged.beside(&needs);
+    let too_low = judged.needed(&needs).filter(|needed| *needed > judged.limit);
     // A limit of memory doesn't count what is swapped out.
     let swapped = case.snapshot.process.swap;
     let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(judged.counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
-    let (of_group, beside) = group(case, &judged);
     let mut evidence = usage(case, &judged);
     if let (Some(max), Some(needed)) = (needs.max_heap, too_low) {
         let (native, more) = (needs.native, needed - judged.limit);
         let without = if cause.is_none() { ", without any leak" } else { "" };
+        let beside = match judged.beside_own(&needs) {
+            Bytes(0) => String::new(),
+            beside => format!(" + {beside} charged beside this process's"),
+        };
         evidence.push(format!(
-            "maximum Java heap {max} + native memory {native} = {needed}: {more} more than the limit{without}"
+            "maximum Java heap {max} + native memory {native}{beside} = {needed}: {more} more than the limit{without}"
         ));
     }
     evidence.extend(cause.map(delays));
     evidence.extend(kept(others, judged.counted));
-    evidence.extend(of_group);
+    evidence.extend(group(case, &judged));
     evidence.extend(judged.level.into_iter().flat_map(|level| also_near(case, level)));
     evidence.extend(throttled::evidence(case));
     let severity = judged.severity(case).max(if too_low.is_some() { Severity::Warning } else { Severity::Note });
@@ -53,15 +57,17 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         id: VerdictId::LimitNear,
         severity,
         bytes: judged.counted,
-        summary: summary(case, &judged, too_low, severity),
+        summary: summary(case, &judged, (too_low, judged.beside_own(&needs)), severity),
         evidence,
         remedies: remedies(case, &judged, &needs, beside, cause),
     })
 }
 
-/// What the VM's flags allow, and what is held beside it.
+/// What the VM's flags allow, and what the process holds beside its heap.
 struct Needs {
     max_heap: Option<Bytes>,
+    /// Resident bytes of the Java heap.
+    heap: Bytes,
     native: Bytes,
     together: Option<Bytes>,
 }
@@ -69,8 +75,9 @@ struct Needs {
 impl Needs {
     fn of(case: Case<'_>) -> Needs {
         let max_heap = case.vm().filter(|vm| !is_in_hugetlb(case, vm)).and_then(|vm| vm.java_heap.as_ref()?.max);
-        let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
-        Needs { max_heap, native, together: max_heap.map(|max| max + native) }
+        let heap = case.distinct(LineId::JavaHeap);
+        let native = case.distinct_rss() - heap - case.distinct(LineId::MappedFiles);
+        Needs { max_heap, heap, native, together: max_heap.map(|max| max + native) }
     }
 }
 
@@ -103,6 +110,12 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
             judged.kinds()
         ));
     }
+    // The kernel can't take these pages back without swap, and no process need have them mapped: an emptyDir with
+    // `medium: Memory`, /dev/shm.
+    let in_tmpfs = judged.stat().map(|stat| stat.shmem).unwrap_or_default();
+    if in_tmpfs.percent_of(counted) >= MIN_PERCENT_TO_MENTION {
+        evidence.push(format!("{in_tmpfs} of it is in tmpfs files (shared memory)"));
+    }
     if let Some(kernel) = judged.kernel_unknown() {
         evidence.push(format!(
             "{kernel} of it is kernel memory. Version 1 of cgroups doesn't report how much of that the kernel takes back before \
@@ -126,10 +139,10 @@ fn kept(others: &[Verdict], counted: Bytes) -> impl Iterator<Item = String> {
     })
 }
 
-/// The kills in the process's group and what its other processes hold; and what is charged beside this process.
-fn group(case: Case<'_>, judged: &Judged<'_>) -> (Vec<String>, Bytes) {
+/// The kills in the process's group, and what its other processes hold.
+fn group(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
     let (level, above) = (judged.level, judged.above());
-    let (mut evidence, mut beside) = (Vec::new(), Bytes(0));
+    let mut evidence = Vec::new();
     // With --limit, the cgroup still says whether it killed.
     if let Some(cgroup) = level.or(case.snapshot.cgroup.as_ref()) {
         if above.is_some() && cgroup.oom.oom > 0 {
@@ -141,19 +154,14 @@ fn group(case: Case<'_>, judged: &Judged<'_>) -> (Vec<String>, Bytes) {
             evidence.push(format!("{group} has had {}", units::counted(cgroup.oom.oom_kill, "OOM kill")));
         }
         let others = case.snapshot.cgroup.iter().flat_map(|cgroup| &cgroup.others);
-        let (number, held) = (others.clone().count(), others.map(|(_, rss)| *rss).sum());
-        if held > Bytes(0) && level.is_some() {
-            evidence.push(match number {
-                1 => format!("1 other process of {group} holds {held}"),
-                many => format!("{many} other processes of {group} hold {held}"),
-            });
-            beside = held;
-        }
+        let (number, held): (_, Bytes) = (others.clone().count(), others.clone().map(|(_, rss)| *rss).sum());
+        let largest = others.max_by_key(|(_, rss)| *rss).filter(|_| held > Bytes(0) && level.is_some());
+        evidence.extend(largest.map(|(pid, rss)| match number {
+            1 => format!("1 other process of {group} holds {held}: PID {pid}"),
+            many => format!("{many} other processes of {group} hold {held}, the largest {rss}: PID {pid}"),
+        }));
     }
-    if above.is_some() {
-        beside = beside.max(judged.counted - case.distinct_rss());
-    }
-    (evidence, beside)
+    evidence
 }
 
 /// The cause's, a smaller heap, and a higher limit.
@@ -162,7 +170,7 @@ fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, c
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
     let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();
     let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
-    let is_too_low = needs.together.is_some_and(|needed| needed > limit);
+    let is_too_low = judged.needed(needs).is_some_and(|needed| needed > limit);
     if let Some(max) = needs.max_heap.filter(|_| is_too_low) {
         // Rounded down to whole MiB, the unit of the option.
         let fits = Bytes::mib((Bytes(limit.0 / 100 * 95) - needs.native - beside).0 >> 20);
@@ -188,8 +196,13 @@ fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, c
     remedies
 }
 
-/// `too_low`: what flags and native memory need, if that is more than the limit.
-fn summary(case: Case<'_>, judged: &Judged<'_>, too_low: Option<Bytes>, severity: Severity) -> String {
+/// `too_low`: what flags, native memory and what is charged beside the process need, if that is more than the limit.
+fn summary(
+    case: Case<'_>,
+    judged: &Judged<'_>,
+    (too_low, beside): (Option<Bytes>, Bytes),
+    severity: Severity,
+) -> String {
     let Judged { limit, counted, level } = *judged;
     let near = judged.percent();
     let whose = match (judged.above(), level) {
@@ -201,6 +214,10 @@ fn summary(case: Case<'_>, judged: &Judged<'_>, too_low: Option<Bytes>, severity
         (None, _) => "the limit".to_owned(),
     };
     match too_low {
+        Some(needed) if near < NEAR && beside.percent_of(needed) >= MIN_PERCENT_TO_MENTION => format!(
+            "{whose} is too low for the flags: a full heap, today's native memory and {beside} charged beside this process's \
+             need {needed}; the limit is {limit}"
+        ),
         Some(needed) if near < NEAR => format!(
             "{whose} is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
         ),
@@ -237,7 +254,29 @@ impl<'c> Judged<'c> {
         self.stat().map(MemoryStat::reclaimable_in_use).unwrap_or_default().min(self.counted)
     }
 
-    /// The large parts of that.
+    /// What is charged beside this process's memory and stays when a kill is near: other processes, files of a tmpfs,
+    /// the kernel's own. Libraries and mapped files count as this process's and as reclaimable, so it may be too low by
+    /// them; `Needs::native` has the libraries.
+    fn beside(&self, needs: &Needs) -> Bytes {
+        if self.level.is_none() {
+            return Bytes(0);
+        }
+        let stays = self.counted - self.reclaimable() - self.kernel_unknown().unwrap_or_default();
+        stays - needs.heap - needs.native
+    }
+
+    /// The same for the process's own group. Groups that have another limit of their own shrink and grow with their own
+    /// programs: no flag of this process is to blame for a limit that all share.
+    fn beside_own(&self, needs: &Needs) -> Bytes {
+        if self.above().is_some() { Bytes(0) } else { self.beside(needs) }
+    }
+
+    /// What a full Java heap brings the charge to.
+    fn needed(&self, needs: &Needs) -> Option<Bytes> {
+        needs.together.map(|together| together + self.beside_own(needs))
+    }
+
+    /// The large parts of what is reclaimable.
     fn kinds(&self) -> &'static str {
         let is_large = |part: fn(&MemoryStat) -> Bytes| {
             self.stat().is_some_and(|stat| part(stat).percent_of(stat.reclaimable_in_use()) >= MIN_PERCENT_TO_MENTION)
@@ -290,12 +329,12 @@ fn is_another(case: Case<'_>, level: &Cgroup) -> bool {
 }
 
 /// Of the limits that are near, the most severe, of these the fullest; otherwise the lowest, if the flags need more.
-fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
-    let is_too_low = |limit: Bytes| will_need.is_some_and(|needed| needed > limit);
+fn judged<'c>(case: Case<'c>, needs: &Needs) -> Option<Judged<'c>> {
+    let is_too_low = |judged: &Judged<'_>| judged.needed(needs).is_some_and(|needed| needed > judged.limit);
     if case.snapshot.limit_requested.is_some() {
         let (limit, counted) = case.limit()?;
         let judged = Judged { limit, counted, level: None };
-        let matters = judged.percent() >= NEAR || is_too_low(limit);
+        let matters = judged.percent() >= NEAR || is_too_low(&judged);
         return matters.then_some(judged);
     }
     let levels = || case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
@@ -303,7 +342,7 @@ fn judged(case: Case<'_>, will_need: Option<Bytes>) -> Option<Judged<'_>> {
     // percentage, as it is printed, the innermost is judged: its path is the longest.
     let near = levels().filter(|judged| judged.percent() >= NEAR);
     let near = near.max_by_key(|judged| (judged.severity(case), judged.percent().round() as u64, judged.depth()));
-    near.or_else(|| levels().min_by_key(|judged| judged.limit).filter(|judged| is_too_low(judged.limit)))
+    near.or_else(|| levels().filter(is_too_low).min_by_key(|judged| judged.limit))
 }
 
 fn of_level(level: &Cgroup) -> Option<Judged<'_>> {

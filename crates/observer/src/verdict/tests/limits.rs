@@ -1,6 +1,7 @@
 //! Limits of cgroups: how near they are, what they count, and what a higher one gains.
 
 use super::*;
+use plimsoll_facts::snapshot::MemoryStat;
 
 #[test]
 fn reclaimable_page_cache_does_not_count_against_the_limit() {
@@ -14,7 +15,7 @@ fn reclaimable_page_cache_does_not_count_against_the_limit() {
 #[test]
 fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
     let mib = Bytes::mib;
-    let mut snapshot = with_limit(mib(1000), mib(400), mib(0));
+    let mut snapshot = with_limit(mib(1000), mib(100), mib(0));
     let heap = JavaHeap { max: Some(mib(950)), occupied: mib(1), ..JavaHeap::default() };
     snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
@@ -66,7 +67,8 @@ fn every_level_is_judged() {
     let java_heap = JavaHeap { max: Some(mib(350)), occupied: mib(1), ..JavaHeap::default() };
     heap.hotspot = Some(HotSpot { java_heap: Some(java_heap), ..HotSpot::default() });
     let heap = verdict_of(&heap, VerdictId::LimitNear);
-    assert!(heap.summary.ends_with("needs 450 MiB; the limit is 400 MiB"), "{heap:?}");
+    // 350, the 100 of native memory, and 10 that are charged besides.
+    assert!(heap.summary.ends_with("needs 460 MiB; the limit is 400 MiB"), "{heap:?}");
 }
 
 /// Whatever the order in which the limits are reached.
@@ -119,7 +121,7 @@ fn kills_by_other_limits_do_not_raise_the_verdict_on_a_level_above() {
     let (severity, evidence) = of("/a/b", 0);
     assert_eq!(severity, Severity::Note, "{evidence}");
     assert!(evidence.contains("\nthis process's own group has had 3 OOM kills"), "{evidence}");
-    assert!(evidence.contains("\n1 other process of this process's own group holds 20.0 MiB"), "{evidence}");
+    assert!(evidence.contains("\n1 other process of this process's own group holds 20.0 MiB: PID 7"), "{evidence}");
     let (severity, evidence) = of("/a/b", 2);
     assert_eq!(severity, Severity::Warning, "{evidence}");
     assert!(evidence.contains("\nthat limit itself was reached 2 times with nothing left to take back"), "{evidence}");
@@ -144,6 +146,58 @@ fn a_cap_on_the_heap_leaves_what_others_hold() {
     // 950 MiB, of which native memory takes 100, and others 300.
     assert_eq!(caps(400), ["-Xmx550m"]);
     assert!(caps(950).is_empty());
+}
+
+/// What a full heap and the memory beside it need, by hand: 280 + 30 of native memory + what is charged beside them.
+#[test]
+fn what_the_group_holds_beside_the_vm_counts_for_its_flags() {
+    let mib = Bytes::mib;
+    // 40 MiB resident, of which 10 are the heap's.
+    let of = |max: u64, charged: u64, stat: MemoryStat, others: Vec<(u32, Bytes)>| {
+        let mut snapshot = with_mappings(&[mib(30), mib(10)]);
+        let range = snapshot.vmas[1].range;
+        let heap = JavaHeap { max: Some(mib(max)), occupied: mib(8), committed: mib(10), ..JavaHeap::default() };
+        let regions = vec![VmRegion { range, tag: VmTag::JavaHeap, committed: vec![range] }];
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), regions, ..HotSpot::default() });
+        snapshot.cgroup =
+            Some(Cgroup { limit: Some(mib(300)), charged: mib(charged), stat, others, ..Cgroup::default() });
+        snapshot
+    };
+    // An emptyDir in memory, of which no page is mapped.
+    let tmpfs = MemoryStat { shmem: mib(120), file: mib(120), ..MemoryStat::default() };
+    let near = verdict_of(&of(280, 160, tmpfs.clone(), Vec::new()), VerdictId::LimitNear);
+    assert!(
+        near.summary.contains(
+            "a full heap, today's native memory and 120 MiB charged beside this process's need 430 MiB; the limit is 300 MiB"
+        ),
+        "{near:?}"
+    );
+    let evidence = near.evidence.join("\n");
+    assert!(evidence.contains("\n120 MiB of it is in tmpfs files (shared memory)\n"), "{evidence}");
+    assert!(
+        evidence.contains(
+            "280 MiB + native memory 30.0 MiB + 120 MiB charged beside this process's = 430 MiB: 130 MiB more"
+        ),
+        "{evidence}"
+    );
+    // 285 − 30 − 120 MiB, and 430 MiB with a tenth.
+    assert_eq!(near.remedies[0].how, "-Xmx135m");
+    assert!(near.remedies[1].how.contains("{memory: 473Mi}"), "{near:?}");
+    // The flags fit as long as the tmpfs is empty.
+    assert_eq!(ids(&of(220, 40, MemoryStat::default(), Vec::new())), ["healthy"]);
+    assert!(ids(&of(220, 160, tmpfs, Vec::new())).contains(&"limit-near"));
+    // Another VM of the same group, with its kernel memory.
+    let second = MemoryStat { kernel: mib(5), ..MemoryStat::default() };
+    let near = verdict_of(&of(220, 105, second, vec![(8, mib(2)), (9, mib(60))]), VerdictId::LimitNear);
+    assert!(near.summary.contains("65.0 MiB charged beside this process's need 315 MiB"), "{near:?}");
+    let evidence = near.evidence.join("\n");
+    assert!(
+        evidence.contains("\n2 other processes of the group hold 62.0 MiB, the largest 60.0 MiB: PID 9"),
+        "{evidence}"
+    );
+    // Page cache leaves before a kill.
+    let cache = MemoryStat { active_file: mib(120), file: mib(120), ..MemoryStat::default() };
+    assert_eq!(ids(&of(220, 160, cache, Vec::new())), ["healthy"]);
 }
 
 #[test]

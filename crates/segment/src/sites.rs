@@ -160,6 +160,16 @@ impl SiteSamplesFacts {
         Estimate { value: self.alloc_count_256 / 256, variance: live(self.alloc_count_variance, 0) }
     }
 
+    /// Usable bytes of all blocks that were freed.
+    pub fn freed_bytes(&self) -> Estimate {
+        Estimate { value: self.free_bytes, variance: live(self.free_bytes_variance, 0) }
+    }
+
+    /// All blocks that were freed.
+    pub fn freed_count(&self) -> Estimate {
+        Estimate { value: self.free_count_256 / 256, variance: live(self.free_count_variance, 0) }
+    }
+
     /// Without a live sample, the variance is unknown: the difference of the float sums is only rounding error.
     fn known(&self, e: Estimate) -> Estimate {
         if self.alloc_samples <= self.free_samples { Estimate { value: e.value, variance: 0.0 } } else { e }

@@ -6,12 +6,14 @@ use super::columns::{
     CUMULATIVE, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT, MAPPED, MAPPED_COUNT, NOTHING, PEAK, PEAK_COUNT, REQUESTED,
     SiteLine, TEMPORARY, of_figures,
 };
-use super::estimate::{SampleWeight, Times, divide};
+use super::estimate::{SampleWeight, Times, Unseen, fitted};
 use super::mappings::mapped_calls;
 use super::peak::{BYTES, COUNTS, PeakDivision};
-use super::rows_and_samples::{RowTotals, Sampled};
 use crate::books::{Figures, Mode};
 use plimsoll_profiles::profile::Value;
+use weights::{Booked, SiteWeights, shares};
+
+mod weights;
 
 /// Maximum number of threads named for a site.
 const THREADS: usize = 5;
@@ -25,46 +27,36 @@ impl SitesBuilder<'_> {
         figures: &Figures,
         sites: &[usize],
     ) -> Vec<(Option<usize>, SiteLine, Detail)> {
-        let none = Sampled::default();
-        let of = |site: &usize| self.sampled.get(&(*site as u32)).unwrap_or(&none);
-        let mean = self.segment.head.sample_mean.max(self.segment.counter("sample_mean_highest")) as f64;
-        let known = |sums: &RowTotals, column: usize| match column {
-            LIVE => sums[1].saturating_sub(sums[4]),
-            LIVE_COUNT => sums[0].saturating_sub(sums[3]),
-            REQUESTED => sums[2].saturating_sub(sums[5]),
-            CUMULATIVE => sums[1],
-            _ => sums[0],
-        };
         let all = of_figures(figures);
         let mut lines = vec![NOTHING; sites.len()];
         let mut rest = NOTHING;
         let mut division = vec![[0.0; 2]; sites.len()];
+        let total = |column: usize| u64::try_from(all[column]).unwrap_or(0);
+        let mean = self.segment.head.sample_mean.max(self.segment.counter("sample_mean_highest")) as f64;
         let mean_block = figures.cumulative.0 as f64 / figures.cumulative_count.max(1) as f64;
-        for column in [LIVE, LIVE_COUNT, REQUESTED, CUMULATIVE, CUMULATIVE_COUNT] {
-            let (mut weights, mut booked, mut counted) = (Vec::with_capacity(sites.len()), Vec::new(), 0u64);
-            for site in sites {
-                let rows = known(&self.rows[*site], column);
-                booked.push(rows);
-                counted = counted.saturating_add(rows);
-                weights.push(match column {
-                    LIVE => of(site).bytes,
-                    LIVE_COUNT => of(site).count,
-                    REQUESTED => of(site).requested,
-                    _ => self.cumulative(*site, column, rows),
-                });
+        let samples: Vec<SiteWeights> = sites.iter().map(|site| self.weights(*site)).collect();
+        // Live and freed blocks are divided, and their sum is cumulative: so no site has more live than it allocated.
+        for (live, cumulative) in [(LIVE, CUMULATIVE), (LIVE_COUNT, CUMULATIVE_COUNT)] {
+            let unseen = if live == LIVE { Unseen::Bytes(mean) } else { Unseen::Blocks(mean / mean_block.max(1.0)) };
+            let of =
+                |of: fn(&SiteWeights) -> &[Booked; 2]| samples.iter().map(move |s| of(s)[usize::from(live != LIVE)]);
+            let freed = total(cumulative).saturating_sub(total(live));
+            let (live_parts, live_left) = shares(total(live), of(|s| &s.live), self.times, unseen);
+            let (freed_parts, _) = shares(freed, of(|s| &s.freed), self.times, unseen);
+            let mut left = total(cumulative);
+            for (i, (is, was)) in live_parts.into_iter().zip(freed_parts).enumerate() {
+                // A damaged segment may have more live, or freed, than was ever allocated.
+                let amount = is.amount.saturating_add(was.amount).min(left);
+                lines[i][live] = Value::estimated(is.amount, is.variance);
+                lines[i][cumulative] = Value::estimated(amount, is.variance + was.variance);
+                division[i][live] = is.division;
+                left -= amount;
             }
-            let whole = u64::try_from(all[column]).unwrap_or(0).saturating_sub(counted);
-            let unseen =
-                if matches!(column, LIVE_COUNT | CUMULATIVE_COUNT) { mean / mean_block.max(1.0) } else { mean };
-            let (parts, left) = divide(whole, &weights, self.times, unseen);
-            for (i, (booked, part)) in booked.into_iter().zip(parts).enumerate() {
-                lines[i][column] = Value::estimated(booked.saturating_add(part.amount), part.variance);
-                if let LIVE | LIVE_COUNT = column {
-                    division[i][column] = part.division;
-                }
-            }
-            rest[column] = Value::exact(left);
+            rest[live] = Value::exact(live_left);
+            rest[cumulative] = Value::exact(left);
         }
+        let whole = [total(LIVE), total(REQUESTED)];
+        requested(whole, &samples, (self.times, Unseen::Bytes(mean)), &mut lines, &mut rest);
         let exact = self.books.mode == Mode::Exact && self.times == Times::Whole;
         let bytes_at_peak = PeakDivision::of(figures.peak.0, BYTES, &all, lines.iter().chain([&rest]));
         let count_at_peak = PeakDivision::of(figures.count_at_peak, COUNTS, &all, lines.iter().chain([&rest]));
@@ -78,8 +70,9 @@ impl SitesBuilder<'_> {
             line[PEAK] = Value::exact(bytes.max(live as u64));
             line[PEAK_COUNT] = Value::exact(if bytes > live as u64 { count } else { live_count as u64 });
             if let Some(s) = facts.samples().and_then(|i| self.segment.site_samples.get(i)) {
-                let part = s.temporary_bytes as f64 / (s.alloc_bytes.max(1)) as f64;
-                line[TEMPORARY] = Value::exact((line[CUMULATIVE].amount as f64 * part.clamp(0.0, 1.0)) as u64);
+                let part = s.temporary_bytes as f64 / (s.free_bytes.max(1)) as f64;
+                let freed = line[CUMULATIVE].amount.saturating_sub(line[LIVE].amount);
+                line[TEMPORARY] = Value::exact((freed as f64 * part.clamp(0.0, 1.0)) as u64);
             }
             self.mappings(*site, line);
         }
@@ -103,15 +96,6 @@ impl SitesBuilder<'_> {
         let mut out: Vec<_> = sites.iter().zip(lines).zip(division).map(of_site).collect();
         out.push((None, rest, Detail { unsampled: self.books.mode == Mode::Sampled, ..Detail::default() }));
         out
-    }
-
-    /// What the samples say about all blocks that a site ever allocated, beyond those in its rows.
-    fn cumulative(&self, site: usize, column: usize, rows: u64) -> SampleWeight {
-        let Some(s) = self.segment.callers[site].samples().and_then(|i| self.segment.site_samples.get(i)) else {
-            return SampleWeight::default();
-        };
-        let e = if column == CUMULATIVE { s.cumulative_bytes() } else { s.cumulative_count() };
-        SampleWeight { beyond: (e.value as f64 - rows as f64).max(0.0), variance: e.variance }
     }
 
     fn mappings(&self, raw: usize, line: &mut SiteLine) {
@@ -150,3 +134,38 @@ impl SitesBuilder<'_> {
         detail
     }
 }
+
+/// Requested bytes are live ones less what the allocator added, which is divided like them: so no site has more requested
+/// than live.
+fn requested(
+    whole: [u64; 2],
+    samples: &[SiteWeights],
+    (times, unseen): (Times, Unseen),
+    lines: &mut [SiteLine],
+    rest: &mut SiteLine,
+) {
+    let [live, requested] = whole;
+    let added = samples.iter().map(|of| Booked {
+        booked: of.live[0].booked.saturating_sub(of.requested.booked),
+        weight: SampleWeight {
+            beyond: (of.live[0].weight.beyond - of.requested.weight.beyond).max(0.0),
+            variance: of.live[0].weight.variance,
+        },
+    });
+    let whole = live.saturating_sub(requested);
+    let (parts, left) = shares(whole, added, times, unseen);
+    let limit = |line: &SiteLine| u64::try_from(line[LIVE].amount).unwrap_or(0);
+    let limits: Vec<u64> = lines.iter().chain([&*rest]).map(limit).collect();
+    let parts = parts.into_iter().map(|part| part.amount).chain([left]);
+    let parts: Vec<u64> = parts.zip(&limits).map(|(part, limit)| part.min(*limit)).collect();
+    for ((line, added), live) in lines.iter_mut().chain([&mut *rest]).zip(fitted(whole, &parts, &limits)).zip(&limits) {
+        // The part that was added is small, and so is its error.
+        line[REQUESTED] = Value::estimated(live.saturating_sub(added), line[LIVE].variance);
+    }
+    // Only books that were read while they changed have more requested than live.
+    let beyond = i64::try_from(requested.saturating_sub(live)).unwrap_or(i64::MAX);
+    rest[REQUESTED].amount = rest[REQUESTED].amount.saturating_add(beyond);
+}
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(prepared) => prepared,
         Err(status) => return Ok(status),
     };
-    let recording = RecordingPlan::check(&pattern)?.paced(args.pace);
+    let recording = RecordingPlan::check(&pattern, &args.launch)?.paced(args.pace);
     let child = match sys::spawn(&image) {
         Ok(child) => child,
         Err(error) => return Ok(launch::failed(&shown, &error)),
@@ -137,10 +137,10 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
             format!("cannot record {} processes into one file: put %p into the name '{name}'", pids.len()).into()
         );
     }
-    RecordingPlan::check(pattern)?;
+    check(pattern)?;
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
     let last_resort = LastResort::watch(None, &[]);
-    let recorders = pids.iter().map(|pid| recorder(pattern, *pid, false, pace)).collect::<Result<Vec<_>, _>>()?;
+    let recorders = pids.iter().map(|pid| recorder(pattern, *pid, None, pace)).collect::<Result<Vec<_>, _>>()?;
     let mut session = Session {
         recorders,
         signals,
@@ -159,9 +159,11 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     }
 }
 
-fn recorder(pattern: &Path, pid: u32, child: bool, pace: Pace) -> Result<Recorder, Failure> {
+/// `started`: of a child, the directory of its segments, if one was chosen.
+fn recorder(pattern: &Path, pid: u32, started: Option<Option<PathBuf>>, pace: Pace) -> Result<Recorder, Failure> {
     let output = Output::new(pattern, pid, pace)?;
-    let sampler = Sampler::of(Subject { child, ..Subject::of(pid, pace.interval, "record") })?;
+    let subject = Subject { child: started.is_some(), ..Subject::of(pid, pace.interval, "record") };
+    let sampler = Sampler::of_started(subject, started.flatten())?;
     Ok(Recorder::new(sampler, Writer::new(pid, pace.interval, output)))
 }
 
@@ -180,13 +182,16 @@ pub struct RecordingPlan {
     pace: Pace,
     /// SIGHUP begins a new file. Otherwise it is the program's, like any other signal.
     rotates: bool,
+    /// That of the program's segments, if one was chosen.
+    directory: Option<PathBuf>,
 }
 
 impl RecordingPlan {
     /// Called before the program starts: a file that cannot be created is reported at once.
-    pub fn check(pattern: &Path) -> Result<RecordingPlan, Failure> {
+    pub fn check(pattern: &Path, launch: &Launch) -> Result<RecordingPlan, Failure> {
         file::writable(pattern)?;
-        Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default(), rotates: false })
+        let directory = launch.dir.as_deref().and_then(|dir| std::path::absolute(dir).ok());
+        Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default(), rotates: false, directory })
     }
 
     /// As `record` does it: with a pace of its own, and new files.
@@ -200,7 +205,7 @@ impl RecordingPlan {
         let signals = Signals::of(None).map_err(cant_wait)?;
         let kept: &[i32] = if self.rotates { &[libc::SIGHUP] } else { &[] };
         let last_resort = LastResort::watch(Some(&child), kept);
-        let recorders = match recorder(&self.pattern, child.pid, true, self.pace) {
+        let recorders = match recorder(&self.pattern, child.pid, Some(self.directory), self.pace) {
             Ok(recorder) => vec![recorder],
             Err(Failure(sentence)) => {
                 print_message(&sentence);

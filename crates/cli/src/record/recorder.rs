@@ -8,6 +8,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::verdict::Case;
 use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
 use plimsoll_report::words;
+use plimsoll_tracked::books::Books;
 
 use super::file::{Output, Written};
 use crate::sampler::{Read, Sample, Sampler, SamplerEnd};
@@ -122,10 +123,8 @@ impl Writer {
 
     pub fn end(&mut self, of: &SamplerEnd) -> Result<(), Failure> {
         let (books, sites, end) = (of.books.as_ref(), of.sites.as_slice(), Some(&of.end));
-        if let Some(books) = books.filter(|_| self.instants == 0) {
-            // It ended before its first reading.
-            let interval = self.described.interval;
-            self.described = DescribedTarget { interval, ..jfr_report::described(books, self.pid) };
+        if let Some(books) = books {
+            self.describe_ended(books);
         }
         let moment = Moment { books, sites, full: true, end, cost: of.cost, ..Moment::default() };
         self.write(of.time_ns, &moment)
@@ -144,7 +143,7 @@ impl Writer {
         let image = snapshot.and_then(|snapshot| snapshot.native_image.as_ref());
         let (runtime, version) = match (vm, image, books) {
             (Some(vm), _, _) => ("hotspot", vm.version.clone()),
-            (_, Some(_), _) => ("native-image", String::new()),
+            (_, Some(image), _) => ("native-image", image.version.clone()),
             (_, _, Some(books)) => {
                 (books.process.runtime.name(), books.process.runtime_version.clone().unwrap_or_default())
             }
@@ -162,6 +161,16 @@ impl Writer {
             interval: self.described.interval,
             callers: callers.unwrap_or_else(|| std::mem::take(&mut self.described.callers)),
         };
+    }
+
+    /// It ended before its first reading, or that came before the tracker, or before an exec.
+    fn describe_ended(&mut self, books: &Books) {
+        let (of_books, known) = (jfr_report::described(books, self.pid), &mut self.described);
+        if known.executable == of_books.executable {
+            known.mode = of_books.mode;
+        } else {
+            *known = DescribedTarget { interval: known.interval, ..of_books };
+        }
     }
 
     fn progress(&self) -> String {

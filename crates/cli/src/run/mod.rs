@@ -66,7 +66,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     // Open the report before the program starts: a file that cannot be written is reported at once.
     let mut out = output(if args.report == Report::None { Path::new("stderr") } else { &args.report_to })?;
-    let recording = args.record.as_deref().map(record::RecordingPlan::check).transpose()?;
+    let plan = |pattern| record::RecordingPlan::check(pattern, &args.launch);
+    let recording = args.record.as_deref().map(plan).transpose()?;
     let kills = Kills::before();
     let since = sys::boottime_ns();
     let child = match sys::spawn(&image) {

@@ -26,7 +26,7 @@ impl Sampler {
     pub(super) fn books(&mut self, full: bool, last: bool) -> Option<(Books, Vec<Site>)> {
         let deadline = self.target.deadline();
         if self.may_have_segment(full, last) {
-            self.segment = match segment::find_by_pid(self.pid, deadline) {
+            self.segment = match segment::find_by_pid_in(self.pid, self.directory.as_deref(), deadline) {
                 Some((path, _, Life::Live)) => Some(path),
                 _ => None,
             };

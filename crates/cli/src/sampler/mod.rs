@@ -92,6 +92,8 @@ pub struct Sampler {
     /// Whether smaps is to be read with the next mappings. Until then PSS and huge pages of new mappings are unknown.
     is_smaps_due: bool,
     sites_at: Instant,
+    /// Where segments are searched first.
+    directory: Option<PathBuf>,
     segment: Option<PathBuf>,
     /// Why the segment could not be read, and how many times in a row.
     unread_books: Option<String>,
@@ -149,6 +151,11 @@ pub struct Sample<'s> {
 }
 
 impl Sampler {
+    /// `directory`: that of the segments of a program that was started with one (--dir).
+    pub fn of_started(subject: Subject, directory: Option<PathBuf>) -> Result<Sampler, Failure> {
+        Ok(Sampler { directory, ..Sampler::of(subject)? })
+    }
+
     pub fn of(Subject { pid, child, interval, verb, within }: Subject) -> Result<Sampler, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
             proc::Absent::NoSuchProcess => Failure(ProcView::now().absent(pid)),
@@ -181,6 +188,7 @@ impl Sampler {
             full_at: now,
             is_smaps_due: true,
             sites_at: now,
+            directory: None,
             segment: None,
             unread_books: None,
             unread_times: 0,

@@ -74,6 +74,28 @@ fn an_exec_of_the_same_file_begins_other_books() {
     assert!(heads[1].contains("exited with status 3"), "{heads:?}");
 }
 
+/// A program that begins and ends between two readings, in a directory that only its recorder was told.
+#[test]
+fn the_last_books_are_found_in_the_directory_of_the_command() {
+    let workspace = Workspace::new("late-exec");
+    let program = stage::c_program("exec_itself_smaller", workspace.scratch.path());
+    std::fs::write(workspace.path("END"), "").expect("the folder is ours");
+    let script = format!("echo ready; while [ ! -e GO ]; do sleep 0.01; done; exec {} again", program.display());
+    let mut recorder = workspace.plimsoll(&["record", "-o", "l.jfr", "--interval", "60s", "--dir", "named", "--"]);
+    let mut recorder = Running::ready(recorder.args(["sh", "-c", &script]).stderr(Stdio::null()));
+    let first = || crate::reader::read(&std::fs::read(workspace.path("l.jfr")).unwrap_or_default());
+    let has_first = || first().is_ok_and(|read| events(&read, "jdk.ResidentSetSize").next().is_some());
+    wait_until("the first reading", has_first);
+    std::fs::write(workspace.path("GO"), "").expect("the folder is ours");
+    assert_eq!(recorder.0.wait().expect("our child").code(), Some(3));
+    let read = workspace.read("l.jfr");
+    let last = events(&read, "plimsoll.Total").last().expect("books");
+    assert!((5 << 20..10 << 20).contains(&last.long("live")), "{last:?}");
+    let target = events(&read, "plimsoll.Target").last().expect("a target");
+    assert_eq!(target.text("mode"), "sampled");
+    assert!(target.text("executable").ends_with("exec_itself_smaller"), "{target:?}");
+}
+
 #[test]
 fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
     let workspace = Workspace::new("signals");

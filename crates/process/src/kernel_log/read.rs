@@ -62,7 +62,7 @@ pub fn says_killed(pid: u32, since_us: u64) -> OnKill {
 
 fn of_process(kills: &[OomKill], pid: u32, since_us: u64) -> OnKill {
     let mut kills = kills.iter().filter(|kill| kill.time_us >= since_us).peekable();
-    match (kills.peek().is_some(), kills.any(|kill| kill.pid == pid)) {
+    match (kills.peek().is_some(), kills.any(|kill| kill.tid == pid)) {
         (_, true) => OnKill::Killed,
         (true, _) => OnKill::OthersOnly,
         (false, _) => OnKill::Nothing,
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_kill_of_another_process_or_of_an_earlier_one_is_not_this_ones() {
-        let kill = |pid, time_us| OomKill { pid, name: b"java".to_vec(), time_us };
+        let kill = |tid, time_us| OomKill { tid, name: b"java".to_vec(), time_us };
         let kills = [kill(7, 100), kill(8, 200)];
         assert_eq!(of_process(&kills, 7, 100), OnKill::Killed);
         assert_eq!(of_process(&kills, 7, 101), OnKill::OthersOnly, "an earlier process had the PID");

@@ -59,12 +59,12 @@ const MOST_HEADS: usize = 1 << 14;
 /// The directories to search for segments, in order; only existing ones. A directory named after a user must belong to
 /// that user, because anybody can create it in /tmp first.
 pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
-    directories(pid, None, deadline)
+    directories(None, pid, None, deadline)
 }
 
 /// The same for a process that has ended, and was this other user's.
 pub fn directories_of_user(user: u32, deadline: Deadline) -> Vec<PathBuf> {
-    directories(None, Some(user), deadline)
+    directories(None, None, Some(user), deadline)
 }
 
 /// The directories of users other than ours and root, each with its user. Only root sees into them.
@@ -83,13 +83,12 @@ pub fn directories_of_others(deadline: Deadline) -> Vec<(u32, PathBuf)> {
     found
 }
 
-fn directories(pid: Option<u32>, user: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
+fn directories(named: Option<&Path>, pid: Option<u32>, user: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     owners.extend(user);
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
-    if let Some(dir) = named_directory() {
-        found.push((dir, None));
-    }
+    found.extend(named.map(|dir| (dir.to_owned(), None)));
+    found.extend(named_directory().map(|dir| (dir, None)));
     if let Some(pid) = pid {
         if let Some(dir) = environment_directory(pid).filter(|dir| dir.is_absolute()) {
             found.push((dir.clone(), None));
@@ -176,6 +175,12 @@ fn list_heads(directory: &Path, requirements: Requirements<'_>, deadline: Deadli
 /// The segment of a process; the newest if there are several. If the process with this PID isn't tracked, the segment
 /// of a dead process with the same PID.
 pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
+    find_by_pid_in(pid, None, deadline)
+}
+
+/// The same, first in the directory that the program was started with. Once the program has ended, only who started it
+/// knows that directory.
+pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
@@ -184,7 +189,7 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
     let requirements = Requirements { links: false, ..Requirements::of(FileKind::Segment) };
-    for directory in search_directories(Some(pid), deadline) {
+    for directory in directories(named, Some(pid), None, deadline) {
         let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
         let mut heads: Vec<(PathBuf, Head)> = paths
             .filter_map(|path| read::read_head(&path, requirements, deadline).map(|(head, meta)| (path, head, meta)))

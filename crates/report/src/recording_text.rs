@@ -457,7 +457,9 @@ mod tests {
         let text = |rss_at: i64, rss: u64| {
             let mut history = history(&[(Measure::LedgerRss, "", 50 * MIB), (Measure::Line, "java-heap", 50 * MIB)]);
             let mut series = Series::default();
-            [(0, 50 * MIB), (1_000_000_000, 100 * MIB), (rss_at, rss)].map(|(at, bytes)| series.push(at, bytes));
+            for (at, bytes) in [(0, 50 * MIB), (1_000_000_000, 100 * MIB), (rss_at, rss)] {
+                series.push(at, bytes);
+            }
             history.series.insert((Measure::Rss, String::new()), series);
             text_of(&history)
         };

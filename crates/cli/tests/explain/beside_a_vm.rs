@@ -68,9 +68,9 @@ fn the_remedies_leave_what_a_tmpfs_takes() {
     let kills = group.oom_kills();
     vm(&group, cap, max * 3 / 4).serves();
     let raise = remedies.iter().find(|how| how.starts_with("echo ")).unwrap_or_else(|| panic!("{near:#}"));
-    let limit: u64 = raise["echo ".len()..].split_once('M').and_then(|(mib, _)| mib.parse().ok()).expect("MiB");
-    assert!(limit >= 220 + 120, "{raise}");
-    group.limit(limit * MIB);
+    // The test may be root without having sudo.
+    let typed = Command::new("sh").arg("-c").arg(raise.replace("sudo ", "")).stdout(Stdio::null()).status();
+    assert!(typed.expect("a shell").success(), "{raise}");
     vm(&group, "-Xmx220m", 220 * 3 / 4).serves();
     assert_eq!(group.oom_kills(), kills);
 }

@@ -18,6 +18,9 @@ use plimsoll_facts::units::{self, Bytes};
 use std::path::Path;
 
 const CRITICAL: f64 = 96.0;
+/// From this share of what the flags need on, the summary has the memory beside the process: below it, it is mostly the
+/// kernel's own for this process.
+const MIN_PERCENT_OF_NEED: f64 = 2.0;
 /// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
 const CAUSES: [VerdictId; 4] =
     [VerdictId::Growth, VerdictId::NativeLeak, VerdictId::ClassGrowth, VerdictId::DirectBufferGrowth];
@@ -214,7 +217,7 @@ fn summary(
         (None, _) => "the limit".to_owned(),
     };
     match too_low {
-        Some(needed) if near < NEAR && beside.percent_of(needed) >= MIN_PERCENT_TO_MENTION => format!(
+        Some(needed) if near < NEAR && beside.percent_of(needed) >= MIN_PERCENT_OF_NEED => format!(
             "{whose} is too low for the flags: a full heap, today's native memory and {beside} charged beside this process's \
              need {needed}; the limit is {limit}"
         ),

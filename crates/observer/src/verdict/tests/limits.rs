@@ -68,7 +68,10 @@ fn every_level_is_judged() {
     heap.hotspot = Some(HotSpot { java_heap: Some(java_heap), ..HotSpot::default() });
     let heap = verdict_of(&heap, VerdictId::LimitNear);
     // 350, the 100 of native memory, and 10 that are charged besides.
-    assert!(heap.summary.ends_with("needs 460 MiB; the limit is 400 MiB"), "{heap:?}");
+    assert!(
+        heap.summary.ends_with(" 10.0 MiB charged beside this process's need 460 MiB; the limit is 400 MiB"),
+        "{heap:?}"
+    );
 }
 
 /// Whatever the order in which the limits are reached.

@@ -55,6 +55,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
+    args.stacks.refuse_all(args.format)?;
     args.before = process_argument::target(args.before, "diff")?;
     args.after = process_argument::target(args.after, "diff")?;
     progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
@@ -75,6 +76,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     if matches!(args.style, Style::NativeImage | Style::NativeImage23) {
         return Err("a diff has no --style native-image, as Native Image prints none: use plimsoll or hotspot".into());
     }
+    args.format.refuse_style(args.style)?;
     let deadline = Deadline::after(NAMES);
     let mut before = target::open(&args.before, deadline)?;
     let mut after = target::open(&args.after, deadline)?;

@@ -165,8 +165,16 @@ impl Format {
     }
 
     /// The name as the user types it.
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Refuses a `--style`, which is a layout of text, beside another format.
+    pub fn refuse_style(self, style: Style) -> Result<(), Failure> {
+        match style != Style::Plimsoll && self != Format::Text {
+            true => Err(format!("--style is a layout of text: leave it out with --format {}", self.name()).into()),
+            false => Ok(()),
+        }
     }
 
     /// Whether the output is not text. A flight recording is not.

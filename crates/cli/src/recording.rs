@@ -145,7 +145,7 @@ pub fn diff(
     }
     let (before, after) = (options.read(before)?, options.read(after)?);
     to_output(output, |out: &mut dyn Write| match format {
-        Format::Json => recording_json::write_diff(out, &before, &after),
+        Format::Json => recording_json::write_diff(out, &before, &after, None),
         _ => recording_diff::text(out, ["before", "after"], &before, &after),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -54,6 +54,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     refuse_terminal(args.format, args.output.as_deref())?;
     args.stacks.check()?;
+    args.stacks.refuse_all(args.format)?;
     let path = match &args.process {
         Some(word) => PathBuf::from(process_argument::tracked_pid_of(word, "report")?.to_string()),
         None => process_argument::target(args.target.clone().unwrap_or_default(), "report")?,
@@ -90,6 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.range.are_given() || args.chart.is_given() {
         return Err(recording::refuse(&path));
     }
+    args.format.refuse_style(args.style)?;
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
     }
@@ -120,6 +122,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             } else {
                 target.sites(&names, false)
             };
+            if args.stacks.are_requested() {
+                // A measure that doesn't exist has a sentence of its own.
+                View::new(&sites.profile, args.stacks.measure("live"), args.stacks.weight.weight())?;
+                return Err(
+                    "--format json writes all sites and measures: leave --measure and --weight out, or add --focus"
+                        .into(),
+                );
+            }
             let frames = if args.frame_table { json::Frames::InTable } else { json::Frames::InSites };
             to_output(args.output.as_deref(), |out| json::write(out, &target.books, Some(&sites), frames))?;
         }

@@ -11,7 +11,7 @@ use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::sites::{Sites, Wrappers};
 
 use crate::Failure;
-use crate::output::{Style, Weigh};
+use crate::output::{Format, Style, Weigh};
 use crate::target::TrackedTarget;
 
 /// Which stacks to show, and how: options of `report` and `diff`.
@@ -65,6 +65,17 @@ impl Stacks {
             )
             .into()),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses `--all` where every line is written anyway.
+    pub fn refuse_all(&self, format: Format) -> Result<(), Failure> {
+        match self.all && !matches!(format, Format::Text | Format::Tree) {
+            true => {
+                Err(format!("--all lists the small lines of a text: leave it out with --format {}", format.name())
+                    .into())
+            }
+            false => Ok(()),
         }
     }
 

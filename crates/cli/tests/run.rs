@@ -332,6 +332,11 @@ fn report_and_diff_agree_on_a_process_live_dead_and_saved() {
         serde_json::from_str(&report(&["diff", before.to_str().unwrap(), &pid, "--format", "json"])).unwrap();
     let grown = diff["categories"].as_array().unwrap().iter().find(|c| c["name"] == "leak").unwrap();
     assert_eq!(grown["requested_bytes_change"], 211 * 104_729);
+    let by_caller = report(&["diff", before.to_str().unwrap(), &pid, "--by", "caller", "--format", "json"]);
+    let by_caller: serde_json::Value = serde_json::from_str(&by_caller).unwrap();
+    let grown = by_caller["callers"].as_array().unwrap().iter().find(|c| c["requested_bytes_change"] == 211 * 104_729);
+    let frames = grown.expect("the caller that grew")["frames"].as_array().unwrap();
+    assert!(frames.iter().any(|frame| frame["function"] == "main"), "{frames:?}");
     assert!(report(&["report", &pid, "--by", "caller"]).contains("main+0x"), "callers have names");
     assert!(
         report(&["report", workspace.0.path().join("segments").to_str().unwrap()]).contains("leak"),

@@ -166,6 +166,40 @@ fn a_recording_refuses_what_only_books_can_show() {
 }
 
 #[test]
+fn an_option_that_the_format_cannot_follow_is_refused() {
+    let workspace = Workspace::new("no-effect");
+    assert_eq!(workspace.status_and_error(&["run", "--", "true"]).0, Some(0));
+    let report = |more: &[&'static str]| [&["report", "segments"], more].concat();
+    let diff = |more: &[&'static str]| [&["diff", "segments", "segments"], more].concat();
+    for (arguments, wanted) in [
+        (report(&["--measure", "nonsense", "--format", "json"]), "there is no 'nonsense' in bytes here, only live"),
+        (report(&["--measure", "peak", "--format", "json"]), "leave --measure and --weight out"),
+        (report(&["--weight", "calls", "--by", "site", "--format", "json"]), "leave --measure and --weight out"),
+        (report(&["--all", "--format", "json"]), "leave it out with --format json"),
+        (report(&["--style", "hotspot", "--format", "json"]), "leave it out with --format json"),
+        (report(&["--style", "native-image", "--format", "folded"]), "leave it out with --format folded"),
+        (diff(&["--all", "--format", "json"]), "leave it out with --format json"),
+        (diff(&["--style", "hotspot", "--format", "json"]), "leave it out with --format json"),
+        (vec!["run", "--report", "none", "--style", "hotspot", "--", "true"], "need --report summary or detail"),
+        (vec!["run", "--report", "none", "--report-to", "x", "--", "true"], "need --report summary or detail"),
+    ] {
+        let (status, error) = workspace.status_and_error(&arguments);
+        assert!(status == Some(2) && error.contains(wanted), "{arguments:?}: {error}");
+    }
+    for arguments in [
+        report(&["--by", "site", "--format", "json"]),
+        report(&["--by", "caller", "--detail", "--format", "json"]),
+        report(&["--focus", "main", "--measure", "peak", "--format", "json"]),
+        report(&["--all", "--by", "site", "--format", "tree"]),
+        report(&["--style", "hotspot", "--detail"]),
+        diff(&["--measure", "live", "--format", "json"]),
+        vec!["run", "--report", "none", "--", "true"],
+    ] {
+        assert_eq!(workspace.status_and_error(&arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_program_that_cannot_be_looked_up_is_not_called_absent() {
     let workspace = Workspace::new("lookup");
     for (program, code, words) in

@@ -12,7 +12,9 @@ use plimsoll_tracked::books::{Books, Caller, Figures};
 use plimsoll_tracked::diff::{Diff, FigureChange, MappingFigure, NotBooked};
 use serde::Serialize;
 
+use crate::frame_table::FrameLine;
 use crate::hotspot::{Entry, summarize};
+use crate::json::frame_line;
 use crate::text::{LinesBy, frame_text, unknown_resident, write_gap};
 use crate::words::{count, cut, duration, moment, moment_text, printable};
 
@@ -54,8 +56,7 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         LinesBy::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)).collect())?,
         LinesBy::Caller => {
             let named = |(caller, change): &(Caller, FigureChange)| -> Vec<String> {
-                // The caller's frame ids belong to `of`, the books that it comes from.
-                let of = if change.after == Figures::default() { before } else { after };
+                let of = books_of(change, before, after);
                 let category = of.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default();
                 let frames = caller.frames.iter().map(|f| "  ".to_string() + &frame_text(of, f));
                 std::iter::once(category).chain(frames).collect()
@@ -178,7 +179,18 @@ struct Document<'a> {
     before_the_attach: Option<NotBookedLine>,
     categories: Vec<ChangeLine<'a>>,
     modules: Vec<ChangeLine<'a>>,
+    callers: Vec<CallerLine<'a>>,
     gaps: Vec<GapLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct CallerLine<'a> {
+    /// Innermost first; without functions unless they were asked for.
+    frames: Vec<FrameLine>,
+    truncated: bool,
+    /// The name is the category.
+    #[serde(flatten)]
+    change: ChangeLine<'a>,
 }
 
 #[derive(Serialize)]
@@ -248,6 +260,7 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         }),
         categories: diff.categories.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
         modules: diff.modules.iter().map(|(name, c)| change_line(name, diff.known, c)).collect(),
+        callers: diff.callers.iter().map(|(caller, c)| caller_line([before, after], diff.known, caller, c)).collect(),
         gaps: [("before", before), ("after", after)]
             .into_iter()
             .flat_map(|(of, books)| books.gaps.iter().map(move |gap| (of, gap)))
@@ -258,6 +271,25 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
             .collect(),
     };
     crate::json_lines::write_indented(out, &document)
+}
+
+fn caller_line<'a>(
+    [before, after]: [&'a Books; 2],
+    known: MappingFigure,
+    caller: &Caller,
+    c: &FigureChange,
+) -> CallerLine<'a> {
+    let of = books_of(c, before, after);
+    CallerLine {
+        frames: caller.frames.iter().map(|frame| frame_line(of, frame)).collect(),
+        truncated: caller.truncated,
+        change: change_line(of.categories.get(caller.category).map_or("", |category| &category.name), known, c),
+    }
+}
+
+/// The books that a caller of this change comes from: its frame ids belong to them.
+fn books_of<'a>(change: &FigureChange, before: &'a Books, after: &'a Books) -> &'a Books {
+    if change.after == Figures::default() { before } else { after }
 }
 
 fn change_line<'a>(name: &'a str, known: MappingFigure, c: &FigureChange) -> ChangeLine<'a> {

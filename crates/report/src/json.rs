@@ -397,6 +397,7 @@ fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteL
         cumulative_error_count: 0,
         division_error_bytes: 0,
         division_error_count: 0,
+        of_caller: 0,
         unsampled: false,
         held_bytes: caller.figures.held().0,
         temporary_bytes: 0,
@@ -411,7 +412,7 @@ fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteL
     }
 }
 
-fn frame_line(books: &Books, frame: &Frame) -> FrameLine {
+pub(crate) fn frame_line(books: &Books, frame: &Frame) -> FrameLine {
     FrameLine {
         function: frame.function.clone(),
         function_offset: frame.function_offset,

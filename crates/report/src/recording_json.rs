@@ -3,9 +3,12 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::recording::{CurveFigures, History, Measure};
+use plimsoll_profiles::profile::ProfileDiff;
 use serde::Serialize;
 
+use crate::frame_table::FrameTable;
 use crate::json::EndedLine;
+use crate::profile::json::{DifferenceDocument, difference};
 use crate::recording::sections;
 use crate::recording_diff::{CurveChange, changes};
 use crate::words::moment;
@@ -237,6 +240,11 @@ struct Diff<'h> {
     before: Side<'h>,
     after: Side<'h>,
     changes: Vec<ChangeLine>,
+    /// Only in `compare`: null without stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sites: Option<Option<DifferenceDocument<'h>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_sites: Option<&'h str>,
 }
 
 #[derive(Serialize)]
@@ -259,7 +267,16 @@ struct ChangeLine {
     mean_change: f64,
 }
 
-pub fn write_diff(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
+/// `sites`: what changed in the stacks, or why there are none.
+pub fn write_diff(
+    out: &mut dyn Write,
+    before: &History,
+    after: &History,
+    sites: Option<Result<&ProfileDiff, &str>>,
+) -> io::Result<()> {
+    let mut frames = FrameTable::default();
+    let no_sites = sites.and_then(Result::err);
+    let sites = sites.map(|of| of.ok().map(|diff| difference(diff, &mut frames)));
     let side = |history| -> Side<'_> {
         let history: &History = history;
         Side { process: process(history), from: time(history.from_ns), to: time(history.to_ns), gaps: gaps(history) }
@@ -275,6 +292,13 @@ pub fn write_diff(out: &mut dyn Write, before: &History, after: &History) -> io:
         name: change.name,
     };
     let all = changes(before, after).into_iter().flat_map(|(id, _, rows)| rows.into_iter().map(move |row| (id, row)));
-    let diff = Diff { schema: DIFF_SCHEMA, before: side(before), after: side(after), changes: all.map(line).collect() };
+    let diff = Diff {
+        schema: DIFF_SCHEMA,
+        before: side(before),
+        after: side(after),
+        changes: all.map(line).collect(),
+        sites,
+        no_sites,
+    };
     crate::json_lines::write_indented(out, &diff)
 }

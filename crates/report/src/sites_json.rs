@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use plimsoll_facts::units::{AddressRange, Avma};
-use plimsoll_profiles::profile::{Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value};
+use plimsoll_profiles::profile::{
+    Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value, WholeId,
+};
 use plimsoll_tracked::sites::{self, Detail, Sites};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -37,6 +39,9 @@ pub(crate) struct SiteLine {
     pub division_error_bytes: u64,
     #[serde(default)]
     pub division_error_count: u64,
+    /// In an estimated report, the number of the site's caller: the sites of one caller have no error together.
+    #[serde(default)]
+    pub of_caller: u32,
     /// The site stands for the blocks of a caller that no sample hit; it has the caller's short stack.
     #[serde(default)]
     pub unsampled: bool,
@@ -100,6 +105,7 @@ impl Serialize for WrittenSite<'_> {
             ("cumulative_error_count", site.cumulative_error_count),
             ("division_error_bytes", site.division_error_bytes),
             ("division_error_count", site.division_error_count),
+            ("of_caller", u64::from(site.of_caller)),
             ("held_bytes", site.held_bytes),
             ("temporary_bytes", site.temporary_bytes),
             ("mapped_bytes", site.mapped_bytes),
@@ -176,6 +182,7 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
         cumulative_error_count: values[sites::CUMULATIVE_COUNT].error(),
         division_error_bytes: width(detail.division[0]),
         division_error_count: width(detail.division[1]),
+        of_caller: profile.whole_of(entry).map_or(0, |whole| whole.number() + 1),
         unsampled: detail.unsampled,
         held_bytes: n(sites::HELD),
         temporary_bytes: n(sites::TEMPORARY),
@@ -228,6 +235,7 @@ pub(crate) fn parse<'a>(
         })
     };
     let table: Vec<FrameId> = table.iter().map(frame).collect();
+    let mut wholes: HashMap<u32, WholeId> = HashMap::new();
     for site in lines {
         let mut frames = Vec::with_capacity(site.stack.len() + 1);
         for index in &site.stack {
@@ -259,7 +267,13 @@ pub(crate) fn parse<'a>(
         values[sites::RESIDENT] = Value::exact(f.resident.unwrap_or_default().0);
         values[sites::FILES] = Value::exact(f.files.0);
         let labels = Labels { category, ..Labels::default() };
-        profile.add(stack, labels, &values);
+        match site.of_caller {
+            0 => profile.add(stack, labels, &values),
+            caller => {
+                let whole = *wholes.entry(caller).or_insert_with(|| profile.whole());
+                profile.add_part(whole, stack, labels, &values);
+            }
+        }
         let variance = |error: u64| (error as f64 / 1.96).powi(2);
         let mut sizes = [0; 16];
         sizes.iter_mut().zip(&site.sizes).for_each(|(to, from)| *to = *from);
@@ -277,6 +291,7 @@ pub(crate) fn parse<'a>(
             of.details.insert(Entry { stack, labels }, detail);
         }
     }
+    of.profile.sums_are_counted(|at, column| column.of_one_moment && at != sites::TEMPORARY);
     Ok(of)
 }
 

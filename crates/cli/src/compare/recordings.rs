@@ -13,11 +13,12 @@ use crate::{Failure, allocation};
 pub fn compare(of: [&Path; 2], is_json: bool, output: Option<&Path>) -> Result<ExitCode, Failure> {
     let range = Options::default();
     let (before, after) = (range.read(of[0])?, range.read(of[1])?);
+    let changes = allocation::changes(of, &range, &Stacks::default());
     if is_json {
-        to_output(output, |out| recording_json::write_diff(out, &before, &after))?;
+        let sites = changes.as_ref().map_err(|Failure(why)| why.as_str());
+        to_output(output, |out| recording_json::write_diff(out, &before, &after, Some(sites)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let changes = allocation::changes(of, &range, &Stacks::default());
     to_output(output, |out| {
         recording_diff::text(out, ["A", "B"], &before, &after)?;
         writeln!(out)?;

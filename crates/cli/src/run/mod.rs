@@ -57,6 +57,9 @@ enum Report {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.report == Report::None && (args.style != Style::Plimsoll || args.report_to != Path::new("stderr")) {
+        return Err("--style and --report-to need --report summary or detail".into());
+    }
     let Prepared { image, shown, tracked } = match prepare(&args.launch, &args.command)? {
         Ok(prepared) => prepared,
         Err(status) => return Ok(status),

@@ -220,6 +220,13 @@ fn leak(name: &str, mode: &[&str]) {
     let whole = tree.lines().find(|line| line.starts_with("live: ")).expect("the sum");
     assert!(!whole.contains('±'), "{whole}");
     assert_eq!(tree.contains('±'), !mode.contains(&"exact"), "{tree}");
+    for measure in ["live", "cumulative"] {
+        let table = tracked.report(&["--measure", measure]);
+        assert!(!table.contains('±') && table.contains("  sum"), "categories are counted: {table}");
+    }
+    let list = tracked.report(&["--by", "site"]);
+    let sum = list.lines().find(|line| line.ends_with("  total")).expect("the total");
+    assert!(!sum.contains('±'), "{sum}");
     let pid = tracked.child.id().to_string();
     let diff_of = |before: &Path, arguments: &[&str]| {
         let mut command = Command::new(PLIMSOLL);

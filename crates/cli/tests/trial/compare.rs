@@ -184,4 +184,14 @@ fn recordings_are_compared_by_their_curves_and_stacks() {
     let output = pair.trial.verb("compare", &["a.jfr", "b.jfr", "--format", "json"]).output().expect("plimsoll");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(found["schema"], "plimsoll.recording-diff/1");
+    // The stacks of the text.
+    let sites = &found["sites"];
+    assert_eq!((&sites["schema"], &found["no_sites"]), (&"plimsoll.profile-diff/2".into(), &Value::Null));
+    let frames = sites["frames"].as_array().expect("frames");
+    let is_named = |site: &Value| {
+        let stack = site["stack"].as_array().expect("a stack").iter();
+        let mut of = stack.map(|index| &frames[index.as_u64().expect("an index") as usize]["function"]);
+        of.any(|function| function == "load_index")
+    };
+    assert!(sites["sites"].as_array().expect("sites").iter().any(is_named), "{sites:#}");
 }

@@ -10,9 +10,11 @@ use plimsoll_profiles::jfr::{RecordingFiles, gaps};
 use plimsoll_profiles::profile::{
     Column, Frame, FrameId, FrameOrigin, Labels, Module, NameId, Profile, StackId, Value,
 };
+use plimsoll_tracked::sites::LIVE;
 
 const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
+const TOTAL: &str = "plimsoll.Total";
 
 /// What the events hold: the columns of sites as far as `TEMPORARY`.
 fn columns() -> Vec<Column> {
@@ -60,13 +62,21 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     // Only the stacks of one instant are decoded: they cost more than all else that is read.
     let mut filling = Filling::new(columns());
     filling.profile.time_ns = u64::try_from(last).unwrap_or(0);
-    let is_site = |of: &reader::Type| of.name == SITE;
-    let summary = recording.for_each(&EventFilter::when(is_site), |event| {
-        if event.time().unwrap_or(0) == last {
-            filling.add(event);
+    let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TOTAL;
+    let mut counted = None;
+    let summary = recording.for_each(&EventFilter::when(is_wanted), |event| {
+        if event.time().unwrap_or(0) != last {
+            return;
+        }
+        match event.name() {
+            TOTAL => counted = event.i64("live"),
+            _ => filling.add(event),
         }
     });
     let mut profile = filling.finish(summary);
+    if profile.total()[LIVE].variance > 0.0 {
+        profile.columns[LIVE].exact_total = counted;
+    }
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
         return RecordedSites::Of(profile.into());

@@ -90,7 +90,7 @@ impl ProfileDiff {
     pub fn new(before: (&Profile, usize), after: (&Profile, usize)) -> ProfileDiff {
         let column = |of: (&Profile, usize), measure| {
             let column = of.0.columns.get(of.1).cloned().unwrap_or(Column::bytes(""));
-            Column { measure, ..column }
+            Column { measure, exact_total: None, ..column }
         };
         let mut profile = Profile::new(vec![column(before, "before"), column(after, "after")]);
         profile.time_ns = after.0.time_ns;
@@ -117,7 +117,11 @@ impl ProfileDiff {
     /// Sites are sorted by the part of the change above the bound. The figures must be counted, not estimated.
     pub fn of_runs(before: &[(&Profile, usize)], after: &[(&Profile, usize)]) -> ProfileDiff {
         let all: Vec<(&Profile, usize)> = before.iter().chain(after).copied().collect();
-        let column = all.last().and_then(|(of, at)| of.columns.get(*at)).cloned().unwrap_or(Column::bytes(""));
+        let column = all
+            .last()
+            .and_then(|(of, at)| of.columns.get(*at))
+            .cloned()
+            .map_or(Column::bytes(""), |column| Column { exact_total: None, ..column });
         let mut runs = Profile::new(vec![column.clone(); all.len()]);
         let Aligned { seen, category_of } = align(&mut runs, &all);
         let mut profile = runs.emptied();

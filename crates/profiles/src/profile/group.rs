@@ -1,4 +1,5 @@
-//! Groups entries into lines. Each entry belongs to exactly one group, so Σ groups = total.
+//! Groups entries into lines. Each entry belongs to exactly one group, so Σ groups = total. A group that has all parts of
+//! a counted whole has no error from them: figures of categories and callers are counted.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -46,6 +47,14 @@ impl GroupBy {
     }
 }
 
+impl GroupBy {
+    /// Whether the sites of a caller that no sample hit are in the same group as its others. They would be at another
+    /// site, and perhaps in another package.
+    const fn keeps_callers(self) -> bool {
+        matches!(self, GroupBy::Caller | GroupBy::Category | GroupBy::Module)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// For a site, the name of its innermost function.
@@ -59,6 +68,21 @@ pub struct Group {
     pub entries: u64,
 }
 
+/// The parts of a whole in one group.
+#[derive(Default)]
+struct Divided {
+    parts: u32,
+    variances: Vec<f64>,
+}
+
+impl Divided {
+    fn add(&mut self, parts: u32, values: &[Value]) {
+        self.parts += parts;
+        self.variances.resize(values.len(), 0.0);
+        self.variances.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.variance);
+    }
+}
+
 /// Name of the group of entries that lack the grouping property.
 const NONE: &str = "(none)";
 
@@ -68,8 +92,9 @@ impl Profile {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<Key, usize> = HashMap::new();
         let mut stacks: Vec<HashMap<StackId, i64>> = Vec::new();
+        let mut divided: HashMap<(usize, u32), Divided> = HashMap::new();
         let amount = |values: &[Value]| values.get(column).map_or(0, |v| v.amount);
-        for (entry, values) in self.entries() {
+        for ((entry, values), parts) in self.entries().zip(&self.parts) {
             let key = self.key(by, entry);
             let at = *group_of.entry(key).or_insert_with_key(|key| {
                 let values = vec![Value::default(); self.columns.len()];
@@ -84,7 +109,18 @@ impl Profile {
             }
             let group = &mut groups[at];
             group.entries += 1;
-            group.values.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v));
+            let parts = parts.filter(|_| by.keeps_callers());
+            for (sum, v) in group.values.iter_mut().zip(values) {
+                *sum = sum.plus(if parts.is_some() { Value { variance: 0.0, ..*v } } else { *v });
+            }
+            if let Some(parts) = parts {
+                divided.entry((at, parts.of.0)).or_default().add(parts.number, values);
+            }
+        }
+        for ((at, whole), of) in divided {
+            if of.parts < self.wholes[whole as usize] {
+                groups[at].values.iter_mut().zip(of.variances).for_each(|(sum, variance)| sum.variance += variance);
+            }
         }
         for (group, stacks) in groups.iter_mut().zip(stacks) {
             let mut by_size: Vec<(StackId, i64)> = stacks.into_iter().collect();

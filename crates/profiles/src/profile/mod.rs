@@ -9,7 +9,9 @@
 //! ```
 //! Σ entries = total for each column, and each view preserves that: Σ groups = total, a tree's root = total, focus +
 //! the rest = total. Estimated amounts carry their variance. Variances of different entries add, because blocks are
-//! sampled independently. A figure above `i64::MAX` is replaced by `i64::MAX`.
+//! sampled independently. The parts of a counted whole are an exception: a caller's total is counted, and only its
+//! division among sites is estimated, so all its parts together have no error. A figure above `i64::MAX` is replaced by
+//! `i64::MAX`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,11 +49,21 @@ pub struct StackId(u32);
 pub struct NameId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(u32);
+/// A counted sum that was divided among entries: a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WholeId(u32);
 
 impl FrameId {
     /// The frame's number; frames of a profile are numbered from 0.
     pub fn number(self) -> usize {
         self.0 as usize
+    }
+}
+
+impl WholeId {
+    /// The number; wholes of a profile are numbered from 0.
+    pub fn number(self) -> u32 {
+        self.0
     }
 }
 
@@ -225,6 +237,16 @@ pub struct Profile {
     depth: usize,
     /// `columns.len()` values per entry.
     values: Vec<Value>,
+    /// The whole of each entry, and how many of its parts the entry has.
+    parts: Vec<Option<Parts>>,
+    /// Number of parts of each whole.
+    wholes: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts {
+    of: WholeId,
+    number: u32,
 }
 
 /// Limit of the texts of all frames, in bytes. Each line of a function is a frame with a copy of its name, and an
@@ -273,14 +295,45 @@ impl Profile {
 
     /// Adds one value per column; missing ones count as 0. Equal stacks with equal labels share an entry.
     pub fn add(&mut self, stack: StackId, labels: Labels, values: &[Value]) {
+        self.add_parts(stack, labels, None, values);
+    }
+
+    /// A counted sum, to be divided by [`Profile::add_part`].
+    pub fn whole(&mut self) -> WholeId {
+        self.wholes.push(0);
+        WholeId(self.wholes.len() as u32 - 1)
+    }
+
+    /// As [`Profile::add`]. All parts of `whole` together have no error.
+    pub fn add_part(&mut self, whole: WholeId, stack: StackId, labels: Labels, values: &[Value]) {
+        self.wholes[whole.0 as usize] += 1;
+        self.add_parts(stack, labels, Some(Parts { of: whole, number: 1 }), values);
+    }
+
+    /// Adds the values of another profile's entry. This profile began as that one's `emptied` copy.
+    pub fn add_copy(&mut self, of: &Profile, entry: Entry, (stack, labels): (StackId, Labels), values: &[Value]) {
+        let parts = of.entry_of.get(&entry).and_then(|at| of.parts[*at as usize]);
+        self.add_parts(stack, labels, parts, values);
+    }
+
+    fn add_parts(&mut self, stack: StackId, labels: Labels, parts: Option<Parts>, values: &[Value]) {
         let width = self.columns.len();
         let entry = Entry { stack, labels };
         let at = *self.entry_of.entry(entry).or_insert_with(|| {
             self.entries.push(entry);
             self.depth += self.stacks.get(stack.0).map_or(0, <[FrameId]>::len);
             self.values.extend(std::iter::repeat_n(Value::default(), width));
+            self.parts.push(None);
             (self.entries.len() - 1) as u32
         }) as usize;
+        let has_error = |values: &[Value]| values.iter().any(|value| value.variance > 0.0);
+        self.parts[at] = match (self.parts[at], parts) {
+            (Some(is), Some(more)) if is.of == more.of => Some(Parts { number: is.number + more.number, ..is }),
+            (is, None) if !has_error(values) => is,
+            (None, more) if !has_error(&self.values[at * width..(at + 1) * width]) => more,
+            // Parts of several wholes: none of them is ever complete.
+            _ => None,
+        };
         for (sum, value) in self.values[at * width..].iter_mut().zip(values) {
             *sum = sum.plus(*value);
         }
@@ -328,6 +381,12 @@ impl Profile {
         self.frames.at(id.0)
     }
 
+    /// The counted sum that an entry is a part of.
+    pub fn whole_of(&self, entry: Entry) -> Option<WholeId> {
+        let at = *self.entry_of.get(&entry)?;
+        self.parts[at as usize].map(|parts| parts.of)
+    }
+
     pub fn function_at(&self, id: FunctionId) -> &Function {
         self.functions.at(id.0)
     }
@@ -348,12 +407,25 @@ impl Profile {
         self.modules.iter()
     }
 
+    /// A sum that was counted has no error.
     pub fn total(&self) -> Vec<Value> {
         let mut total = vec![Value::default(); self.columns.len()];
         for (_, values) in self.entries() {
             total.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v));
         }
+        for (sum, _) in total.iter_mut().zip(&self.columns).filter(|(sum, of)| of.exact_total == Some(sum.amount)) {
+            sum.variance = 0.0;
+        }
         total
+    }
+
+    /// Notes that the sums of some columns were counted, and are only divided among the entries.
+    pub fn sums_are_counted(&mut self, is_counted: impl Fn(usize, &Column) -> bool) {
+        let total = self.total();
+        for (at, (column, sum)) in self.columns.iter_mut().zip(total).enumerate() {
+            let is_divided = sum.variance > 0.0 && is_counted(at, column);
+            column.exact_total = is_divided.then_some(sum.amount);
+        }
     }
 
     /// The column of a measure (`live`) in a unit.
@@ -374,6 +446,7 @@ impl Profile {
 
     /// The same names, frames and columns, without entries.
     pub fn emptied(&self) -> Profile {
-        Profile { entries: Vec::new(), entry_of: HashMap::default(), depth: 0, values: Vec::new(), ..self.clone() }
+        let (entries, values, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Profile { entries, entry_of: HashMap::default(), depth: 0, values, parts, ..self.clone() }
     }
 }

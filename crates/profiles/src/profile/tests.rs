@@ -224,6 +224,56 @@ fn groups_equal_a_naive_sum() {
     }
 }
 
+/// Two callers whose totals are counted, divided among sites; and a caller that is divided in two categories.
+#[test]
+fn what_was_counted_has_no_error_in_a_group() {
+    let mut profile = Profile::new(vec![Column::bytes("live"), Column::count("live", "block")]);
+    let names = ["zlib", "http", "order"].map(|name| profile.name(name));
+    let wholes = [(); 3].map(|()| profile.whole());
+    // The first caller has both sites in one category; the second has one site; the third's are in two categories.
+    for (whole, inner, outer, category) in [
+        (0, "deflate", "page", 0),
+        (0, "deflate", "image", 0),
+        (1, "send", "page", 1),
+        (2, "copy", "page", 1),
+        (2, "copy", "image", 2),
+    ] {
+        let frames = [inner, outer].map(|name| {
+            profile.frame(Frame { function: Some(name.into()), kind: FrameOrigin::Native, ..Frame::default() })
+        });
+        let stack = profile.stack(&frames);
+        let labels = Labels { category: Some(names[category]), ..Labels::default() };
+        let values = [Value::estimated(100, 25.0), Value::estimated(10, 4.0)];
+        profile.add_part(wholes[whole], stack, labels, &values);
+    }
+    let none = profile.stack(&[]);
+    let errors = |profile: &Profile, by| {
+        let of = profile.group(by, 0).into_iter().map(|group| (group.name, group.values[0].variance));
+        of.collect::<BTreeMap<String, f64>>()
+    };
+    let expected = |of: &[(&str, f64)]| of.iter().map(|(name, variance)| (name.to_string(), *variance)).collect();
+    let by_category: BTreeMap<String, f64> = expected(&[("http", 25.0), ("order", 25.0), ("zlib", 0.0)]);
+    assert_eq!(errors(&profile, GroupBy::Category), by_category);
+    assert_eq!(errors(&profile, GroupBy::Caller), expected(&[("copy", 0.0), ("deflate", 0.0), ("send", 0.0)]));
+    // A site without a sample would be at another site: the only site of a caller has an error.
+    assert_eq!(profile.group(GroupBy::Site, 0)[0].values[0].variance, 25.0);
+    // Without the innermost frame, the sites of several callers are one stack. Their callers stay complete elsewhere.
+    let (trimmed, _) = profile.trimmed(|_| 1);
+    assert_eq!(errors(&trimmed, GroupBy::Category)["zlib"], 0.0);
+    assert_eq!(errors(&trimmed, GroupBy::Caller), expected(&[("image", 50.0), ("page", 75.0)]));
+    // Below a function, nobody knows what a caller's sites without samples have.
+    let focused = profile.focus(&Focus::new("deflate").expect("valid")).profile;
+    assert_eq!(errors(&focused, GroupBy::Category), expected(&[("zlib", 50.0)]));
+    // The total is counted if the maker says so.
+    assert_eq!(profile.total()[0].variance, 125.0);
+    profile.sums_are_counted(|at, _| at == 0);
+    assert_eq!((profile.total()[0].variance, profile.total()[1].variance), (0.0, 20.0));
+    assert_eq!(Tree::of_column(&profile, 0).values(0)[0], Value { amount: 500, variance: 0.0 });
+    // An entry that isn't a part of anything keeps its error.
+    profile.add(none, Labels::default(), &[Value::estimated(1, 9.0)]);
+    assert_eq!((profile.total()[0].variance, errors(&profile, GroupBy::Category)["(none)"]), (134.0, 9.0));
+}
+
 #[test]
 fn focus_keeps_what_lies_below_and_counts_the_rest() {
     let names = names();

@@ -60,6 +60,11 @@ impl Tree {
             own.iter_mut().zip(&chosen).for_each(|(sum, v)| *sum = sum.plus(*v));
         }
         tree.sum(profile);
+        // The root is the total, also where its error is less than that of its parts.
+        let total = profile.total();
+        for (root, column) in tree.values.iter_mut().zip(columns) {
+            root.variance = total.get(*column).map_or(0.0, |sum| sum.variance);
+        }
         tree
     }
 

@@ -62,7 +62,7 @@ impl Profile {
         let mut to: HashMap<StackId, StackId> = HashMap::new();
         for (entry, values) in self.entries() {
             let stack = *to.entry(entry.stack).or_insert_with(|| profile.stack(&change(self.frames_of(entry.stack))));
-            profile.add(stack, entry.labels, values);
+            profile.add_copy(self, entry, (stack, entry.labels), values);
         }
         (profile, to)
     }

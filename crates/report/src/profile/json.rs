@@ -140,7 +140,7 @@ fn gaps(profile: &Profile) -> Vec<GapLine<'_>> {
 }
 
 #[derive(Serialize)]
-struct DifferenceDocument<'a> {
+pub(crate) struct DifferenceDocument<'a> {
     schema: &'static str,
     unit: &'static str,
     measure: &'static str,
@@ -168,12 +168,18 @@ struct ChangedSite {
 
 /// New stacks first. Sites without a change are counted, not listed.
 pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
+    let mut frames = FrameTable::default();
+    json_lines::write(out, &difference(diff, &mut frames))
+}
+
+/// The document, whose frames are in `frames`.
+pub(crate) fn difference<'a>(diff: &'a ProfileDiff, frames: &'a mut FrameTable) -> DifferenceDocument<'a> {
     let profile = &diff.profile;
     let (before, after) = diff.total();
     let of = |change: ChangeKind| diff.sites.iter().filter(move |s| s.change == change);
     let changed = || diff.sites.iter().filter(|s| s.change != ChangeKind::Same);
-    let mut frames = FrameTable::default();
     changed().for_each(|s| frames.add(profile, s.stack));
+    let frames = &*frames;
     let site = |s: &SiteChange| {
         let (stack, truncated) = frames.stack(profile, s.stack);
         let (before, after) = (s.before.amount, s.after.amount);
@@ -187,7 +193,7 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
             noise_up_to: s.bound,
         }
     };
-    let document = DifferenceDocument {
+    DifferenceDocument {
         schema: DIFFERENCE_SCHEMA,
         unit: if profile.columns[0].unit == Unit::Bytes { "bytes" } else { "count" },
         measure: diff.measure,
@@ -199,6 +205,5 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
         frames: frames.lines(),
         sites: changed().map(site).collect(),
         gaps: gaps(profile),
-    };
-    json_lines::write(out, &document)
+    }
 }

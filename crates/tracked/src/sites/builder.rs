@@ -14,7 +14,7 @@ use super::{Detail, Sites};
 use crate::books::Books;
 use crate::segment::Segment;
 use crate::symbols::Symbols;
-use plimsoll_profiles::profile::{Entry, Frame, Labels, NameId, StackId, Value};
+use plimsoll_profiles::profile::{Entry, Frame, Labels, NameId, StackId, Value, WholeId};
 
 /// Limit of the frames of all entries together. A segment from elsewhere may have 131,000 sites with 1,024 frames each,
 /// and a view visits them all.
@@ -72,6 +72,8 @@ impl SitesBuilder<'_> {
                 continue;
             }
             let divided = self.divide(index, &caller.figures, &sites);
+            let is_estimated = divided.iter().any(|(_, values, _)| values.iter().any(|v| v.variance > 0.0));
+            let whole = (is_estimated && !self.by_thread).then(|| self.out.profile.whole());
             for (entry, values, detail) in divided {
                 if values.iter().all(|v| v.amount == 0) && !self.mapped.contains_key(&(entry.unwrap_or(index) as u32)) {
                     continue;
@@ -93,7 +95,9 @@ impl SitesBuilder<'_> {
                     }
                     let detail =
                         if category == caller.category && deep == entry { detail.clone() } else { Detail::default() };
-                    self.add(id, category, raw, &values, detail);
+                    // A mapping isn't part of the division.
+                    let whole = whole.filter(|_| category == caller.category);
+                    self.add((id, whole), category, raw, &values, detail);
                 }
             }
         }
@@ -127,10 +131,20 @@ impl SitesBuilder<'_> {
         Some(id)
     }
 
-    fn add(&mut self, stack: StackId, category: usize, raw: usize, values: &SiteLine, detail: Detail) {
+    fn add(
+        &mut self,
+        (stack, whole): (StackId, Option<WholeId>),
+        category: usize,
+        raw: usize,
+        values: &SiteLine,
+        detail: Detail,
+    ) {
         let labels = Labels { category: self.category(category), ..Labels::default() };
         if !self.by_thread {
-            self.out.profile.add(stack, labels, values);
+            match whole {
+                Some(whole) => self.out.profile.add_part(whole, stack, labels, values),
+                None => self.out.profile.add(stack, labels, values),
+            }
             if detail != Detail::default() {
                 self.out.details.insert(Entry { stack, labels }, detail);
             }

@@ -100,11 +100,7 @@ impl Sites {
             of.by_slot = rows_by_slot(segment);
         }
         let beyond = of.build(symbols);
-        let total = of.out.profile.total();
-        for ((at, column), sum) in of.out.profile.columns.iter_mut().enumerate().zip(total) {
-            let is_divided = column.of_one_moment && at != TEMPORARY;
-            column.exact_total = (is_divided && sum.variance > 0.0).then_some(sum.amount);
-        }
+        of.out.profile.sums_are_counted(|at, column| column.of_one_moment && at != TEMPORARY);
         of.out.profile.gaps = books.gaps.clone();
         of.out.profile.gaps.append(&mut symbols.gaps);
         if beyond > 0 {

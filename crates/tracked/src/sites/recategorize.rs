@@ -51,7 +51,7 @@ impl Sites {
                 }
                 None => entry.labels,
             };
-            recategorized.add(entry.stack, labels, values);
+            recategorized.add_copy(&self.profile, entry, (entry.stack, labels), values);
             if let Some(detail) = self.details.remove(&entry) {
                 details.insert(Entry { labels, ..entry }, detail);
             }

@@ -30,8 +30,8 @@
 #define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks passed to free or realloc without a valid key: allocated before the start, or with their last bytes overwritten. */
 #define PLIMSOLL_COUNTER_UNKNOWN_FREE_BYTES 1 /* bytes: Usable bytes of those blocks. */
 #define PLIMSOLL_COUNTER_NESTED_ENTRIES 2 /* count: Blocks booked while the same thread was already inside the tracker (a signal handler that allocates). */
-#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks without space for a trailer or a table entry; they are not in the books. */
-#define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks. */
+#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks without space for a trailer or a table entry, and blocks that libc gave because the allocator lacks the function (jemalloc has no pvalloc); they are not in the books. */
+#define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks; of libc's blocks beside an allocator, the requested bytes. */
 #define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into the overflow caller because the caller section is full. */
 #define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the shared rows because the row section is full. */
 #define PLIMSOLL_COUNTER_THREADS_SHARED 7 /* count: Threads without a slot of their own: they book in the shared slot. */

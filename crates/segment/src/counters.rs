@@ -46,9 +46,10 @@ counters! {
     unknown_free_bytes "bytes",
     /// Blocks booked while the same thread was already inside the tracker (a signal handler that allocates).
     nested_entries "count",
-    /// Blocks without space for a trailer or a table entry; they are not in the books.
+    /// Blocks without space for a trailer or a table entry, and blocks that libc gave because the allocator lacks the
+    /// function (jemalloc has no pvalloc); they are not in the books.
     unbooked_blocks "count",
-    /// Usable bytes of those blocks.
+    /// Usable bytes of those blocks; of libc's blocks beside an allocator, the requested bytes.
     unbooked_bytes "bytes",
     /// New callers merged into the overflow caller because the caller section is full.
     callers_merged "count",

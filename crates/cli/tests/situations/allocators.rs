@@ -1,7 +1,7 @@
 //! The core programs over other allocators, preloaded and linked.
 
 use crate::build::{Program, compiled};
-use crate::kit::{Figures, Situation, fresh_dir, situation, tidy};
+use crate::kit::{Figures, Observed, Situation, fresh_dir, situation, tidy};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -113,6 +113,22 @@ fn naive_allocator_linked() {
     situation("mix").named("mix_naive").links(&["libnaive"]).moments(6).run();
     situation("realloc_zero").named("realloc_zero_naive").links(&["libnaive"]).moments(4).run();
     situation("reallocarray").named("reallocarray_naive").links(&["libnaive"]).moments(3).run();
+}
+
+/// Blocks that libc gives because the allocator lacks the function.
+#[test]
+fn aligned_forms_that_the_allocator_lacks() {
+    let row = situation("aligned_of_libc");
+    row.clone().named("aligned_of_libc_naive").links(&["libnaive"]).moments(2).run();
+    row.clone().named("pvalloc_of_libc_jemalloc").flags(&["-DPAGES"]).links(&[JEMALLOC.file]).moments(2).run();
+    let row = row.links(&["libnaive"]);
+    let dir = fresh_dir("aligned_of_libc_counted");
+    let seen = Observed::watch(row.command(&compiled(&row.program), Some("off"), &dir), Some(&dir));
+    let last = seen.moments.last().expect("a moment");
+    let figures = Figures::of_process(&dir, last.pid).expect("a report");
+    tidy(&dir);
+    let counted = ["unbooked_blocks", "unbooked_bytes", "unknown_frees", "faults"].map(|name| figures.counter(name));
+    assert_eq!(counted, [5, 5000 + 640 + 640 + 10 + 5000, 0, 0]);
 }
 
 /// A debugging allocator that can't report its blocks' sizes.

@@ -1,12 +1,15 @@
 //! The aligned forms. None requests more bytes than the program did: pvalloc would round one page up to two, and an
 //! alignment of a page would cost a page. The key lies in the slack of the allocator's rounding, or else in the side
 //! table.
+//!
+//! An allocator may lack some of them (jemalloc has no pvalloc). Then libc serves the call from its own heap, and the
+//! block isn't booked: the allocator's malloc_usable_size and free must not be given it.
 
-use super::malloc::slow::{book_fresh, real_call};
+use super::malloc::slow::{book_own, real_call};
 use crate::account::blocks;
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
-use crate::sys::libc::calls;
+use crate::sys::libc::{self, Call, calls};
 use core::ffi::c_int;
 use plimsoll_segment::Allocator;
 
@@ -25,7 +28,7 @@ macro_rules! aligned {
             }
             // SAFETY: the arguments are the program's.
             unsafe {
-                real_call(sp, || calls::$name($($a),*), |p| book_fresh(p, $n, sp, fp))
+                real_call(sp, || calls::$name($($a),*), |p| book_own(Call::$name, p, $n, sp, fp))
             }
         }
     )*};
@@ -49,12 +52,15 @@ pub unsafe extern "C" fn valloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
         resolve();
     }
     // musl's jumps to memalign by its exported name, which is our hook.
-    if blocks::allocator() == Allocator::Musl as u32 {
+    let is_musl = libc::is_musl() && libc::is_foreign(Call::valloc);
+    if blocks::allocator() == Allocator::Musl as u32 || is_musl {
         // SAFETY: as below.
-        return unsafe { real_call(sp, || calls::memalign(LARGEST_PAGE, n), |p| book_fresh(p, n, sp, fp)) };
+        return unsafe {
+            real_call(sp, || calls::memalign(LARGEST_PAGE, n), |p| book_own(Call::memalign, p, n, sp, fp))
+        };
     }
     // SAFETY: the arguments are the program's.
-    unsafe { real_call(sp, || calls::valloc(n), |p| book_fresh(p, n, sp, fp)) }
+    unsafe { real_call(sp, || calls::valloc(n), |p| book_own(Call::valloc, p, n, sp, fp)) }
 }
 
 /// posix_memalign(3).
@@ -74,7 +80,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, n: usiz
                 r = calls::posix_memalign(out, align, n);
                 if r == 0 { *out } else { core::ptr::null_mut() }
             },
-            |p| book_fresh(p, n, sp, fp),
+            |p| book_own(Call::posix_memalign, p, n, sp, fp),
         );
         r
     }

@@ -243,6 +243,13 @@ pub fn is_allocator(address: usize) -> bool {
     (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
+/// Whether the real function lies in another object than the real malloc. The allocator lacks it, so libc's own serves
+/// the call, and the allocator's functions must not be given the block.
+#[inline(always)]
+pub fn is_foreign(call: Call) -> bool {
+    ALLOCATOR[1].load(Relaxed) != 0 && !is_allocator(real(call))
+}
+
 /// Finds all functions. Called while the process has one thread, or late and without a lock: then it searches only
 /// objects that are never unloaded. A second call is harmless.
 pub fn resolve() {

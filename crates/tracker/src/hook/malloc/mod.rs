@@ -29,7 +29,7 @@ pub mod slow;
 #[cfg(target_arch = "x86_64")]
 pub mod x86_64;
 
-use self::slow::{attribute, book_fresh, book_slow, caller_of_key, finish_any, real_call};
+use self::slow::{attribute, book_own, book_slow, caller_of_key, finish_any, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
 use crate::account::keys::{set_key, take_key_of, trailer};
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
                     Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
                     _ => calls::calloc(n, size),
                 };
-                real_call(sp, real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
+                real_call(sp, real, |p| book_own(libc::Call::calloc, p, bytes.unwrap_or(0), sp, fp))
             }
         }
     }

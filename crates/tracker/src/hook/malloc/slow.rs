@@ -248,6 +248,32 @@ pub unsafe fn book_fresh(p: *mut u8, n: usize, sp: usize, fp: usize) {
     }
 }
 
+/// [`book_fresh`] for a call that the allocator may lack.
+///
+/// # Safety
+/// As `book_fresh`, but the block may be libc's.
+#[inline(always)]
+pub unsafe fn book_own(call: libc::Call, p: *mut u8, n: usize, sp: usize, fp: usize) {
+    // Where no block's size is known, no function of the allocator is called: libc's blocks are booked too. The usual
+    // such allocator is a wrapper around libc's malloc and free.
+    if libc::is_foreign(call) && !blocks::NO_TRAILERS.load(Relaxed) {
+        return of_libc(n);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { book_fresh(p, n, sp, fp) }
+}
+
+/// Counts a block that libc has given beside the allocator.
+#[cold]
+#[inline(never)]
+fn of_libc(n: usize) {
+    // musl's functions call the allocator's by their exported names, whose hooks have booked the block.
+    if let (false, Some(segment)) = (libc::is_musl(), Segment::current()) {
+        segment.count(Counter::unbooked_blocks, 1);
+        segment.count(Counter::unbooked_bytes, n as u64);
+    }
+}
+
 /// Books a fresh block of any allocator by a remembered stack. The state is taken only now: other allocators map memory
 /// and make threads inside malloc, and these calls go through the hooks. False: nothing was done.
 #[inline(always)]

@@ -147,4 +147,7 @@ counters! {
     /// Remembered interpreted frames of Java whose method was compared again, because the VM may have freed it since, or
     /// because the counters that tell so weren't found in the VM.
     methods_compared "count",
+    /// The most bytes that rows could not report to the central figures at a time, because another thread had them
+    /// locked and the queue was full: peaks may read low by them too.
+    drift_unreported "bytes",
 }

@@ -37,5 +37,6 @@ pub(super) fn book(books: &mut Books, segment: &Segment, clock: &Clock) {
     books.total = total;
     // A row may withhold at most the bound from the central figures, and at most what it ever allocated.
     let bound = segment.counter("drift_bound");
-    books.peak_error = segment.rows.iter().map(|row| Bytes(bound.min(row.alloc_bytes))).sum();
+    let withheld: Bytes = segment.rows.iter().map(|row| Bytes(bound.min(row.alloc_bytes))).sum();
+    books.peak_error = Bytes(withheld.0.saturating_add(segment.counter("drift_unreported")));
 }

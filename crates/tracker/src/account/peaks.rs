@@ -4,26 +4,34 @@
 //! figures when its live bytes have changed by more than the bound D since its last report:
 //!
 //! ```text
-//! |central − exact| ≤ rows · D        D = max(4 KiB, peak / (128 · rows)), so that the error is at most
-//!                                     max(rows · 4 KiB, 0.8 % of the peak)
+//! |central − exact| ≤ rows · D + U    D = max(4 KiB, peak / (128 · rows)), so that rows · D is at most
+//!                                     max(rows · 4 KiB, 0.8 % of the peak); U: `drift_unreported`, usually 0
 //! ```
 //!
 //! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the
-//! total at its peak. A thread that doesn't get the lock continues; its row stays over the bound, and it tries again at
-//! its next block.
+//! total at its peak. A thread that doesn't get the lock leaves its report in a queue, which the holder adds before it
+//! releases the lock: the holder may be preempted for long, and a block may be freed meanwhile. If the queue has no
+//! space either, and the lock isn't free soon, the row stays over the bound and tries again at its next block. U has the bytes that were left so.
 
+use self::waiting::Report;
 use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow};
 use crate::stack::callers;
 use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
 use plimsoll_segment::{Counter, Row, Section};
+
+mod waiting;
 
 static BUSY: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 const SMALLEST_BOUND: u64 = 4096;
 const LARGEST_BOUND: u64 = 1 << 20;
+/// Attempts to get the lock if the queue has no space.
+const SPINS: u32 = 100;
+/// How often the holder looks into the queue before it releases the lock: other threads may fill it for ever.
+const ROUNDS: u32 = 64;
 
 /// Twice the drift bound for new rows.
 pub fn room_span(segment: Segment) -> i64 {
@@ -52,23 +60,46 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 #[cold]
 #[inline(never)]
 pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
-    let Some(mut central) = Central::lock(*books) else { return };
-    // A signal handler of this thread may free a block of this row at any moment.
-    let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
-    let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
-    let count = net.wrapping_sub(*flushed) as i32 as i64;
-    central.add(row.caller.load(Relaxed), bytes, count);
-    *flushed = net;
+    let caller = row.caller.load(Relaxed);
+    report(*books, &row, span / 2 - row.room.load(Relaxed), || {
+        // A signal handler of this thread may free a block of this row at any moment.
+        let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
+        let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
+        let count = net.wrapping_sub(core::mem::replace(flushed, net)) as i32;
+        Report { caller, bytes, count }
+    });
 }
 
-/// The same for a shared row. No thread waits for the lock, since a signal handler may have interrupted its holder.
-/// What isn't reported now stays in the row's `room` field for the next report.
+/// The same for a shared row. What isn't reported now stays in the row's `room` field for the next report.
 pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
-    let Some(mut central) = Central::lock(*books) else { return };
-    let bytes = row.room.swap(0, Relaxed).wrapping_neg();
-    let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
-    let count = net.wrapping_sub(flushed.swap(net, Relaxed)) as i32 as i64;
-    central.add(row.caller.load(Relaxed), bytes, count);
+    let caller = row.caller.load(Relaxed);
+    report(*books, row, row.room.load(Relaxed).wrapping_neg(), || {
+        let bytes = row.room.swap(0, Relaxed).wrapping_neg();
+        let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
+        let count = net.wrapping_sub(flushed.swap(net, Relaxed)) as i32;
+        Report { caller, bytes, count }
+    });
+}
+
+/// Adds a row's report, or leaves it for the thread that has the lock. No thread waits for that thread, which may be
+/// preempted, or this one, interrupted by a signal handler. `bytes`: about what the report will have.
+fn report(segment: Segment, row: &Row, bytes: i64, take: impl FnOnce() -> Report) {
+    if let Some(mut central) = Central::lock(segment) {
+        return central.add(take());
+    }
+    let row = &raw const *row as usize;
+    if let Some(place) = waiting::place(row) {
+        place.fill(take());
+        // The holder may have looked into the queue just before.
+        return drop(Central::lock(segment));
+    }
+    for _ in 0..SPINS {
+        core::hint::spin_loop();
+        if let Some(mut central) = Central::lock(segment) {
+            return central.add(take());
+        }
+    }
+    waiting::note_unreported(row, bytes.unsigned_abs());
 }
 
 /// The central figures, locked: the only way to write them while hooks book.
@@ -78,12 +109,27 @@ impl Central {
     /// `None`: another thread has the lock, or this thread's own interrupted call.
     #[inline(always)]
     fn lock(segment: Segment) -> Option<Central> {
-        if BUSY.0.swap(true, Acquire) { None } else { Some(Central(segment)) }
+        if BUSY.0.swap(true, AcqRel) {
+            return None;
+        }
+        let mut central = Central(segment);
+        central.add_waiting();
+        Some(central)
+    }
+
+    /// Adds what waits, oldest first.
+    #[inline(always)]
+    fn add_waiting(&mut self) {
+        if !waiting::is_empty() {
+            let segment = self.0;
+            waiting::take_all(|report| self.add(report));
+            segment.raise(Counter::drift_unreported, waiting::take_unreported());
+        }
     }
 
     /// Adds blocks to a caller, to its category and to the total.
-    fn add(&mut self, caller: u32, bytes: i64, count: i64) {
-        let segment = self.0;
+    fn add(&mut self, Report { caller, bytes, count }: Report) {
+        let (segment, count) = (self.0, i64::from(count));
         let h = segment.header();
         segment.count(Counter::drift_flushes, 1);
         let c = segment.caller(caller);
@@ -117,6 +163,16 @@ impl Central {
 impl Drop for Central {
     #[inline(always)]
     fn drop(&mut self) {
+        for _ in 0..ROUNDS {
+            self.add_waiting();
+            BUSY.0.store(false, Release);
+            // Pairs with the exchange in `lock`: either this thread sees a report that was left since, or the thread
+            // that left it gets the lock.
+            fence(SeqCst);
+            if waiting::is_empty() || BUSY.0.swap(true, AcqRel) {
+                return;
+            }
+        }
         BUSY.0.store(false, Release);
     }
 }
@@ -144,6 +200,8 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
 /// In a fork child: the parent's thread that held the lock doesn't exist here, and peaks begin again.
 pub fn reset_after_fork(child: Segment) {
     BUSY.0.store(false, Relaxed);
+    // What waited in the parent is in the child's rows, and would be missing in its central figures.
+    drop(Central::lock(child));
     let now = now_ns();
     let h = child.header();
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
@@ -192,12 +250,62 @@ pub unsafe fn reset_books(segment: Segment) {
         k.peak_reserved_bytes.store(k.reserved_bytes.load(Relaxed), Relaxed);
         k.peak_committed_bytes.store(k.committed_bytes.load(Relaxed), Relaxed);
     }
+    waiting::take_all(|_| ());
+    waiting::take_unreported();
     BUSY.0.store(false, Release);
 }
 
 /// Reports blocks that were booked before the central figures existed. Called at boot, when no thread has the lock.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
     if let Some(mut central) = Central::lock(segment) {
-        central.add(caller, bytes, count);
+        central.add(Report { caller, bytes, count: count as i32 });
     }
+}
+
+#[cfg(test)]
+#[test]
+fn a_block_that_is_freed_while_another_thread_has_the_lock_is_in_the_peak() {
+    use crate::segment::categories;
+    use crate::sys::os;
+    use plimsoll_segment::{FILE_BYTES, Purpose};
+    let _one = waiting::ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
+    let base = os::table(FILE_BYTES, Purpose::Data).expect("address space") as usize;
+    // SAFETY: a zeroed writable mapping of that size, never unmapped, which no hook knows.
+    let (segment, books) = unsafe { (Segment::at(base), Books::of(Segment::at(base))) };
+    segment.header().composition.store(2, Relaxed);
+    assert!(segment.populate_start() && categories::init(segment));
+    assert!(segment.append_some(Section::Callers, 4).is_some() && segment.append_some(Section::Rows, 4).is_some());
+    let (row, flushed) = (books.row(1), AtomicU32::new(0));
+    row.caller.store(3, Relaxed);
+    let book = |bytes: i64| {
+        let count = if bytes > 0 { &row.alloc_count } else { &row.free_count };
+        count.fetch_add(1, Relaxed);
+        row.room.fetch_sub(bytes, Relaxed);
+        flush_shared(books, row, &flushed);
+    };
+    let h = segment.header();
+    let figures = || (h.live_bytes.load(Relaxed), h.peak_bytes.load(Relaxed), h.count_at_peak.load(Relaxed));
+    let unreported = || h.values[Counter::drift_unreported as usize].load(Relaxed);
+
+    // The holder is preempted.
+    let held = Central::lock(segment).expect("nobody has the lock");
+    for size in [5000, 1000 << 20, 7000] {
+        book(size);
+        book(100);
+        book(-size);
+        book(-100);
+    }
+    assert_eq!(figures(), (0, 0, 0));
+    drop(held);
+    assert_eq!((figures(), unreported()), ((0, (1000 << 20) + 100, 2), 0));
+
+    // More than the queue takes of one row: the rest stays in the row, and is counted.
+    let held = Central::lock(segment).expect("nobody has the lock");
+    (0..100).for_each(|_| book(1000));
+    drop(held);
+    let queued = figures().0;
+    assert_eq!(queued + unreported() as i64, 100_000);
+    assert!(queued > 0 && unreported() > 0, "{queued}");
+    book(1000);
+    assert_eq!(figures().0, 101_000);
 }

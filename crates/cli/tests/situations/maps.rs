@@ -12,6 +12,7 @@ situations! {
     // musl's mprotect rounds an address that isn't a page's; glibc's fails.
     map_errors over glibc => situation("map_errors").moments(2);
     map_protect over both_musl_in_full => situation("map_protect").moments(6);
+    map_refused over both_musl_in_full => situation("map_refused").moments(6);
     map_advice over both_musl_in_full => situation("map_advice");
     // M_TOP_PAD, and a break that malloc moves, are glibc's.
     map_brk over glibc => situation("map_brk").moments(5);

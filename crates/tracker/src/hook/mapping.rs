@@ -445,14 +445,15 @@ unsafe fn mprotect_by_steps(a: usize, n: usize, prot: c_int, sp: usize, fp: usiz
     unsafe { protected(a, n, prot, sp, fp, move || calls::mprotect(a, n, prot)) }
 }
 
-/// What a failed change of a protection has changed.
+/// What a failed change of a protection may have changed: the kernel goes through the mappings in order, up to a hole,
+/// a limit (ENOMEM), or one whose file isn't open for that (EACCES).
 #[cold]
 #[inline(never)]
 fn failed_protection(a: usize, n: usize, prot: c_int, caller: u32) -> Option<Operation> {
     // A range beyond the end of the address space fails with ENOMEM too, and changes nothing.
     let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
-    let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed: true };
-    (libc::errno() == errno::ENOMEM && !wraps).then_some(change)
+    let change = Operation::Protect { start: a, bytes: n, prot: prot as u16 & 7, caller, failed: true };
+    (matches!(libc::errno(), errno::ENOMEM | errno::EACCES) && !wraps).then_some(change)
 }
 
 /// pkey_mprotect(2): how V8 makes its code's pages executable where the processor has protection keys.

@@ -8,6 +8,7 @@ pub const EINTR: i32 = 4;
 pub const E2BIG: i32 = 7;
 pub const EINVAL: i32 = 22;
 pub const EEXIST: i32 = 17;
+pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const ENOMEM: i32 = 12;
 pub const ENOSYS: i32 = 38;

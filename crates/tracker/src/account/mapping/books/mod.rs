@@ -110,7 +110,7 @@ pub(crate) enum Operation {
     Unmap { start: usize, bytes: usize },
     /// shmdt of an unknown attachment: up to the end of the map's entry.
     UnmapEntry { start: usize },
-    /// mprotect; `failed`: up to the first hole only.
+    /// mprotect; `failed`: only as far as the kernel got.
     Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
     /// mremap.
     Remap { remap: Remap },
@@ -634,22 +634,11 @@ impl Held {
     #[unsafe(link_section = ".text.hot")]
     fn book_protect(&mut self, start: usize, bytes: usize, prot: u16, caller: u32, failed: bool) {
         let segment = self.segment;
-        let bytes = if failed { bytes.min(self.upto_hole(start) - start) } else { bytes };
+        let bytes = if failed { self.protected_bytes(start, bytes, prot) } else { bytes };
         if bytes == 0 {
             return;
         }
         self.change(|b| b.protect(start as u64, bytes as u64, prot, caller, time(segment), move |d| post(segment, d)));
-    }
-
-    /// mprotect that meets a hole fails, but what lies before the hole has changed (mprotect(2), ENOMEM).
-    #[cold]
-    #[inline(never)]
-    fn upto_hole(&mut self, start: usize) -> usize {
-        let mut at = start as u64;
-        while let Some(v) = self.map().and_then(|b| b.lookup(at)) {
-            at = v.end;
-        }
-        at as usize
     }
 
     #[cold]
@@ -869,3 +858,4 @@ fn adopt_new_id() -> AfterFork {
 pub(crate) mod at_once;
 #[cfg(test)]
 mod tests;
+mod failed_protection;

@@ -117,7 +117,10 @@ mod self_check {
             "descriptors_closed",
         ];
         let mut rows: Vec<Situation> = alone.map(situation).into();
-        let maps = ["basic", "commit", "remap", "partial", "errors", "protect", "advice", "brk", "shm", "many"];
+        let maps = [
+            "basic", "commit", "remap", "partial", "errors", "protect", "refused", "advice", "brk", "shm", "shm_many",
+            "many",
+        ];
         rows.extend(maps.map(|m| situation(&format!("map_{m}")).env("BOOKS_TWIN", "maps")));
         rows.push(situation("signal_maps").args(&["allocate"]).env("BOOKS_TWIN", "maps"));
         rows.push(situation("signal_maps").args(&["jump"]).env("BOOKS_TWIN", "maps"));

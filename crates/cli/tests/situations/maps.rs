@@ -17,6 +17,7 @@ situations! {
     // M_TOP_PAD, and a break that malloc moves, are glibc's.
     map_brk over glibc => situation("map_brk").moments(5);
     map_shm over both_musl_in_full => situation("map_shm").moments(4);
+    map_shm_many over both_musl_in_full => situation("map_shm_many").moments(5);
     map_threads over both_musl_in_full => situation("map_threads");
     fork_maps over both_musl_in_full => situation("fork_maps").moments(3);
     map_many over both_musl_in_full => situation("map_many").moments(3);

@@ -12,7 +12,7 @@
 #![allow(clippy::just_underscores_and_digits)]
 
 use crate::account::mapping::books::{Operation, at_once, locked, time};
-use crate::account::mapping::{count_mapping, count_of_site};
+use crate::account::mapping::{attachments, count_mapping, count_of_site};
 use crate::account::thread::ThreadState;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{classify, image, memo};
@@ -27,7 +27,7 @@ use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc::{self, calls};
 use crate::sys::{errno, os};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
 use plimsoll_segment::vmap::{Attributes, MappingKind};
 
@@ -666,30 +666,11 @@ pub unsafe extern "C" fn shmat(
             || calls::shmat(id, a, flags),
             |r| {
                 let bytes = (*r != MAP_FAILED).then(|| os::shared_memory_bytes(id)).flatten()?;
-                attached(*r, bytes);
+                attachments::attached(*r, bytes);
                 Some(Operation::Map { start: *r, bytes, attributes, placement: Placement::Chosen })
             },
         )
     }
-}
-
-/// Where shared memory is attached, and how many bytes: the map doesn't tell, because it joins equal neighbours into
-/// one entry.
-static ATTACHED: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
-
-fn attached(at: usize, bytes: usize) {
-    let known = ATTACHED.iter().find(|e| e[0].load(Relaxed) == at);
-    let free = || ATTACHED.iter().find(|e| e[0].compare_exchange(0, at, AcqRel, Relaxed).is_ok());
-    if let Some(e) = known.or_else(free) {
-        e[1].store(bytes, Relaxed);
-    }
-}
-
-fn detached(at: usize) -> Option<usize> {
-    let e = ATTACHED.iter().find(|e| e[0].load(Relaxed) == at)?;
-    let bytes = e[1].load(Relaxed);
-    e[0].store(0, Release);
-    Some(bytes)
 }
 
 /// shmdt(2): the mapping that begins there.
@@ -711,7 +692,7 @@ pub unsafe extern "C" fn shmdt(
     let real = move || unsafe { calls::shmdt(a) };
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, true, real, |r| {
-        (*r == 0).then(|| match detached(a) {
+        (*r == 0).then(|| match attachments::detached(a) {
             Some(bytes) => Operation::Unmap { start: a, bytes },
             None => Operation::UnmapEntry { start: a },
         })

@@ -1,5 +1,6 @@
 //! Mappings from before an attach, and what an earlier attach left in the map.
 
+use super::attachments;
 use super::books::{NO_FRAME, Operation, take, time};
 use crate::account::vmas::Placement;
 use crate::phase::{self};
@@ -47,8 +48,15 @@ pub fn book_existing(segment: Segment) {
         let (caller, category) = (CALLER_EARLY, EARLY);
         Attributes::new(caller, category, kind, prot, time(segment))
     };
+    let mut attachment = 0..0;
     os::each_line(c"/proc/self/maps", |line| {
         let Some(m) = maps::parse(line) else { return };
+        // shmat(2); its parts have lines of their own if the program has changed their protection.
+        if m.name.starts_with(b"/SYSV") {
+            let begins = m.offset == 0 || m.start != attachment.end;
+            attachment = if begins { m.start..m.end } else { attachment.start..m.end };
+            attachments::attached(attachment.start, attachment.len());
+        }
         let own = segment.base()..segment.base() + FILE_BYTES;
         if m.is_kernels()
             || own.contains(&m.start)
@@ -122,6 +130,7 @@ mod maps {
         pub end: usize,
         pub prot: u16,
         pub kind: MappingKind,
+        pub offset: usize,
         pub name: &'a [u8],
     }
 
@@ -146,7 +155,8 @@ mod maps {
         let dash = range.iter().position(|b| *b == b'-')?;
         let (start, end) = (hex(&range[..dash])?, hex(&range[dash + 1..])?);
         let perms: [u8; 4] = words.next()?.try_into().ok()?;
-        let inode = words.nth(2)?;
+        let offset = hex(words.next()?)?;
+        let inode = words.nth(1)?;
         let name = line.iter().position(|b| matches!(b, b'/' | b'[')).map_or(&[][..], |i| &line[i..]);
         let bit = |at: usize, letter: u8, value: u16| if perms[at] == letter { value } else { 0 };
         let kind = match (perms[3], inode) {
@@ -155,7 +165,7 @@ mod maps {
             _ => MappingKind::File,
         };
         let prot = bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4);
-        (start < end).then_some(MapsLine { start, end, prot, kind, name })
+        (start < end).then_some(MapsLine { start, end, prot, kind, offset, name })
     }
 
     #[cfg(test)]
@@ -164,10 +174,10 @@ mod maps {
 
         #[test]
         fn a_line_of_maps_is_parsed_or_refused() {
-            let m = parse(b"7f00-8000 rw-s 00000000 00:01 12 /dev/shm/a b").expect("a mapping");
+            let m = parse(b"7f00-8000 rw-s 0000f000 00:01 12 /dev/shm/a b").expect("a mapping");
             assert_eq!(
-                (m.start, m.end, m.prot, m.kind, m.name),
-                (0x7f00, 0x8000, 3, MappingKind::Shared, &b"/dev/shm/a b"[..])
+                (m.start, m.end, m.prot, m.kind, m.offset, m.name),
+                (0x7f00, 0x8000, 3, MappingKind::Shared, 0xf000, &b"/dev/shm/a b"[..])
             );
             let m = parse(b"7f00-8000 ---p 00000000 00:00 0 ").expect("a mapping");
             assert_eq!((m.prot, m.kind, m.name.len(), m.is_kernels()), (0, MappingKind::Anonymous, 0, false));

@@ -5,6 +5,7 @@ use crate::segment::Segment;
 use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::CALLER_SITE;
 
+pub mod attachments;
 pub mod books;
 mod combining_lock;
 pub mod existing;

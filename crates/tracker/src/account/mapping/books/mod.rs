@@ -41,6 +41,7 @@
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
+use super::attachments;
 use super::combining_lock::{CombiningLock, Head, QueueSlot};
 use super::sync::Cell;
 use crate::account::vmas::{Change, Delta, Placement, Remap, VmaBook};
@@ -108,7 +109,7 @@ pub(crate) enum Operation {
     Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
     /// munmap and similar calls.
     Unmap { start: usize, bytes: usize },
-    /// shmdt of an unknown attachment: up to the end of the map's entry.
+    /// shmdt of an unknown attachment: what is gone of the map's entry.
     UnmapEntry { start: usize },
     /// mprotect; `failed`: only as far as the kernel got.
     Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
@@ -597,7 +598,10 @@ impl Held {
             Operation::Unmap { start, bytes } => self.book_unmap(start, bytes),
             Operation::UnmapEntry { start } => {
                 if let Some(vma) = self.map().and_then(|b| b.lookup(start as u64)) {
-                    self.book_unmap(start, vma.end as usize - start);
+                    let end = vma.end as usize;
+                    let is_readable = vma.attributes().prot() & 1 != 0;
+                    let end = if is_readable { attachments::end_of_detached(start..end) } else { end };
+                    self.book_unmap(start, end - start);
                 }
             }
             Operation::Protect { start, bytes, prot, caller, failed } => {
@@ -856,6 +860,6 @@ fn adopt_new_id() -> AfterFork {
 }
 
 pub(crate) mod at_once;
+mod failed_protection;
 #[cfg(test)]
 mod tests;
-mod failed_protection;

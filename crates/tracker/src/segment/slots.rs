@@ -6,8 +6,8 @@
 //! Here also is the generation of the code map: when it changes, every slot's memo is put out of force.
 
 use super::Segment;
-use crate::sys::{cpu, os};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use crate::sys::{clock, cpu, os};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Section;
 
 /// The part of a state that other threads, and signal handlers that interrupt the owner's hook, read or write too.
@@ -127,12 +127,22 @@ pub fn init(memo_bytes: usize) -> bool {
     }
 }
 
+/// Claims since the last [`sweep`].
+static CLAIMS: AtomicU32 = AtomicU32::new(0);
+/// Fewest claims between two sweeps.
+const SWEEP_FROM: usize = 32;
+
 /// Claims a slot for the calling thread: a dead thread's, or a new one. `None`: all are taken.
 pub fn claim(segment: Segment, directory: &Slots) -> Option<u32> {
+    let claims = CLAIMS.fetch_add(1, Relaxed) as usize;
     loop {
         let head = FREE.load(Acquire);
         let top = (head & 0xffff_ffff) as u32;
         if top == 0 {
+            // A sweep makes a system call for each slot: two for each thread that starts.
+            if claims >= SWEEP_FROM.max(segment.used(Section::Threads) / 2) && sweep(segment, directory) {
+                continue;
+            }
             return segment.append(Section::Threads);
         }
         let next = directory[top as usize].next_free.load(Acquire);
@@ -161,6 +171,37 @@ pub fn give_back(directory: &Slots, slot: u32) {
     }
 }
 
+/// A thread is looking for slots of threads that are gone.
+static SWEEPING: AtomicBool = AtomicBool::new(false);
+
+/// Gives back the slots of threads that ended by a raw exit(2): no destructor has run for them. True: there were some.
+#[cold]
+#[inline(never)]
+fn sweep(segment: Segment, directory: &Slots) -> bool {
+    // A child of vfork, or of clone(2) with CLONE_VM, has this memory and other threads.
+    if segment.header().pid.load(Relaxed) != os::getpid() || SWEEPING.swap(true, Acquire) {
+        return false;
+    }
+    CLAIMS.store(0, Relaxed);
+    let mut found = false;
+    for i in 1..segment.used(Section::Threads) as u32 {
+        let r = segment.thread(i);
+        let now = || (r.state.load(Acquire), r.generation.load(Relaxed), r.tid.load(Relaxed));
+        let before = now();
+        let (1, _, tid) = before else { continue };
+        // The second look finds the slot's next thread, if this one has ended in the usual way meanwhile. The slot of a
+        // thread that is gone changes no more: only here, and one thread is here at a time.
+        if tid != 0 && os::is_thread_gone(tid) && now() == before {
+            r.end_ns.store(clock::now_ns(), Relaxed);
+            r.state.store(2, Release);
+            give_back(directory, i);
+            found = true;
+        }
+    }
+    SWEEPING.store(false, Release);
+    found
+}
+
 /// In a fork child: makes its sequence of samples unlike its parent's. The current distance may stay: it has no memory
 /// (`account/sampling.rs`).
 pub fn reseed_after_fork(pid: u32) {
@@ -173,6 +214,7 @@ pub fn reseed_after_fork(pid: u32) {
 /// given up. Rows, memos and indexes stay as they are: the child's segment numbers its rows as the parent's does.
 pub fn reset_after_fork(segment: Segment, keep: u32) {
     FREE.store(0, Relaxed);
+    SWEEPING.store(false, Relaxed);
     let Some(directory) = directory() else { return };
     for i in 1..segment.used(Section::Threads) as u32 {
         let r = segment.thread(i);

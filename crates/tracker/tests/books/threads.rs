@@ -7,7 +7,7 @@ use plimsoll_tracker::account::rows;
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 fn attach(segment: Segment) -> &'static mut ThreadState {
     thread::attach(segment, Some(StackBounds { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
@@ -56,6 +56,44 @@ fn no_slot_is_given_twice() {
         assert_eq!(counter(segment, Counter::threads_started), total);
         println!("exercised: {total} threads in {} slots", used - 1);
         assert!(total > 60_000);
+    });
+}
+
+/// No destructor runs for a thread that ends by exit(2), so a later thread finds that it is gone.
+#[test]
+fn slots_of_threads_that_ended_without_notice_are_used_again() {
+    alone(|| {
+        static SEGMENT: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn ends(_: *mut libc::c_void) -> *mut libc::c_void {
+            // SAFETY: the test's segment, never unmapped; then the end of this thread alone.
+            unsafe {
+                attach(Segment::at(SEGMENT.load(Relaxed)));
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            core::ptr::null_mut()
+        }
+        let segment = fresh();
+        segment.header().pid.store(os::getpid(), Relaxed);
+        SEGMENT.store(segment.base(), Relaxed);
+        let alive: Vec<u32> = (0..40).map(|_| attach(segment).slot).collect();
+        const THREADS: usize = 2000;
+        for _ in 0..THREADS {
+            let mut thread = 0;
+            // SAFETY: a thread of default attributes, joined before the next one starts.
+            unsafe {
+                assert_eq!(libc::pthread_create(&mut thread, core::ptr::null(), ends, core::ptr::null_mut()), 0);
+                assert_eq!(libc::pthread_join(thread, core::ptr::null_mut()), 0);
+            }
+        }
+        let used = segment.used(Section::Threads);
+        println!("exercised: {THREADS} threads in {used} slots");
+        assert!(used <= 2 * (1 + alive.len() + 32), "{used} slots");
+        for slot in alive {
+            let r = segment.thread(slot);
+            assert_eq!((r.state.load(Relaxed), r.generation.load(Relaxed)), (1, 1), "slot {slot} is this thread's");
+        }
+        let in_use = (1..used as u32).filter(|slot| segment.thread(*slot).state.load(Relaxed) == 1).count();
+        assert!(in_use <= 40 + 2 * 32, "{in_use} slots in use");
     });
 }
 
@@ -169,6 +207,69 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
         }
         println!("exercised: {} of {all} instructions", some.len());
         assert!(some.len() > 66);
+    });
+}
+
+/// A handler that jumps out of a mapping call leaves the state taken. A later call from the same depth takes it back, and
+/// a handler doesn't: not on the stack of the call, and not on one that the program has made in a frame above it.
+#[test]
+fn a_state_whose_taker_was_left_is_taken_back() {
+    use plimsoll_tracker::guard::{self, Entered};
+    use plimsoll_tracker::segment::slots;
+    use plimsoll_tracker::sys::cpu::{CURRENT, OWN, tls_get, tls_set};
+
+    static TAKEN: AtomicUsize = AtomicUsize::new(9);
+    extern "C" fn handler(_: i32) {
+        TAKEN.store(usize::from(matches!(guard::enter(), Entered::Thread(_))), Relaxed);
+    }
+    alone(|| {
+        let segment = fresh();
+        assert!(segment.publish(1, 0, 0));
+        let mut alternate = [0u8; 64 << 10];
+        let frame = alternate.as_mut_ptr() as usize & !15;
+        let frame = frame - 4096;
+        let (low, high) = (frame - (1 << 20), frame + (1 << 20));
+        let state = thread::attach(segment, Some(StackBounds { low, high, guard: 0, kind: 0 })).expect("a slot");
+        state.shared().memo.store(state.own_memo.cast(), Relaxed);
+        tls_set::<CURRENT>(state as *mut ThreadState as usize);
+        // SAFETY: this thread's state, to which nothing else refers at that moment.
+        let state_of_thread = || unsafe { &mut *(tls_get::<OWN>() as *mut ThreadState) };
+        let is_taken_at = |sp: usize| matches!(guard::enter_at(sp), Entered::Thread(_));
+        let nested = || counter(segment, Counter::nested_entries);
+        let leave = |is_mapping: bool| {
+            let inside = if is_mapping { guard::enter_call(frame) } else { guard::enter_at(frame) };
+            assert!(matches!(inside, Entered::Thread(_)));
+            std::mem::forget(inside);
+        };
+        leave(true);
+        assert!(!is_taken_at(frame - 512), "a handler on the stack of the call");
+        // SAFETY: the handler makes no call that a handler may not make, and the array outlives it.
+        unsafe {
+            let stack = libc::stack_t { ss_sp: alternate.as_mut_ptr().cast(), ss_flags: 0, ss_size: alternate.len() };
+            os::alternate_stacks_exist();
+            assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(i32) as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+            libc::raise(libc::SIGUSR1);
+        }
+        assert_eq!((TAKEN.load(Relaxed), nested()), (0, 2), "a handler on an alternate stack");
+        assert!(is_taken_at(frame), "the call was left");
+        assert_eq!(tls_get::<CURRENT>(), tls_get::<OWN>(), "it is given back");
+        assert_eq!(slots::own().expect("a state").memo.load(Relaxed), slots::empty(), "no remembered stack is used");
+        assert!(is_taken_at(frame - 512));
+        // As malloc's fast path takes it, behind a call that was left after it had given the state back.
+        let inside = guard::enter_call(frame);
+        drop(inside);
+        tls_set::<CURRENT>(0);
+        state_of_thread().countdown -= 24;
+        assert!(!is_taken_at(frame + 512), "the mark is not malloc's");
+        tls_set::<CURRENT>(tls_get::<OWN>());
+        leave(false);
+        assert!(!is_taken_at(frame + 512), "out of malloc no program may jump");
+        assert_eq!(nested(), 4);
+        println!("exercised: {} entries", nested());
     });
 }
 

@@ -11,9 +11,12 @@
 use crate::account::thread::{self, StackBounds, ThreadState};
 use crate::segment::Segment;
 use crate::segment::books::Books;
+use crate::segment::slots;
 use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
+use crate::sys::os;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::Counter;
 
 /// This thread's state, taken: ours until this is dropped, which gives it back.
@@ -35,6 +38,20 @@ impl TakenState {
     /// `state` is what `current` holds, and not 0.
     #[inline(always)]
     pub unsafe fn now(state: *mut ThreadState) -> TakenState {
+        tls_set_half::<DEPTH>(0);
+        tls_set::<CURRENT>(0);
+        TakenState(state)
+    }
+
+    /// The same for a mapping call at whose entry the stack pointer was `sp`. A [`CallFrame`] outlives the result.
+    ///
+    /// # Safety
+    /// As `now`.
+    #[inline(always)]
+    pub unsafe fn in_call(state: *mut ThreadState, sp: usize) -> TakenState {
+        // SAFETY: this thread's state, to which nobody has a reference.
+        unsafe { (*state).marked = (*state).countdown as u32 };
+        tls_set_half::<DEPTH>(sp as u32 | MARKED);
         tls_set::<CURRENT>(0);
         TakenState(state)
     }
@@ -63,6 +80,40 @@ impl Drop for TakenState {
     fn drop(&mut self) {
         tls_set::<CURRENT>(self.0 as usize);
     }
+}
+
+/// In [`DEPTH`]: a state is being made. Any other number than 0 is the mark of a mapping call that has the state: such a
+/// call may be left by a jump out of a signal handler. (Out of malloc no program may jump.)
+const MAKING: u32 = 1;
+const MARKED: u32 = 2;
+
+/// Removes the mark of a mapping call at its end, after the state is given back.
+///
+/// The mark is there as long as the call has the state, and may stay longer if the call is left in between. So it says
+/// nothing of a state that malloc's fast path has taken, which counts its block first: then [`ThreadState::marked`]
+/// isn't the countdown's.
+pub struct CallFrame;
+
+impl Drop for CallFrame {
+    #[inline(always)]
+    fn drop(&mut self) {
+        tls_set_half::<DEPTH>(0);
+    }
+}
+
+/// Whether the frame that has the state was left: on one stack, a frame that is still there lies above the current one.
+#[cold]
+fn is_taker_left(state: *const ThreadState, sp: usize) -> bool {
+    let mark = tls_get_half::<DEPTH>();
+    let Some(own) = slots::own().filter(|_| mark > MAKING) else { return false };
+    let high = own.stack_high.load(Relaxed);
+    let frame = high.wrapping_sub((high as u32).wrapping_sub(mark & !7) as usize);
+    let is_on_stack = slots::is_on_own_stack;
+    // A program may have made its alternate stack in a frame of the thread's stack.
+    let is_alternate = || os::alternate_stack().is_some_and(|(low, bytes)| sp.wrapping_sub(low) < bytes);
+    // SAFETY: this thread's own, in memory that is never freed; only this thread writes these words.
+    let is_marked = unsafe { (&raw const (*state).marked).read() == (&raw const (*state).countdown).read() as u32 };
+    is_marked && sp >= frame && is_on_stack(sp) && is_on_stack(frame) && !is_alternate()
 }
 
 /// The thread is inside the tracker, with its state.
@@ -96,6 +147,13 @@ pub enum Entered {
 /// Enters the tracker from a hook. (The assembly of malloc and free takes the state itself.)
 #[inline(always)]
 pub fn enter() -> Entered {
+    let here = 0u8;
+    enter_at(&raw const here as usize)
+}
+
+/// [`enter`] in a call at whose entry the stack pointer was `sp`.
+#[inline(always)]
+pub fn enter_at(sp: usize) -> Entered {
     let Some(segment) = Segment::current() else { return Entered::Outside };
     let current = tls_get::<CURRENT>();
     if current != 0 {
@@ -103,17 +161,31 @@ pub fn enter() -> Entered {
         let state = unsafe { TakenState::now(current as *mut ThreadState) };
         return Entered::Thread(Inside { state, segment });
     }
-    enter_without(segment)
+    enter_without(segment, sp)
 }
 
-/// [`enter`] in a thread whose word `current` is 0.
+/// [`enter_at`] in a mapping call. A [`CallFrame`] outlives the result.
+pub fn enter_call(sp: usize) -> Entered {
+    match enter_at(sp) {
+        Entered::Thread(inside) => {
+            let segment = inside.segment;
+            drop(inside);
+            // SAFETY: just given back.
+            let state = unsafe { TakenState::in_call(tls_get::<CURRENT>() as *mut ThreadState, sp) };
+            Entered::Thread(Inside { state, segment })
+        }
+        other => other,
+    }
+}
+
+/// [`enter_at`] in a thread whose word `current` is 0.
 #[cold]
 #[inline(never)]
-fn enter_without(segment: Segment) -> Entered {
+fn enter_without(segment: Segment, sp: usize) -> Entered {
     match tls_get::<OWN>() {
         0 if tls_get_half::<DEPTH>() == 0 => {
             // A thread that we did not see start: made inside libc, by clone, or before boot.
-            tls_set_half::<DEPTH>(1);
+            tls_set_half::<DEPTH>(MAKING);
             let t = thread::attach(segment, stack_bounds::unseen());
             if let Some(t) = &t {
                 thread::watch_end(&raw const **t);
@@ -124,6 +196,13 @@ fn enter_without(segment: Segment) -> Entered {
                 Some(t) => Entered::Thread(Inside { state: unsafe { TakenState::of(t) }, segment }),
                 None => Entered::Shared(Nested(segment)),
             }
+        }
+        own if own > GONE && is_taker_left(own as *const ThreadState, sp) => {
+            tls_set_half::<DEPTH>(0);
+            // SAFETY: this thread's state, and the frame that had taken it is gone.
+            let mut state = unsafe { TakenState::of(own as *mut ThreadState) };
+            state.was_left();
+            Entered::Thread(Inside { state, segment })
         }
         own => {
             if own != GONE {
@@ -138,7 +217,7 @@ fn enter_without(segment: Segment) -> Entered {
 /// allocated earlier has done so: then only the stack is noted.
 pub fn begin(segment: Segment, stack: StackBounds) -> Option<u32> {
     // From here on, a handler makes no state.
-    tls_set_half::<DEPTH>(1);
+    tls_set_half::<DEPTH>(MAKING);
     let slot = match tls_get::<OWN>() {
         0 => thread::attach(segment, Some(stack)).map(|t| {
             thread::watch_end(t);

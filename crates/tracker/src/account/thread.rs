@@ -70,6 +70,8 @@ pub struct ThreadState {
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
+    /// Low half of the countdown when a mapping call last took the state.
+    pub marked: u32,
     /// The work space that it returned last.
     returned_scratch: usize,
     /// Threads that had this state.
@@ -341,6 +343,17 @@ impl ThreadState {
     #[inline(always)]
     pub fn memo(&self) -> *mut Memo {
         self.shared().memo.load(Relaxed).cast()
+    }
+
+    /// The frame that had the state was left at any point. Nothing of the stacks that are remembered is taken over.
+    #[cold]
+    pub fn was_left(&mut self) {
+        self.shared().memo.store(slots::empty(), Relaxed);
+        self.lives = self.lives.wrapping_add(1);
+        if !self.scratch.is_null() {
+            // SAFETY: this thread's own, and the walk that used it is gone.
+            unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
+        }
     }
 
     /// The stack's ends, low and high, exclusive; both 0 if they aren't known.

@@ -16,7 +16,7 @@ use crate::account::mapping::{attachments, count_mapping, count_of_site};
 use crate::account::thread::ThreadState;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{classify, image, memo};
-use crate::guard::{Entered, TakenState, enter};
+use crate::guard::{CallFrame, Entered, TakenState, enter, enter_call};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
@@ -55,7 +55,8 @@ unsafe fn site_of_call(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
         resolve();
     }
     // SAFETY: the entry's stack and frame pointer.
-    let (segment, caller) = match enter() {
+    let _frame = CallFrame;
+    let (segment, caller) = match enter_call(sp) {
         Entered::Thread(mut inside) => {
             let segment = inside.segment();
             // SAFETY: as above.
@@ -80,8 +81,9 @@ unsafe fn remembered_site_of_call(sp: usize, fp: usize) -> Option<(Segment, memo
     if current == 0 {
         return None;
     }
+    let _frame = CallFrame;
     // SAFETY: just found.
-    let state = unsafe { TakenState::now(current as *mut ThreadState) };
+    let state = unsafe { TakenState::in_call(current as *mut ThreadState, sp) };
     // SAFETY: the entry's stack and frame pointer; the state is taken.
     unsafe { memo::mapping_at_once(&state, sp, fp) }.map(|site| (segment, site))
 }

@@ -8,7 +8,7 @@ use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
 use crate::account::{classes, classify, control, image, memo, pending, remote_free, sampling};
-use crate::guard::{Entered, TakenState, enter};
+use crate::guard::{Entered, TakenState, enter, enter_at};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::books::{Books, OwnRow, SlotMark};
@@ -472,7 +472,7 @@ pub fn real_request(n: usize) -> usize {
 pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
     // SAFETY: the caller's contract.
     unsafe {
-        match enter() {
+        match enter_at(sp) {
             Entered::Thread(mut inside) => {
                 let (books, t) = inside.parts();
                 if image::may_have_headers() {

@@ -21,6 +21,10 @@ pub const ROW_OVERFLOW: u32 = 1;
 /// See [`ROW_OVERFLOW`].
 pub const ROW_EARLY: u32 = 2;
 
+/// Rows at the section's end that only shared ones may take. Callers by threads may be more than the section has rows;
+/// then the category and the caller of a block are kept, and only its thread isn't.
+const SHARED_ONLY: usize = Section::Rows.capacity() / 8;
+
 /// Caller → [`SharedEntry`], private; reserved, touched where used.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
@@ -121,6 +125,10 @@ pub fn find<'t>(books: Books<'_>, t: &'t mut ThreadState, caller: u32) -> Option
     let spare = &t.shared().spare_row;
     let row = match spare.load(Relaxed) {
         0 => {
+            if books.used(Section::Rows) >= Section::Rows.capacity() - SHARED_ONLY {
+                books.count(Counter::rows_shared, 1);
+                return None;
+            }
             let row = books.append_some(Section::Rows, 2)?;
             spare.store(row + 1, Relaxed);
             row

@@ -245,6 +245,33 @@ fn a_full_row_section_shares() {
     });
 }
 
+/// More callers by threads than the section has rows: the threads share rows, and each block keeps its caller.
+#[test]
+fn threads_share_rows_before_callers_do() {
+    alone(|| {
+        let segment = fresh();
+        const CALLERS: usize = 8000;
+        const THREADS: u64 = 20;
+        let callers = make_callers(segment, CALLERS);
+        // As if other threads had the rest.
+        let left = Section::Rows.capacity() / 8;
+        while segment.used(Section::Rows) < Section::Rows.capacity() - left {
+            assert!(segment.append_some(Section::Rows, 2).is_some());
+        }
+        for _ in 0..THREADS {
+            let mut t = thread::attach(segment, None);
+            for caller in &callers {
+                rows::alloc(books(segment), t.as_deref_mut(), *caller, Amount { usable: 48, requested: 40 });
+            }
+        }
+        let sums = by_caller(segment);
+        let wrong = callers.iter().filter(|c| sums.get(*c).is_none_or(|s| s.alloc_count != THREADS)).count();
+        assert_eq!((wrong, sums.len()), (0, CALLERS), "callers with blocks of another number than {THREADS}");
+        assert_eq!(counter(segment, Counter::rows_shared), THREADS * CALLERS as u64);
+        println!("exercised: {} rows for {CALLERS} callers of {THREADS} threads", left);
+    });
+}
+
 /// Four real threads that hand blocks to each other, two of them without a slot, while a reader sums by the reader
 /// algorithm.
 #[test]

@@ -29,6 +29,7 @@ use crate::hook;
 use crate::options::Options;
 use crate::segment::books::Books;
 use crate::segment::{LASTING, Segment, categories, set_text, slots};
+use crate::stack::module;
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
 use crate::{boot, patch, phase, stack_bounds};
@@ -188,6 +189,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     };
     segment.set(Counter::import_words, done.written);
     segment.set(Counter::import_words_left, done.left);
+    module::note_loaded(segment);
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
     unsafe { hook::resolve::learn_sizes() };
     if !boot::start_booking(segment) {

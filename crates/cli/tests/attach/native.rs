@@ -35,6 +35,28 @@ pub fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
     Program::start(command, name)
 }
 
+/// Else a library would seem to be loaded at its first call after the attach.
+#[test]
+fn an_attach_notes_all_loaded_objects() {
+    // Nothing calls libm.
+    let file = compiled(&["-Wl,--no-as-needed", "-lm"]);
+    let mut program = start("objects", &file, &["3"]);
+    program.done(&["attach", &program.pid()]);
+    let report = program.report();
+    // The loader and the kernel may name folders differently.
+    let name = |path: &str| path.rsplit('/').next().unwrap_or("").to_string();
+    let modules: Vec<String> =
+        report["modules"].as_array().expect("modules").iter().filter_map(|m| m["path"].as_str()).map(name).collect();
+    let maps = program.mappings();
+    let is_object = |path: &&str| (path.contains(".so") && !path.contains("plimsoll")) || Path::new(path) == file;
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let loaded: std::collections::BTreeSet<String> = paths.filter(is_object).map(name).collect();
+    assert!(loaded.len() >= 4 && loaded.contains("libm.so.6"), "{maps}");
+    let missing: Vec<&String> = loaded.iter().filter(|name| !modules.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?} is not in {modules:?}");
+    assert_eq!(program.send("go"), "gone");
+}
+
 /// The functions that plimsoll finds may be of one copy, while the borrowed thread holds a lock of the other.
 #[test]
 fn a_program_with_two_copies_of_libc_is_not_entered() {

@@ -165,6 +165,22 @@ pub fn find(segment: Segment, pc: usize) -> Option<&'static Module> {
     None
 }
 
+/// Notes all loaded objects. Otherwise each gets known with its first call, and a report soon after an attach would
+/// show libraries that seem to be new in the next one.
+pub fn note_loaded(segment: Segment) {
+    if libc::other(libc::Other::FindObject) == 0 {
+        scan(segment, 0);
+        return;
+    }
+    // The loader's lock keeps each object where it is meanwhile.
+    libc::each_loaded(&mut |o| {
+        let dynamic = o.dynamic();
+        if !o.is_self() && !dynamic.is_empty() {
+            find(segment, dynamic.as_ptr() as usize);
+        }
+    });
+}
+
 /// A known object that is still loaded, by its file's name. `None` also where glibc is older than 2.35.
 pub fn loaded(segment: Segment, file: &[u8]) -> Option<elf::Object> {
     (0..LISTED.load(Acquire).min(KNOWN as u32)).find_map(|i| {

@@ -202,6 +202,7 @@ pub fn reset_after_fork(child: Segment) {
     BUSY.0.store(false, Relaxed);
     // What waited in the parent is in the child's rows, and would be missing in its central figures.
     drop(Central::lock(child));
+    waiting::free_taken();
     let now = now_ns();
     let h = child.header();
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {

@@ -118,6 +118,14 @@ pub(super) fn take_all(mut add: impl FnMut(Report)) {
     }
 }
 
+/// In a fork child, where nothing waits: frees the places that a thread of the parent had taken from the list. A place
+/// that is claimed stays so, since the frame that has it may be this thread's.
+pub(super) fn free_taken() {
+    for place in PLACES.iter().flatten().filter(|place| place.next.load(Relaxed) >= END) {
+        place.next.store(FREE, Relaxed);
+    }
+}
+
 /// Notes bytes of the row at this address that found no place. They stay in the row.
 #[cold]
 pub(super) fn note_unreported(row: usize, bytes: u64) {
@@ -149,6 +157,10 @@ mod tests {
         take_all(|r| taken.push(r));
         assert_eq!(taken, (0..5).map(report).collect::<Vec<_>>());
         assert!(is_empty());
+        // A holder that doesn't exist in a fork child has taken a report.
+        place(0).expect("a free place").fill(report(1));
+        assert_ne!(NEWEST.swap(END, AcqRel), END);
+        free_taken();
 
         let left = core::iter::from_fn(|| place(0)).take(100).collect::<Vec<_>>();
         assert_eq!(left.len(), OF_GROUP, "a row has the places of its group");

@@ -286,8 +286,8 @@ fn a_memo_put_in_force_again_as_it_was_recalls_it() {
     reloaded(false);
 }
 
-/// account/peaks.rs `flush_shared`: a thread that finds the lock taken leaves its drift in the row; no byte is lost or
-/// reported twice.
+/// account/peaks/ `flush_shared`: a thread that finds the lock taken, and the queue full, leaves its drift in the row; no
+/// byte is lost or reported twice.
 fn shared_row(exchanges: bool) {
     explore(move || {
         struct Shared {
@@ -333,6 +333,86 @@ fn no_drift_of_a_shared_row_is_lost() {
 #[should_panic(expected = "drift lost")]
 fn drift_is_lost_between_a_load_and_a_store() {
     shared_row(false);
+}
+
+/// account/peaks/: a report that finds the lock taken waits in a list for its holder, and none waits when all threads
+/// are done.
+fn waiting_reports(looks_again: bool) {
+    struct Shared {
+        busy: AtomicBool,
+        newest: AtomicUsize,
+        next: [AtomicUsize; 2],
+        bytes: [AtomicI64; 2],
+        central: AtomicI64,
+    }
+    impl Shared {
+        fn lock(&self) -> bool {
+            !self.busy.swap(true, AcqRel)
+        }
+        fn add(&self, bytes: i64) {
+            self.central.store(self.central.load(Relaxed) + bytes, Relaxed);
+        }
+        fn release(&self, looks_again: bool) {
+            loop {
+                let mut at = self.newest.swap(0, AcqRel);
+                while at != 0 {
+                    self.add(self.bytes[at - 1].load(Relaxed));
+                    at = self.next[at - 1].load(Relaxed);
+                }
+                self.busy.store(false, Release);
+                fence(SeqCst);
+                if !looks_again || self.newest.load(Relaxed) == 0 || !self.lock() {
+                    return;
+                }
+            }
+        }
+        fn report(&self, place: usize, bytes: i64, looks_again: bool) {
+            if self.lock() {
+                self.add(bytes);
+                return self.release(looks_again);
+            }
+            self.bytes[place].store(bytes, Relaxed);
+            let mut newest = self.newest.load(Relaxed);
+            loop {
+                self.next[place].store(newest, Relaxed);
+                match self.newest.compare_exchange(newest, place + 1, AcqRel, Relaxed) {
+                    Ok(_) => break,
+                    Err(other) => newest = other,
+                }
+            }
+            fence(SeqCst);
+            if self.lock() {
+                self.release(looks_again);
+            }
+        }
+    }
+    explore(move || {
+        let s = Arc::new(Shared {
+            busy: AtomicBool::new(false),
+            newest: AtomicUsize::new(0),
+            next: [0, 0].map(AtomicUsize::new),
+            bytes: [0, 0].map(AtomicI64::new),
+            central: AtomicI64::new(0),
+        });
+        let other = thread::spawn({
+            let s = s.clone();
+            move || s.report(0, 40, looks_again)
+        });
+        s.report(1, 100, looks_again);
+        other.join().expect("other");
+        assert_eq!(s.central.load(Relaxed), 140, "a report waits for ever");
+    });
+}
+
+#[test]
+fn no_report_waits_for_ever() {
+    waiting_reports(true);
+}
+
+#[test]
+#[should_panic(expected = "a report waits for ever")]
+fn a_holder_that_does_not_look_again_leaves_a_report() {
+    waiting_reports(false);
 }
 
 /// stack/callers.rs `find_or_make`: an entry is completed, then its cell is claimed; the thread that comes second

@@ -329,7 +329,7 @@ const UNSAFE: &[&str] = &[
     "crates/tracker/src/account/keys.rs",
     "crates/tracker/src/account/mapping/",
     "crates/tracker/src/account/memo/",
-    "crates/tracker/src/account/peaks.rs",
+    "crates/tracker/src/account/peaks/mod.rs",
     "crates/tracker/src/account/pending.rs",
     "crates/tracker/src/account/rows.rs",
     "crates/tracker/src/account/samples.rs",

@@ -1,4 +1,4 @@
-//! account/rows.rs and account/peaks.rs against exact sums.
+//! account/rows.rs and account/peaks/ against exact sums.
 
 use crate::segment::{Sums, by_caller, counter};
 use crate::{Random, alone, books, fresh};

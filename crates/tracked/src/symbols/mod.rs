@@ -119,7 +119,8 @@ impl Symbols {
     }
 
     fn module(&mut self, module: &Module, mut known: CachedNames, offsets: &[u64]) -> CachedNames {
-        if !module.path.starts_with('/') {
+        // The vdso has a name only. A library that was loaded by a relative path has that path.
+        if !module.path.contains('/') {
             let vdso = if module.path.contains("vdso") { read::vdso() } else { None };
             let answers = vdso.and_then(|bytes| object::resolve_bytes(&bytes, &module.build_id, offsets));
             known.extend(answers.map(|a| a.known).unwrap_or_default());
@@ -132,12 +133,17 @@ impl Symbols {
         });
         // If the object's build differs from the loaded one, a debug file found by the old build id still fits.
         let mut files = Vec::new();
-        match object {
-            Ok(opened) => files.push(opened),
-            Err(Some(reason)) => self.gap(format!("{} {reason}", module.path)),
-            Err(None) => {}
-        }
+        let missing = match object {
+            Ok(opened) => {
+                files.push(opened);
+                None
+            }
+            Err(reason) => reason,
+        };
         files.extend(self.finder.companions(module, links.as_ref()));
+        if let Some(reason) = missing.filter(|_| files.is_empty() || module.path.starts_with('/')) {
+            self.gap(format!("{} {reason}", module.path));
+        }
         if let Some(path) = self.finder.given_by_name(module) {
             let reason = format!("{} has no build id: {} is used because of its name", module.path, path.display());
             self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if that file is from another build"));
@@ -176,7 +182,11 @@ impl Symbols {
     }
 
     fn gap(&mut self, reason: String) {
-        self.gaps.push(Gap::new(Source::Symbols, reason, "its frames lack names or lines"));
+        let gap = Gap::new(Source::Symbols, reason, "its frames lack names or lines");
+        // A library that was loaded again has several entries.
+        if !self.gaps.contains(&gap) {
+            self.gaps.push(gap);
+        }
     }
 
     /// The result of `resolve` for a return address.

@@ -118,10 +118,9 @@ impl Finder {
 
     /// The file from which the module was loaded.
     pub fn object(&mut self, module: &Module) -> Result<Opened, Missing> {
+        // The path of a library that was loaded by a relative one is relative to a directory that isn't known. `open`
+        // refuses it, but the kernel has the mapped file.
         let path = Path::new(&module.path);
-        if !path.is_absolute() {
-            return Err(None);
-        }
         let found = self.open(path);
         let exists = found.is_some();
         if let Some(opened) = found
@@ -136,6 +135,9 @@ impl Finder {
             && self.is_of(module, &opened)
         {
             return Ok(opened);
+        }
+        if !path.is_absolute() {
+            return Err(Some("was loaded by a relative path: give its file with --symbols FILE".to_string()));
         }
         let replaced = "was replaced since it was loaded (another build id, or a newer file)";
         Err(if exists { Some(replaced.to_string()) } else { self.refusal(path) })
@@ -188,11 +190,13 @@ impl Finder {
         if let Some((name, crc)) = object.and_then(|o| o.debug_link.as_ref()) {
             let directory = Path::new(&module.path).parent().unwrap_or(Path::new("/"));
             let below = directory.strip_prefix("/").unwrap_or(directory);
-            for path in [
+            let near = [
                 directory.join(name),
                 directory.join(".debug").join(name),
                 Path::new("/usr/lib/debug").join(below).join(name),
-            ] {
+            ];
+            // A relative path is relative to a directory that isn't known, and not to ours.
+            for path in near.into_iter().filter(|_| directory.is_absolute()) {
                 for opened in [self.open(&path), self.own(&path)].into_iter().flatten() {
                     let fits = if id.is_empty() { crc32_of(&opened) == Some(*crc) } else { same(&opened) };
                     if fits && opened.path() != Path::new(&module.path) {

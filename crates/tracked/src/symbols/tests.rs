@@ -39,3 +39,36 @@ fn our_own_function_is_found_in_our_own_file() {
     assert_eq!(books.gaps.len(), 1);
     assert!(Path::new(&books.modules[0].path).exists());
 }
+
+/// The path of a library that was loaded by a relative path says nothing of where the file is. The kernel has the mapped
+/// file of a running process.
+#[test]
+fn a_library_loaded_by_a_relative_path_is_found_by_its_mapping() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.contains("/libc.so.6")).expect("a dynamic program");
+    let (start, path) = (line.split('-').next().unwrap(), line.split_whitespace().last().unwrap());
+    let start = Avma(u64::from_str_radix(start, 16).unwrap());
+    let file = std::fs::read(path).unwrap();
+    let parsed = ::object::File::parse(&*file).unwrap();
+    let malloc = parsed.dynamic_symbols().find(|symbol| symbol.name() == Ok("malloc")).expect("it has it");
+    let module = Module {
+        path: "./libc.so.6".into(),
+        range: (start, Avma(start.0 + 0x1000)),
+        // Without a build id, so that no debug file can be found by it.
+        ..Module::default()
+    };
+    for (pid, is_named) in [(Some(std::process::id()), true), (None, false)] {
+        let frame = Frame { module: Some(0), offset: malloc.address() + 5, ..Frame::default() };
+        let caller = Caller { frames: vec![frame.clone(), frame], ..Caller::default() };
+        // It was loaded twice: one gap.
+        let mut books = Books { modules: vec![module.clone(), module.clone()], ..Books::default() };
+        books.callers = vec![caller];
+        books.callers[0].frames[1].module = Some(1);
+        resolve(&mut books, &SymbolOptions { pid, ..SymbolOptions::default() }, Deadline::after(NAMES));
+        let named = books.callers[0].frames.iter().filter(|frame| frame.function.is_some()).count();
+        assert_eq!(named, if is_named { 2 } else { 0 }, "{:?}", books.callers);
+        let reasons: Vec<&str> = books.gaps.iter().map(|gap| gap.reason.as_str()).collect();
+        let of_path = "./libc.so.6 was loaded by a relative path: give its file with --symbols FILE";
+        assert_eq!(reasons, if is_named { vec![] } else { vec![of_path] });
+    }
+}

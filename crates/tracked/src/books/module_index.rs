@@ -13,29 +13,35 @@ use plimsoll_facts::units::Avma;
 pub(crate) struct ModuleIndex {
     at: Parts,
     loaded: Parts,
+    /// Until each was unloaded: also before it was loaded.
+    until: Parts,
 }
 
 impl ModuleIndex {
     pub(crate) fn new(modules: &[Module]) -> ModuleIndex {
-        let loaded = |module: &Module| {
-            let last = if module.unloaded_ns == 0 { u64::MAX } else { module.unloaded_ns };
-            (module.loaded_ns, last)
-        };
+        let last = |module: &Module| if module.unloaded_ns == 0 { u64::MAX } else { module.unloaded_ns };
         // An address range excludes its end. An empty range contains no address.
         let range = |module: &Module| (module.range.0.0, module.range.1.0.checked_sub(1));
         let at = modules.iter().map(|module| match range(module) {
             (first, Some(last)) => (first, last),
             (_, None) => (1, 0),
         });
-        ModuleIndex { at: Parts::new(at), loaded: Parts::new(modules.iter().map(loaded)) }
+        let loaded = Parts::new(modules.iter().map(|module| (module.loaded_ns, last(module))));
+        let until = Parts::new(modules.iter().map(|module| (0, last(module))));
+        ModuleIndex { at: Parts::new(at), loaded, until }
     }
 
-    /// The module that contained `address` when it was seen, else any that ever contained it. Of several, the first in
-    /// the segment's order. (Ranges may overlap, because dlclose makes addresses available again.)
+    /// The module that contained `address` when it was seen, else one that was loaded there later: the tracker may note
+    /// a module after its first caller. Of several, the first in the segment's order. (Ranges may overlap, because
+    /// dlclose makes addresses available again.) A module that was unloaded before isn't the one: where it lay, there
+    /// may be another one that found no space in the segment.
     pub(crate) fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
-        let (ever, loaded) = (self.at.set(address.0), self.loaded.set(seen_ns));
-        let then = ever.iter().zip(loaded).map(|(ever, loaded)| ever & loaded);
-        lowest(then).or_else(|| lowest(ever.iter().copied()))
+        let ever = self.at.set(address.0);
+        let both = |times: &Parts| {
+            let times = times.set(seen_ns);
+            lowest(ever.iter().zip(times).map(|(ever, then)| ever & then))
+        };
+        both(&self.loaded).or_else(|| both(&self.until))
     }
 }
 
@@ -110,7 +116,9 @@ mod tests {
                 for seen in 0..12 {
                     let at = |m: &Module| m.range.0 <= address && address < m.range.1;
                     let then = |m: &Module| m.loaded_ns <= seen && (m.unloaded_ns == 0 || seen <= m.unloaded_ns);
-                    let twin = modules.iter().position(|m| at(m) && then(m)).or_else(|| modules.iter().position(at));
+                    let later = |m: &Module| m.unloaded_ns == 0 || seen <= m.unloaded_ns;
+                    let twin = modules.iter().position(|m| at(m) && then(m));
+                    let twin = twin.or_else(|| modules.iter().position(|m| at(m) && later(m)));
                     found += usize::from(twin.is_some());
                     reused += usize::from(modules.iter().filter(|m| at(m)).count() > 1);
                     assert_eq!(index.at(address, seen), twin, "{modules:?} {address:?} {seen}");

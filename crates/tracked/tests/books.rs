@@ -402,6 +402,44 @@ fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites,
         (plimsoll_tracked::sites::LIVE_COUNT, books.total.live_count),
         (plimsoll_tracked::sites::REQUESTED, books.total.requested.0),
         (plimsoll_tracked::sites::CUMULATIVE, books.total.cumulative.0),
+/// A thread allocates and frees 1 MiB all the time, and at most 1 MiB is live. The reader loses its CPU between its two
+/// readings of the rows: once, or each time.
+#[test]
+fn rows_that_changed_much_between_the_readings_are_read_again() {
+    const MIB: u64 = 1 << 20;
+    for loses in [1, u64::MAX] {
+        let mut s = Synthetic::new(1);
+        let (caller, slot) = (s.caller(0, &[0x40_2000]), s.thread(1, 1, 0, 0, 0));
+        s.row(RowOf { caller, slot, alloc: (1, MIB, MIB), free: (0, 0, 0) });
+        s.peak(MIB, 1, 1_006_000_000_000);
+        let at = Section::Rows.offset();
+        let (mut reads, mut turns) = (0, 0);
+        let reading = |offset: u64, bytes: u64| {
+            if offset == at as u64 {
+                turns += if (1..=loses).contains(&reads) { 30 } else { 0 };
+                reads += 1;
+                for (field, n) in [(16, turns + 1), (40, turns)] {
+                    s.u64(at + field, n);
+                    s.u64(at + field + 8, n * MIB);
+                    s.u64(at + field + 16, n * MIB);
+                }
+            }
+            let part = s.bytes.get(offset as usize..).unwrap_or_default();
+            Ok(part[..part.len().min(bytes as usize)].to_vec())
+        };
+        let raw = segment::read_parts(std::path::Path::new("busy"), segment::Extent::All, reading).unwrap();
+        let books = Books::new(&parse::segment(&raw).unwrap(), Life::Live, 0);
+        let reasons: Vec<&str> = books.gaps.iter().map(|gap| gap.reason.as_str()).collect();
+        if loses == 1 {
+            assert_eq!((books.total.live, reasons.len()), (Bytes(MIB), 0), "{reasons:?}");
+        } else {
+            let expected = "the program allocated and freed 30.0 MiB or more while the rows were read";
+            assert_eq!((books.total.live, &reasons[..]), (Bytes(31 * MIB), &[expected][..]));
+        }
+        assert_eq!((books.total.peak, books.total.count_at_peak), (Bytes(MIB), 1), "{loses}");
+    }
+}
+
         (plimsoll_tracked::sites::CUMULATIVE_COUNT, books.total.cumulative_count),
         (plimsoll_tracked::sites::RESERVED, books.total.reserved.0),
         (plimsoll_tracked::sites::COMMITTED, books.total.committed.0),
@@ -678,3 +716,4 @@ fn more_freed_than_allocated_is_a_fault() {
     }
     assert_eq!(exercised, 5);
 }
+            rows_skew: 0,

@@ -160,7 +160,7 @@ impl Books {
         books.callers = segment.callers.iter().map(|c| books.caller(c, has_frames, &index)).collect();
         books.threads = without_caller::threads(segment);
         books.book_rows(segment);
-        books.book_callers();
+        books.book_callers(Bytes(segment.rows_skew));
         mappings::book(&mut books, segment);
         without_caller::book(&mut books, segment);
         peak::book(&mut books, segment, &clock);
@@ -261,14 +261,14 @@ impl Books {
         }
     }
 
-    fn book_callers(&mut self) {
+    fn book_callers(&mut self, live_error: Bytes) {
         let mut lost = 0u64;
         for caller in &mut self.callers {
             if caller.category >= self.categories.len() {
                 lost += 1;
                 caller.category = 0;
             }
-            peak::at_least_live(&mut caller.figures);
+            peak::at_least_live(&mut caller.figures, live_error);
             self.categories[caller.category].figures.add(&caller.figures);
             if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
                 self.modules[module].figures.add(&caller.figures);

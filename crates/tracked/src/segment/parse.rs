@@ -15,7 +15,7 @@ use plimsoll_segment::{
 use super::row_sums::{RowSums, count_moved_blocks_once};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::OwnMapping;
-use plimsoll_facts::units::{AddressRange, Avma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
 /// The bytes read from the file, by section.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Raw {
     pub command: Vec<u8>,
     pub rows_first: Vec<u8>,
     pub rows_second: Vec<u8>,
+    /// By how much the live bytes of both readings of the rows may be too high.
+    pub rows_skew: u64,
     pub callers: Vec<u8>,
     pub threads: Vec<u8>,
     pub modules: Vec<u8>,
@@ -96,6 +98,8 @@ pub struct Segment {
     /// Callers and sites; see [`Segment::caller_of`].
     pub callers: Vec<CallerFacts>,
     pub rows: Vec<RowSums>,
+    /// By how much the live bytes of the rows may be too high, if that is much ([`RowsSkew`]). Otherwise 0.
+    pub rows_skew: u64,
     /// The file is cut short: it lacks rows.
     pub lacks_rows: bool,
     /// Stacks of the sites; see [`sites::stack`].
@@ -214,6 +218,13 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
             "reserved and committed may be of two moments",
         ));
     }
+    if raw.rows_skew > 0 {
+        let bytes = Bytes(raw.rows_skew);
+        gaps.push(gap(
+            &format!("the program allocated and freed {bytes} or more while the rows were read"),
+            &format!("live bytes may be up to {bytes} too high"),
+        ));
+    }
     let counters = counters(&facts, &raw.schema, &mut gaps);
     let command = raw.command.split(|&b| b == 0).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
     let categories = entries(&raw.categories, Section::Categories, CategoryFacts::decode);
@@ -237,6 +248,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
         threads: entries(&raw.threads, Section::Threads, ThreadFacts::decode),
         callers,
         rows,
+        rows_skew: raw.rows_skew,
         lacks_rows: raw.cut.iter().any(|(section, ..)| *section == Section::Rows),
         frames: entries(&raw.frames, Section::Frames, FrameNodeFacts::decode),
         methods: entries(&raw.methods, Section::Methods, MethodFacts::decode),
@@ -266,6 +278,37 @@ fn twice<'a>(first: &'a [u8], second: &'a [u8], section: Section) -> impl Iterat
     static NOTHING: [u8; 256] = [0; 256];
     let mut first = first.chunks_exact(section.entry_bytes());
     second.chunks_exact(section.entry_bytes()).map(move |second| (first.next().unwrap_or(&NOTHING), second))
+}
+
+/// How well two readings of the rows fit together.
+///
+/// ```text
+/// live = allocated (second) − freed (first) = live at the second reading + freed between the readings
+///                                           = live at the first reading + allocated between the readings
+/// ```
+/// So the smaller of both is how much live may be too high for the closer moment, in the sum and for every caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowsSkew {
+    pub bytes: u64,
+    live: u64,
+}
+
+impl RowsSkew {
+    pub(super) fn of(first: &[u8], second: &[u8]) -> RowsSkew {
+        let (mut allocated, mut freed, mut live) = (0u64, 0u64, 0u64);
+        for (first, second) in twice(first, second, Section::Rows) {
+            let (Some(first), Some(second)) = (RowFacts::decode(first), RowFacts::decode(second)) else { continue };
+            allocated = allocated.saturating_add(second.alloc_bytes.saturating_sub(first.alloc_bytes));
+            freed = freed.saturating_add(second.free_bytes.saturating_sub(first.free_bytes));
+            live = live.wrapping_add(second.alloc_bytes).wrapping_sub(first.free_bytes);
+        }
+        RowsSkew { bytes: allocated.min(freed), live }
+    }
+
+    /// Whether it is more than 1 % of what is live. A few pages are never much.
+    pub(super) fn is_much(self) -> bool {
+        self.bytes > (self.live / 100).max(64 << 10)
+    }
 }
 
 fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {

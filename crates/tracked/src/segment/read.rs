@@ -11,7 +11,7 @@ use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, SUFFIX, Section, Th
 
 use plimsoll_facts::snapshot::OwnMapping;
 
-use super::parse::{self, Head, Raw, Segment};
+use super::parse::{self, Head, Raw, RowsSkew, Segment};
 use plimsoll_process::foreign::{self, Deadline, FileKind, Regular, Requirements, Why};
 
 /// Why a file can't be used as a segment. Displays as one sentence that names the file.
@@ -165,14 +165,26 @@ pub fn read_parts(
     let mut parts = Parts { path, at, cut: Vec::new() };
     let mut raw = Raw::default();
     let first = parts.header()?;
-    raw.rows_first = parts.section(&first, Section::Rows)?;
     if has_sites {
         raw.site_samples_first = parts.section(&first, Section::SiteSamples)?;
     }
+    raw.rows_first = parts.section(&first, Section::Rows)?;
     // A row that is newer than the first header may have freed bytes of an old row. So allocations are read with a
-    // newer header.
-    let second = parts.header()?;
+    // newer header. The second reading is the next attempt's first.
+    let mut second = parts.header()?;
     raw.rows_second = parts.section(&second, Section::Rows)?;
+    for attempt in 1.. {
+        let skew = RowsSkew::of(&raw.rows_first, &raw.rows_second);
+        if !skew.is_much() {
+            break;
+        }
+        if attempt == ROWS_TRIES {
+            raw.rows_skew = skew.bytes;
+            break;
+        }
+        second = parts.header()?;
+        raw.rows_first = std::mem::replace(&mut raw.rows_second, parts.section(&second, Section::Rows)?);
+    }
 
     // Rows, samples and mappings refer to callers, callers to categories, frames and estimates. The target of a
     // reference is complete before the reference exists. So it is read after the reference, with a newer header.
@@ -206,6 +218,10 @@ pub fn read_parts(
     raw.cut = parts.cut;
     Ok(raw)
 }
+
+/// Attempts to read the rows twice with little allocated and freed in between. The reader may lose its CPU between two
+/// readings.
+const ROWS_TRIES: usize = 6;
 
 struct Parts<'a, F> {
     path: &'a Path,

@@ -75,6 +75,43 @@ fn a_category_that_is_gone_is_written_once_with_zeros() {
     assert_eq!(committed("glibc").len(), 5);
 }
 
+/// 100 threads run between two readings of few threads. The tracker keeps no peak of stacks, so the recording has the
+/// highest that it read; books of another program begin anew.
+#[test]
+fn a_peak_without_the_trackers_help_is_the_highest_reading() {
+    let books = |stacks: u64, since_ns: u64| {
+        let bytes = Bytes::mib(stacks);
+        let figures = Figures {
+            reserved: bytes,
+            committed: bytes,
+            peak_reserved: bytes,
+            peak_committed: bytes,
+            ..Figures::default()
+        };
+        let categories = vec![Category { name: "Thread Stack".into(), figures, ..Category::default() }];
+        let mut books = Books { categories, total: figures, ..Books::default() };
+        books.process.since_ns = since_ns;
+        books
+    };
+    let (mut recording, mut written, target) =
+        (Recording::new(Vec::new(), &TABLE), ChunkContents::default(), DescribedTarget::default());
+    // Between 2 and 1000 a new chunk begins.
+    for (second, stacks, since, full) in
+        [(0, 8, 1, true), (1, 800, 1, false), (2, 8, 1, true), (1000, 16, 1, true), (1001, 24, 2, true)]
+    {
+        let books = books(stacks, since);
+        let instant = Instant { books: Some(&books), full, ..Instant::default() };
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut written, &target);
+        recording.instant(START + second * SECOND, write).expect("memory takes all");
+    }
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    for event in ["jdk.NativeMemoryUsagePeak", "jdk.NativeMemoryUsageTotalPeak"] {
+        let events = seen.events.iter().filter(|one| one.name == event);
+        let peaks: Vec<u64> = events.map(|one| one.long("peakCommitted") >> 20).collect();
+        assert_eq!(peaks, [8, 800, 800, 24], "{event}");
+    }
+}
+
 /// A verdict that still holds is written again in a full instant, if its bytes moved by more than a sixteenth.
 #[test]
 fn a_verdict_whose_bytes_moved_is_written_again_in_a_full_instant() {

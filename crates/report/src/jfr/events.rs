@@ -77,7 +77,7 @@ plimsoll_jfr::events! {
     }
     NativeMemoryUsagePeak 103 "jdk.NativeMemoryUsagePeak" "Native Memory Usage Peak Per Type" FULL
         ["Java Virtual Machine", "Memory"] experimental
-        "Highest native memory usage for a given memory type: peak of its live blocks plus peak of its mappings, which may be at different moments"
+        "Highest native memory usage for a given memory type: peak of its live blocks plus peak of its mappings, which may be at different moments. Of thread stacks, libraries and Plimsoll it is the highest reading"
     {
         duration: Nanoseconds "duration" "Duration" "",
         event_thread: NoThread "eventThread" "Event Thread" "Thread in which event was committed in",
@@ -89,7 +89,7 @@ plimsoll_jfr::events! {
     }
     NativeMemoryUsageTotalPeak 104 "jdk.NativeMemoryUsageTotalPeak" "Total Native Memory Usage Peak" FULL
         ["Java Virtual Machine", "Memory"] experimental
-        "Highest native memory usage of the process: peak of its live blocks plus peak of its mappings, which may be at different moments"
+        "Highest native memory usage of the process: peak of its live blocks plus peak of its mappings, which may be at different moments. Of thread stacks, libraries and Plimsoll it is the highest reading"
     {
         duration: Nanoseconds "duration" "Duration" "",
         event_thread: NoThread "eventThread" "Event Thread" "Thread in which event was committed in",

@@ -96,6 +96,36 @@ pub struct ChunkContents {
     libraries: usize,
     /// Figures and origin. Default figures mean: write the category again.
     categories: HashMap<String, (Figures, &'static str)>,
+    highest: Highest,
+}
+
+/// The highest reserved and committed mappings that this recording has read. The tracker keeps no peaks of thread stacks,
+/// libraries and its own cost, and so none of the total.
+#[derive(Default)]
+struct Highest {
+    /// The start of the books. Later books have their own peaks.
+    since_ns: u64,
+    total: (Bytes, Bytes),
+    categories: HashMap<String, (Bytes, Bytes)>,
+}
+
+impl Highest {
+    fn note(&mut self, books: &Books) {
+        if self.since_ns != books.process.since_ns {
+            *self = Highest { since_ns: books.process.since_ns, ..Highest::default() };
+        }
+        let higher = |of: (Bytes, Bytes), f: &Figures| (of.0.max(f.peak_reserved), of.1.max(f.peak_committed));
+        self.total = higher(self.total, &books.total);
+        for category in &books.categories {
+            // Few readings have a new name.
+            if !self.categories.contains_key(&category.name) {
+                self.categories.insert(category.name.clone(), Default::default());
+            }
+            if let Some(highest) = self.categories.get_mut(&category.name) {
+                *highest = higher(*highest, &category.figures);
+            }
+        }
+    }
 }
 
 /// The facts of the target that are written at the beginning of each chunk, and after a change.
@@ -118,7 +148,8 @@ impl Instant<'_> {
     pub fn write(&self, batch: &mut Batch<'_>, written: &mut ChunkContents, target: &DescribedTarget) {
         if batch.opens_chunk {
             let categories = std::mem::take(&mut written.categories);
-            *written = ChunkContents { categories, ..ChunkContents::default() };
+            let highest = std::mem::take(&mut written.highest);
+            *written = ChunkContents { categories, highest, ..ChunkContents::default() };
         }
         // Write it again after an exec, or after a launcher has loaded a VM.
         let is = |of: &DescribedTarget| {
@@ -220,6 +251,7 @@ impl Instant<'_> {
     /// Writes the tracker's books. In HotSpot's events a block is reserved and committed with its usable bytes.
     fn books(&self, batch: &mut Batch<'_>, books: &Books, written: &mut ChunkContents) {
         let t = &books.total;
+        written.highest.note(books);
         e::Total {
             live: t.live,
             live_count: t.live_count,
@@ -248,13 +280,14 @@ impl Instant<'_> {
             e::NativeMemoryUsage { category: name, reserved: f.live + f.reserved, committed: f.live + f.committed }
                 .write(batch);
             if self.full {
+                let (peak_reserved, peak_committed) = written.highest.categories.get(name).copied().unwrap_or_default();
                 e::NativeMemoryUsagePeak {
                     duration: 0,
                     event_thread: (),
                     stack_trace: None,
                     category: name,
-                    peak_reserved: f.peak + f.peak_reserved,
-                    peak_committed: f.peak + f.peak_committed,
+                    peak_reserved: f.peak + peak_reserved,
+                    peak_committed: f.peak + peak_committed,
                     count_at_peak: f.count_at_peak,
                 }
                 .write(batch);
@@ -273,12 +306,13 @@ impl Instant<'_> {
             stays
         });
         if self.full {
+            let (peak_reserved, peak_committed) = written.highest.total;
             e::NativeMemoryUsageTotalPeak {
                 duration: 0,
                 event_thread: (),
                 stack_trace: None,
-                peak_reserved: t.peak + t.peak_reserved,
-                peak_committed: t.peak + t.peak_committed,
+                peak_reserved: t.peak + peak_reserved,
+                peak_committed: t.peak + peak_committed,
                 count_at_peak: t.count_at_peak,
             }
             .write(batch);

@@ -171,7 +171,7 @@ impl Attributes {
         (self.rest >> 16) as u16
     }
 
-    /// In the unit of the writer's clock.
+    /// In the unit of the writer's clock: milliseconds, which wrap after 49.7 days. No reader uses it.
     pub const fn time(self) -> u32 {
         (self.rest >> 32) as u32
     }
@@ -196,7 +196,7 @@ impl Attributes {
         self.callers as u32 == other.callers as u32 && (self.rest ^ other.rest) & (KIND_MASK | CATEGORY_MASK) == 0
     }
 
-    /// These attributes with the earlier of both times.
+    /// These attributes with the earlier of both times, unless the clock wrapped in between.
     pub const fn oldest(self, other: Self) -> Self {
         let time = if other.time() < self.time() { other.rest } else { self.rest } >> 32;
         Self { callers: self.callers, rest: time << 32 | self.rest as u32 as u64 }

@@ -1,6 +1,6 @@
 //! Opens a TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -232,6 +232,10 @@ fn by_file(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {
 
 fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
+    if target.books.counter("attaches") > 0 {
+        from_before(path, pid, &mut target.books, deadline);
+    }
+    take_out_ended_threads(&mut target.books, pid, deadline);
     target.books.read_resident(pid, deadline);
     let inside = std::mem::replace(&mut target.books.process.pid, pid);
     target.books.process.namespaced_pid = Some(inside).filter(|inside| *inside != pid);
@@ -243,10 +247,22 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
         target.books.process.anonymous = Some(rss.anonymous);
     }
     name_threads(&mut target.books, pid, deadline);
-    if target.books.counters.iter().any(|c| c.name == "attaches" && c.value > 0) {
-        from_before(path, pid, &mut target.books, deadline);
-    }
     Ok(target)
+}
+
+/// Takes out the threads that the kernel no longer has. The list is read after the segment, so no thread of the books is
+/// missing there only because it is new.
+fn take_out_ended_threads(books: &mut Books, pid: u32, deadline: Deadline) {
+    let Ok(target) = proc::Target::open(pid, deadline) else { return };
+    let mut gaps = Vec::new();
+    let threads: HashSet<u32> = match books.process.pid == pid {
+        true => target.numbers("task").unwrap_or_default().into_iter().collect(),
+        false => proc::read_threads(&target, true, &mut gaps).iter().map(|thread| thread.namespaced_tid).collect(),
+    };
+    // The main thread's entry stays until the process ends, so a list without it isn't whole.
+    if gaps.is_empty() && threads.contains(&books.process.pid) {
+        books.keep_threads(|tid| threads.contains(&tid));
+    }
 }
 
 /// Adds the names that the kernel has. The books have the threads' ids in the process's own namespace.
@@ -273,9 +289,12 @@ fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
     let Ok(process) = proc::Target::open(pid, deadline) else { return };
     let vmas = proc::read_mappings(&process, &mut books.gaps).vmas;
     let (walked, gaps) = glibc::read(&process, &vmas, glibc::WalkOptions::default());
-    if let (Some(walked), Ok(segment)) = (walked, segment::read(path, deadline)) {
-        let later = Books::new(&segment, Life::Live, sys::boottime_ns());
-        books.before = Some(before(&walked, books.booked(), later.booked()));
+    if let Some(walked) = walked {
+        books.note_arenas(&walked);
+        if let Ok(segment) = segment::read(path, deadline) {
+            let later = Books::new(&segment, Life::Live, sys::boottime_ns());
+            books.before = Some(before(&walked, books.booked(), later.booked()));
+        }
     }
     books.gaps.extend(gaps);
 }

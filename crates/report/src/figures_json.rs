@@ -4,6 +4,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::Figures;
 use serde::{Deserialize, Serialize};
 
+use crate::frame_table::is_zero;
 use crate::words::{moment, parse_moment};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub(crate) struct Line {
     pub resident_bytes: Option<u64>,
     #[serde(default)]
     pub resident_file_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resident_arena_bytes: u64,
     #[serde(default)]
     pub at_total_peak_bytes: u64,
     #[serde(default)]
@@ -54,6 +57,7 @@ pub(crate) fn line(f: &Figures) -> Line {
         peak_committed_bytes: f.peak_committed.0,
         resident_bytes: f.resident.map(|b| b.0),
         resident_file_bytes: f.resident_files.0,
+        resident_arena_bytes: f.resident_arenas.0,
         at_total_peak_bytes: f.at_peak.0,
         at_total_peak_count: f.at_peak_count,
         fault: f.fault,
@@ -77,6 +81,7 @@ pub(crate) fn figures(l: &Line) -> Figures {
         peak_committed: Bytes(l.peak_committed_bytes),
         resident: l.resident_bytes.map(Bytes),
         resident_files: Bytes(l.resident_file_bytes),
+        resident_arenas: Bytes(l.resident_arena_bytes),
         at_peak: Bytes(l.at_total_peak_bytes),
         at_peak_count: l.at_total_peak_count,
         fault: l.fault,

@@ -23,7 +23,7 @@ pub(crate) struct FrameLine {
     pub inlined: bool,
 }
 
-fn is_zero(n: &u64) -> bool {
+pub(crate) fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 

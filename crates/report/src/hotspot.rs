@@ -5,11 +5,13 @@
 //!
 //! HotSpot rounds each figure to the nearest KB by itself, so its lines need not add up. Here the KB of a column are
 //! apportioned (largest remainder): Σ categories = Total as printed, and reserved = malloc + mmap in each line.
+//!
+//! The tracker keeps no peaks of stacks and libraries. Their lines have none, as those of stacks on JDK 17.
 
 use std::io::{self, Write};
 
-use plimsoll_facts::units::{Avma, Bytes};
-use plimsoll_tracked::books::{Books, Caller, Figures, Mapping};
+use plimsoll_facts::units::Bytes;
+use plimsoll_tracked::books::{Books, Caller, Figures};
 
 use crate::words::printable;
 
@@ -40,6 +42,7 @@ pub(crate) struct Summary {
 const THREAD: &str = "Thread";
 const STACKS: &str = "Thread Stack";
 const OWN: &str = "Plimsoll";
+const LIBRARIES: &str = "Loaded Libraries";
 
 pub fn summary(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let s = summarize(books);
@@ -71,7 +74,7 @@ fn entry(out: &mut dyn Write, e: &Entry) -> io::Result<()> {
     }
     let (mut mmap_reserved, mut mmap_committed) = (e.reserved, e.committed);
     if let Some((reserved, committed)) = e.stack {
-        writeln!(out, "{indent:28}(stack: reserved={reserved}KB, committed={committed}KB, at peak)")?;
+        writeln!(out, "{indent:28}(stack: reserved={reserved}KB, committed={committed}KB)")?;
         (mmap_reserved, mmap_committed) =
             (mmap_reserved.saturating_sub(reserved), mmap_committed.saturating_sub(committed));
     }
@@ -82,8 +85,12 @@ fn entry(out: &mut dyn Write, e: &Entry) -> io::Result<()> {
     if let Some(overhead) = e.overhead {
         writeln!(out, "{indent:28}(tracking overhead={overhead}KB)")?;
     } else if mmap_reserved > 0 {
-        let peak = e.peak_committed.map_or("at peak".into(), |kb| format!("peak={kb}KB"));
-        writeln!(out, "{indent:28}(mmap: reserved={mmap_reserved}KB, committed={mmap_committed}KB, {peak})")?;
+        let peak = match e.peak_committed {
+            Some(kb) => format!(", peak={kb}KB"),
+            None if e.name == LIBRARIES => String::new(),
+            None => ", at peak".into(),
+        };
+        writeln!(out, "{indent:28}(mmap: reserved={mmap_reserved}KB, committed={mmap_committed}KB{peak})")?;
     }
     Ok(())
 }
@@ -133,6 +140,10 @@ fn regions(books: &Books) -> Vec<Region<'_>> {
         regions.push(Region { start, end: high, category: STACKS, caller: None, committed });
     }
     regions.sort_by_key(|r| (r.start, r.end));
+    // A thread that ended past libc keeps its slot, and a later thread has its stack.
+    regions.dedup_by(|r, last| {
+        r.category == STACKS && last.category == STACKS && (r.start, r.end) == (last.start, last.end)
+    });
     regions
 }
 
@@ -211,19 +222,6 @@ fn peak(f: &Figures) -> Option<(u64, u64)> {
     (f.peak > f.live).then(|| (nearest(f.peak.0), f.count_at_peak))
 }
 
-/// Inaccessible memory inside stacks that libc made. A JavaThread has its own guard pages there; libc's guard lies
-/// outside the stack.
-fn guard_pages(books: &Books) -> Bytes {
-    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind == 0 && t.stack > Bytes::ZERO);
-    let mut stacks: Vec<(Avma, Avma)> = stacks.map(|t| t.stack_range).collect();
-    stacks.sort_unstable();
-    let inside = |m: &&Mapping| {
-        let after = stacks.partition_point(|(low, _)| *low <= m.start);
-        stacks[..after].last().is_some_and(|(_, high)| m.end <= *high)
-    };
-    books.mappings.iter().filter(|m| !m.committed).filter(inside).map(Mapping::bytes).sum()
-}
-
 pub(crate) fn summarize(books: &Books) -> Summary {
     let column = |figure: fn(&Figures) -> Bytes| {
         let bytes: Vec<u64> = books.categories.iter().map(|c| figure(&c.figures).0).collect();
@@ -235,7 +233,7 @@ pub(crate) fn summarize(books: &Books) -> Summary {
     // mapping counts.
     // A JavaThread commits its guard pages before it protects them (os::create_stack_guard_pages), and NMT keeps them
     // as committed.
-    let guards = guard_pages(books);
+    let guards = books.stack_guards;
     let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed) + guards);
     let all = books.categories.iter();
     let committed = all.map(|c| if c.name == STACKS { stack(&c.figures) } else { c.figures.committed }.0);

@@ -529,6 +529,8 @@ fn books(r: Report) -> Result<Books, String> {
         modules,
         // The JSON has no memory map, so a saved report has no --style hotspot detail map.
         mappings: Vec::new(),
+        stack_guards: Bytes::ZERO,
+        arenas: Vec::new(),
         own_mappings: Vec::new(),
         own: TrackerCost {
             trailers: r.own.trailer_blocks,

@@ -112,6 +112,7 @@ impl Serialize for WrittenSite<'_> {
             ("mapped_count", site.mapped_count),
             ("mapped_file_bytes", l.mapped_file_bytes),
             ("resident_file_bytes", l.resident_file_bytes),
+            ("resident_arena_bytes", l.resident_arena_bytes),
             ("peak_reserved_bytes", l.peak_reserved_bytes),
             ("peak_committed_bytes", l.peak_committed_bytes),
             ("at_total_peak_bytes", l.at_total_peak_bytes),

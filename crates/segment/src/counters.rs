@@ -51,9 +51,10 @@ counters! {
     unbooked_blocks "count",
     /// Usable bytes of those blocks; of libc's blocks beside an allocator, the requested bytes.
     unbooked_bytes "bytes",
-    /// New callers merged into the overflow caller because the caller section is full.
+    /// Look-ups of callers that have no entry because the caller section is full: the overflow caller, in category
+    /// 'other', stands for all of them.
     callers_merged "count",
-    /// Operations booked in the shared rows because the row section is full.
+    /// Operations booked in the overflow caller's row because the row section is full.
     rows_shared "count",
     /// Threads without a slot of their own: they book in the shared slot.
     threads_shared "count",
@@ -115,9 +116,9 @@ counters! {
     memo_checks "count",
     /// Checks where the walk gave another caller, and remembered Java methods that had changed: a fault.
     memo_disagreements "count",
-    /// New sites that did not fit the section: their blocks are in their caller's rows.
+    /// Calls whose site did not fit the section: their blocks are in their caller's rows.
     sites_merged "count",
-    /// Sites whose stack was cut because the section of frames is full.
+    /// Deep stacks that did not fit the section of frames: their blocks are in their caller's rows.
     frames_cut "count",
     /// Blocks sampled.
     samples "count",
@@ -129,7 +130,7 @@ counters! {
     deep_walks "count",
     /// Frames of those walks.
     deep_frames "count",
-    /// Java methods that did not fit the section: their frames are addresses.
+    /// Look-ups of Java methods that did not fit the section: their frames are addresses.
     methods_lost "count",
     /// Times the tracker was attached to the running process, 0 if it was there from the start. The books began with
     /// the last attach.

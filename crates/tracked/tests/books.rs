@@ -182,6 +182,99 @@ fn a_frame_belongs_to_the_module_loaded_at_that_time() {
     assert_eq!(books.callers[late as usize].frames[0].offset, 0x500);
 }
 
+/// Three libraries were loaded at one address, and the third found no space in the segment.
+#[test]
+fn a_frame_is_in_no_module_that_was_unloaded_before() {
+    let mut s = Synthetic::new(1);
+    let first = s.module("/first.so", 0x1000, 0x2000, 0x1000);
+    let second = s.module("/second.so", 0x1000, 0x2000, 0x1000);
+    s.module_times(first, 10, 20);
+    s.module_times(second, 20, 30);
+    // The tracker may note a library a moment after its first caller.
+    for (seen_ns, module) in [(5, Some(first)), (15, Some(first)), (25, Some(second)), (35, None)] {
+        let caller = s.caller(0, &[0x1500]) as usize;
+        let first_ns = std::mem::offset_of!(plimsoll_segment::Caller, first_ns);
+        s.u64(Section::Callers.offset() + caller * 128 + first_ns, seen_ns);
+        let books = books_of(&s.bytes, "unloaded").unwrap();
+        assert_eq!(books.callers[caller].frames[0].module, module, "seen at {seen_ns}");
+    }
+}
+
+/// HotSpot maps the guard pages of a JavaThread over the end of its stack.
+#[test]
+fn a_mapping_inside_a_stack_counts_with_the_stack() {
+    let mut s = server(4711);
+    let (low, high) = (0x6000_0000, 0x6080_0000);
+    let caller = s.caller(0, &[0x40_4000]);
+    let entries = [
+        (low - 0x1000, low, 0, caller, 3),
+        (low, low + 0x4000, 0, caller, 0),
+        (high - 0x1000, high + 0x1000, 0, caller, 3),
+    ];
+    s.vmap(2, &entries);
+    let books = books_of(&s.bytes, "guard").unwrap();
+    balanced(&books);
+    let starts: Vec<u64> = books.mappings.iter().map(|mapping| mapping.start.0).collect();
+    assert_eq!(starts, [low - 0x1000, high - 0x1000]);
+    assert_eq!(books.stack_guards, Bytes(0x4000));
+    assert_eq!(named(&books, "other").reserved, Bytes(0x3000));
+    // A stack in the program's own memory counts with that memory.
+    let kind = std::mem::offset_of!(plimsoll_segment::Thread, stack_kind);
+    s.u64(Section::Threads.offset() + 2 * Section::Threads.entry_bytes() + kind, 1);
+    assert_eq!(books_of(&s.bytes, "guard-own").unwrap().mappings.len(), 3);
+}
+
+/// Threads that end by exit(2), past libc, keep their slots. libc gives their stacks to later threads.
+#[test]
+fn a_stack_counts_once_though_many_ended_threads_had_it() {
+    let mut s = server(4711);
+    let before = books_of(&s.bytes, "stacks-before").unwrap();
+    for tid in 5000..5100 {
+        s.thread(tid, 1, 0x5000_0000, 0x5080_0000, 4096);
+    }
+    let mut books = books_of(&s.bytes, "stacks").unwrap();
+    balanced(&books);
+    let stack = |books: &Books| {
+        let f = named(books, "Thread Stack");
+        (f.reserved.0, f.committed.0)
+    };
+    let (reserved, committed) = stack(&before);
+    assert_eq!(stack(&books), (reserved + (8 << 20) + 4096, committed + (8 << 20)));
+    assert_eq!(books.process.threads, before.process.threads + 1);
+    // The kernel has one thread of the two that were there at first.
+    books.keep_threads(|tid| tid == 4711);
+    balanced(&books);
+    assert_eq!(stack(&books), (0x8_0000, 0x8_0000));
+    assert_eq!(books.process.threads, 1);
+}
+
+/// What found no space is counted in blocks, as the overflow caller has them, and not in calls.
+#[test]
+fn the_gap_of_full_tables_has_the_blocks_that_lost_their_caller() {
+    let mut s = server(4711);
+    s.counter(Counter::callers_merged, 45_785);
+    s.row(RowOf { caller: 2, slot: 0, alloc: (9000, 9000 << 10, 9000 << 10), free: (1000, 1000 << 10, 1000 << 10) });
+    for counter in [
+        Counter::sites_merged,
+        Counter::frames_cut,
+        Counter::methods_lost,
+        Counter::samples_dropped,
+        Counter::nested_entries,
+        Counter::faults,
+    ] {
+        s.counter(counter, 7);
+    }
+    s.counter(Counter::samples_dropped_bytes, 3 << 20);
+    let books = books_of(&s.bytes, "full").unwrap();
+    let gaps: Vec<String> = books.gaps.iter().map(|gap| format!("{}; {}", gap.reason, gap.effect)).collect();
+    let of_callers = "the table of callers is full: 9,000 blocks ever allocated, 7.81 MiB of them live, found no space; \
+                      they have no caller, and are under 'other'";
+    assert!(gaps.iter().any(|gap| gap == of_callers), "{gaps:?}");
+    let of_samples = "7 sampled blocks found no space; estimates of sites are up to 3.00 MiB too low";
+    assert!(gaps.iter().any(|gap| gap == of_samples), "{gaps:?}");
+    assert_eq!(gaps.iter().filter(|gap| gap.starts_with("7 ")).count(), 6, "{gaps:?}");
+}
+
 #[test]
 fn references_to_nothing_are_gaps_and_the_books_still_balance() {
     let mut s = server(4711);
@@ -309,6 +402,44 @@ fn a_map_that_changes_during_an_update_is_read_again() {
     }
 }
 
+/// A thread allocates and frees 1 MiB all the time, and at most 1 MiB is live. The reader loses its CPU between its two
+/// readings of the rows: once, or each time.
+#[test]
+fn rows_that_changed_much_between_the_readings_are_read_again() {
+    const MIB: u64 = 1 << 20;
+    for loses in [1, u64::MAX] {
+        let mut s = Synthetic::new(1);
+        let (caller, slot) = (s.caller(0, &[0x40_2000]), s.thread(1, 1, 0, 0, 0));
+        s.row(RowOf { caller, slot, alloc: (1, MIB, MIB), free: (0, 0, 0) });
+        s.peak(MIB, 1, 1_006_000_000_000);
+        let at = Section::Rows.offset();
+        let (mut reads, mut turns) = (0, 0);
+        let reading = |offset: u64, bytes: u64| {
+            if offset == at as u64 {
+                turns += if (1..=loses).contains(&reads) { 30 } else { 0 };
+                reads += 1;
+                for (field, n) in [(16, turns + 1), (40, turns)] {
+                    s.u64(at + field, n);
+                    s.u64(at + field + 8, n * MIB);
+                    s.u64(at + field + 16, n * MIB);
+                }
+            }
+            let part = s.bytes.get(offset as usize..).unwrap_or_default();
+            Ok(part[..part.len().min(bytes as usize)].to_vec())
+        };
+        let raw = segment::read_parts(std::path::Path::new("busy"), segment::Extent::All, reading).unwrap();
+        let books = Books::new(&parse::segment(&raw).unwrap(), Life::Live, 0);
+        let reasons: Vec<&str> = books.gaps.iter().map(|gap| gap.reason.as_str()).collect();
+        if loses == 1 {
+            assert_eq!((books.total.live, reasons.len()), (Bytes(MIB), 0), "{reasons:?}");
+        } else {
+            let expected = "the program allocated and freed 30.0 MiB or more while the rows were read";
+            assert_eq!((books.total.live, &reasons[..]), (Bytes(31 * MIB), &[expected][..]));
+        }
+        assert_eq!((books.total.peak, books.total.count_at_peak), (Bytes(MIB), 1), "{loses}");
+    }
+}
+
 /// If a process ends after its header was read but before the process is looked up, its final header decides how it
 /// ended.
 #[test]
@@ -402,44 +533,6 @@ fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites,
         (plimsoll_tracked::sites::LIVE_COUNT, books.total.live_count),
         (plimsoll_tracked::sites::REQUESTED, books.total.requested.0),
         (plimsoll_tracked::sites::CUMULATIVE, books.total.cumulative.0),
-/// A thread allocates and frees 1 MiB all the time, and at most 1 MiB is live. The reader loses its CPU between its two
-/// readings of the rows: once, or each time.
-#[test]
-fn rows_that_changed_much_between_the_readings_are_read_again() {
-    const MIB: u64 = 1 << 20;
-    for loses in [1, u64::MAX] {
-        let mut s = Synthetic::new(1);
-        let (caller, slot) = (s.caller(0, &[0x40_2000]), s.thread(1, 1, 0, 0, 0));
-        s.row(RowOf { caller, slot, alloc: (1, MIB, MIB), free: (0, 0, 0) });
-        s.peak(MIB, 1, 1_006_000_000_000);
-        let at = Section::Rows.offset();
-        let (mut reads, mut turns) = (0, 0);
-        let reading = |offset: u64, bytes: u64| {
-            if offset == at as u64 {
-                turns += if (1..=loses).contains(&reads) { 30 } else { 0 };
-                reads += 1;
-                for (field, n) in [(16, turns + 1), (40, turns)] {
-                    s.u64(at + field, n);
-                    s.u64(at + field + 8, n * MIB);
-                    s.u64(at + field + 16, n * MIB);
-                }
-            }
-            let part = s.bytes.get(offset as usize..).unwrap_or_default();
-            Ok(part[..part.len().min(bytes as usize)].to_vec())
-        };
-        let raw = segment::read_parts(std::path::Path::new("busy"), segment::Extent::All, reading).unwrap();
-        let books = Books::new(&parse::segment(&raw).unwrap(), Life::Live, 0);
-        let reasons: Vec<&str> = books.gaps.iter().map(|gap| gap.reason.as_str()).collect();
-        if loses == 1 {
-            assert_eq!((books.total.live, reasons.len()), (Bytes(MIB), 0), "{reasons:?}");
-        } else {
-            let expected = "the program allocated and freed 30.0 MiB or more while the rows were read";
-            assert_eq!((books.total.live, &reasons[..]), (Bytes(31 * MIB), &[expected][..]));
-        }
-        assert_eq!((books.total.peak, books.total.count_at_peak), (Bytes(MIB), 1), "{loses}");
-    }
-}
-
         (plimsoll_tracked::sites::CUMULATIVE_COUNT, books.total.cumulative_count),
         (plimsoll_tracked::sites::RESERVED, books.total.reserved.0),
         (plimsoll_tracked::sites::COMMITTED, books.total.committed.0),
@@ -653,6 +746,7 @@ impl Parts {
             own,
             site_samples_second: site_samples_first.clone(),
             site_samples_first,
+            rows_skew: 0,
             vmap_moved: false,
             cut: Vec::new(),
         }
@@ -716,4 +810,3 @@ fn more_freed_than_allocated_is_a_fault() {
     }
     assert_eq!(exercised, 5);
 }
-            rows_skew: 0,

@@ -7,6 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::child::Running;
 use crate::environments::{can_contain, contained, nothing_executable};
 use crate::kit::{Java as Program, PLIMSOLL, fixtures, jdks, once, plimsoll, scratch};
@@ -70,6 +72,41 @@ fn a_program_with_two_copies_of_libc_is_not_entered() {
     }
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("it runs");
     assert!(status.contains("State:\tR") && status.contains("Threads:\t2\n"), "{status}");
+}
+
+/// An arena from before the attach is a mapping in the books. The blocks in it since the attach have lines of their own,
+/// and must not count once more; nor does the memory that they leave free.
+#[test]
+fn blocks_in_an_arena_from_before_the_attach_count_once() {
+    const FILLED: u64 = 320 * (100 << 10);
+    let mut program = start("arena", &compiled_from("attach_arena", &[]), &[]);
+    program.done(&["attach", &program.pid()]);
+    let sums = |program: &Program| {
+        let report = program.report();
+        let of = |line: &Value, name: &str| line[name].as_u64().unwrap_or(0);
+        let held = |line: &Value| {
+            let resident = of(line, "resident_bytes") - of(line, "resident_file_bytes");
+            of(line, "live_bytes") + resident - of(line, "resident_arena_bytes")
+        };
+        let lines = report["categories"].as_array().expect("categories");
+        let before = lines.iter().find(|line| line["name"] == "before the attach").expect("older mappings");
+        let all: u64 = lines.iter().map(held).sum();
+        (all, held(before), of(before, "resident_bytes"), of(&report["process"], "anonymous_bytes"))
+    };
+    let (all, before, ..) = sums(&program);
+    assert_eq!(program.send("fill"), "filled");
+    let (filled, older, resident, anonymous) = sums(&program);
+    println!(
+        "exercised: {all} B held, then {filled} of {anonymous} anonymous; older {before}, then {older} of {resident}"
+    );
+    assert!(resident > FILLED, "the blocks are in an older arena: {resident}");
+    assert!((FILLED..FILLED + (2 << 20)).contains(&(filled - all)), "{all} B, then {filled}");
+    assert!(filled <= anonymous + (1 << 20), "{filled} of {anonymous}");
+    assert!(older < before + (1 << 20), "{before}, then {older}");
+    // What is free in the arena is no line's.
+    assert_eq!(program.send("empty"), "emptied");
+    let (emptied, older, ..) = sums(&program);
+    assert!(emptied < all + (2 << 20) && older < before + (1 << 20), "{all} B, then {emptied}; {before}, then {older}");
 }
 
 /// A server whose master was attached and detached: a worker that is forked after that has the tracker's memory of its

@@ -27,6 +27,36 @@ fn pages_stay_resident_when_they_become_inaccessible() {
     tracked.end();
 }
 
+/// The kernel can write the pages of a mapped file to it, and drop them. Shared memory has no such file.
+#[test]
+fn a_writable_shared_mapping_of_a_file_is_a_mapped_file() {
+    let folder = scratch("shared-files-build");
+    let (program, file) = (folder.join("shared_files"), folder.join("mapped"));
+    must(
+        Command::new("gcc")
+            .args(["-O1", "-g", "-fno-optimize-sibling-calls", "-o"])
+            .arg(&program)
+            .arg(fixture("shared_files.c")),
+    );
+    let (tracked, _) = Tracked::start("shared-files", &["--sites", "exact"], Command::new(&program).arg(&file));
+    let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&file).output().expect("stat");
+    if String::from_utf8_lossy(&kind.stdout).trim() == "tmpfs" {
+        println!("a_writable_shared_mapping_of_a_file_is_a_mapped_file: skipped, the file is on tmpfs");
+        return drop(tracked.end());
+    }
+    let report = tracked.json();
+    adds_up(&report);
+    let of = |name: &str| {
+        let site = stack_with(&report, name);
+        let number = |key: &str| site.get(key).and_then(Value::as_u64).unwrap_or(0) >> 20;
+        ["committed_bytes", "mapped_file_bytes", "resident_bytes", "resident_file_bytes", "held_bytes"].map(number)
+    };
+    assert_eq!((of("map_file"), of("map_memory")), ([8, 8, 8, 8, 0], [6, 0, 6, 0, 6]));
+    let text = tracked.report(&[]);
+    assert!(text.contains("are mapped files: shared_files 8.00 MiB"), "{text}");
+    tracked.end();
+}
+
 /// The program maps 200 MiB and touches one page of it, beside 20 MiB of blocks; then 300 MiB more beside 10 MiB more.
 /// Committed bytes would put the mapping on top.
 #[test]

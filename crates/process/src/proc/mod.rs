@@ -31,7 +31,8 @@ pub use read::{
     scan_residency, seconds_since_epoch, start_of, why_closed, why_refused,
 };
 pub use read::{
-    Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, refusal, timed,
+    Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, read_ranges, refusal,
+    timed,
 };
 pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};

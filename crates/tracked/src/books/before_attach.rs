@@ -11,7 +11,7 @@
 
 use super::Books;
 use plimsoll_facts::snapshot::{Booked, Glibc};
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Bytes, merged};
 
 /// glibc's size field before each chunk; a chunk with a mapping of its own has two words.
 const HEADER: Bytes = Bytes(8);
@@ -32,6 +32,14 @@ impl Books {
         let total = &self.total;
         let trailers = self.own.trailers;
         Booked { live: total.live, live_count: total.live_count, cumulative: total.cumulative, trailers }
+    }
+
+    /// Notes where glibc's blocks lie. After an attach, the map has arenas from before it, as mappings. The blocks in
+    /// them count by themselves, and what is free in them is malloc's, as in the main arena and in newer ones. So these
+    /// pages must not count once more. To be called before [`Books::read_resident`].
+    pub fn note_arenas(&mut self, glibc: &Glibc) {
+        let heaps = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied());
+        self.arenas = merged(heaps.chain(glibc.mmapped.iter().map(|chunk| chunk.range)).collect());
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reserved and committed bytes by category, from the virtual memory map, so that they belong to one moment. If the map
 //! can't be read, the categories' own central figures are used.
 
-use plimsoll_segment::vmap::{InFlight, MappingKind, Unreadable, VmaMap};
+use plimsoll_segment::ThreadFacts;
+use plimsoll_segment::vmap::{InFlight, MappingKind, Unreadable, Vma, VmaMap};
 
 use super::{Books, Figures};
 use crate::segment::Segment;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, merged};
 
 /// PROT_WRITE.
 const WRITE: u16 = 2;
@@ -21,8 +22,12 @@ pub struct Mapping {
     pub writable: bool,
     pub kind: MappingKind,
     pub category: usize,
-    /// Resident bytes, if the kernel reported them.
+    /// The part that maps files.
+    pub files: Bytes,
+    /// Resident bytes, if the kernel reported them; the part of them that maps files, and the part in glibc's arenas.
     pub resident: Option<Bytes>,
+    pub resident_files: Bytes,
+    pub resident_arenas: Bytes,
     /// Index of the caller; `None` if unknown.
     pub reserved_by: Option<usize>,
     pub committed_by: Option<usize>,
@@ -33,8 +38,18 @@ impl Mapping {
         Bytes(self.end.0.saturating_sub(self.start.0))
     }
 
-    pub(crate) fn is_file(&self) -> bool {
-        is_file(self.kind, if self.writable { WRITE } else { 0 })
+    pub(crate) fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
+    /// The part of the committed bytes that maps files.
+    pub(crate) fn committed_files(&self) -> Bytes {
+        if self.committed { self.files } else { Bytes::ZERO }
+    }
+
+    /// What it is known to hold by itself.
+    pub(crate) fn held(&self) -> Bytes {
+        self.resident.unwrap_or_default() - self.resident_files - self.resident_arenas
     }
 
     /// The caller that the mapping counts under.
@@ -56,10 +71,16 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let caller = |index: u32| Some(segment.caller_of(index as usize)).filter(|i| (1..callers).contains(i));
     let mut strays = 0u64;
     let mut entries = map.entries();
+    let is_outside = outside_stacks(segment);
     for vma in entries.by_ref() {
         let attributes = vma.attributes();
+        if !is_outside(&vma) {
+            books.stack_guards += if attributes.committed() { Bytes::ZERO } else { Bytes(vma.bytes()) };
+            continue;
+        }
         let category = usize::from(attributes.category());
         strays += u64::from(category >= categories);
+        let bytes = Bytes(vma.bytes());
         let mapping = Mapping {
             start: Avma(vma.start),
             end: Avma(vma.end),
@@ -67,7 +88,10 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
             writable: attributes.prot() & WRITE != 0,
             kind: attributes.kind(),
             category: if category < categories { category } else { 0 },
+            files: if is_file(attributes.kind(), attributes.prot()) { bytes } else { Bytes::ZERO },
             resident: None,
+            resident_files: Bytes::ZERO,
+            resident_arenas: Bytes::ZERO,
             reserved_by: caller(attributes.reserve_caller()),
             committed_by: caller(attributes.commit_caller()),
         };
@@ -108,7 +132,21 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     }
 }
 
-/// A shared mapping without write access is also a file: memory that nobody can write would be useless.
+/// Whether an entry of the map lies outside the stacks that the thread table has. HotSpot makes the guard zone at the
+/// end of a thread's stack by mmap over it. The stack has these addresses already.
+pub(crate) fn outside_stacks(segment: &Segment) -> impl Fn(&Vma) -> bool + use<> {
+    let is_libcs = |thread: &&ThreadFacts| thread.state == 1 && thread.stack_kind == 0;
+    let stacks = segment.threads.iter().filter(is_libcs);
+    let stacks = merged(stacks.map(|t| AddressRange::new(Avma(t.stack_low), Avma(t.stack_high))).collect());
+    move |vma| {
+        let after = stacks.partition_point(|stack| stack.start.0 <= vma.start);
+        !after.checked_sub(1).is_some_and(|at| vma.end <= stacks[at].end.0)
+    }
+}
+
+/// A shared mapping without write access is also a file: memory that nobody can write would be useless. Whether a
+/// writable one maps a file or shared memory isn't in the segment. The kernel knows it while the process runs
+/// (`resident.rs`).
 fn is_file(kind: MappingKind, prot: u16) -> bool {
     kind == MappingKind::File || (kind == MappingKind::Shared && prot & WRITE == 0)
 }
@@ -117,8 +155,6 @@ fn add(figures: &mut Figures, mapping: &Mapping) {
     figures.reserved += mapping.bytes();
     if mapping.committed {
         figures.committed += mapping.bytes();
-        if mapping.is_file() {
-            figures.files += mapping.bytes();
-        }
+        figures.files += mapping.files;
     }
 }

@@ -13,14 +13,14 @@
 //! peak may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
 
 pub use plimsoll_segment::NATIVE_IMAGE_CATEGORIES;
-use plimsoll_segment::{CallerFacts, CategoryFacts, FIXED_CATEGORIES, ModuleFacts, text};
+use plimsoll_segment::{CALLER_OVERFLOW, CallerFacts, CategoryFacts, FIXED_CATEGORIES, ModuleFacts, text};
 
 use crate::segment::parse::CounterFacts;
 use crate::segment::{Life, Segment};
 use plimsoll_facts::ending::{Ending, How};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::OwnMapping;
-use plimsoll_facts::units::{Avma, Bytes, counted};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes, counted};
 
 mod before_attach;
 mod mappings;
@@ -36,6 +36,7 @@ pub use plimsoll_facts::snapshot::{Booked, BookedSince};
 pub use types::{Caller, Category, Figures, Frame, Mode, Module, Origin, ProcessFacts, Runtime, Thread};
 pub use without_caller::TrackerCost;
 
+pub(crate) use mappings::outside_stacks;
 pub(crate) use module_index::ModuleIndex;
 use without_caller::PLIMSOLL;
 
@@ -61,12 +62,18 @@ pub struct Books {
     pub callers: Vec<Caller>,
     pub threads: Vec<Thread>,
     pub modules: Vec<Module>,
-    /// In address order.
+    /// In address order, without those inside thread stacks.
     pub mappings: Vec<Mapping>,
+    /// Inaccessible mappings inside thread stacks: a JavaThread has its own guard pages there. libc's guard lies outside
+    /// the stack.
+    pub stack_guards: Bytes,
     pub counters: Vec<CounterFacts>,
     pub own: TrackerCost,
     /// The tracker's private mappings, as listed in the segment.
     pub own_mappings: Vec<OwnMapping>,
+    /// The arenas of glibc and its blocks with mappings of their own, sorted and disjoint, if they were found
+    /// ([`Books::note_arenas`]).
+    pub arenas: Vec<AddressRange>,
     /// How much a peak may be too low.
     pub peak_error: Bytes,
     /// Memory from before a late attach, if the arenas could be walked.
@@ -164,8 +171,9 @@ impl Books {
         mappings::book(&mut books, segment);
         without_caller::book(&mut books, segment);
         peak::book(&mut books, segment, &clock);
-        books.process.threads = books.threads.iter().filter(|t| t.in_use && t.tid != 0).count() as u64;
-        books.gaps.extend(lost(segment));
+        books.process.threads = without_caller::count(&books.threads);
+        let overflow = books.callers.get(CALLER_OVERFLOW as usize).map(|caller| caller.figures);
+        books.gaps.extend(lost(segment, overflow.unwrap_or_default()));
         books
     }
 
@@ -367,12 +375,23 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
     }
 }
 
-/// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap.
-fn lost(segment: &Segment) -> Vec<Gap> {
-    const LOST: [(&str, &str, &str); 10] = [
+/// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap. Most count calls, not what
+/// these calls were for. `overflow` has the blocks of all callers that found no space.
+fn lost(segment: &Segment, overflow: Figures) -> Vec<Gap> {
+    const LOST: [(&str, &str, &str); 13] = [
         ("unbooked_blocks", "blocks could not be booked", "live bytes are too low by their size"),
-        ("callers_merged", "callers did not fit", "their blocks are under their module's category"),
-        ("rows_shared", "operations were booked in shared rows", "figures by thread lack them"),
+        ("sites_merged", "calls found no space for a site", "their blocks have only the short stack of their caller"),
+        (
+            "frames_cut",
+            "calls found no space for a deep stack",
+            "their blocks have only the short stack of their caller",
+        ),
+        ("methods_lost", "look-ups of Java methods found no space", "frames in these methods are bare addresses"),
+        (
+            "nested_entries",
+            "operations interrupted the tracker (signal handlers)",
+            "figures by thread have them under the shared slot",
+        ),
         ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),
         (
             "stacks_unwalked",
@@ -388,10 +407,34 @@ fn lost(segment: &Segment) -> Vec<Gap> {
         ),
         ("vmap_lost", "mapping operations could not be booked", "reserved and committed may be off"),
         ("forks_untracked", "children of fork() went on untracked", "they have no segment"),
+        ("faults", "faults of the tracker itself", "some figures may be off"),
     ];
     let counted = LOST.iter().map(|&(name, what, effect)| (segment.counter(name), what, effect));
-    counted
-        .filter(|(count, ..)| *count > 0)
-        .map(|(count, what, effect)| Gap::new(Source::Segment, format!("{count} {what}"), effect))
-        .collect()
+    let counted = counted.filter(|(count, ..)| *count > 0);
+    let gaps = counted.map(|(count, what, effect)| Gap::new(Source::Segment, format!("{count} {what}"), effect));
+    gaps.chain(without_caller(segment, overflow)).chain(dropped_samples(segment)).collect()
+}
+
+/// What the full tables of callers and rows did to the blocks.
+fn without_caller(segment: &Segment, overflow: Figures) -> Option<Gap> {
+    let tables = match (segment.counter("callers_merged"), segment.counter("rows_shared")) {
+        (0, 0) => return None,
+        (_, 0) => "table of callers is",
+        (0, _) => "table of rows is",
+        _ => "tables of callers and rows are",
+    };
+    let (ever, live) = (counted(overflow.cumulative_count, "block"), overflow.live);
+    let reason = format!("the {tables} full: {ever} ever allocated, {live} of them live, found no space");
+    let effect = match segment.counter("rows_shared") {
+        0 => "they have no caller, and are under 'other'",
+        _ => "they have no caller and no thread, and are under 'other'",
+    };
+    Some(Gap::new(Source::Segment, reason, effect))
+}
+
+fn dropped_samples(segment: &Segment) -> Option<Gap> {
+    let dropped = Some(segment.counter("samples_dropped")).filter(|dropped| *dropped > 0)?;
+    let bytes = Bytes(segment.counter("samples_dropped_bytes"));
+    let reason = format!("{dropped} sampled blocks found no space");
+    Some(Gap::new(Source::Segment, reason, format!("estimates of sites are up to {bytes} too low")))
 }

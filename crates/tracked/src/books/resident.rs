@@ -2,15 +2,16 @@
 //! 'Committed' is memory that may be touched, 'resident' memory that was.
 
 use plimsoll_segment::Purpose;
+use plimsoll_segment::vmap::MappingKind;
 
-use super::Books;
 use super::without_caller::{LOADED_LIBRARIES, PLIMSOLL, THREAD_STACK};
+use super::{Books, Category, Mapping};
 use crate::segment::names::is_library_or_rules;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, OwnMapping, Residency, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::proc::{Target, can_scan, parse_maps, read_residency, scan_residency};
+use plimsoll_process::proc::{Target, can_scan, read_ranges, read_residency, scan_residency};
 
 /// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, only a
 /// scan is cheap, whose cost is that of the resident pages (Linux 6.7).
@@ -22,9 +23,9 @@ const MOST_MAPPINGS: usize = 4096;
 impl Books {
     /// Fills in `resident` for the lines whose mappings are known. If the kernel refuses, adds a gap.
     pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
-        let maps = Target::open(pid, deadline).ok().and_then(|target| target.read("maps").ok());
-        let maps = maps.map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
+        let maps = Target::open(pid, deadline).map(|target| read_ranges(&target)).unwrap_or_default();
         self.take_out_unloaded(&maps);
+        let shared_files = self.find_shared_files(&maps);
         self.read_own(pid, &maps, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
@@ -35,7 +36,7 @@ impl Books {
         let can_scan = file.as_ref().is_ok_and(|file| can_scan(file, deadline));
         let ranges = |committed| {
             let chosen = self.mappings.iter().filter(move |m| m.committed == committed);
-            chosen.map(|m| AddressRange::new(m.start, m.end)).collect::<Vec<_>>()
+            chosen.map(Mapping::range).collect::<Vec<_>>()
         };
         let mut mapped = ranges(true);
         // Pages stay in memory after mprotect made them inaccessible. Most such mappings are empty reservations, of
@@ -70,7 +71,7 @@ impl Books {
                 return self.gap_of_residency(format!("the page map can't be read ({error})"), remedy);
             }
         };
-        self.book_resident(&residency, &stacks, &libraries);
+        self.book_resident(&residency, &stacks, &libraries, &shared_files);
     }
 
     /// The tracker learns that a library was unloaded only when a new object lies at its addresses. Until then the
@@ -133,22 +134,59 @@ impl Books {
         }
     }
 
-    fn book_resident(&mut self, residency: &Residency, stacks: &[AddressRange], libraries: &[AddressRange]) {
+    /// Finds writable shared mappings of files by the kernel's map, and books their size. Returns their ranges. The
+    /// segment doesn't distinguish them from shared memory.
+    fn find_shared_files(&mut self, maps: &[Vma]) -> Vec<AddressRange> {
+        let is_file = |vma: &&Vma| vma.backing == Backing::File && vma.shared;
+        let files: Vec<AddressRange> = maps.iter().filter(is_file).map(|vma| vma.range).collect();
+        let Books { mappings, categories, callers, modules, total, .. } = self;
+        let is_open = |mapping: &&mut Mapping| mapping.kind == MappingKind::Shared && mapping.writable;
+        for mapping in mappings.iter_mut().filter(is_open) {
+            mapping.files = overlaps(&files, mapping.range()).map(|part| part.length()).sum();
+            let bytes = mapping.committed_files();
+            categories[mapping.category].figures.files += bytes;
+            total.files += bytes;
+            if let Some(caller) = mapping.by_whom() {
+                let caller = &mut callers[caller];
+                caller.figures.files += bytes;
+                if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                    modules[module].figures.files += bytes;
+                }
+            }
+        }
+        files
+    }
+
+    fn book_resident(
+        &mut self,
+        residency: &Residency,
+        stacks: &[AddressRange],
+        libraries: &[AddressRange],
+        shared_files: &[AddressRange],
+    ) {
         let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
+        let within = |ranges, range| overlaps(ranges, range).map(|part| residency.resident(part)).sum::<Bytes>();
         for mapping in &mut self.mappings {
-            let range = AddressRange::new(mapping.start, mapping.end);
+            let range = mapping.range();
             if !residency.covers(range) || range.is_empty() {
                 continue;
             }
             let resident = residency.resident(range);
+            let is_part = mapping.files != Bytes::ZERO && mapping.files != range.length();
+            let files = match mapping.files {
+                Bytes::ZERO => Bytes::ZERO,
+                _ if is_part => within(shared_files, range),
+                _ => resident,
+            };
+            let arenas = if files == Bytes::ZERO { within(&self.arenas, range) } else { Bytes::ZERO };
             mapping.resident = Some(resident);
-            let files = if mapping.is_file() { resident } else { Bytes::ZERO };
-            self.categories[mapping.category].figures.add_resident(Some(resident), files);
+            (mapping.resident_files, mapping.resident_arenas) = (files, arenas);
+            self.categories[mapping.category].figures.add_resident(Some(resident), files, arenas);
             if let Some(caller) = mapping.by_whom() {
                 let caller = &mut self.callers[caller];
-                caller.figures.add_resident(Some(resident), files);
+                caller.figures.add_resident(Some(resident), files, arenas);
                 if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
-                    self.modules[module].figures.add_resident(Some(resident), files);
+                    self.modules[module].figures.add_resident(Some(resident), files, arenas);
                 }
             }
         }
@@ -162,11 +200,11 @@ impl Books {
             (PLIMSOLL, own, Bytes::ZERO),
         ] {
             let index = self.category_named(name);
-            self.categories[index].figures.add_resident(Some(resident), files);
+            self.categories[index].figures.add_resident(Some(resident), files, Bytes::ZERO);
         }
         if self.is_resident_known() {
-            for category in &self.categories {
-                self.total.add_resident(category.figures.resident, category.figures.resident_files);
+            for Category { figures: f, .. } in &self.categories {
+                self.total.add_resident(f.resident, f.resident_files, f.resident_arenas);
             }
         }
     }
@@ -176,6 +214,81 @@ impl Books {
     }
 }
 
+/// The parts of `range` that lie in sorted, disjoint ranges.
+fn overlaps(ranges: &[AddressRange], range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
+    let first = ranges.partition_point(|other| other.end <= range.start);
+    ranges[first..].iter().take_while(move |other| other.start < range.end).map(move |other| other.intersection(range))
+}
+
 fn total(ranges: &[AddressRange]) -> Bytes {
     ranges.iter().map(|r| r.length()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::books::Figures;
+
+    fn mapping(range: AddressRange, kind: MappingKind) -> Mapping {
+        Mapping {
+            start: range.start,
+            end: range.end,
+            committed: true,
+            writable: true,
+            kind,
+            category: 0,
+            files: Bytes::ZERO,
+            resident: None,
+            resident_files: Bytes::ZERO,
+            resident_arenas: Bytes::ZERO,
+            reserved_by: None,
+            committed_by: None,
+        }
+    }
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Avma(start), Avma(end))
+    }
+
+    fn books_of(mapping: Mapping) -> Books {
+        let figures = Figures { reserved: mapping.bytes(), committed: mapping.bytes(), ..Figures::default() };
+        let categories = vec![Category { name: "before".into(), figures, ..Category::default() }];
+        Books { categories, mappings: vec![mapping], total: figures, ..Books::default() }
+    }
+
+    /// A mapping from before an attach: an arena, and 64 KiB of the program's own. The blocks in the arena have lines of
+    /// their own, and its free memory has none.
+    #[test]
+    fn arenas_from_before_an_attach_hold_nothing_by_themselves() {
+        let all = range(0x7f00_0000, 0x7f40_0000);
+        let mut books = books_of(mapping(all, MappingKind::Anonymous));
+        books.arenas = vec![range(0x7000_0000, 0x7100_0000), range(0x7f01_0000, 0x7f30_0000)];
+        let residency = Residency::new(vec![all], vec![range(0x7f00_0000, 0x7f20_0000)], Bytes::ZERO);
+        books.book_resident(&residency, &[], &[], &[]);
+        let figures = books.categories[0].figures;
+        assert_eq!((figures.resident, figures.resident_arenas), (Some(Bytes::mib(2)), Bytes(0x1f_0000)));
+        assert_eq!(figures.held(), Bytes::kib(64));
+        assert_eq!(books.mappings[0].held(), Bytes::kib(64));
+    }
+
+    /// The map has one entry for neighbours with equal attributes: a file, and shared memory.
+    #[test]
+    fn a_writable_shared_mapping_is_a_file_as_far_as_the_kernel_says() {
+        let (file, memory) = (range(0x10_0000, 0x30_0000), range(0x30_0000, 0x70_0000));
+        let all = range(0x10_0000, 0x70_0000);
+        let mut books = books_of(mapping(all, MappingKind::Shared));
+        let vma = |range, backing, shared| Vma { range, backing, shared, ..Vma::default() };
+        let maps = [
+            vma(range(0x1_0000, 0x2_0000), Backing::File, false),
+            vma(file, Backing::File, true),
+            vma(memory, Backing::Shmem, true),
+        ];
+        let files = books.find_shared_files(&maps);
+        assert_eq!((books.categories[0].figures.files, books.total.files), (Bytes::mib(2), Bytes::mib(2)));
+        let touched = range(0x20_0000, 0x50_0000);
+        books.book_resident(&Residency::new(vec![all], vec![touched], Bytes::ZERO), &[], &[], &files);
+        let figures = books.categories[0].figures;
+        assert_eq!((figures.resident, figures.resident_files), (Some(Bytes::mib(3)), Bytes::mib(1)));
+        assert_eq!(figures.held(), Bytes::mib(2));
+    }
 }

@@ -28,6 +28,8 @@ pub struct Figures {
     /// Resident bytes of the mappings, if the kernel reported them, and the part of them that maps files.
     pub resident: Option<Bytes>,
     pub resident_files: Bytes,
+    /// Part of `resident` in glibc's arenas from before an attach. Their blocks count by themselves.
+    pub resident_arenas: Bytes,
     /// What this line held when the total of live bytes was at its recorded peak.
     pub at_peak: Bytes,
     pub at_peak_count: u64,
@@ -47,7 +49,7 @@ impl Figures {
     /// stack of 1 MiB of which 20 KiB were touched holds 20 KiB. A mapping of a dead process holds nothing that is
     /// known.
     pub fn held(&self) -> Bytes {
-        let resident = self.resident.unwrap_or_default() - self.resident_files;
+        let resident = self.resident.unwrap_or_default() - self.resident_files - self.resident_arenas;
         self.live + resident.min(self.reserved - self.files)
     }
 
@@ -66,21 +68,31 @@ impl Figures {
         self.reserved += other.reserved;
         self.committed += other.committed;
         self.files += other.files;
-        self.add_resident(other.resident, other.resident_files);
+        self.add_resident(other.resident, other.resident_files, other.resident_arenas);
         self.at_peak += other.at_peak;
         self.at_peak_count = self.at_peak_count.saturating_add(other.at_peak_count);
         self.fault |= other.fault;
     }
 
-    pub(super) fn add_resident(&mut self, resident: Option<Bytes>, files: Bytes) {
+    /// Adds everything, peaks too: the sum may be higher than the peak of both together.
+    pub fn add_with_peak(&mut self, other: &Figures) {
+        self.add(other);
+        self.peak += other.peak;
+        self.count_at_peak = self.count_at_peak.saturating_add(other.count_at_peak);
+        self.peak_time_ns = None;
+    }
+
+    pub(super) fn add_resident(&mut self, resident: Option<Bytes>, files: Bytes, arenas: Bytes) {
         if let Some(bytes) = resident {
             self.resident = Some(self.resident.unwrap_or_default() + bytes);
             self.resident_files += files;
+            self.resident_arenas += arenas;
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        *self == Figures { resident: self.resident, resident_files: self.resident_files, ..Figures::default() }
+        let Figures { resident, resident_files, resident_arenas, .. } = *self;
+        *self == Figures { resident, resident_files, resident_arenas, ..Figures::default() }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Categories without callers: thread stacks, loaded libraries, and Plimsoll's own cost.
 
+use std::collections::HashSet;
+
 use plimsoll_segment::{Allocator, FIXED_CATEGORIES, ThreadFacts, text};
 
 use super::{Books, Figures, Thread};
@@ -122,11 +124,7 @@ fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
 pub(super) fn book(books: &mut Books, segment: &Segment) {
     // A stack in the program's own memory is booked with that memory. The kernel maps the main thread's stack as it
     // grows, so its limit doesn't count as committed.
-    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != OWN_MEMORY);
-    let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(reserved, committed), t| {
-        let committed = if t.stack_kind == MAIN { committed } else { committed + t.stack };
-        (reserved + t.stack + t.guard, committed)
-    });
+    let (reserved, committed) = stack_bytes(&books.threads);
     let index = books.category_named(THREAD_STACK);
     map(&mut books.categories[index].figures, reserved, committed);
 
@@ -160,6 +158,52 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let committed = books.own.private + books.own.segment;
     let reserved = committed.max(books.own.reserved + books.own.private + Bytes(segment.head.file_bytes));
     map(&mut books.categories[index].figures, reserved, committed);
+}
+
+/// The threads in use, one for each stack. libc gives a thread's stack to a later thread. So of those with equal stacks
+/// all but one ended by exit(2), past libc, and keep their slots.
+fn with_own_stack(threads: &[Thread]) -> impl Iterator<Item = &Thread> {
+    let mut seen = HashSet::new();
+    let in_use = threads.iter().filter(|thread| thread.in_use);
+    in_use.filter(move |thread| thread.stack == Bytes::ZERO || seen.insert(thread.stack_range))
+}
+
+/// The number of threads with a slot.
+pub(super) fn count(threads: &[Thread]) -> u64 {
+    with_own_stack(threads).filter(|thread| thread.tid != 0).count() as u64
+}
+
+/// The stacks, reserved and committed.
+fn stack_bytes(threads: &[Thread]) -> (Bytes, Bytes) {
+    let stacks = with_own_stack(threads).filter(|t| t.stack_kind != OWN_MEMORY);
+    stacks.fold((Bytes(0), Bytes(0)), |(reserved, committed), t| {
+        let committed = if t.stack_kind == MAIN { committed } else { committed + t.stack };
+        (reserved + t.stack + t.guard, committed)
+    })
+}
+
+impl Books {
+    /// Takes out the threads that a running process no longer has: one that ended by exit(2), past libc, keeps its slot.
+    /// `exists` has an id as the process sees it. To be called before [`Books::read_resident`].
+    pub fn keep_threads(&mut self, exists: impl Fn(u32) -> bool) {
+        let before = stack_bytes(&self.threads);
+        for thread in self.threads.iter_mut().filter(|t| t.in_use && t.tid != 0) {
+            thread.in_use = exists(thread.tid);
+        }
+        let now = stack_bytes(&self.threads);
+        let (reserved, committed) = (before.0 - now.0, before.1 - now.1);
+        let index = self.category_named(THREAD_STACK);
+        for figures in [&mut self.categories[index].figures, &mut self.total] {
+            let less = |present: &mut Bytes, peak: &mut Bytes, bytes| {
+                let is_present = *peak == *present;
+                *present -= bytes;
+                *peak = if is_present { *present } else { *peak };
+            };
+            less(&mut figures.reserved, &mut figures.peak_reserved, reserved);
+            less(&mut figures.committed, &mut figures.peak_committed, committed);
+        }
+        self.process.threads = count(&self.threads);
+    }
 }
 
 fn map(figures: &mut Figures, reserved: Bytes, committed: Bytes) {

@@ -6,7 +6,7 @@ use plimsoll_segment::CallerFacts;
 use plimsoll_segment::vmap::VmaMap;
 
 use super::columns::{COMMITTED, FILES, HELD, RESERVED, RESIDENT};
-use crate::books::{Books, Category};
+use crate::books::{Books, Category, outside_stacks};
 use crate::segment::Segment;
 use plimsoll_facts::units::Bytes;
 
@@ -20,13 +20,12 @@ pub(super) fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<
     let mut by: HashMap<u32, BTreeMap<usize, Extent>> = HashMap::new();
     let Ok(map) = VmaMap::new(&segment.vmap) else { return by };
     let mut beyond_blocks = BeyondBlocks::of(books);
-    // The books have one mapping for each entry of the map.
-    for (vma, mapping) in map.entries().zip(&books.mappings) {
+    // The books have one mapping for each of these entries of the map.
+    for (vma, mapping) in map.entries().filter(outside_stacks(segment)).zip(&books.mappings) {
         let attributes = vma.attributes();
         let known = |index: u32| (index != 0 && (index as usize) < segment.callers.len()).then_some(index);
-        let is_file = mapping.is_file();
         let resident = mapping.resident.unwrap_or_default();
-        let held = beyond_blocks.held(mapping.category, if is_file { Bytes::ZERO } else { resident });
+        let held = beyond_blocks.held(mapping.category, mapping.held());
         let Some(by_whom) = known(attributes.commit_caller()).or_else(|| known(attributes.reserve_caller())) else {
             continue;
         };
@@ -36,8 +35,8 @@ pub(super) fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<
         let category = if category < segment.categories.len() { category } else { 0 };
         let of = by.entry(by_whom).or_default().entry(category).or_default();
         let committed = if mapping.committed { bytes } else { 0 };
-        let files = if is_file { committed } else { 0 };
-        for (sum, part) in of.iter_mut().zip([bytes, committed, held.0, resident.0, files]) {
+        let parts = [bytes, committed, held.0, resident.0, mapping.committed_files().0];
+        for (sum, part) in of.iter_mut().zip(parts) {
             *sum = sum.saturating_add(part);
         }
     }

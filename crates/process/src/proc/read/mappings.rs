@@ -79,11 +79,16 @@ fn tmpfs_devices(mountinfo: io::Result<Vec<u8>>, gaps: &mut Vec<Gap>) -> Vec<(u3
 /// The mappings without figures, for a process whose pages are too many to read. smaps would read all of them.
 pub fn read_maps(target: &Target, why: &io::Error, gaps: &mut Vec<Gap>) -> Mappings {
     let began = Stopwatch::start();
-    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
-    let vmas = target.read("maps").map(|text| parse_maps(&text, &tmpfs).vmas).unwrap_or_default();
+    let vmas = read_ranges(target);
     let reason = format!("/proc/{}/pagemap can't be read: {why}", target.pid());
     gaps.push(Gap::new(Source::Proc, reason, ONLY_TOTALS));
     Mappings { vmas, rollup: None, refused: true, took: began.elapsed() }
+}
+
+/// The mappings alone; none if they can't be read.
+pub fn read_ranges(target: &Target) -> Vec<Vma> {
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    target.read("maps").map(|text| parse_maps(&text, &tmpfs).vmas).unwrap_or_default()
 }
 
 /// Whether a gap is about the reading of the mappings, which the next reading repeats.

@@ -1,5 +1,6 @@
 //! Prints a report for a person.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use plimsoll_facts::ending::Ending;
@@ -252,8 +253,8 @@ pub fn callers_only(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 }
 
 fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
-    let mut order: Vec<&Caller> = books.callers.iter().filter(|c| !c.figures.is_empty()).collect();
-    order.sort_by_key(|c| std::cmp::Reverse((c.figures.live, c.figures.cumulative, c.figures.committed)));
+    let mut order = merged_callers(books);
+    order.sort_by_key(|(f, _)| std::cmp::Reverse((f.live, f.cumulative, f.committed)));
     writeln!(out, "{:>9} {:>6} {:>12} {:>9} {:>14}  caller", "live", "share", "blocks", "peak", "allocated ever")?;
     let line = |f: &Figures| {
         format!(
@@ -265,8 +266,8 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             count(f.cumulative_count)
         )
     };
-    for caller in order.iter().take(LINES) {
-        let (f, name) = (&caller.figures, printable(&books.categories[caller.category].name));
+    for (f, caller) in order.iter().take(LINES) {
+        let name = printable(&books.categories[caller.category].name);
         // The columns have blocks only.
         let mapped = match f.reserved {
             Bytes::ZERO => String::new(),
@@ -280,7 +281,27 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             writeln!(out, "{:56}no stack", "")?;
         }
     }
-    rest(out, order.iter().skip(LINES).map(|c| c.figures.live), "caller")
+    rest(out, order.iter().skip(LINES).map(|(f, _)| f.live), "caller")
+}
+
+/// The callers, each with the sum of those that differ from it only in the addresses of its modules: a library may have
+/// been loaded again elsewhere. Peaks add up, too, as those of sites do.
+fn merged_callers(books: &Books) -> Vec<(Figures, &Caller)> {
+    let mut merged: Vec<(Figures, &Caller)> = Vec::new();
+    let mut indexes = HashMap::new();
+    for caller in books.callers.iter().filter(|c| !c.figures.is_empty()) {
+        let of_frame = |frame: &Frame| match frame.module.and_then(|i| books.modules.get(i)) {
+            Some(module) => (Some(module.path.clone()), frame.offset),
+            None => (None, frame.address.0),
+        };
+        let key = (caller.category, caller.frames.iter().map(of_frame).collect::<Vec<_>>());
+        let index = *indexes.entry(key).or_insert(merged.len());
+        match merged.get_mut(index) {
+            Some((sum, _)) => sum.add_with_peak(&caller.figures),
+            None => merged.push((caller.figures, caller)),
+        }
+    }
+    merged
 }
 
 fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -> io::Result<()> {
@@ -362,7 +383,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         writeln!(
             out,
             "before the attach: another {} in {}, still live (glibc's arenas minus these books; ± {}).\n\
-             These blocks lie in the brk heap (not in the table) or in mappings from before the attach (in the table).",
+             The table has neither these blocks nor what malloc keeps free in its arenas.",
             before.live,
             counted(before.live_count, "block"),
             before.error
@@ -379,7 +400,12 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         )?;
     }
     let own = &books.own;
-    let library = if own.by_page { format!(" + {} library and rules", own.library) } else { String::new() };
+    // A table is resident where it was touched, and only the kernel knows that.
+    let library = match (own.by_page, own.tabled) {
+        (true, _) => format!(" + {} library and rules", own.library),
+        (false, 0) => String::new(),
+        (false, blocks) => format!(", without the tables' keys of {}", counted(blocks, "block")),
+    };
     writeln!(
         out,
         "Plimsoll's own cost: {} = {} thread state and tables ({}) + {} segment{library}",

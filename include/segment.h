@@ -61,14 +61,14 @@
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
 #define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked again and compared (PLIMSOLL_CHECK=1). */
 #define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Checks where the walk gave another caller, and remembered Java methods that had changed: a fault. */
-#define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: New sites that did not fit the section: their blocks are in their caller's rows. */
-#define PLIMSOLL_COUNTER_FRAMES_CUT 35 /* count: Sites whose stack was cut because the section of frames is full. */
+#define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: Calls whose site did not fit the section: their blocks are in their caller's rows. */
+#define PLIMSOLL_COUNTER_FRAMES_CUT 35 /* count: Deep stacks that did not fit the section of frames: their blocks are in their caller's rows. */
 #define PLIMSOLL_COUNTER_SAMPLES 36 /* count: Blocks sampled. */
 #define PLIMSOLL_COUNTER_SAMPLES_DROPPED 37 /* count: Blocks to be sampled that did not fit the section of live samples; they are in no estimate. */
 #define PLIMSOLL_COUNTER_SAMPLES_DROPPED_BYTES 38 /* bytes: Usable bytes of those blocks, each divided by its probability; the estimates are too low by this sum. */
 #define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked because the memo did not have them: for samples, and in exact mode for blocks. */
 #define PLIMSOLL_COUNTER_DEEP_FRAMES 40 /* count: Frames of those walks. */
-#define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that did not fit the section: their frames are addresses. */
+#define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Look-ups of Java methods that did not fit the section: their frames are addresses. */
 #define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books began with the last attach. */
 #define PLIMSOLL_COUNTER_ATTACHED_NS 43 /* ns: CLOCK_BOOTTIME of the last attach. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS 44 /* count: Words of import tables that the last attach gave the hooks. */

@@ -140,7 +140,7 @@ pub(crate) fn outside_stacks(segment: &Segment) -> impl Fn(&Vma) -> bool + use<>
     let stacks = merged(stacks.map(|t| AddressRange::new(Avma(t.stack_low), Avma(t.stack_high))).collect());
     move |vma| {
         let after = stacks.partition_point(|stack| stack.start.0 <= vma.start);
-        !after.checked_sub(1).is_some_and(|at| vma.end <= stacks[at].end.0)
+        after.checked_sub(1).is_none_or(|at| vma.end > stacks[at].end.0)
     }
 }
 

@@ -154,3 +154,8 @@ fn read(target: &Path, range: &recording::Options, stacks: &Stacks) -> Result<Al
     let focus = focus.transpose()?;
     Ok(allocation::read(&recording, Choice { from_ns, to_ns, focus: focus.as_ref() }))
 }
+        // What could not be read may have held the sites.
+        RecordedSites::None { gaps, .. } if !gaps.is_empty() => {
+            let flaws: Vec<String> = gaps.iter().map(|gap| words::printable(&gap.reason)).collect();
+            Err(format!("'{shown}' has no call sites that can be read: {}", flaws.join("; ")).into())
+        }

@@ -195,7 +195,7 @@ fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
     let file = recording.finish().expect("memory takes all");
     let events = |file: &[u8]| {
         let mut events = Vec::new();
-        reader::read(file, Limits::default(), &EventFilter::all(), |event| {
+        let summary = reader::read(file, Limits::default(), &EventFilter::all(), |event| {
             let names = event.stack().map(|stack| {
                 stack.frames().map(|frame| frame.method().map(|name| name.into_owned())).collect::<Vec<_>>()
             });
@@ -203,6 +203,11 @@ fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
             let figures = ["size", "bytes", "count"].map(|field| event.u64(field));
             events.push((event.offset, (event.name().to_owned(), event.time(), figures, category, names)));
         });
+        for flaw in &summary.flaws {
+            assert!(!flaw.what.contains(" 1 bytes"), "{flaw}");
+            let skips = |other: &&reader::Flaw| other.offset == flaw.offset && other.what.contains("skipped");
+            assert!(summary.flaws.iter().filter(skips).count() <= 1, "{:?}", summary.flaws);
+        }
         events
     };
     let all = events(&file);
@@ -221,6 +226,12 @@ fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
         cuts += usize::from(whole > 0);
     }
     assert!(cuts > 300, "{cuts}");
+    // One byte of an event is left.
+    let cut = reader::read(&file[..file.len() - 1], Limits::default(), &EventFilter::all(), |_| {}).flaws;
+    let at = cut.first().expect("the last event is cut off").offset as usize;
+    let flaws = reader::read(&file[..at + 1], Limits::default(), &EventFilter::all(), |_| {}).flaws;
+    let found: Vec<&str> = flaws.iter().map(|flaw| flaw.what.as_str()).collect();
+    assert_eq!(found, ["the last event is cut off; 1 byte of an unfinished chunk is skipped"]);
 }
 
 #[test]

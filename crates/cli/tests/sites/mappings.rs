@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{PLIMSOLL, number, read_report};
 use crate::stage::{must, repository};
-use crate::{Tracked, adds_up, fixture, is_leaf, report_of, scratch, stack_with};
+use crate::{Tracked, adds_up, fixture, functions, is_leaf, report_of, scratch, stack_with};
 
 /// Only a scan of the page map (Linux 6.7) passes over empty reservations quickly, so older kernels' reports lack such
 /// pages.

@@ -114,6 +114,8 @@ fn head(bytes: &[u8], compressed: bool) -> Parsed<(u64, i64)> {
 pub(super) struct Walker {
     limits: Limits,
     file: Option<PathBuf>,
+    /// Where the last unfinished chunk of this file ended, if the bytes behind it were reported as skipped.
+    skipped_from: Option<u64>,
     pub summary: Summary,
     pools: Pools,
     starts: Vec<u32>,
@@ -148,6 +150,7 @@ impl Walker {
             pools: Pools::new(limits.decoding),
             limits,
             file: None,
+            skipped_from: None,
             summary: Summary::default(),
             starts: vec![],
             schema: None,
@@ -156,6 +159,7 @@ impl Walker {
 
     pub(super) fn begin_file(&mut self, path: Option<&Path>) {
         self.file = path.map(Path::to_path_buf);
+        self.skipped_from = None;
     }
 
     pub(super) fn flaw(&mut self, offset: u64, what: &str) {
@@ -242,7 +246,10 @@ impl Walker {
                 Err(reason) => {
                     let next = find_chunk(window, *base + 1);
                     let to = next.unwrap_or(window.length);
-                    self.flaw(*base, &format!("{reason}; {} bytes are skipped", to - *base));
+                    // Stepping has reported the bytes behind the last event already.
+                    if self.skipped_from != Some(*base) {
+                        self.flaw(*base, &format!("{reason}; {}", skipped(to - *base, "")));
+                    }
                     *base = next?;
                 }
             }
@@ -263,7 +270,8 @@ impl Walker {
             (Some(_), next) => next.unwrap_or(window.length) - steps.end,
         };
         if let Some(reason) = steps.reason {
-            self.flaw(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are skipped"));
+            self.flaw(steps.end, &format!("{reason}; {}", skipped(rest, " of an unfinished chunk")));
+            self.skipped_from = Some(steps.end);
         }
         Some(steps)
     }
@@ -629,6 +637,10 @@ fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, l
         steps.end += size;
     }
     Ok(steps)
+}
+
+fn skipped(bytes: u64, of: &str) -> String {
+    if bytes == 1 { format!("1 byte{of} is skipped") } else { format!("{bytes} bytes{of} are skipped") }
 }
 
 /// Finds the next offset of a chunk header.

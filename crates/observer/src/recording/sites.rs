@@ -28,10 +28,12 @@ const FIELDS: [&str; 7] = ["live", "liveCount", "cumulative", "cumulativeCount",
 
 pub enum RecordedSites {
     Of(Box<Profile>),
-    /// Our recording without sites: the tracker's mode, and the time of the first sites after the given time, if any.
+    /// Our recording without sites: the tracker's mode, the time of the first sites after the given time, if any, and
+    /// what could not be read.
     None {
         mode: String,
         later_ns: Option<i64>,
+        gaps: Vec<Gap>,
     },
     /// A recording of another program.
     Foreign,
@@ -43,7 +45,7 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let mut last: Option<i64> = None;
     let mut of = (String::new(), 0);
     let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TARGET;
-    recording.for_each(&EventFilter::when(is_wanted), |event| {
+    let outline = recording.for_each(&EventFilter::when(is_wanted), |event| {
         if event.name() == TARGET {
             mode = event.string("mode").map(Cow::into_owned);
             of = (event.string("command").map(Cow::into_owned).unwrap_or_default(), event.u64("pid").unwrap_or(0));
@@ -57,7 +59,8 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
         last = last.max(Some(time));
     });
     let Some(last) = last else {
-        return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns });
+        let gaps = gaps(outline.flaws);
+        return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns, gaps });
     };
     // Only the stacks of one instant are decoded: they cost more than all else that is read.
     let mut filling = Filling::new(columns());

@@ -15,7 +15,7 @@ use plimsoll_jfr::reader::{self, EventFilter, Limits};
 use plimsoll_jfr::writer::kinds::{
     Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
-use plimsoll_jfr::writer::{self, Body, FieldKind, Frame, FrameType, Recording, Stack, Store, Table, Type};
+use plimsoll_jfr::writer::{self, Body, FieldKind, Frame, FrameType, Recording, Series, Stack, Store, Table, Type};
 use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
@@ -316,6 +316,56 @@ fn a_value_of_every_kind_is_read_back_by_both_readers() {
     });
     assert_eq!((ours.as_slice(), summary.flaws, summary.chunks.len()), (times.as_slice(), vec![], 2));
     assert!(summary.chunks.iter().all(|chunk| chunk.is_finished));
+}
+
+/// The JDK converts the ticks of all chunks with the first chunk's header, and may resolve a constant with an earlier
+/// chunk's value of the same number.
+#[test]
+fn all_chunks_of_a_series_have_one_clock_and_no_number_stands_for_two_values() {
+    let mut series = Series::new(&TABLE);
+    let mut joined = Vec::new();
+    let mut expected = Vec::new();
+    for file in 0..3 {
+        let mut recording = Recording::of_series(Vec::new(), series);
+        // The third instant opens a second chunk.
+        for (index, second) in [0, 1, 1000].into_iter().enumerate() {
+            let time = START + (file * 5000 + second) * SECOND;
+            let text = format!("{index} of {file}");
+            let write = |batch: &mut writer::Batch<'_>| {
+                let frame = Frame { class: "lib.so".into(), function: text.clone(), ..Frame::default() };
+                let stack = Stack { frames: vec![frame], truncated: false };
+                Site { stack_trace: Some(&stack), category: &text, bytes: file, count: 1 }.write(batch);
+            };
+            recording.instant(time, write).expect("memory takes all");
+            expected.push((time / 1_000_000, text.clone(), text));
+        }
+        let (bytes, rest) = recording.finish_file().expect("memory takes all");
+        series = rest;
+        assert_eq!(read(&bytes).expect("a file that is whole without the others").events.len(), 3);
+        joined.extend(bytes);
+    }
+    let mut seen = Vec::new();
+    let mut clocks = Vec::new();
+    let mut numbers = std::collections::HashMap::new();
+    for chunk in reader::chunks(&joined, Limits::default()) {
+        let long = |at: usize| {
+            let at = chunk.offset as usize + at;
+            u64::from_be_bytes(joined[at..at + 8].try_into().expect("8 bytes"))
+        };
+        // ns, ticks, and ticks a second.
+        clocks.push(long(32) - long(48) * (SECOND / long(56)));
+    }
+    reader::read(&joined, Limits::default(), &EventFilter::named(&["test.Site"]), |event| {
+        let text = event.string("category").unwrap_or_default().into_owned();
+        let stack = event.stack().expect("a stack");
+        let function = stack.frames().next().and_then(|frame| Some(frame.method()?.into_owned())).unwrap_or_default();
+        seen.push((event.time().unwrap_or_default() as u64 / 1_000_000, text.clone(), function));
+        let number = event.key("category").expect("a number");
+        assert_eq!(numbers.entry(number).or_insert(text.clone()), &text, "{number} stands for two names");
+    });
+    assert_eq!(seen, expected);
+    assert_eq!(clocks, vec![START / 1_000_000 * 1_000_000; clocks.len()]);
+    assert!(clocks.len() >= 6, "{}", clocks.len());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::units::Bytes;
-use plimsoll_jfr::writer::{Batch, Recording, Store};
+use plimsoll_jfr::writer::{Batch, Recording, Series, Store};
 use plimsoll_process::foreign::own_files::{self, Folder};
 use plimsoll_report::jfr::TABLE;
 use plimsoll_report::words;
@@ -42,6 +42,8 @@ pub struct Output {
     max_age: Option<Duration>,
     keep: Option<usize>,
     current: Option<Current>,
+    /// What the next file continues; None while a file is written, and after an error.
+    series: Option<Series>,
     /// The full files, oldest first.
     full: Vec<PathBuf>,
     /// How many files were finished, and their total size.
@@ -77,6 +79,7 @@ impl Output {
             max_age,
             keep,
             current: None,
+            series: None,
             full: Vec::new(),
             finished: (0, Bytes(0)),
         })
@@ -98,10 +101,11 @@ impl Output {
         Ok(())
     }
 
-    fn begin(&self, time_ns: u64) -> Result<Current, Failure> {
+    fn begin(&mut self, time_ns: u64) -> Result<Current, Failure> {
         let path = named(&self.pattern, self.pid, time_ns);
         let (folder, aside, file) = made(&path)?;
-        let recording = Recording::new(FileStore(file), &TABLE);
+        let series = self.series.take().unwrap_or_else(|| Series::new(&TABLE));
+        let recording = Recording::of_series(FileStore(file), series);
         Ok(Current { recording, path, folder, aside: Some(aside), start_ns: time_ns, began: Instant::now() })
     }
 
@@ -145,8 +149,10 @@ impl Output {
 
     fn close(&mut self) -> Result<Option<(PathBuf, Folder, u64)>, Failure> {
         let Some(Current { recording, path, folder, start_ns, .. }) = self.current.take() else { return Ok(None) };
-        let length = recording.finish().and_then(|FileStore(file)| Ok(file.metadata()?.len()));
-        let length = length.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
+        let finished =
+            recording.finish_file().and_then(|(FileStore(file), series)| Ok((file.metadata()?.len(), series)));
+        let (length, series) = finished.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
+        self.series = Some(series);
         self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
         Ok(Some((path, folder, start_ns)))
     }

@@ -4,6 +4,9 @@
 use crate::reader::Value;
 use crate::stage::{Jdk, cached, fetch, fetcher, jdks, log_line, must, repository};
 use crate::{Running, Workspace, events, wait_until};
+use plimsoll_facts::units::Bytes;
+use plimsoll_jfr::writer::{Batch, Frame, Recording, Series, Stack};
+use plimsoll_report::jfr::{TABLE, events as e};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -214,4 +217,91 @@ fn the_jdks_tools_read_a_recording() {
         }
         log_line(&format!("record: JDK {major}'s jfr reads {count} events"));
     }
+}
+
+/// Files of one recorder, each of two chunks, one after the other as `jfr assemble` and cat join them.
+#[test]
+fn the_jdks_tools_read_times_and_names_of_every_chunk_and_of_joined_files() {
+    const SECOND: u64 = 1_000_000_000;
+    const START: u64 = 1_790_000_000 * SECOND + 123_000_000;
+    let workspace = Workspace::new("chunks");
+    let folder = workspace.path("files");
+    fs::create_dir(&folder).expect("new");
+    let mut series = Series::new(&TABLE);
+    let (mut joined, mut expected) = (Vec::new(), Vec::new());
+    for file in 0..3 {
+        let mut recording = Recording::of_series(Vec::new(), series);
+        // A chunk ends after 15 minutes.
+        for second in [0, 1, 1000] {
+            let time = START + (file * 5000 + second) * SECOND;
+            let name = format!("{second} of {file}");
+            let frame = Frame { class: "libz.so.1".into(), function: name.clone(), ..Frame::default() };
+            let stack = Stack { frames: vec![frame], truncated: false };
+            let write = |batch: &mut Batch<'_>| {
+                e::Target {
+                    pid: file,
+                    command: &name,
+                    executable: "",
+                    runtime: "native",
+                    runtime_version: "",
+                    mode: "exact",
+                    interval: SECOND,
+                    callers: "",
+                    plimsoll: "",
+                }
+                .write(batch);
+                site(batch, &stack, &name);
+            };
+            recording.instant(time, write).expect("memory takes all");
+            expected.push((time, name));
+        }
+        let (bytes, rest) = recording.finish_file().expect("memory takes all");
+        series = rest;
+        fs::write(folder.join(format!("{file}.jfr")), &bytes).expect("a file");
+        joined.extend(bytes);
+    }
+    let cat = workspace.path("cat.jfr");
+    fs::write(&cat, joined).expect("a file");
+    for Jdk { major, home } in jdks() {
+        let assembled = workspace.path(&format!("assembled-{major}.jfr"));
+        must(Command::new(home.join("bin/jfr")).arg("assemble").arg(&folder).arg(&assembled));
+        for file in [&cat, &assembled] {
+            let shown = java(&home, "events", file);
+            let sites = shown.lines().filter_map(|line| line.strip_prefix("plimsoll.Site "));
+            let mut found: Vec<(u64, String)> = Vec::new();
+            for site in sites {
+                let (time, fields) = site.split_once('\t').expect("fields");
+                let name = fields.split('\t').find_map(|field| field.strip_prefix("category=")).expect("a category");
+                found.push((time.parse().expect("ns"), name.into()));
+            }
+            found.sort();
+            assert_eq!(found, expected, "JDK {major} {}", file.display());
+            let printed = jfr(&home, &["print", "--json", "--events", "plimsoll.Site"], file);
+            let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+            let all = json["recording"]["events"].as_array().expect("events");
+            assert_eq!(all.len(), expected.len());
+            for event in all {
+                let values = &event["values"];
+                let function = &values["stackTrace"]["frames"][0]["method"]["name"];
+                assert_eq!(function, &values["category"], "JDK {major}: {event}");
+            }
+        }
+    }
+}
+
+fn site(batch: &mut Batch<'_>, stack: &Stack, category: &str) {
+    let zero = Bytes(0);
+    e::Site {
+        stack_trace: Some(stack),
+        category,
+        live: Bytes(1),
+        live_count: 1,
+        requested: zero,
+        peak: zero,
+        count_at_peak: 0,
+        cumulative: zero,
+        cumulative_count: 0,
+        error: zero,
+    }
+    .write(batch);
 }

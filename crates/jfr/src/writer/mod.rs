@@ -20,5 +20,5 @@ mod types;
 pub use batch::{Batch, Body};
 pub use constants::{Frame, FrameType, Stack};
 pub use event::{Event, Field, FieldKind, Table, Value};
-pub use recording::{Recording, Store};
+pub use recording::{Recording, Series, Store};
 pub use types::Type;

@@ -19,6 +19,9 @@
 //!   of 76), until the tail extends over it. Shrinking takes the same steps in reverse.
 //! - A new chunk starts as a reserve page whose header is extended over the following pages.
 //!
+//! The JDK's readers convert the times of all chunks with the clock of the first one, also in files that were joined. So
+//! the **ticks** of all chunks, and of all files of a series, count from one zero: the series' first instant.
+//!
 //! So the file is at most the reserve (16 KiB) longer than its contents, a kill loses only the instant being written,
 //! and nothing is written twice. The order of writes on the disk is not guaranteed if the machine crashes: that would
 //! need an fsync per step.
@@ -68,27 +71,49 @@ const SKIP: u64 = 8;
 /// A tail's length has 28 bits (`integers::padded`).
 const LARGEST_CHUNK: u64 = 1 << 27;
 
-/// An instant's time is kept to the millisecond: two bytes are then enough for 16 s, three for half an hour.
+/// An instant's time is kept to the millisecond: three bytes are then enough for half an hour, four for three days.
 const TICKS_A_SECOND: u64 = 1000;
 const NS_A_TICK: u64 = 1_000_000_000 / TICKS_A_SECOND;
 /// Age at which a new chunk begins. A chunk repeats metadata and constants: 12 KiB, or 90 KiB with 200 deep stacks.
 const CHUNK_NS: u64 = 900 * 1_000_000_000;
 
+/// What the files of one recorder share, so that readers can join them (`jfr assemble`, cat): the numbers of the
+/// constants and the zero of the clock.
+pub struct Series {
+    table: &'static Table,
+    constants: Constants,
+    /// Time of the first instant, a whole number of ticks.
+    zero_ns: Option<u64>,
+    /// Time of the last instant. Time never goes backwards in a series, whatever the clock does.
+    time_ns: u64,
+}
+
+impl Series {
+    /// Starts a series without files.
+    pub fn new(table: &'static Table) -> Series {
+        Series { table, constants: Constants::new(table.names), zero_ns: None, time_ns: 0 }
+    }
+}
+
 /// A recording while it is written.
 pub struct Recording<S: Store> {
     store: S,
-    table: &'static Table,
-    constants: Constants,
+    series: Series,
     /// End of the file, and of its last chunk.
     end: u64,
     chunk: Option<Chunk>,
-    /// Time of the last instant. Time never goes backwards in a recording, whatever the clock does.
-    time_ns: u64,
+}
+
+/// When a chunk starts, on both clocks of its header.
+#[derive(Clone, Copy)]
+struct Start {
+    ns: u64,
+    ticks: u64,
 }
 
 struct Chunk {
     start: u64,
-    start_ns: u64,
+    time: Start,
     tail: u64,
     checkpoint: u64,
 }
@@ -96,7 +121,12 @@ struct Chunk {
 impl<S: Store> Recording<S> {
     /// Starts a recording in an empty store. From the first instant on, the store holds complete chunks.
     pub fn new(store: S, table: &'static Table) -> Recording<S> {
-        Recording { store, table, constants: Constants::new(table.names), end: 0, chunk: None, time_ns: 0 }
+        Recording::of_series(store, Series::new(table))
+    }
+
+    /// Starts the next recording of a series in an empty store. It is complete without the earlier ones.
+    pub fn of_series(store: S, series: Series) -> Recording<S> {
+        Recording { store, series, end: 0, chunk: None }
     }
 
     /// The store that the recording is written to.
@@ -118,37 +148,46 @@ impl<S: Store> Recording<S> {
     /// Errors of the store; and an error if this instant makes the chunk larger than 128 MiB (63 MiB of events and new
     /// constants always fit). The store remains a valid file.
     pub fn instant(&mut self, time_ns: u64, write: impl FnOnce(&mut Batch<'_>)) -> io::Result<()> {
-        let time_ns = time_ns.max(self.time_ns);
-        self.time_ns = time_ns;
+        let time_ns = time_ns.max(self.series.time_ns);
+        self.series.time_ns = time_ns;
+        let zero_ns = *self.series.zero_ns.get_or_insert(time_ns - time_ns % NS_A_TICK);
+        let ticks = (time_ns - zero_ns) / NS_A_TICK;
         let full = |chunk: &Chunk| {
-            time_ns.saturating_sub(chunk.start_ns) >= CHUNK_NS || chunk.tail - chunk.start >= LARGEST_CHUNK / 2
+            time_ns.saturating_sub(chunk.time.ns) >= CHUNK_NS || chunk.tail - chunk.start >= LARGEST_CHUNK / 2
         };
         let opens_chunk = self.chunk.as_ref().is_none_or(full);
-        let start_ns = match &self.chunk {
-            Some(chunk) if !opens_chunk => chunk.start_ns,
-            _ => time_ns - time_ns % NS_A_TICK,
+        let start = match &self.chunk {
+            Some(chunk) if !opens_chunk => chunk.time,
+            _ => Start { ns: zero_ns + ticks * NS_A_TICK, ticks },
         };
         if opens_chunk {
-            self.open_chunk(start_ns)?;
+            self.open_chunk(start)?;
         }
-        let ticks = (time_ns - start_ns) / NS_A_TICK;
-        let mut batch = Batch::new(&mut self.constants, ticks, opens_chunk);
+        let mut batch = Batch::new(&mut self.series.constants, ticks, opens_chunk);
         write(&mut batch);
         let events = batch.events;
         self.append(&events, ticks)?;
-        self.patch(40, time_ns - start_ns)
+        self.patch(40, time_ns - start.ns)
     }
 
     /// Releases the reserve. The last chunk then ends with the page that holds its last event.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn finish(mut self) -> io::Result<S> {
+    pub fn finish(self) -> io::Result<S> {
+        self.finish_file().map(|(store, _)| store)
+    }
+
+    /// Like `finish`, and also returns the series for the next file.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn finish_file(mut self) -> io::Result<(S, Series)> {
         if let Some(chunk) = &self.chunk {
             let (start, tail) = (chunk.start, chunk.tail);
             let end = (tail + 8).next_multiple_of(PAGE);
             if end < self.end {
-                let page = reserve_page(chunk.start_ns);
+                let page = reserve_page(chunk.time);
                 for at in (end..self.end).step_by(PAGE as usize) {
                     self.store.write_at(at, &page)?;
                 }
@@ -157,25 +196,25 @@ impl<S: Store> Recording<S> {
                 self.store.truncate(end)?;
             }
         }
-        Ok(self.store)
+        Ok((self.store, self.series))
     }
 
-    fn open_chunk(&mut self, start_ns: u64) -> io::Result<()> {
-        self.constants.next_chunk();
-        let metadata = metadata::all(self.table);
+    fn open_chunk(&mut self, time: Start) -> io::Result<()> {
+        self.series.constants.next_chunk();
+        let metadata = metadata::all(self.series.table);
         let metadata_at = NOTHING + nothing().len() as u64;
         let start = self.end;
         let pages = pages(metadata_at + metadata.len() as u64 + 16);
-        self.reserve(pages, start_ns)?;
+        self.reserve(pages, time)?;
         let size = pages * PAGE;
-        let mut page = reserve_page(start_ns);
+        let mut page = reserve_page(time);
         page[8..16].copy_from_slice(&size.to_be_bytes());
         page[HEADER as usize..FIRST as usize].copy_from_slice(&[12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         page[FIRST as usize..FIRST as usize + 8].copy_from_slice(&tail_of(size - FIRST));
         // Now the chunk's tail begins right after its header.
         self.store.write_at(start, &page)?;
         let checkpoint = start + NOTHING + metadata::none().len() as u64;
-        let chunk = Chunk { start, start_ns, tail: start + FIRST, checkpoint };
+        let chunk = Chunk { start, time, tail: start + FIRST, checkpoint };
         // Metadata must not stand among the events, where Mission Control would stop: it lies inside the first skip.
         let at = start + metadata_at;
         let tail = (at + metadata.len() as u64).next_multiple_of(8);
@@ -190,7 +229,8 @@ impl<S: Store> Recording<S> {
     fn append(&mut self, events: &[u8], ticks: u64) -> io::Result<()> {
         let Some(Chunk { tail, checkpoint: newest, .. }) = self.chunk else { return Ok(()) };
         // A negative distance always takes 9 bytes, so the checkpoint's length is known before its position.
-        let length = if self.constants.has_fresh() { self.constants.checkpoint(ticks, -1).len() } else { 0 };
+        let length =
+            if self.series.constants.has_fresh() { self.series.constants.checkpoint(ticks, -1).len() } else { 0 };
         let bare = SKIP + 2 + (events.len() + length) as u64;
         let padding = bare.next_multiple_of(8) - bare;
         let next = tail + bare + padding;
@@ -201,14 +241,14 @@ impl<S: Store> Recording<S> {
         piece.extend_from_slice(events);
         let checkpoint = tail + SKIP + piece.len() as u64;
         if length > 0 {
-            piece.extend(self.constants.checkpoint(ticks, newest.wrapping_sub(checkpoint) as i64));
+            piece.extend(self.series.constants.checkpoint(ticks, newest.wrapping_sub(checkpoint) as i64));
         }
         piece.extend_from_slice(&tail_of(self.end - next));
         self.store.write_at(tail + SKIP, &piece)?;
         if length > 0
             && let Some(chunk) = &mut self.chunk
         {
-            self.constants.mark_written();
+            self.series.constants.mark_written();
             chunk.checkpoint = checkpoint;
             let offset = checkpoint - chunk.start;
             self.patch(16, offset)?;
@@ -227,17 +267,17 @@ impl<S: Store> Recording<S> {
     }
 
     fn grow(&mut self, wanted: u64) -> io::Result<()> {
-        let Some(Chunk { start, start_ns, tail, .. }) = self.chunk else { return Ok(()) };
+        let Some(Chunk { start, time, tail, .. }) = self.chunk else { return Ok(()) };
         if wanted - start > LARGEST_CHUNK {
             return Err(io::Error::other("one instant of the recording is larger than a chunk may be"));
         }
-        self.reserve(pages(wanted - self.end), start_ns)?;
+        self.reserve(pages(wanted - self.end), time)?;
         self.patch(8, self.end - start)?;
         self.store.write_at(tail, &tail_of(self.end - tail))
     }
 
-    fn reserve(&mut self, pages: u64, start_ns: u64) -> io::Result<()> {
-        let page = reserve_page(start_ns);
+    fn reserve(&mut self, pages: u64, time: Start) -> io::Result<()> {
+        let page = reserve_page(time);
         for _ in 0..pages {
             self.store.write_at(self.end, &page)?;
             self.end += PAGE;
@@ -271,7 +311,7 @@ fn tail_of(length: u64) -> [u8; 8] {
 }
 
 /// A chunk of one page without events, which can also be walked as events.
-fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
+fn reserve_page(time: Start) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     let metadata = metadata::none();
     let mut put = |at: u64, bytes: &[u8]| page[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
@@ -282,9 +322,9 @@ fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
         (8, PAGE),
         (16, NOTHING + metadata.len() as u64),
         (24, NOTHING),
-        (32, start_ns),
+        (32, time.ns),
         (40, 0),
-        (48, 0),
+        (48, time.ticks),
         (56, TICKS_A_SECOND),
         (64, 1),
     ] {

@@ -163,6 +163,11 @@ impl Output {
         Ok(last.map(|path| Written { name: shown(&path), files, bytes }))
     }
 
+    /// Whether the next instant is the first of a file.
+    pub fn begins_file(&self) -> bool {
+        self.current.is_none() || self.is_full()
+    }
+
     pub fn path(&self) -> Option<&Path> {
         self.current.as_ref().map(|current| current.path.as_path())
     }

@@ -40,6 +40,9 @@ impl Recorder {
 
     /// Writes one instant. `last`: no instant follows, so it is a full one.
     pub fn instant(&mut self, missed: u64, last: bool) -> Result<RecorderLife, Failure> {
+        if self.writer.begins_file() {
+            self.sampler.make_full();
+        }
         match self.sampler.read(missed, last) {
             Read::Sample(sample) => self.writer.instant(&sample).map(|()| RecorderLife::Live),
             Read::Nothing => Ok(RecorderLife::Live),
@@ -94,6 +97,12 @@ impl Writer {
     /// The file that is being written.
     pub fn path(&self) -> Option<&Path> {
         self.output.path()
+    }
+
+    /// Whether the next instant is the first of a file: then it should be a full one, because the file may be read
+    /// without the others.
+    pub fn begins_file(&self) -> bool {
+        self.output.begins_file()
     }
 
     /// Finishes the file; the next instant begins another.

@@ -74,6 +74,13 @@ struct Recorded {
     next: Instant,
 }
 
+impl Recorded {
+    /// Whether the next reading begins a file: such a reading should be a full one.
+    fn begins_file(&self, now: Instant) -> bool {
+        now >= self.next && self.writer.as_ref().is_none_or(Writer::begins_file)
+    }
+}
+
 pub struct Rounds {
     history: Option<Arc<Store>>,
     selection: TargetSelection,
@@ -278,6 +285,9 @@ impl Rounds {
         let (began, waited) = (Instant::now(), waited());
         if target.rests_until.is_some_and(|until| began < until) {
             return;
+        }
+        if self.history.is_some() && target.recorded.begins_file(began) {
+            target.sampler.make_full();
         }
         let has_ended = match target.sampler.read(0, false) {
             Read::Sample(sample) => {

@@ -128,6 +128,33 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
     assert!(events(&workspace.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
 }
 
+/// Each file may be read without the others, so each has sites, peaks and arenas.
+#[test]
+fn every_file_begins_with_a_full_instant() {
+    let workspace = Workspace::new("full");
+    let target = Running::ready(workspace.plimsoll(&["run", "--"]).arg(workspace.steps()).args(["1000", "1000"]));
+    let arguments = ["record", &target.pid(), "-o", "f.jfr", "--interval", "20ms"];
+    let mut recorder = Running(workspace.plimsoll(&arguments).stderr(Stdio::null()).spawn().expect("starts"));
+    let length = || workspace.path("f.jfr").metadata().map_or(0, |file| file.len());
+    for files in 1..=2 {
+        wait_until("the file", || length() > 0);
+        let begun = length();
+        wait_until("another instant", || length() > begun);
+        recorder.signal("HUP");
+        wait_until("the full file", || full(&workspace, "f.").len() == files);
+    }
+    wait_until("the last file", || length() > 0);
+    recorder.signal("TERM");
+    assert!(recorder.0.wait().expect("our child").success());
+    let names = full(&workspace, "f.");
+    for name in names.iter().map(String::as_str).chain(["f.jfr"]) {
+        let read = workspace.read(name);
+        let first = read.events.iter().map(|event| event.time_ns).min().expect("events");
+        let peaks = events(&read, "jdk.NativeMemoryUsageTotalPeak").map(|event| event.time_ns).min();
+        assert_eq!(peaks, Some(first), "{name}");
+    }
+}
+
 /// `run` forwards every signal. Only `record` begins another file.
 #[test]
 fn a_hangup_is_for_the_program_that_run_records() {

@@ -98,7 +98,7 @@ plimsoll_jfr::events! {
         peak_committed: Amount "peakCommitted" "Peak Committed Memory" "Peak committed bytes",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Number of live blocks at the peak of their bytes",
     }
-    NativeLibrary 105 "jdk.NativeLibrary" "Native Library" CHUNK
+    NativeLibrary 105 "jdk.NativeLibrary" "Native Library" CHANGE
         ["Java Virtual Machine", "Runtime"]
         "A dynamic library or other native image mapped by the process"
     {

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use plimsoll_facts::ending::{GROUP_KILL, Oom, UNSEEN};
@@ -93,7 +94,8 @@ pub struct ChunkContents {
     target: DescribedTarget,
     verdicts: Vec<(VerdictId, Severity, Bytes)>,
     gaps: Vec<Gap>,
-    libraries: usize,
+    /// Hash of the mapped objects.
+    libraries: Option<u64>,
     /// Figures and origin. Default figures mean: write the category again.
     categories: HashMap<String, (Figures, &'static str)>,
     highest: Highest,
@@ -158,6 +160,7 @@ impl Instant<'_> {
         if batch.opens_chunk || is(&written.target) != is(target) {
             written.target = target.clone();
             written.categories.values_mut().for_each(|last| last.0 = Figures::default());
+            written.libraries = None;
             self.target(batch, target);
         }
         if let Some((snapshot, ledger)) = self.ledger {
@@ -486,15 +489,19 @@ fn arenas(batch: &mut Batch<'_>, snapshot: &Snapshot) {
     }
 }
 
-/// Writes the mapped objects with code, each from its first mapping to its last: in each chunk, and again after one was
-/// added.
+/// Writes the mapped objects with code, each from its first mapping to its last: in each chunk, and again when they have
+/// changed.
 fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, written: &mut ChunkContents) {
     let code = |vma: &&Vma| vma.executable && vma.inode != 0;
-    let count = snapshot.vmas.iter().filter(code).count();
-    if count == written.libraries {
+    let mut hash = DefaultHasher::new();
+    for vma in snapshot.vmas.iter().filter(code) {
+        (&vma.name, vma.inode, vma.range.start).hash(&mut hash);
+    }
+    let now = Some(hash.finish());
+    if now == written.libraries {
         return;
     }
-    written.libraries = count;
+    written.libraries = now;
     let mut extents: HashMap<(&str, u64), (_, _)> = HashMap::new();
     for vma in snapshot.vmas.iter().filter(|vma| vma.inode != 0) {
         let extent = extents.entry((&vma.name, vma.inode)).or_insert((vma.range.start, vma.range.end));

@@ -8,13 +8,13 @@ mod decoder;
 mod random;
 
 use decoder::read;
-use plimsoll_facts::snapshot::Snapshot;
-use plimsoll_facts::units::{Avma, Bytes};
+use plimsoll_facts::snapshot::{Snapshot, Vma};
+use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_jfr::writer::{Batch, Frame, FrameType, Recording, Stack};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant, TABLE};
+use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant, Site, TABLE};
 use plimsoll_tracked::books::{Books, Category, Figures};
 use random::Random;
 use std::collections::BTreeMap;
@@ -73,6 +73,60 @@ fn a_category_that_is_gone_is_written_once_with_zeros() {
     let committed = |name: &str| of("jdk.NativeMemoryUsage", "type", name, "committed");
     assert_eq!(committed("sh"), [(0, 5000), (1, 5000), (2, 0)]);
     assert_eq!(committed("glibc").len(), 5);
+}
+
+/// dlclose of one library and dlopen of another leave the number of mappings as it was.
+#[test]
+fn a_library_that_replaced_another_is_written() {
+    let library = |name: &str, inode: u64| Vma {
+        name: name.into(),
+        inode,
+        executable: true,
+        range: AddressRange { start: Avma(0x7000_0000), end: Avma(0x7000_1000) },
+        ..Vma::default()
+    };
+    let mut recording = Recording::new(Vec::new(), &TABLE);
+    let (mut written, mut target) = (ChunkContents::default(), DescribedTarget::default());
+    for (second, name) in [(0, "/liba.so"), (1, "/liba.so"), (2, "/libb.so"), (3, "/libb.so"), (4, "/libb.so")] {
+        // An exec of another program with the same library at the same address.
+        target.executable = if second < 4 { "/bin/one" } else { "/bin/other" }.into();
+        let snapshot = Snapshot { vmas: vec![library(name, if second < 2 { 7 } else { 8 })], ..Snapshot::default() };
+        let ledger = Ledger::of(&snapshot);
+        let instant = Instant { ledger: Some((&snapshot, &ledger)), ..Instant::default() };
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut written, &target);
+        recording.instant(START + second * SECOND, write).expect("memory takes all");
+    }
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    let libraries = seen.events.iter().filter(|event| event.name == "jdk.NativeLibrary");
+    let found: Vec<_> = libraries.map(|one| ((one.time_ns + SECOND / 2 - START) / SECOND, one.text("name"))).collect();
+    assert_eq!(found, [(0, "/liba.so"), (2, "/libb.so"), (4, "/libb.so")]);
+}
+
+/// A site that only maps memory has no figures of blocks.
+#[test]
+fn a_site_that_only_maps_memory_has_no_event() {
+    let site = |live: u64, reserved: u64| Site {
+        stack: Stack { frames: vec![Frame { function: format!("f{live}"), ..Frame::default() }], truncated: false },
+        category: "zlib".into(),
+        figures: Figures {
+            live: Bytes(live),
+            cumulative: Bytes(live),
+            reserved: Bytes(reserved),
+            committed: Bytes(reserved),
+            ..Figures::default()
+        },
+        error: Bytes(0),
+    };
+    let sites = [site(0, 4096), site(70, 0), site(0, 8192), site(30, 4096)];
+    let total = Figures { live: Bytes(100), cumulative: Bytes(100), reserved: Bytes(16384), ..Figures::default() };
+    let books = Books { total, ..Books::default() };
+    let mut recording = Recording::new(Vec::new(), &TABLE);
+    let instant = Instant { books: Some(&books), sites: &sites, full: true, ..Instant::default() };
+    let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());
+    recording.instant(START, |batch| instant.write(batch, &mut written, &target)).expect("memory takes all");
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    let live = seen.events.iter().filter(|event| event.name == "plimsoll.Site").map(|event| event.long("live"));
+    assert_eq!(live.collect::<Vec<_>>(), [70, 30]);
 }
 
 /// 100 threads run between two readings of few threads. The tracker keeps no peak of stacks, so the recording has the

@@ -177,7 +177,7 @@ plimsoll_jfr::events! {
     }
     Site 115 "plimsoll.Site" "Allocation Site" FULL
         ["Plimsoll", "Books"]
-        "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total, except for the peaks. All but the largest sites are one event without a stack"
+        "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total in live, liveCount, requested, cumulative and cumulativeCount. All but the largest sites are one event without a stack; sites that only map memory have none"
     {
         stack_trace: Trace "stackTrace" "Stack Trace" "Where the blocks were requested, innermost frame first",
         category: Name "category" "Category" "",

@@ -4,7 +4,7 @@
 //! Σ LedgerLine.resident (with the remainder) = Ledger.rss                     whenever smaps was read
 //! Σ NativeMemoryUsage = NativeMemoryUsageTotal                                each interval
 //! Σ last Category of each name = Total                                        each interval; only changed ones are written
-//! Σ Site = Total (all but the biggest share one event without a stack)        in full instants
+//! Σ Site = Total, of blocks (all but the biggest share one event without a stack)      in full instants
 //! ```
 
 use std::collections::HashMap;
@@ -515,7 +515,8 @@ fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, written: &mut ChunkCont
 }
 
 fn sites(batch: &mut Batch<'_>, sites: &[Site]) {
-    let mut order: Vec<&Site> = sites.iter().collect();
+    // An event has figures of blocks only: of a site that maps memory, all are 0.
+    let mut order: Vec<&Site> = sites.iter().filter(|site| has_blocks(&site.figures)).collect();
     order.sort_by_key(|site| std::cmp::Reverse(site.figures.live));
     let rest = order.split_off(order.len().min(MOST_SITES));
     for one in order {
@@ -524,6 +525,11 @@ fn sites(batch: &mut Batch<'_>, sites: &[Site]) {
         site(batch, stack, &one.category, &one.figures, one.error);
     }
     others(batch, rest.iter().map(|site| (&site.figures, site.error)));
+}
+
+fn has_blocks(f: &Figures) -> bool {
+    let bytes = [f.live, f.requested, f.peak, f.cumulative];
+    bytes.iter().any(|bytes| *bytes > Bytes::ZERO) || f.live_count > 0 || f.count_at_peak > 0 || f.cumulative_count > 0
 }
 
 /// Writes the rest as one event, so that the sites sum to the total.

@@ -15,15 +15,24 @@ pub struct CurveChange {
     pub measure: Measure,
     pub before: Option<CurveFigures>,
     pub after: Option<CurveFigures>,
+    /// Whether a side that lacks the curve had 0 there: it has other curves that sum to the same total. A figure of the
+    /// process that a side lacks was not recorded.
+    is_part: bool,
 }
 
 impl CurveChange {
-    /// The change of a figure. A side that lacks the curve counts as 0.
-    pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
-        let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
-        let change = i128::from(after) - i128::from(before);
+    /// The change of a figure. `None`: a side didn't record it.
+    pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> Option<i64> {
+        let side = |side: &Option<CurveFigures>| side.as_ref().map(&figure).or(self.is_part.then_some(0));
+        let change = i128::from(side(&self.after)?) - i128::from(side(&self.before)?);
         // The file chooses its figures: a change that an i64 can't hold prints as the nearest i64.
-        change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+        Some(change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
+    }
+
+    /// The change of the mean.
+    pub fn of_means(&self) -> Option<f64> {
+        let side = |side: &Option<CurveFigures>| side.as_ref().map(|f| f.mean).or(self.is_part.then_some(0.0));
+        Some(side(&self.after)? - side(&self.before)?)
     }
 }
 
@@ -46,20 +55,24 @@ pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static
                     measure: row.measure,
                     before: None,
                     after: None,
+                    is_part: false,
                 });
                 *(if is_after { &mut change.after } else { &mut change.before }) = Some(row.figures);
             }
         }
     }
-    let sorted = |changes: ByCurve| {
+    let sorted = |id: &str, changes: ByCurve| {
         let mut changes: Vec<CurveChange> = changes.into_values().collect();
+        let has = |of: fn(&CurveChange) -> bool| changes.iter().any(of);
+        let is_part = id != "process" && has(|change| change.before.is_some()) && has(|change| change.after.is_some());
+        changes.iter_mut().for_each(|change| change.is_part = is_part);
         changes.sort_by_key(|change| {
             let [last, max] = [change.of(|figures| figures.last), change.of(|figures| figures.max)];
-            std::cmp::Reverse((last.unsigned_abs(), max.unsigned_abs()))
+            std::cmp::Reverse((last.map(i64::unsigned_abs), max.map(i64::unsigned_abs)))
         });
         changes
     };
-    found.into_iter().map(|(id, title, changes)| (id, title, sorted(changes))).collect()
+    found.into_iter().map(|(id, title, changes)| (id, title, sorted(id, changes))).collect()
 }
 
 /// Writes the changes as text, without the curves that only programs need. `sides` names the recordings.
@@ -82,12 +95,13 @@ pub fn text(out: &mut dyn Write, sides: [&str; 2], before: &History, after: &His
             };
             let column = |figure: fn(&CurveFigures) -> u64| {
                 let (one, other) = (side(&change.before, figure), side(&change.after, figure));
-                format!("{one:>10} {other:>10} {:>11}", signed(change.of(figure) as f64))
+                let change = change.of(figure).map_or("–".into(), |change| signed(change as f64));
+                format!("{one:>10} {other:>10} {change:>11}")
             };
             if change.before.iter().chain(&change.after).all(|figures| figures.max == 0) {
                 continue;
             }
-            if change.of(|figures| figures.last) == 0 && change.of(|figures| figures.max) == 0 {
+            if change.of(|figures| figures.last) == Some(0) && change.of(|figures| figures.max) == Some(0) {
                 unchanged += 1;
                 continue;
             }
@@ -133,5 +147,43 @@ mod tests {
         let found = String::from_utf8(out).expect("UTF-8");
         assert!(found.contains("\n1 more without a change\n") && !found.contains("MiB"), "{found}");
         assert!(found.starts_with("A  ") && found.contains("\nB  ") && !found.contains("before"), "{found}");
+    }
+
+    /// A JVM's own recording has no RSS, and no lines; a category that one side lacks is 0 there.
+    #[test]
+    fn a_curve_that_a_side_did_not_record_has_no_change() {
+        let history = |curves: &[(Measure, &str, u64)]| {
+            let mut history = History::default();
+            for (measure, name, value) in curves {
+                let mut series = Series::default();
+                series.push(0, *value);
+                series.push(1_000_000_000, *value);
+                history.series.insert((*measure, (*name).to_owned()), series);
+            }
+            history
+        };
+        let before = history(&[
+            (Measure::Rss, "", 237 << 20),
+            (Measure::Line, "image-heap", 9 << 20),
+            (Measure::Committed, "GC", 5 << 20),
+            (Measure::Committed, "NMT", 1 << 20),
+        ]);
+        let after = history(&[(Measure::Committed, "GC", 5 << 20), (Measure::Committed, "JFR", 3 << 20)]);
+        let of: BTreeMap<String, [Option<i64>; 2]> = changes(&before, &after)
+            .into_iter()
+            .flat_map(|(_, _, rows)| rows)
+            .map(|row| (row.name.clone(), [row.of(|f| f.last), row.of_means().map(|mean| mean as i64)]))
+            .collect();
+        let rss = Measure::Rss.title();
+        assert_eq!(of[rss], [None; 2]);
+        assert_eq!(of["image-heap"], [None; 2], "the other has no lines at all");
+        let categories = ["GC", "JFR", "NMT"].map(|name| of[name]);
+        assert_eq!(categories, [0, 3 << 20, -1 << 20].map(|change| [Some(change); 2]));
+        let mut out = Vec::new();
+        text(&mut out, ["before", "after"], &before, &after).expect("a Vec takes it");
+        let found = String::from_utf8(out).expect("UTF-8");
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = found.lines().map(words).find(|line| line.starts_with(rss)).expect("a line of RSS");
+        assert_eq!(line, format!("{rss} 237 MiB – – 237 MiB – –"));
     }
 }

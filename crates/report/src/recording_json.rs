@@ -262,9 +262,9 @@ struct ChangeLine {
     name: String,
     before: Option<Numbers>,
     after: Option<Numbers>,
-    last_change: i64,
-    max_change: i64,
-    mean_change: f64,
+    last_change: Option<i64>,
+    max_change: Option<i64>,
+    mean_change: Option<f64>,
 }
 
 /// `sites`: what changed in the stacks, or why there are none.
@@ -286,7 +286,7 @@ pub fn write_diff(
         measure: change.measure.id(),
         last_change: change.of(|figures| figures.last),
         max_change: change.of(|figures| figures.max),
-        mean_change: change.after.map_or(0.0, |f| f.mean) - change.before.map_or(0.0, |f| f.mean),
+        mean_change: change.of_means(),
         before: change.before.as_ref().map(numbers),
         after: change.after.as_ref().map(numbers),
         name: change.name,

@@ -193,8 +193,8 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
         live_samples: detail.live_samples,
         sizes: if detail.samples > 0 { detail.sizes.to_vec() } else { Vec::new() },
         oldest_ns: detail.oldest_ns,
-        median_age_ns: detail.median_age_ns,
-        threads: detail.threads.clone(),
+        median_age_ns: detail.median_age_ns(),
+        threads: detail.thread_names().into_iter().map(Into::into).collect(),
     }
 }
 
@@ -283,8 +283,9 @@ pub(crate) fn parse<'a>(
             live_samples: site.live_samples,
             sizes,
             oldest_ns: site.oldest_ns,
-            median_age_ns: site.median_age_ns,
-            threads: site.threads.clone(),
+            ages: site.median_age_ns.map(|age| (age, site.live_samples.max(1) as f64)).into_iter().collect(),
+            // The report has their order, but not their bytes.
+            threads: site.threads.iter().rev().zip(1..).map(|(name, rank)| (name.clone(), f64::from(rank))).collect(),
             division: [variance(site.division_error_bytes), variance(site.division_error_count)],
             unsampled: site.unsampled,
         };

@@ -87,8 +87,10 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
             members.first().map(|(e, _)| category(e)).unwrap_or_default()
         )?;
         frames(out, profile, stack, &group.other_stacks, choice.all, &mut nameless)?;
-        if let Some(detail) = members.iter().find_map(|(e, _)| of.details.get(e)) {
-            about(out, &group.values, detail)?;
+        let is_member = |stack: StackId| group.stack == Some(stack) || group.other_stacks.contains(&stack);
+        let details = profile.entries().filter(|(entry, _)| is_member(entry.stack));
+        if let Some(detail) = Detail::merged(details.filter_map(|(entry, _)| of.details.get(&entry))) {
+            about(out, &group.values, &detail)?;
         }
     }
     if shown < groups.len() {
@@ -354,12 +356,13 @@ fn about(out: &mut dyn Write, values: &[Value], detail: &Detail) -> io::Result<(
             parts.push(format!("{temporary:.0} % of all that it ever allocated was freed within 0.1 s"));
         }
     }
-    if let (Some(oldest), Some(median)) = (detail.oldest_ns, detail.median_age_ns) {
+    if let (Some(oldest), Some(median)) = (detail.oldest_ns, detail.median_age_ns()) {
         parts.push(format!("age {} (median), oldest {}", duration(median), duration(oldest)));
     }
-    if !detail.threads.is_empty() {
-        let names: Vec<String> = detail.threads.iter().take(3).map(|t| cut(t, 30)).collect();
-        let more = detail.threads.len().saturating_sub(3);
+    let threads = detail.thread_names();
+    if !threads.is_empty() {
+        let names: Vec<String> = threads.iter().take(3).map(|t| cut(t, 30)).collect();
+        let more = threads.len().saturating_sub(3);
         let more = if more > 0 { format!(" and {}", count(more as u64)) } else { String::new() };
         parts.push(format!("by {}{more}", names.join(", ")));
     }

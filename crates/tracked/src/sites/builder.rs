@@ -10,7 +10,7 @@ use super::estimate::Times;
 use super::frames::Frames;
 use super::mappings::{Extent, OF_MAPPINGS, mapped_calls};
 use super::rows_and_samples::{RowTotals, Sampled};
-use super::{Detail, Sites};
+use super::{Detail, Sites, note};
 use crate::books::Books;
 use crate::segment::Segment;
 use crate::symbols::Symbols;
@@ -146,7 +146,7 @@ impl SitesBuilder<'_> {
                 None => self.out.profile.add(stack, labels, values),
             }
             if detail != Detail::default() {
-                self.out.details.insert(Entry { stack, labels }, detail);
+                note(&mut self.out.details, Entry { stack, labels }, detail);
             }
             return;
         }
@@ -183,7 +183,7 @@ mod tests {
     use crate::symbols::{SymbolOptions, Symbols};
     use plimsoll_process::foreign::Deadline;
     use plimsoll_profiles::profile::Frame;
-    use plimsoll_segment::{CALLER_SITE, Caller, CallerFacts, FrameNode, FrameNodeFacts};
+    use plimsoll_segment::{CALLER_SITE, Caller, CallerFacts, FrameNode, FrameNodeFacts, Sample, SampleFacts};
     use std::time::Duration;
 
     /// All nodes of a hostile segment are one chain, and each site begins at another one.
@@ -230,5 +230,33 @@ mod tests {
         assert_eq!(cut, deep);
         let expected = format!("{} sites have stacks beyond the limit", SITES as usize - deep);
         assert_eq!(profile.gaps.last().map(|gap| gap.reason.as_str()), Some(expected.as_str()));
+    }
+
+    /// The interpreter's and a compiler's stack of one call are two sites with the same frames.
+    #[test]
+    fn sites_of_one_stack_are_one_entry_with_the_samples_of_both() {
+        let zeros = [0; size_of::<FrameNode>()];
+        let node = |parent, value| FrameNodeFacts { parent, value, ..FrameNodeFacts::decode(&zeros).expect("zeros") };
+        let caller = CallerFacts::decode(&[0; size_of::<Caller>()]).expect("zeros decode");
+        let site = CallerFacts { flags: CALLER_SITE, stack: 1, ..caller.clone() };
+        let row =
+            |caller| RowSums { caller, alloc_count: 1, alloc_bytes: 100, alloc_requested: 100, ..RowSums::default() };
+        let none = SampleFacts::decode(&[0; size_of::<Sample>()]).expect("zeros decode");
+        let sample = |site, time_ns| SampleFacts { site, time_ns, usable: 100, requested: 100, ..none.clone() };
+        let frames = [0x9000, 0, 0, 0, 0, 0, 0, 0];
+        let segment = Segment {
+            callers: vec![CallerFacts { depth: 1, frames, ..caller.clone() }, site.clone(), site],
+            rows: vec![row(1), row(2)],
+            frames: vec![node(0, 0), node(0, 0x9000)],
+            samples: vec![sample(1, 100), sample(2, 900), sample(2, 950)],
+            ..Segment::default()
+        };
+        let books = Books::new(&segment, Life::Exited, 1000);
+        let without = SymbolOptions { without: true, ..SymbolOptions::default() };
+        let mut symbols = Symbols::new(&without, &books, Deadline::after(Duration::from_secs(60)));
+        let sites = Sites::new(&segment, &books, &mut symbols, 1000, false);
+        let details: Vec<_> = sites.details.values().filter(|detail| detail.live_samples > 0).collect();
+        let [detail] = details[..] else { panic!("{details:?}") };
+        assert_eq!((detail.live_samples, detail.oldest_ns, detail.median_age_ns()), (3, Some(900), Some(100)));
     }
 }

@@ -21,6 +21,7 @@ mod builder;
 mod by_thread;
 mod columns;
 mod comparison;
+mod detail;
 mod division;
 mod estimate;
 mod frames;
@@ -35,31 +36,12 @@ pub use columns::{
     REQUESTED, RESERVED, RESIDENT, TEMPORARY, columns, figures,
 };
 pub use comparison::{comparable, comparable_recorded, of_one_run};
+pub use detail::Detail;
 pub use wrappers::Wrappers;
 
 use builder::SitesBuilder;
 use mappings::mapped;
 use rows_and_samples::{rows, rows_by_slot, sampled, times};
-
-/// What samples say about a site besides its sums.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Detail {
-    /// Samples taken, and live ones.
-    pub samples: u64,
-    pub live_samples: u64,
-    /// Estimated number of all blocks ever allocated by requested size: below 16, below 32, … below 256 KiB, all
-    /// larger.
-    pub sizes: [u64; 16],
-    /// Age of live samples in ns: of the oldest, and the median by blocks.
-    pub oldest_ns: Option<u64>,
-    pub median_age_ns: Option<u64>,
-    /// Threads that allocated live blocks; those with most bytes first.
-    pub threads: Vec<String>,
-    /// Variances of live bytes and blocks if no site was missed; used to compare two reports.
-    pub division: [f64; 2],
-    /// Whether these are blocks of a caller without samples, under its short stack.
-    pub unsampled: bool,
-}
 
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
@@ -133,13 +115,20 @@ impl Sites {
         for (entry, detail) in &self.details {
             let Some(stack) = to.get(&entry.stack) else { continue };
             let entry = Entry { stack: *stack, ..*entry };
-            // If several stacks became one, keep the detail with more samples.
-            let known = details.entry(entry).or_default();
-            if known.samples <= detail.samples {
-                known.clone_from(detail);
-            }
+            // Several stacks may have become one.
+            note(&mut details, entry, detail.clone());
         }
         Sites { profile, details, ..*self }
+    }
+}
+
+/// Adds the detail of one of an entry's parts.
+fn note(details: &mut HashMap<Entry, Detail>, entry: Entry, detail: Detail) {
+    match details.get_mut(&entry) {
+        Some(known) => known.merge(&detail),
+        None => {
+            details.insert(entry, detail);
+        }
     }
 }
 

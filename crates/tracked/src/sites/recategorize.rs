@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use plimsoll_segment::rules::{Decision, RuleTarget};
 
-use super::{RESIDENT, Sites, figures};
+use super::{RESIDENT, Sites, figures, note};
 use crate::books::{Books, Category, Figures, Origin};
 use crate::rules::RuleSet;
 use plimsoll_facts::units::Bytes;
@@ -53,7 +53,7 @@ impl Sites {
             };
             recategorized.add_copy(&self.profile, entry, (entry.stack, labels), values);
             if let Some(detail) = self.details.remove(&entry) {
-                details.insert(Entry { labels, ..entry }, detail);
+                note(&mut details, Entry { labels, ..entry }, detail);
             }
         }
         // Stacks keep their numbers, because the recategorized profile began as a copy of all names and stacks.

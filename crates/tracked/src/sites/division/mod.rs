@@ -15,9 +15,6 @@ use weights::{Booked, SiteWeights, shares};
 
 mod weights;
 
-/// Maximum number of threads named for a site.
-const THREADS: usize = 5;
-
 impl SitesBuilder<'_> {
     /// A caller's figures: for each of its sites, and (`None`) the rest. They sum to the caller's.
     #[allow(clippy::type_complexity)]
@@ -113,23 +110,13 @@ impl SitesBuilder<'_> {
         }
         if let Some(s) = self.sampled.get(&(site as u32)) {
             detail.live_samples = s.live;
-            let mut ages = s.ages.clone();
-            ages.sort_unstable_by_key(|a| a.0);
-            detail.oldest_ns = ages.last().map(|a| a.0);
-            let half = ages.iter().map(|a| a.1).sum::<f64>() / 2.0;
-            let mut run = 0.0;
-            detail.median_age_ns = ages
-                .iter()
-                .find(|a| {
-                    run += a.1;
-                    run >= half
-                })
-                .map(|a| a.0);
-            let mut threads: Vec<(String, f64)> =
-                s.threads.iter().map(|((slot, g), w)| (self.thread_name(*slot, Some(*g)), *w)).collect();
-            threads.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-            threads.dedup_by(|a, b| a.0 == b.0);
-            detail.threads = threads.into_iter().take(THREADS).map(|t| t.0).collect();
+            detail.oldest_ns = s.ages.iter().map(|(age, _)| *age).max();
+            detail.ages = s.ages.clone();
+            let mut threads: Vec<_> = s.threads.iter().collect();
+            threads.sort_unstable_by_key(|(thread, _)| **thread);
+            for ((slot, generation), bytes) in threads {
+                detail.add_thread(&self.thread_name(*slot, Some(*generation)), *bytes);
+            }
         }
         detail
     }

@@ -9,6 +9,10 @@ use super::mangling;
 /// 16 KiB again and again, and cost it 24 bytes each.
 const MOST_TEXT: usize = 512 << 20;
 
+/// A native image exports this label of the start of its Java code, without a size. In a stripped image the next symbol
+/// is 300 KiB further, and all methods up to there would have this name.
+const CODE_SECTION: &[u8] = b"__svm_code_section";
+
 /// The functions of one file, by address as linked.
 #[derive(Debug, Default)]
 pub struct Functions {
@@ -56,7 +60,7 @@ impl Functions {
 
     fn push(&mut self, start: u64, size: u64, name: &[u8]) {
         let at = self.text.len();
-        if !name.is_empty() && at + name.len() <= MOST_TEXT {
+        if !name.is_empty() && name != CODE_SECTION && at + name.len() <= MOST_TEXT {
             self.text.extend_from_slice(name);
             self.sorted.push(Function { start, size, next: u64::MAX, name: (at as u32, name.len() as u32) });
         }
@@ -102,6 +106,17 @@ impl Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_label_of_an_images_code_is_not_the_name_of_its_methods() {
+        let mut functions = Functions::default();
+        functions.push(0x80, 16, b"main");
+        functions.push(0x100, 0, b"__svm_code_section");
+        functions.push(0x900, 8, b"graal_attach_thread");
+        functions.sort();
+        let named = [0x88, 0x100, 0x8ff, 0x900].map(|at| functions.at(at).map(|(name, _)| name));
+        assert_eq!(named, [Some(&b"main"[..]), None, None, Some(b"graal_attach_thread")]);
+    }
 
     #[test]
     fn names_beyond_the_limit_are_left_out() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_observer::ledger::LineId;
 use plimsoll_process::foreign::{Deadline, NAMES};
-use plimsoll_profiles::allocation::slow_paths_of_mappings;
+use plimsoll_profiles::allocation::{has_java_names, slow_paths_of_mappings};
 use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange};
 use plimsoll_report::profile::{folded, stack_text, svg};
 use plimsoll_tracked::books::Runtime;
@@ -123,8 +123,14 @@ impl Runs {
             categories: self.categories(),
             mapping_calls: [total.0.amount as f64, total.1.amount as f64],
             callers_of_mmap: sites(&calls, &mappers(&calls)),
-            slow_paths: self.of.iter().flatten().any(|run| run.is_image).then(|| means(&slow_path)),
+            slow_paths: self.names_slow_paths().then(|| means(&slow_path)),
         })
+    }
+
+    /// Whether the stacks of every image name its methods: those of a stripped image don't, and 0 would be wrong.
+    fn names_slow_paths(&self) -> bool {
+        let mut images = self.of.iter().flatten().filter(|run| run.is_image).peekable();
+        images.peek().is_some() && images.all(|run| has_java_names(&run.profile))
     }
 
     /// The largest change first.

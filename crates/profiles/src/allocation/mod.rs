@@ -444,3 +444,12 @@ pub fn slow_paths_of_mappings(profile: &Profile, measure: &str) -> (u64, Option<
     }
     (sums.0.max(0) as u64, bytes.map(|_| sums.1.max(0) as u64))
 }
+
+/// Whether some Java frame has a name: in a stripped image none has, and then no stack shows a `slowPathNew*`.
+pub fn has_java_names(profile: &Profile) -> bool {
+    let is_named = |f: &FrameId| {
+        let function = profile.function_at(profile.function_of(*f));
+        function.kind == FrameOrigin::Java && function.named
+    };
+    profile.entries().any(|(entry, _)| profile.frames_of(entry.stack).iter().any(is_named))
+}

@@ -1,7 +1,7 @@
 //! Slow paths counted as heap chunks, and names as VMs write them.
 
 use super::*;
-use plimsoll_facts::units::Bytes;
+use plimsoll_facts::units::{Avma, Bytes};
 
 fn vm(name: &str, version: &str) -> Vm {
     Vm { name: name.into(), version: version.into(), pid: None }
@@ -90,4 +90,20 @@ fn array_classes_are_readable() {
     ] {
         assert_eq!(readable_class(name), readable);
     }
+}
+
+/// Only exported C functions have names in a stripped image.
+#[test]
+fn a_stripped_image_names_no_java_method() {
+    let mut profile = Profile::new(vec![Column::count("mapped", "call")]);
+    let mut add = |kind, function: Option<&str>, address| {
+        let function = function.map(str::to_owned);
+        let frame = profile.frame(Frame { function, kind, address: Avma(address), ..Frame::default() });
+        let stack = profile.stack(&[frame]);
+        profile.add(stack, Labels::default(), &[Value::exact(1)]);
+        has_java_names(&profile)
+    };
+    assert!(!add(FrameOrigin::Native, Some("graal_attach_thread"), 1));
+    assert!(!add(FrameOrigin::Java, None, 2));
+    assert!(add(FrameOrigin::Java, Some("ThreadLocalAllocation.slowPathNewArray"), 3));
 }

@@ -2,9 +2,9 @@
 //! a counted whole has no error from them: figures of categories and callers are counted.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::{Entry, FrameOrigin, Profile, StackId, Value};
+use super::{Entry, FrameOrigin, Function, Profile, StackId, Value};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
@@ -85,6 +85,8 @@ impl Divided {
 
 /// Name of the group of entries that lack the grouping property.
 const NONE: &str = "(none)";
+/// Native images keep only the simple names of classes, unless they were built with debug information.
+const NOT_IN_SYMBOLS: &str = "(package not in the symbols)";
 
 impl Profile {
     /// Groups the entries: biggest first by `column`, then by name, so that the order is reproducible.
@@ -94,8 +96,9 @@ impl Profile {
         let mut stacks: Vec<HashMap<StackId, i64>> = Vec::new();
         let mut divided: HashMap<(usize, u32), Divided> = HashMap::new();
         let amount = |values: &[Value]| values.get(column).map_or(0, |v| v.amount);
+        let packaged = if by == GroupBy::Package { self.modules_with_packages() } else { HashSet::new() };
         for ((entry, values), parts) in self.entries().zip(&self.parts) {
-            let key = self.key(by, entry);
+            let key = self.key(by, entry, &packaged);
             let at = *group_of.entry(key).or_insert_with_key(|key| {
                 let values = vec![Value::default(); self.columns.len()];
                 let name = self.group_name(by, key);
@@ -134,7 +137,13 @@ impl Profile {
         groups
     }
 
-    fn key(&self, by: GroupBy, entry: Entry) -> Key {
+    /// The modules whose Java methods have packages in their names.
+    fn modules_with_packages(&self) -> HashSet<&str> {
+        let has_package = |f: &&Function| f.package().is_some_and(|package| !package.is_empty());
+        self.functions.iter().filter(has_package).map(|f| f.module.as_str()).collect()
+    }
+
+    fn key(&self, by: GroupBy, entry: Entry, packaged: &HashSet<&str>) -> Key {
         let frames = self.frames_of(entry.stack);
         let function = |f| self.function_at(self.function_of(f));
         let label = |name: Option<super::NameId>| Key::Text(name.map_or(NONE, |n| self.name_at(n)).into());
@@ -151,9 +160,13 @@ impl Profile {
             GroupBy::Module => module(),
             GroupBy::Package => {
                 let java = || frames.iter().map(|f| function(*f)).filter(|f| f.kind == FrameOrigin::Java && f.named);
-                match java().find(|f| !f.is_runtime()).or_else(|| java().next()).and_then(|f| f.package()) {
-                    Some("") => Key::Text("(default package)".into()),
-                    Some(package) => Key::Text(package.into()),
+                let found = java().find(|f| !f.is_runtime()).or_else(|| java().next());
+                match found.and_then(|f| Some((f, f.package()?))) {
+                    Some((f, "")) if !f.module.is_empty() && !packaged.contains(&*f.module) => {
+                        Key::Text(NOT_IN_SYMBOLS.into())
+                    }
+                    Some((_, "")) => Key::Text("(default package)".into()),
+                    Some((_, package)) => Key::Text(package.into()),
                     None => module(),
                 }
             }

@@ -543,6 +543,28 @@ fn deep_stacks_and_huge_figures_cause_no_panic() {
     assert_eq!(diff.sites[0].change, ChangeKind::Gone);
 }
 
+/// Symbols of a default native image have simple names of classes; with debug information they have packages.
+#[test]
+fn a_package_that_the_symbols_lack_is_not_the_default_package() {
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let [image, debug] =
+        ["/app", "/app-g"].map(|path| profile.module(Module { path: path.into(), ..Module::default() }));
+    let mut add = |function: &str, module| {
+        let kind = FrameOrigin::Java;
+        let frame = profile.frame(Frame { function: Some(function.into()), module, kind, ..Frame::default() });
+        let stack = profile.stack(&[frame]);
+        profile.add(stack, Labels::default(), &[Value::exact(1)]);
+    };
+    add("Deflater.deflate", Some(image));
+    add("App.main", Some(image));
+    add("App.main", Some(debug));
+    add("org.acme.Shop.sell", Some(debug));
+    add("App.main", None);
+    let groups = profile.group(GroupBy::Package, 0);
+    let lines: Vec<(&str, u64)> = groups.iter().map(|group| (&*group.name, group.entries)).collect();
+    assert_eq!(lines, [("(default package)", 2), ("(package not in the symbols)", 2), ("org.acme", 1)]);
+}
+
 #[test]
 fn packages_of_hidden_and_nested_classes() {
     for (name, package) in [

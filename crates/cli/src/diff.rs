@@ -58,6 +58,8 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     args.stacks.refuse_all(args.format)?;
     args.before = process_argument::target(args.before, "diff")?;
     args.after = process_argument::target(args.after, "diff")?;
+    recording::refuse_empty(&args.before)?;
+    recording::refuse_empty(&args.after)?;
     progress::begin(format_args!("reading '{}' and '{}'", shown(&args.before), shown(&args.after)));
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);

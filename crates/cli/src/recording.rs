@@ -87,6 +87,19 @@ pub fn is_one(target: &Path) -> bool {
     is_recording(target)
 }
 
+/// Refuses a recording that its JVM has not written yet.
+pub fn refuse_empty(target: &Path) -> Result<(), Failure> {
+    let is_recording = target.extension().is_some_and(|extension| extension == "jfr");
+    if !is_recording || !target.metadata().is_ok_and(|of| of.is_file() && of.len() == 0) {
+        return Ok(());
+    }
+    let shown = shown(target);
+    Err(format!(
+        "'{shown}' is empty: a running JVM writes it at its end; jcmd PID JFR.dump filename={shown} writes it now"
+    )
+    .into())
+}
+
 /// The error for options that need a recording and a target that is not one.
 pub fn refuse(target: &Path) -> Failure {
     format!("--from, --to and --chart need a flight recording, and '{}' isn't one", shown(target)).into()

@@ -59,6 +59,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(word) => PathBuf::from(process_argument::tracked_pid_of(word, "report")?.to_string()),
         None => process_argument::target(args.target.clone().unwrap_or_default(), "report")?,
     };
+    recording::refuse_empty(&path)?;
     progress::begin(format_args!("reading '{}'", shown(&path)));
     if args.frame_table && (args.format != Format::Json || recording::is_one(&path)) {
         return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());

@@ -244,6 +244,19 @@ fn what_is_not_a_recording_is_refused_in_one_sentence() {
         fs::write(&file, bytes).expect("scratch");
         assert!(refused(&["report", &name]).contains("no chunk"), "{bytes:?}");
     }
+    // A JVM makes the file when it starts and writes it when it ends.
+    fs::write(&file, "").expect("scratch");
+    let expected = format!(
+        "'{name}' is empty: a running JVM writes it at its end; jcmd PID JFR.dump filename={name} writes it now"
+    );
+    for arguments in [
+        &["report", &name][..],
+        &["report", &name, "--by", "class"],
+        &["diff", &name, &name],
+        &["compare", &name, &name],
+    ] {
+        assert!(refused(arguments).contains(&expected), "{arguments:?}");
+    }
     fs::write(&file, "{}").expect("scratch");
     for arguments in [
         &["report", &name, "--from", "+1s"][..],

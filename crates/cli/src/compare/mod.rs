@@ -190,10 +190,15 @@ fn of_recordings(of: [&PathBuf; 2], format: TicketFormat, output: Option<&Path>)
         if !file.exists() {
             return Err(format!("no file '{}'", shown(file)).into());
         }
-        if !recording::is_one(file) {
+        recording::refuse_empty(file)?;
+    }
+    let other = of.into_iter().filter(|file| !recording::is_one(file)).collect::<Vec<_>>();
+    match other[..] {
+        [] => {}
+        [file] => return Err(format!("'{}' isn't a flight recording: compare needs two of them", shown(file)).into()),
+        _ => {
             let [a, b] = of.map(|file| shown(file));
-            let shown = shown(file);
-            return Err(format!("'{shown}' isn't a flight recording. For saved reports: plimsoll diff {a} {b}").into());
+            return Err(format!("'{a}' isn't a flight recording. For saved reports: plimsoll diff {a} {b}").into());
         }
     }
     match format {

@@ -60,6 +60,9 @@ pub fn report(
         of.profile.title = print::heading(&of);
     }
     let mut view = View::new(&of.profile, Some(&measure), stacks.weight.weight())?;
+    if stacks.measure.is_some() {
+        recorded(&of, view.column, target)?;
+    }
     if let Some(pattern) = &stacks.focus {
         view = view.focused(pattern, &of.left_out);
     }
@@ -107,17 +110,36 @@ pub fn changes(
         let (before, after) = comparable_recorded(&before, &after);
         return Ok(ProfileDiff::new((&before, column), (&after, column)));
     }
+    let files = [before, after];
     let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);
     // Slow paths and samples are not comparable: if the two recordings differ, compare the samples, which both have.
     let default = if before.measure() == after.measure() { before.measure() } else { "sampled" };
     let measure = stacks.measure.as_deref().unwrap_or(default).replace('-', "_");
     let column = View::new(&after.profile, Some(&measure), stacks.weight.weight())?.column;
+    if stacks.measure.is_some() {
+        recorded(&before, column, files[0])?;
+        recorded(&after, column, files[1])?;
+    }
     let mut changes = ProfileDiff::new((&before.profile, column), (&after.profile, column));
     changes.profile.title = {
         let (before, after) = (print::heading(&before), print::heading(&after));
         format!("{after}; before: {}", before.trim_start_matches("allocations of "))
     };
     Ok(changes)
+}
+
+/// Refuses a measure whose events the recording lacks: its zeros would look like figures.
+fn recorded(of: &Allocations, column: usize, target: &Path) -> Result<(), Failure> {
+    let column = &of.profile.columns[column];
+    if column.is_recorded {
+        return Ok(());
+    }
+    let (measure, shown) = (column.measure.replace('_', "-"), shown(target));
+    let events = match column.measure {
+        "sampled" => allocation::SAMPLE.to_owned(),
+        _ => format!("{} and no {}", allocation::IN_NEW_TLAB, allocation::OUTSIDE_TLAB),
+    };
+    Err(format!("--measure {measure}: '{shown}' has no {events}").into())
 }
 
 /// Native memory by call site, if Plimsoll wrote the recording.
@@ -140,6 +162,11 @@ fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile
              program, or run plimsoll attach before it"
         )
         .into()),
+        // What could not be read may have held the sites.
+        RecordedSites::None { gaps, .. } if !gaps.is_empty() => {
+            let flaws: Vec<String> = gaps.iter().map(|gap| words::printable(&gap.reason)).collect();
+            Err(format!("'{shown}' has no call sites that can be read: {}", flaws.join("; ")).into())
+        }
         RecordedSites::None { .. } => Err(format!("'{shown}' has no call sites").into()),
     }
 }
@@ -154,8 +181,3 @@ fn read(target: &Path, range: &recording::Options, stacks: &Stacks) -> Result<Al
     let focus = focus.transpose()?;
     Ok(allocation::read(&recording, Choice { from_ns, to_ns, focus: focus.as_ref() }))
 }
-        // What could not be read may have held the sites.
-        RecordedSites::None { gaps, .. } if !gaps.is_empty() => {
-            let flaws: Vec<String> = gaps.iter().map(|gap| words::printable(&gap.reason)).collect();
-            Err(format!("'{shown}' has no call sites that can be read: {}", flaws.join("; ")).into())
-        }

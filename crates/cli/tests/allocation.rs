@@ -84,6 +84,10 @@ fn what_cannot_be_shown_is_reported_in_one_sentence() {
     for (arguments, sentence) in [
         (&["report", &plain, "--by", "module"][..], "--by module: Java code has no modules here"),
         (&["report", &plain, "--by", "site", "--measure", "live"], "there is no 'live' in bytes here, only slow_path"),
+        (
+            &["report", &plain, "--by", "class", "--measure", "object"],
+            "has no jdk.ObjectAllocationInNewTLAB and no jdk.ObjectAllocationOutsideTLAB",
+        ),
         (&["report", &plain, "--focus", "("], "--focus (: it isn't a regular expression: unclosed group"),
         (&["report", "1", "--by", "class"], "--by class needs a flight recording"),
     ] {

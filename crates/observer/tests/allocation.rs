@@ -192,6 +192,8 @@ fn missing_events_are_a_gap_with_the_command_that_enables_them() {
         let path = recorded(&jdk, "default", &[], &["400000", "10", "0"]);
         let of = read(&path);
         assert_eq!((of.slow_paths(), of.measure()), (0, "sampled"), "JDK {}", jdk.major);
+        let is_recorded: Vec<bool> = of.profile.columns.iter().map(|column| column.is_recorded).collect();
+        assert_eq!(is_recorded, [false, false, false, true, true], "JDK {}", jdk.major);
         assert!(of.profile.total()[allocation::SAMPLES].amount > 0, "JDK {}", jdk.major);
         let [gap] = &of.profile.gaps[..] else { panic!("{:?}", of.profile.gaps) };
         assert_eq!(

@@ -107,6 +107,38 @@ fn hotspot_has_no_heap_chunks() {
     assert!(!text.contains("chunk") && text.contains("         7      10.0 MiB  all\n"), "{text}");
 }
 
+/// A recording with samples only. Classes whose names differ at their ends, in a table with and without --all.
+#[test]
+fn a_table_has_only_recorded_columns_and_no_two_equal_names() {
+    let mut profile = Profile::new(vec![
+        Column { is_recorded: false, ..Column::bytes("slow_path") },
+        Column { is_recorded: false, ..Column::bytes("object") },
+        Column::bytes("sampled"),
+        Column::count("sampled", "sample"),
+    ]);
+    let classes = [
+        "com.example.orders.storage.internal.caches.ConcurrentHashMap$CollectionView$Node[]",
+        "com.example.orders.storage.internal.caches.ConcurrentHashMap$CollectionView$TreeBin",
+        "com.example.orders.storage.internal.caches.ConcurrentHashMap$CollectionView$TreeNode",
+        "byte[]",
+    ];
+    for class in classes {
+        let class = Some(profile.name(class));
+        let stack = profile.stack(&[]);
+        let zero = Value::default();
+        profile.add(stack, Labels { class, ..Labels::default() }, &[zero, zero, Value::exact(512), Value::exact(1)]);
+    }
+    let view = View::new(&profile, Some("sampled"), Weight::Bytes).expect("bytes");
+    for all in [false, true] {
+        let text = text_of(|out| plimsoll_report::profile::text::write(out, &view, GroupBy::Class, all));
+        assert!(!text.contains("slow path") && !text.contains("object"), "{text}");
+        for ending in ["$Node[]", "$TreeBin", "$TreeNode"] {
+            let name = format!("  c.e.o.s.i.c.ConcurrentHashMap$CollectionView{ending}\n");
+            assert!(text.contains(&name), "{ending}: {text}");
+        }
+    }
+}
+
 #[test]
 fn json_has_threads_chunks_and_sites() {
     let of = quarkus();

@@ -32,7 +32,7 @@ use chunks::{Rule, TakenMemory};
 
 pub const IN_NEW_TLAB: &str = "jdk.ObjectAllocationInNewTLAB";
 pub const OUTSIDE_TLAB: &str = "jdk.ObjectAllocationOutsideTLAB";
-pub(crate) const SAMPLE: &str = "jdk.ObjectAllocationSample";
+pub const SAMPLE: &str = "jdk.ObjectAllocationSample";
 const VM: &str = "jdk.JVMInformation";
 const SETTING: &str = "jdk.ActiveSetting";
 
@@ -345,6 +345,11 @@ impl<'a> Filling<'a> {
                 let chunks = rule.as_ref().map(|rule| Chunks::of_thread(rule, taken));
                 allocations.threads.push(ThreadSlowPaths { thread: group.name, slow_paths, bytes, chunks });
             }
+        }
+        let has = |event: &str| self.recorded.contains_key(event) || self.enabled.contains(&event);
+        let (of_slow_paths, of_samples) = (has(IN_NEW_TLAB) || has(OUTSIDE_TLAB), has(SAMPLE));
+        for (index, column) in allocations.profile.columns.iter_mut().enumerate() {
+            column.is_recorded = if index < SAMPLED_BYTES { of_slow_paths } else { of_samples };
         }
         allocations.profile.gaps = jfr::gaps(summary.flaws);
         allocations.profile.gaps.extend(missing(&allocations.vm, &self.recorded, &self.enabled));

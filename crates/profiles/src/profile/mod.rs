@@ -115,15 +115,25 @@ pub struct Column {
     pub exact_total: Option<i64>,
     /// What it counts, for the legend of a table. Empty: it has none.
     pub meaning: &'static str,
+    /// False if the source could not have it: then 0 isn't a figure, and tables leave the column out.
+    pub is_recorded: bool,
 }
 
 impl Column {
     pub const fn bytes(measure: &'static str) -> Column {
-        Column { measure, unit: Unit::Bytes, noun: "", of_one_moment: true, exact_total: None, meaning: "" }
+        Column { noun: "", unit: Unit::Bytes, ..Column::count(measure, "") }
     }
 
     pub const fn count(measure: &'static str, noun: &'static str) -> Column {
-        Column { measure, unit: Unit::Count, noun, of_one_moment: true, exact_total: None, meaning: "" }
+        Column {
+            measure,
+            unit: Unit::Count,
+            noun,
+            of_one_moment: true,
+            exact_total: None,
+            meaning: "",
+            is_recorded: true,
+        }
     }
 
     pub const fn means(mut self, meaning: &'static str) -> Column {

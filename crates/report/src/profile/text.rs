@@ -10,7 +10,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_profiles::profile::{Column, Function, GroupBy, Tree, Unit, Value};
+use plimsoll_profiles::profile::{Column, Function, Group, GroupBy, Tree, Unit, Value};
 
 use super::{View, amount, by_words, called_at, error, magnitude, moments_words, named, share};
 use crate::words;
@@ -232,6 +232,24 @@ fn short(name: String, function: &Function) -> String {
     }
 }
 
+/// A name that is too long, with the initials of its packages: `j.u.c.ConcurrentHashMap$Node[]`. Packages begin with a
+/// lower-case letter, and classes don't.
+fn with_initials(name: &str, columns: usize) -> String {
+    if name.chars().count() <= columns {
+        return name.into();
+    }
+    let is_package = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_lowercase()) && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    let (mut short, mut rest) = (String::new(), name);
+    while let Some((part, after)) = rest.split_once('.').filter(|(part, _)| is_package(part)) {
+        short.extend(part.chars().next());
+        short.push('.');
+        rest = after;
+    }
+    short + rest
+}
+
 fn end_nameless(names: &mut [String], nameless: &mut Option<(&str, usize)>) {
     if let (Some((_, more)), Some(name)) = (nameless.take(), names.last_mut())
         && more > 0
@@ -286,7 +304,8 @@ fn lines(out: &mut dyn Write, view: &View, by: GroupBy, all: bool) -> io::Result
     let estimated = groups.iter().any(|g| g.values[view.column].variance > 0.0);
     let figures = Figures { column: view.of(), whole: total[view.column].amount, estimated };
     // The other columns, as many as leave space for a name.
-    let others: Vec<usize> = (0..profile.columns.len()).filter(|c| *c != view.column).take(4).collect();
+    let is_shown = |c: &usize| *c != view.column && profile.columns[*c].is_recorded;
+    let others: Vec<usize> = (0..profile.columns.len()).filter(is_shown).take(4).collect();
     let heads: Vec<String> = others.iter().map(|c| column_words(&profile.columns[*c])).collect();
     let widths: Vec<usize> = heads.iter().map(|h| h.chars().count().max(10) + 2).collect();
     let head: String = heads.iter().zip(&widths).map(|(head, width)| format!("{head:>width$}")).collect();
@@ -299,8 +318,12 @@ fn lines(out: &mut dyn Write, view: &View, by: GroupBy, all: bool) -> io::Result
         figures.line(values[view.column]) + &others.collect::<String>()
     };
     let columns = WIDTH.saturating_sub(figures.head().chars().count() + widths.iter().sum::<usize>() + 2).max(20);
-    for group in &groups[..shown] {
-        writeln!(out, "{}  {}", figures_of(&group.values), words::cut(&group.name, columns))?;
+    let is_java = matches!(by, GroupBy::Class | GroupBy::Caller | GroupBy::Package);
+    let name = |group: &Group| if is_java { with_initials(&group.name, columns) } else { group.name.clone() };
+    let names: Vec<String> = groups[..shown].iter().map(name).collect();
+    let names = words::cut_apart(names.iter().map(String::as_str), columns);
+    for (group, name) in groups[..shown].iter().zip(names) {
+        writeln!(out, "{}  {name}", figures_of(&group.values))?;
     }
     if shown < groups.len() {
         let mut rest = vec![Value::default(); profile.columns.len()];

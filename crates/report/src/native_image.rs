@@ -1,6 +1,6 @@
 //! Prints books as Native Image prints its own NMT (-XX:+PrintNMTStatistics): KB rounded down, and every category, zero
-//! or not. An image's own categories come first and in its own order, so that existing parsers find every line; ours
-//! follow under their names.
+//! or not. An image's own categories come first and in its own order, so that existing parsers find their lines; ours
+//! follow under their names. The one difference: GraalVM 25.0.2 prints `Serviceability)`, with a parenthesis too many.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! Names resolved for one object, cached from run to run. Pure; `read.rs` does the I/O.
 //!
 //! ```text
-//! plimsoll-symbols 3
+//! plimsoll-symbols 4
 //! FINGERPRINT                 of the files that the names came from: if one is new or changed, the cache is invalid
 //! COUNT                       of texts, one per line: functions and source files
 //! …
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{SourceLocation, Symbolized};
 
-const TITLE: &str = "plimsoll-symbols 3";
+const TITLE: &str = "plimsoll-symbols 4";
 
 /// Size limit of a cache file: about 10⁶ addresses.
 pub const LARGEST: u64 = 96 << 20;

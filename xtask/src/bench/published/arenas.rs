@@ -143,14 +143,29 @@ fn expected(row: &Value) -> String {
 }
 
 fn summary(document: &Value, shared: &str) -> String {
-    let of = |row: &str, shown: &str| {
-        let mean = figure(document, row, "idle_bytes").and_then(|figure| figure["difference"]["mean"].as_f64());
-        mean.map_or(format!("{shown} not compared"), |mean| format!("{shown} {:+.0}", mib(mean)))
-    };
-    let rows: Vec<String> = ROWS.iter().map(|row| of(row, row)).chain([of(shared, "one ClientResources")]).collect();
     let plain = figure(document, "plain", "idle_bytes").and_then(|figure| figure["median"].as_f64());
     let plain = plain.map_or("not measured".to_owned(), |bytes| format!("{:.0} MiB", mib(bytes)));
-    format!("unset {plain}; {}", rows.join(", "))
+    let (mut changes, mut same, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let named = ROWS.iter().map(|row| (*row, format!("`{row}`")));
+    for (row, shown) in named.chain([(shared, "one ClientResources".to_owned())]) {
+        let difference = figure(document, row, "idle_bytes").map(|figure| &figure["difference"]);
+        let bound = |key: &str| difference.and_then(|of| of[key].as_f64()).map(mib);
+        match (bound("mean"), bound("low"), bound("high")) {
+            (Some(mean), Some(low), Some(high)) if difference.is_some_and(|of| of["significant"] == true) => {
+                changes.push(match mean < 0.0 {
+                    true => format!("{shown} saves {:.0} MiB ({:.0} to {:.0})", -mean, -high, -low),
+                    false => format!("{shown} takes {mean:.0} MiB more ({low:.0} to {high:.0})"),
+                });
+            }
+            (Some(_), ..) => same.push(shown),
+            _ => missing.push(shown),
+        }
+    }
+    let mut all = vec![format!("RSS of plain after idling: {plain}; {} rounds", document["rounds"])];
+    all.extend((!changes.is_empty()).then(|| changes.join(", ")));
+    all.extend((!same.is_empty()).then(|| format!("No difference shows for {}", same.join(", "))));
+    all.extend((!missing.is_empty()).then(|| format!("Not compared: {}", missing.join(", "))));
+    all.join(". ") + "."
 }
 
 /// The jars of the incidents' subjects, of which the service needs a part.
@@ -183,11 +198,29 @@ mod tests {
     #[test]
     fn a_figure_that_is_missing_is_not_zero() {
         let row = |name: &str, figures: Value| serde_json::json!({ "name": name, "figures": figures });
-        let of = |rows: Vec<Value>| summary(&serde_json::json!({ "rows": rows }), "shared");
-        let idle = serde_json::json!({ "idle_bytes": { "median": 300 << 20, "difference": { "mean": -(5 << 20) } } });
-        let all = of(vec![row("plain", idle.clone()), row("trim", idle)]);
-        assert!(all.starts_with("unset 300 MiB; arenas=4 not compared") && all.contains("trim -5, "), "{all}");
+        let of = |rows: Vec<Value>| summary(&serde_json::json!({ "rows": rows, "rounds": 3 }), "shared");
+        let idle = |mean: i64, low: i64, high: i64, significant: bool| {
+            let of = |mib: i64| mib << 20;
+            let difference = serde_json::json!({
+                "mean": of(mean), "low": of(low), "high": of(high), "significant": significant
+            });
+            serde_json::json!({ "idle_bytes": { "median": 300 << 20, "difference": difference } })
+        };
+        let all = of(vec![
+            row("plain", serde_json::json!({ "idle_bytes": { "median": 300 << 20 } })),
+            row("trim", idle(-5, -8, -2, true)),
+            row("tcmalloc", idle(13, 8, 18, true)),
+            row("jemalloc,background", idle(-9, -42, 24, false)),
+        ]);
+        assert_eq!(
+            all,
+            "RSS of plain after idling: 300 MiB; 3 rounds. `tcmalloc` takes 13 MiB more (8 to 18), `trim` saves 5 MiB (2 to 8). \
+             No difference shows for `jemalloc,background`. Not compared: `arenas=4`, `arenas=2`, `jemalloc`, `mimalloc`, one ClientResources."
+        );
         let none = of(vec![row("plain", serde_json::json!({}))]);
-        assert!(none.starts_with("unset not measured; arenas=4 not compared"), "{none}");
+        assert!(
+            none.starts_with("RSS of plain after idling: not measured; 3 rounds. Not compared: `arenas=4`, "),
+            "{none}"
+        );
     }
 }

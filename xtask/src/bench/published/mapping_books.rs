@@ -165,12 +165,12 @@ fn summary(found: &[(String, u64, [Option<f64>; 5])]) -> String {
         let rows = found.iter().filter(|(name, ..)| name.starts_with(begins));
         let cells = rows.map(|(_, mappings, [reserve, commit, ..])| {
             let sum = reserve.zip(*commit).map(|(reserve, commit)| grouped((reserve + commit) as u64));
-            format!("{} at {}", sum.as_deref().unwrap_or("not counted"), grouped(*mappings))
+            format!("{} with {}", sum.as_deref().unwrap_or("not counted"), grouped(*mappings))
         });
         cells.collect::<Vec<_>>().join(", ")
     };
     format!(
-        "instructions of a reserve and a commit together: HotSpot 25 {}; Plimsoll {} regions",
+        "Instructions of a reserve and a commit together: in HotSpot 25 {} regions; in Plimsoll {}.",
         of("HotSpot 25"),
         of("Plimsoll")
     )
@@ -206,7 +206,7 @@ mod tests {
         ];
         assert_eq!(
             summary(&found),
-            "instructions of a reserve and a commit together: HotSpot 25 3,000 at 100, not counted at 10,000; Plimsoll not counted at 100 regions"
+            "Instructions of a reserve and a commit together: in HotSpot 25 3,000 with 100, not counted with 10,000 regions; in Plimsoll not counted with 100."
         );
     }
 }

@@ -42,8 +42,7 @@ pub fn table(session: &Session) -> Result<Table> {
         Ok(part) => part.measure(session, &mut table)?,
         Err(error) => table.without_native_images(error),
     };
-    table.summary =
-        format!("mean / p99 against plain (`=`: the rounds show no difference): JVM {jvm}; native image {native}");
+    table.summary = format!("Latencies of a request, compared with the plain server. On the JVM, {jvm}. On a native image, {native}.");
     Ok(table)
 }
 
@@ -153,19 +152,33 @@ impl Part {
         }
         table.command(&typed);
         let ways = ["plain again", "Plimsoll, sites off", "Plimsoll, sites sampled", "Plimsoll, sites exact"];
-        let both = |name: &str| {
-            let [mean, p99] = ["mean_milliseconds", "p99_milliseconds"].map(|id| self.ratio(&document, name, id));
-            format!("{} {mean} / {p99}", name.trim_start_matches("Plimsoll, sites "))
-        };
-        Ok(ways.map(both).join(", "))
+        Ok(sentence(&ways.map(|name| {
+            let row = self.rows.iter().find(|(own, _)| own == name).map(|(_, command)| command.join(" "));
+            let of = |id: &str| row.as_ref().and_then(|row| figure(&document, row, id)).map(ratio);
+            (name.trim_start_matches("Plimsoll, "), [of("mean_milliseconds"), of("p99_milliseconds")])
+        })))
     }
+}
 
-    /// The ratio to plain; `=` if the rounds show no difference.
-    fn ratio(&self, document: &Value, name: &str, id: &str) -> String {
-        let command = self.rows.iter().find(|(own, _)| own == name).map(|(_, command)| command.join(" "));
-        let figure = command.and_then(|row| figure(document, &row, id));
-        figure.map_or("-".into(), |figure| ratio(figure).map_or("=".into(), |ratio| format!("{ratio:.2}")))
+/// Which ways differ from plain, and by which factor, the mean and the p99 of each. The inner `None`: the rounds show no
+/// difference; the outer: not measured.
+fn sentence(ways: &[(&str, [Option<Option<f64>>; 2])]) -> String {
+    let factor = |what: &str, ratio: &Option<Option<f64>>| match ratio {
+        Some(Some(ratio)) => Some(format!("{what} × {ratio:.2}")),
+        Some(None) => None,
+        None => Some(format!("{what} not measured")),
+    };
+    let parts = |[mean, p99]: &[Option<Option<f64>>; 2]| [factor("mean", mean), factor("p99", p99)];
+    let (same, other): (Vec<_>, Vec<_>) = ways.iter().partition(|(_, ratios)| parts(ratios) == [None, None]);
+    let differs = |(name, ratios): &(&str, _)| {
+        format!("{name} has {}", parts(ratios).into_iter().flatten().collect::<Vec<_>>().join(" and "))
+    };
+    let mut all: Vec<String> = other.into_iter().map(differs).collect();
+    if !same.is_empty() {
+        let names: Vec<&str> = same.iter().map(|(name, _)| *name).collect();
+        all.push(format!("no difference shows for {}", names.join(", ")));
     }
+    all.join("; ")
 }
 
 /// The ratio of a figure to plain's, if the rounds show a difference.
@@ -192,4 +205,22 @@ fn cell(id: &str, figure: &Value) -> String {
         _ => format!("{median:.2}"),
     };
     ratio(figure).map_or(scaled.clone(), |ratio| format!("{scaled} ({ratio:.2})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ways_that_differ_have_a_factor() {
+        let ways = [
+            ("plain again", [Some(None), Some(None)]),
+            ("sites off", [Some(None), None]),
+            ("sites exact", [Some(Some(1.381)), Some(Some(1.2))]),
+        ];
+        let expected =
+            "sites off has p99 not measured; sites exact has mean × 1.38 and p99 × 1.20; no difference shows for plain again";
+        assert_eq!(sentence(&ways), expected);
+        assert_eq!(sentence(&ways[1..2]), "sites off has p99 not measured");
+    }
 }

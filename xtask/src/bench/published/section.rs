@@ -1,5 +1,5 @@
-//! Writes a table into its place: bench/RESULTS.md keeps the other tables and what `make bench` wrote, README.md one
-//! line for each.
+//! Writes a table into its place: bench/RESULTS.md keeps the other tables and what `make bench` wrote, README.md some
+//! sentences on each.
 
 use std::fs;
 use std::process::Command;
@@ -12,8 +12,10 @@ pub const SECTION: &str = "# Published tables, made again";
 const INTRODUCTION: &str =
     "`make bench-published TABLE=N`; each table has the day, the machine and its load. Medians of alternating rounds.";
 
-/// In README.md, the rows stand between this line and the next blank one.
-const ROWS: &str = "| published table | made again |\n| --- | --- |\n";
+/// In README.md, the entries stand at the end of the section with this heading.
+const HEADING: &str = "## Published tables, made again\n";
+/// Columns of the README's lines.
+const WIDTH: usize = 120;
 
 /// `is_short`: fewer rounds than the table needs, so the figures are not published.
 pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Result<()> {
@@ -28,8 +30,8 @@ pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Resul
     let results = repository().join("bench/RESULTS.md");
     fs::write(&results, with_block(&fs::read_to_string(&results)?, number, &block))?;
     let readme = repository().join("README.md");
-    let row = format!("| [{number}. {title}](bench/RESULTS.md#{}) | {} |", anchor(number, title), table.summary);
-    fs::write(&readme, with_row(&fs::read_to_string(&readme)?, number, &row))?;
+    let entry = entry(number, title, &table.summary);
+    fs::write(&readme, with_entry(&fs::read_to_string(&readme)?, number, &entry))?;
     eprintln!("written: bench/RESULTS.md, README.md");
     Ok(())
 }
@@ -75,17 +77,34 @@ fn with_block(text: &str, number: usize, block: &str) -> String {
     format!("{}\n\n{SECTION}\n\n{INTRODUCTION}\n\n{}\n", before.trim_end(), blocks.join("\n\n"))
 }
 
-/// The README with this row; unchanged if it has no table.
-fn with_row(text: &str, number: usize, row: &str) -> String {
-    let Some((before, rest)) = text.split_once(ROWS) else { return text.to_owned() };
-    let (rows, after) = match rest.strip_prefix('\n') {
-        Some(after) => ("", after),
-        None => rest.split_once("\n\n").unwrap_or((rest, "")),
-    };
-    let mut rows: Vec<&str> = rows.lines().filter(|line| !line.starts_with(&format!("| [{number}. "))).collect();
-    rows.push(row);
-    rows.sort_unstable();
-    format!("{before}{ROWS}{}\n\n{after}", rows.join("\n"))
+/// The link to the table, and below it the summary.
+fn entry(number: usize, title: &str, summary: &str) -> String {
+    let mut entry = format!("[{number}. {title}](bench/RESULTS.md#{}):", anchor(number, title));
+    let mut used = WIDTH;
+    for word in summary.split(' ') {
+        let wide = 1 + word.chars().count();
+        if used + wide > WIDTH {
+            entry.push_str("\n  ");
+            used = 1 + wide;
+        } else {
+            entry.push(' ');
+            used += wide;
+        }
+        entry.push_str(word);
+    }
+    entry
+}
+
+/// The README with this entry; unchanged if it lacks the section.
+fn with_entry(text: &str, number: usize, entry: &str) -> String {
+    let Some((before, rest)) = text.split_once(HEADING) else { return text.to_owned() };
+    let (section, after) = rest.find("\n## ").map_or((rest, ""), |end| rest.split_at(end));
+    let (introduction, list) = section.split_once("\n- ").unwrap_or((section, ""));
+    let of_others = |other: &&str| !other.is_empty() && !other.starts_with(&format!("[{number}. "));
+    let mut entries: Vec<&str> = list.split("\n- ").map(str::trim_end).filter(of_others).collect();
+    entries.push(entry);
+    entries.sort_unstable();
+    format!("{before}{HEADING}{}\n\n- {}\n{after}", introduction.trim_end(), entries.join("\n- "))
 }
 
 #[cfg(test)]
@@ -104,13 +123,28 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_one_row_for_each_table() {
-        let readme = format!("# P\n\n{ROWS}| [4. Books](x) | old |\n\nmore\n");
-        let found = with_row(&with_row(&readme, 4, "| [4. Books](x) | new |"), 1, "| [1. A](y) | z |");
-        assert_eq!(found, format!("# P\n\n{ROWS}| [1. A](y) | z |\n| [4. Books](x) | new |\n\nmore\n"));
-        let empty = with_row(&format!("{ROWS}\n## Next\n\nmore\n"), 1, "| [1. A](y) | z |");
-        assert_eq!(empty, format!("{ROWS}| [1. A](y) | z |\n\n## Next\n\nmore\n"));
-        assert_eq!(with_row("none", 1, "| [1. A](y) | z |"), "none");
+    fn the_readme_has_one_entry_for_each_table() {
+        let of =
+            |entries: &str| format!("# P\n\n{HEADING}\nIntroduction.\n\n{entries}\n\n## Next\n\n- [1. other](z)\n");
+        let readme = of("- [4. Books](x)\n  old\n  figures");
+        let found = with_entry(&with_entry(&readme, 4, "[4. Books](x)\n  new"), 1, "[1. A](y)\n  z");
+        assert_eq!(found, of("- [1. A](y)\n  z\n- [4. Books](x)\n  new"));
+        assert_eq!(with_entry(&found, 1, "[1. A](y)\n  z"), found);
+        let at_the_end = with_entry(&format!("{HEADING}\nI.\n"), 1, "[1. A](y)\n  z");
+        assert_eq!(at_the_end, format!("{HEADING}\nI.\n\n- [1. A](y)\n  z\n"));
+        assert_eq!(with_entry("none", 1, "[1. A](y)"), "none");
         assert_eq!(anchor(2, "Arena caps, one"), "published-2-arena-caps-one");
+    }
+
+    #[test]
+    fn the_lines_of_an_entry_fit() {
+        let summary = "ten chars ".repeat(30);
+        let entry = entry(2, "Arenas", summary.trim_end());
+        let lines: Vec<&str> = entry.lines().collect();
+        assert_eq!(lines[0], "[2. Arenas](bench/RESULTS.md#published-2-arenas):");
+        assert!(lines[1..].iter().all(|line| line.starts_with("  ten") || line.starts_with("  chars")), "{entry}");
+        assert_eq!(lines[1..].join(" ").split_whitespace().collect::<Vec<_>>().join(" "), summary.trim_end());
+        let widths: Vec<usize> = lines[1..].iter().map(|line| line.chars().count()).collect();
+        assert_eq!(widths, [115, 117, 71]);
     }
 }

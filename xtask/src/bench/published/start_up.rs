@@ -33,7 +33,9 @@ pub fn table(session: &Session) -> Result<Table> {
         Ok(pair) => pair.compare(session, &mut table)?,
         Err(error) => table.without_native_images(error),
     };
-    table.summary = format!("JVM: {jvm}. Native image: {native}");
+    table.summary = format!(
+        "`compare` finds, of Quarkus {OLD} (A) and {NEW} (B) on the JVM: \"{jvm}\". Of a native image with {FEW} (A) and {MANY} (B) patterns of routes: \"{native}\"."
+    );
     Ok(table)
 }
 

@@ -106,8 +106,9 @@ impl PassedTests {
 }
 
 const HEAD: &str = "# What was tested, and when\n
-When was each group of tests last run in full, on which commit and machine? `make test-full` writes this page after each group;
-`make test-full GROUP=jdk` runs one. A `+` behind a commit: files differed from it. The groups are in `xtask/src/test/groups.rs`.\n
+When was each group of tests last run in full, on which commit and machine? `make test-full` writes this page after each
+group; `make test-full GROUP=jdk` runs one. A `+` behind a commit: files differed from it. The groups are in
+`xtask/src/test/groups.rs`.\n
 | group | cases | failed | skipped | commit | date | machine |\n| --- | ---: | ---: | ---: | --- | --- | --- |\n";
 
 /// Writes a group's row into docs/tested.md. The other rows stay.

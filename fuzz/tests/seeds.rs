@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart};
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../crates/jfr/tests/chunks/chunk.rs"]
 mod chunk;
 #[path = "../../crates/tracked/tests/synthetic/mod.rs"]

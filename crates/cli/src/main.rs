@@ -389,7 +389,7 @@ mod tests {
 
     /// `PLIMSOLL_FUZZ_SECONDS` (set by fuzz/run) searches for that long, from another seed.
     #[test]
-    #[allow(clippy::print_stdout)]
+    #[allow(clippy::print_stdout, reason = "a test prints what it tried")]
     fn any_arguments_are_accepted_or_refused_in_one_sentence() {
         let mut command = Cli::command();
         command.build();

@@ -1,7 +1,7 @@
 //! `report` and `diff` of recordings with allocation events, as a person types them.
 
 mod harness;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "subjects/stage.rs"]
 mod stage;
 

@@ -4,12 +4,12 @@
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../fixtures/child.rs"]
 mod child;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "explain/fixture.rs"]
 mod fixture;
 #[path = "explain/jdks.rs"]
 mod jdks;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "subjects/stage.rs"]
 mod stage;
 

@@ -4,7 +4,7 @@
 
 #[path = "../../../fixtures/roots.rs"]
 mod roots;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "subjects/stage.rs"]
 mod stage;
 

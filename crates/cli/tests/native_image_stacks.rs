@@ -3,7 +3,7 @@
 //! compiler.
 
 #[path = "subjects/stage.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 mod stage;
 
 use plimsoll_process::foreign::{Deadline, NAMES};

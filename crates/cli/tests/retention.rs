@@ -1,6 +1,6 @@
 //! What is kept after a process has died, and for how long: segments, from any PID namespace, and files of the cache.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "subjects/stage.rs"]
 mod stage;
 

@@ -8,7 +8,7 @@ macro_rules! counters {
         /// Index of a header counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        #[allow(non_camel_case_types)]
+        #[allow(non_camel_case_types, reason = "the names are those of the JSON")]
         pub enum Counter { $($(#[doc = $doc])* $name,)* }
 
         /// The list itself.

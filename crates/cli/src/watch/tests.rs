@@ -127,7 +127,7 @@ fn picture(state: &State, (width, height): (u16, u16)) -> String {
     (0..height).map(row).collect()
 }
 
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods, reason = "a test writes its golden by its path")]
 fn golden(name: &str, picture: &str) {
     let file = format!("{}/../../goldens/watch/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("BLESS").is_some() {

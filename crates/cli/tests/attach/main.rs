@@ -29,7 +29,7 @@ mod native;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]
 mod redis;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
 

@@ -11,7 +11,7 @@ mod kit;
 mod manifests;
 mod read_only;
 mod rights;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
 

@@ -19,7 +19,7 @@ pub fn javac() -> Command {
 }
 
 /// An installed JDK: in the package of 21, jcmd is not executable.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 pub fn jcmd() -> Command {
     installed().first().expect("a JDK (run .ci/setup)").tool("jcmd")
 }

@@ -27,7 +27,7 @@ mod own;
 mod redis;
 mod refused;
 mod servers;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
 mod untrusted;

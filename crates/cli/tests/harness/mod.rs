@@ -1,7 +1,7 @@
 //! Shared by the tests of the program: private folders, compiled fixtures, the program itself, and a reader of its
 //! reports that knows only docs/json.md.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "shared with other test programs")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

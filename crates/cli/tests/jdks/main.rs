@@ -1,7 +1,7 @@
 //! One small service on each JDK in service: Debian's builds for its newest suite, in a root of their own. What
 //! `explain` and `attach` find in them is compared with what the service reports of itself. `make test` has JDK 8 only.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../explain/fixture.rs"]
 mod fixture;
 mod options;
@@ -10,7 +10,7 @@ mod page;
 #[path = "../../../../fixtures/roots.rs"]
 mod roots;
 mod services;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
 mod table;

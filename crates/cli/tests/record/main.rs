@@ -1,6 +1,6 @@
 //! `plimsoll record`: what its files contain, who can read them, and what a kill leaves of them.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/cgroup.rs"]
 mod cgroup;
 #[path = "../../../../fixtures/child.rs"]
@@ -10,12 +10,12 @@ mod killed;
 mod output_files;
 #[path = "../../../../fixtures/random.rs"]
 mod random;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../../../jfr/tests/chunks/decoder.rs"]
 mod reader;
 mod readers;
 mod reads;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
 mod values;

@@ -6,7 +6,7 @@ mod child;
 #[path = "../harness/executable.rs"]
 mod executable;
 #[path = "../subjects/stage.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other test programs")]
 mod stage;
 
 mod believed;

@@ -277,8 +277,7 @@ fn exit_and_death_are_mirrored() {
 }
 
 #[test]
-// waitpid itself waits for it, with stops and continuations.
-#[allow(clippy::zombie_processes)]
+#[allow(clippy::zombie_processes, reason = "waitpid itself waits for it, with stops and continuations")]
 fn stop_and_continue_are_mirrored() {
     let mut faults = String::new();
     let mut child = reported("stop", &situation("stops").args(&["stop"]), &scratch("reports").join("stop"));

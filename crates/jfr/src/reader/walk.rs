@@ -465,7 +465,7 @@ impl Walker {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "a step of one function, with all that it has at hand")]
     fn events(
         &mut self,
         window: &mut Window<'_>,

@@ -1,5 +1,5 @@
 //! Real processes for the tests: built with the machine's compilers, ended with the test.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "shared with other test programs")]
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

@@ -310,7 +310,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Linkage name and source name of an entry: its own, or those of the entry that it is an instance of.
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "a private type used once")]
     fn name(
         &mut self,
         unit: UnitRef<'_, Bytes<'a>>,
@@ -349,7 +349,7 @@ impl<'a> Walk<'_, 'a> {
         Ok((None, name))
     }
 
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "a private type used once")]
     fn containing(
         &mut self,
         in_sup: bool,
@@ -399,7 +399,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// File index and line of each wanted call.
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "a private type used once")]
     fn rows(
         &mut self,
         unit: &Unit<'a>,

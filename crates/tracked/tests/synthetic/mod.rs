@@ -1,6 +1,6 @@
 //! Makes segments with known contents, for tests only. It shares no code with the tracker, so that a wrong offset on
 //! one side can't be hidden by the other.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "shared with other test programs")]
 
 use std::mem::offset_of;
 

@@ -42,7 +42,9 @@ pub fn table(session: &Session) -> Result<Table> {
         Ok(part) => part.measure(session, &mut table)?,
         Err(error) => table.without_native_images(error),
     };
-    table.summary = format!("Latencies of a request, compared with the plain server. On the JVM, {jvm}. On a native image, {native}.");
+    table.summary = format!(
+        "Latencies of a request, compared with the plain server. On the JVM, {jvm}. On a native image, {native}."
+    );
     Ok(table)
 }
 
@@ -218,8 +220,7 @@ mod tests {
             ("sites off", [Some(None), None]),
             ("sites exact", [Some(Some(1.381)), Some(Some(1.2))]),
         ];
-        let expected =
-            "sites off has p99 not measured; sites exact has mean × 1.38 and p99 × 1.20; no difference shows for plain again";
+        let expected = "sites off has p99 not measured; sites exact has mean × 1.38 and p99 × 1.20; no difference shows for plain again";
         assert_eq!(sentence(&ways), expected);
         assert_eq!(sentence(&ways[1..2]), "sites off has p99 not measured");
     }

@@ -162,7 +162,7 @@ fn nothing_is_proven_under_code_without_a_table() {
 
 /// Stops at any instruction. Where the walk is accepted, the holder must not be on the stack, and malloc's lock not
 /// held.
-#[allow(clippy::print_stdout)]
+#[allow(clippy::print_stdout, reason = "a test prints what it counted")]
 fn never_accepted_while_held(stops: usize) {
     for (flags, mode) in FLAGS.into_iter().map(|flags| (flags, "mixed")).chain([(FLAGS[0], "malloc")]) {
         let program = Program::start(flags, mode);

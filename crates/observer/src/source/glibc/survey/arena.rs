@@ -14,7 +14,7 @@ use plimsoll_process::proc::memory::{Memory, PageStates};
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "a step of one function, with all that it has at hand")]
 pub(super) fn survey_arena<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,

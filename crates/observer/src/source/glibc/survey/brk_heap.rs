@@ -17,7 +17,7 @@ const MOST_STARTS: usize = 1 << 16;
 const MOST_PIECES: usize = 1 << 12;
 
 /// The brk heap, its continuations after other users of sbrk, and the mmapped piece with top if brk can't grow.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "a step of one function, with all that it has at hand")]
 pub(super) fn main_pieces<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,

@@ -51,7 +51,7 @@ fn of_history(history: &History) {
     }
     is_json(&written(|out| recording_json::write(out, history)));
     is_plain(&written(|out| recording_diff::text(out, ["before", "after"], history, history)));
-    is_json(&written(|out| recording_json::write_diff(out, history, history)));
+    is_json(&written(|out| recording_json::write_diff(out, history, history, None)));
     for kind in Chart::ALL {
         let mut svg = Vec::new();
         if chart(&mut svg, history, *kind).expect("memory").is_ok() {

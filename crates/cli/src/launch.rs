@@ -153,15 +153,16 @@ fn is_shut_out(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> b
         return obstacle.shuts_out();
     }
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
+    let named = words::printable(&directory.display().to_string());
     let reason = match tracker::private_directory(&directory) {
-        Ok(()) => untrackable::no_space(&directory, segment::FILE_BYTES as u64),
+        Ok(()) => untrackable::no_space(&directory, segment::FILE_BYTES as u64)
+            .map(|reason| format!("cannot make its segment in {named}: {reason}")),
         // `environment` refuses a bad --dir as a bad option.
         Err(_) if args.dir.is_some() => None,
-        Err(reason) => Some(reason),
+        Err(reason) => Some(format!("{named} {reason}; {}", untrackable::ANOTHER_DIRECTORY)),
     };
     if let Some(reason) = &reason {
-        let directory = words::printable(&directory.display().to_string());
-        print_message(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
+        print_message(format_args!("'{shown}' runs untracked: {reason}"));
     }
     reason.is_some()
 }

@@ -248,6 +248,9 @@ fn places<'d, 'p, R: ObjectFile<'d>>(
 /// Bytes that a segment needs at its start: its populated pages (docs/segment.md).
 const START_BYTES: u64 = 128 << 10;
 
+/// The remedy where the directory of segments can't be used.
+pub const ANOTHER_DIRECTORY: &str = "name another directory: --dir DIR";
+
 /// Why no segment can be made in `directory`, if so: creates a file of a segment's size and removes it.
 pub fn no_space(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
@@ -263,7 +266,7 @@ pub fn no_space(directory: &Path, file_bytes: u64) -> Option<String> {
         sys::allocate(&file, START_BYTES)
     });
     let _ = fs::remove_file(&path);
-    made.err().map(|e| e.to_string())
+    made.err().map(|e| format!("{e}; {ANOTHER_DIRECTORY}"))
 }
 
 #[cfg(test)]

@@ -299,6 +299,7 @@ impl<'w> Rounds<'w> {
             load: None,
             drive: None,
             warm_up: Duration::ZERO,
+            limit: None,
             ..*self.conditions
         };
         let mut runs = tracked::Runs { peaks: conditions.lasts.is_none(), ..tracked::Runs::default() };

@@ -8,6 +8,7 @@
 //! Call stacks that took `t` of processor time to read are followed by a pause of `60 t`.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,9 @@ const LOOKS: Duration = Duration::from_secs(1);
 const REST: u32 = 60;
 const VERSION: &str = env!("PLIMSOLL_VERSION");
 
+/// Name of the machine. In a pod, uname has the pod's name.
+const HOST_VARIABLE: &str = "PLIMSOLL_HOST";
+
 /// Where to send what.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
@@ -66,7 +70,7 @@ pub struct Exports {
 
 impl Exports {
     pub fn start(options: ExportOptions, failed: Arc<AtomicU64>) -> Result<Exports, Failure> {
-        let host = sender::plain(&rustix::system::uname().nodename().to_string_lossy());
+        let host = sender::plain(&host_name(std::env::var_os(HOST_VARIABLE)));
         let text = |url: &Option<Url>| url.as_ref().map(Url::to_string).unwrap_or_default();
         let (to_otlp, to_pyroscope) = (text(&options.otlp), text(&options.pyroscope));
         let sender = ConfinedProcess::sender(sender::NAME, &[&host, &to_otlp, &to_pyroscope])?;
@@ -216,6 +220,13 @@ impl Exports {
     }
 }
 
+fn host_name(given: Option<OsString>) -> String {
+    match given.filter(|name| !name.is_empty()) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    }
+}
+
 /// What went wrong.
 fn sentence(receipt: Receipt) -> Option<String> {
     Some(match receipt {
@@ -249,4 +260,17 @@ fn sites_of(pid: u32) -> Result<Profile, Failure> {
     let names = target.symbols(&[]);
     symbols::resolve(&mut target.books, &names, target.deadline);
     Ok(Stacks::default().sites(&mut target, false)?.profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_name_of_the_machine_is_used() {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel's name");
+        assert_eq!(host_name(Some("node-7".into())), "node-7");
+        assert_eq!(host_name(Some(OsString::new())), own.trim_end());
+        assert_eq!(host_name(None), own.trim_end());
+    }
 }

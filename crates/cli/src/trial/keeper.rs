@@ -19,6 +19,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +42,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// After this many rounds (30 s) a process is taken for unkillable: it waits for a device.
 const ROUNDS: u32 = 6000;
 
-/// The keeper's arguments: a flag, the cgroup's directory, the number of changed variables, the variables, the command.
+/// The keeper's arguments: a flag, the cgroup's directory, the keeper's own, the number of changed variables, the variables, the command.
 pub fn arguments(start: &Start, own: &[(OsString, OsString)], group: Option<&Group>) -> Vec<OsString> {
     let mut all = vec![OsString::from(if start.no_huge_pages { "no-huge-pages" } else { "-" })];
-    all.push(group.map(|group| group.directory().as_os_str().to_owned()).unwrap_or_default());
+    let of = |directory: fn(&Group) -> &Path| group.map(|group| directory(group).as_os_str().to_owned());
+    all.extend([of(Group::directory), of(Group::home)].map(Option::unwrap_or_default));
     let changed: Vec<_> = start.environment.iter().filter(|pair| !own.contains(pair)).collect();
     all.push(changed.len().to_string().into());
     all.extend(changed.into_iter().map(|(name, value)| {
@@ -64,7 +66,8 @@ struct KeeperArguments {
 
 fn read(mut arguments: impl Iterator<Item = OsString>) -> Option<KeeperArguments> {
     let no_huge_pages = arguments.next()? == "no-huge-pages";
-    let group = arguments.next().filter(|path| !path.is_empty()).map(|path| Group::existing(path.into()));
+    let (directory, home) = (arguments.next()?, arguments.next()?);
+    let group = (!directory.is_empty()).then(|| Group::existing(directory.into(), home.into()));
     let changed: usize = arguments.next()?.to_str()?.parse().ok()?;
     let pair = |text: OsString| {
         let bytes = text.as_bytes();

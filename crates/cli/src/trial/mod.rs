@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `keeper` | the process that holds the program's processes, and ends all of them |
 //! | `kept_program` | plimsoll's end of a keeper |
+//! | `limit_place` | where memory cgroups of runs can be made |
 //! | `run_cgroup` | a memory cgroup for one run |
 //! | `process_tree` | RSS and processor time of the processes below a keeper |
 //! | `ready` | when the program is ready |
@@ -24,6 +25,7 @@ use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Verdict, judge};
+use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_report::{live_json, live_pages, live_text, trial_json, trial_pages, trial_text, words};
 use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
@@ -41,6 +43,7 @@ mod http;
 pub mod keeper;
 mod kept_program;
 mod libraries;
+mod limit_place;
 pub mod live;
 mod process_tree;
 pub mod ready;
@@ -49,6 +52,7 @@ pub mod run_progress;
 pub mod runner;
 
 use built_in_load::Drive;
+use limit_place::LimitPlace;
 use ready::{Ready, seconds};
 use run_progress::Meter;
 use runner::{Outcome, RunConditions, Runner};
@@ -183,7 +187,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         warm_up: warm_up.unwrap_or_default(),
         lasts,
         idle: idle.unwrap_or(IDLE),
-        limit: limit.map(|limit| limit.0),
+        limit: limit.map(|limit| LimitPlace::find(limit.0, Deadline::after(LOOK))).transpose()?,
     };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
     let remedies = with.into_iter().map(|with| with.rows).collect::<Result<Vec<_>, _>>();
@@ -249,7 +253,7 @@ impl Table {
             command: shown.join(" "),
             load: conditions.load.clone().or(conditions.drive.as_ref().map(Drive::to_string)),
             ready: conditions.ready.as_ref().map(Ready::to_string),
-            limit: conditions.limit,
+            limit: conditions.limit.as_ref().map(|place| place.limit.bytes),
             rounds,
             rows: vec![Row { label: "plain".into(), ..Row::default() }],
             ..Trial::default()

@@ -1,9 +1,8 @@
-//! A memory cgroup for one run, below our own cgroup.
+//! A memory cgroup for one run, where `limit_place` has found that one can be made.
 //!
 //! ```text
-//! our cgroup ── plimsoll-try-PID-N   memory.limit_in_bytes / memory.max; made before the run, removed after it
+//! parent ── plimsoll-try-PID-N   memory.limit_in_bytes / memory.max; made before the run, removed after it
 //! ```
-//! Nothing outside of our own cgroup is created or changed.
 
 use std::fs;
 use std::io;
@@ -14,36 +13,51 @@ use std::time::Duration;
 use plimsoll_facts::snapshot::CgroupVersion;
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::proc;
 
 /// The kernel needs a moment after the last process before it removes a cgroup.
 const REMOVALS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The limit of each run, and where its group is made.
+pub struct RunLimit {
+    pub bytes: u64,
+    pub version: CgroupVersion,
+    pub parent: PathBuf,
+    /// The group in which plimsoll and its keepers are between two visits.
+    pub home: PathBuf,
+}
+
 pub struct Group {
     directory: PathBuf,
+    /// The group of plimsoll and of the keeper.
+    home: PathBuf,
 }
 
 /// Our process is in the group while this lives.
 pub struct Visit<'g>(&'g Group);
 
 impl Group {
-    /// A group with a limit that swap doesn't widen. The error says why this machine has none.
-    pub fn make(number: usize, limit: u64, deadline: Deadline) -> Result<Group, String> {
-        let own = proc::Target::open(std::process::id(), deadline).map_err(|_| "/proc is not mounted".to_owned())?;
-        let (found, _) = cgroup::read_limit(&own, proc::read_host().memory);
-        let (parent, _) = found.ok_or("no memory cgroup is mounted")?;
-        let directory = parent.directory.join(format!("plimsoll-try-{}-{number}", std::process::id()));
-        fs::create_dir(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-        let group = Group { directory };
-        match group.limit(parent.version, limit) {
+    /// A group with a limit that swap doesn't widen.
+    pub fn make(number: usize, place: &RunLimit) -> Result<Group, String> {
+        let group = Group::without_limit(place, &number.to_string())?;
+        match group.set_limit(place) {
             Ok(()) => Ok(group),
-            Err(error) => {
-                let text = format!("{} has no memory limit of its own: {error}", group.directory.display());
+            Err(reason) => {
                 group.remove();
-                Err(text)
+                Err(reason)
             }
         }
+    }
+
+    pub fn without_limit(place: &RunLimit, name: &str) -> Result<Group, String> {
+        let directory = place.parent.join(format!("plimsoll-try-{}-{name}", std::process::id()));
+        fs::create_dir(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+        Ok(Group { directory, home: place.home.clone() })
+    }
+
+    pub fn set_limit(&self, place: &RunLimit) -> Result<(), String> {
+        let limited = self.limit(place.version, place.bytes);
+        limited.map_err(|error| format!("{} has no memory limit of its own: {error}", self.directory.display()))
     }
 
     /// Sets the limit of memory, then that of swap: version 1 counts memory and swap together, and the limit of both
@@ -63,12 +77,16 @@ impl Group {
     }
 
     /// A group that plimsoll has made for its keeper.
-    pub fn existing(directory: PathBuf) -> Group {
-        Group { directory }
+    pub fn existing(directory: PathBuf, home: PathBuf) -> Group {
+        Group { directory, home }
     }
 
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    pub fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Moves this process into the group.
@@ -83,11 +101,15 @@ impl Group {
 
     /// Removes the group, with those that the program has made in it. Its processes must have ended.
     pub fn remove(&self) {
-        for _ in 0..REMOVALS {
-            match remove(&self.directory) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
-                _ => return,
-            }
+        remove_with_those_below(&self.directory);
+    }
+}
+
+pub fn remove_with_those_below(directory: &Path) {
+    for _ in 0..REMOVALS {
+        match remove(directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
+            _ => return,
         }
     }
 }
@@ -107,13 +129,11 @@ fn remove(directory: &Path) -> io::Result<()> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        if let Some(parent) = self.0.directory.parent() {
-            let _ = enter(parent);
-        }
+        let _ = enter(&self.0.home);
     }
 }
 
-fn enter(directory: &Path) -> io::Result<()> {
+pub fn enter(directory: &Path) -> io::Result<()> {
     fs::write(directory.join("cgroup.procs"), std::process::id().to_string())
 }
 
@@ -127,7 +147,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("plimsoll-group-below-{}", std::process::id()));
         fs::create_dir_all(directory.join("a/b")).expect("new directories");
         fs::create_dir(directory.join("c")).expect("a new directory");
-        Group::existing(directory.clone()).remove();
+        Group::existing(directory.clone(), PathBuf::new()).remove();
         assert!(!directory.exists());
     }
 
@@ -147,7 +167,7 @@ mod tests {
             let directory = std::env::temp_dir().join(format!("plimsoll-group-{}-{number}", std::process::id()));
             fs::create_dir(&directory).expect("a new directory");
             files.iter().for_each(|file| fs::write(directory.join(file), "max").expect("a file"));
-            Group::existing(directory.clone()).limit(version, 4096).expect("files that can be written");
+            Group::existing(directory.clone(), PathBuf::new()).limit(version, 4096).expect("files that can be written");
             let is = files.iter().map(|file| fs::read_to_string(directory.join(file)).expect("a file"));
             assert_eq!(is.collect::<Vec<_>>(), expected, "{version:?}");
             let made = fs::read_dir(&directory).expect("the directory").count();

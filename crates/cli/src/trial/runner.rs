@@ -23,6 +23,7 @@ use plimsoll_trial::{Action, Metric, Pss, Run, RunEnd, latency};
 
 use super::built_in_load::{Drive, Driving};
 use super::kept_program::{Exit, Kept, Output};
+use super::limit_place::LimitPlace;
 use super::process_tree::{self, Moment};
 use super::ready::Ready;
 use super::run_cgroup::Group;
@@ -52,7 +53,7 @@ pub struct RunConditions {
     /// Without a load: how long the program runs. `None`: until it ends.
     pub lasts: Option<Duration>,
     pub idle: Duration,
-    pub limit: Option<u64>,
+    pub limit: Option<LimitPlace>,
 }
 
 pub struct Outcome {
@@ -155,11 +156,10 @@ impl Runner<'_> {
         if let Some(conflict) = self.conditions.ready.as_ref().and_then(Ready::conflict) {
             return failed(RunEnd::NeverStarted, Some(conflict));
         }
-        let group =
-            match self.conditions.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {
-                Ok(group) => group,
-                Err(reason) => return failed(RunEnd::NeverStarted, Some(reason)),
-            };
+        let group = match self.conditions.limit.as_ref().map(|place| Group::make(number, &place.limit)).transpose() {
+            Ok(group) => group,
+            Err(reason) => return failed(RunEnd::NeverStarted, Some(reason)),
+        };
         let output = Output::new(LAST_WORDS, self.conditions.ready.as_ref().and_then(Ready::pattern));
         let mut kept = match Kept::start(start, group.as_ref(), output) {
             Ok(kept) => kept,

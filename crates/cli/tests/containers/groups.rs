@@ -66,3 +66,13 @@ fn a_group_that_cannot_be_seen_is_a_gap() {
     assert!(limit.is_null(), "{limit}");
     assert!(gaps.iter().any(|gap| gap.starts_with("no memory cgroup of the target is mounted")), "{gaps:?}");
 }
+
+/// As in a container without privileges: refused once, not in each row of each round.
+#[test]
+fn try_with_a_limit_refuses_where_no_group_can_be_made() {
+    let Some(container) = Container::new("read-only groups") else { return };
+    let script = "for at in $(awk '{ for (i = 7; i < NF; i++) if ($i == \"-\" && $(i + 1) ~ /^cgroup/) print $5 }' \
+                  /proc/self/mountinfo); do mount -o remount,bind,ro $at; done
+                  exec plimsoll try --limit 40m --rounds 3 --for 0.1 -- sleep 9";
+    container.run(script).is_one_line(&["no memory cgroup with a limit can be made: ", "Run without --limit"]);
+}

@@ -15,7 +15,7 @@ mod rights;
 #[path = "../subjects/stage.rs"]
 mod stage;
 
-use kit::{Container, NOBODY};
+use kit::{Container, NOBODY, ScriptOutput};
 
 /// Modes of hidepid, as mount(8) takes them. With the second, the directories of others look as if they did not exist.
 const MODES: [&str; 3] = ["noaccess", "invisible", "ptraceable"];
@@ -33,6 +33,38 @@ fn in_a_pid_namespace_of_its_own_it_lists_only_itself_and_says_why() {
     refused.is_one_line(&["no process 4194305 in this PID namespace"]);
     let doctor = container.run("exec plimsoll doctor");
     assert!(doctor.text.contains("only processes of this PID namespace"), "{}", doctor.text);
+}
+
+#[test]
+fn without_a_proc_it_names_that() {
+    let Some(container) = Container::new("no /proc") else { return };
+    for verb in ["explain", "doctor"] {
+        let printed = container.run(&format!("mount -t tmpfs none /proc; plimsoll {verb}"));
+        assert!(printed.text.contains("/proc is not mounted"), "{verb}: {}", printed.text);
+        assert!(!printed.text.contains("every process of this machine is visible"), "{}", printed.text);
+    }
+}
+
+/// No directory of segments can be made, or none of those that exist can be written to.
+#[test]
+fn over_a_read_only_root_run_names_another_directory() {
+    let Some(container) = Container::new("read-only /dev/shm") else { return };
+    let run = |shm: &str| {
+        container.run(&format!(
+            "mkdir -p shm/plimsoll-0; chmod 700 shm/plimsoll-0; mount --bind shm /dev/shm; {shm}
+             {} export XDG_CACHE_HOME=$PWD/volume/cache; mount -t tmpfs -o ro none /run
+             unset PLIMSOLL_DIR; plimsoll run --report none -- echo ran",
+            kit::READ_ONLY
+        ))
+    };
+    for (shm, reason) in [
+        ("", "cannot make its segment in /dev/shm/plimsoll-0: "),
+        ("mount -t tmpfs -o ro none /dev/shm;", "/dev/shm/plimsoll-0 can't be made: "),
+    ] {
+        let ScriptOutput { text, .. } = run(shm);
+        assert!(text.contains(&format!("'echo' runs untracked: {reason}")) && text.contains("--dir DIR"), "{text}");
+        assert!(text.contains("ran\n"), "{text}");
+    }
 }
 
 #[test]

@@ -41,6 +41,11 @@ fn of_another_users_target_it_reads_only_rss_and_names_the_capability() {
         assert_eq!(explained.resident("glibc-live"), None, "{target} {observer}");
         let closed = explained.gaps().into_iter().find(|gap| gap.contains("smaps can't be read")).expect("a gap");
         assert!(closed.contains("--cap-add SYS_PTRACE"), "{closed}");
+        assert!(
+            explained.gaps().iter().all(|gap| !gap.starts_with(' ')),
+            "a file without a name: {:?}",
+            explained.gaps()
+        );
     }
 }
 

@@ -452,7 +452,7 @@ const OPENERS: [&str; 12] = [
     "UnixStream::connect(",
 ];
 /// The files outside of `foreign/` that may open something, how often, and why they never open another user's file.
-const MAY_OPEN: [(&str, usize, &str); 21] = [
+const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 2, "settings of the kernel, /proc/self"),
     ("crates/cli/src/untrackable.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
@@ -460,7 +460,8 @@ const MAY_OPEN: [(&str, usize, &str); 21] = [
     ("crates/cli/src/sys/child.rs", 1, "/proc/PID/comm: the kernel's own"),
     ("crates/cli/src/sys/machine.rs", 1, "/proc/sys: the kernel's own"),
     ("crates/cli/src/target.rs", 4, "/proc: the kernel's own"),
-    ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own: the kernel's"),
+    ("crates/cli/src/trial/limit_place.rs", 3, "files of our own cgroup and the one above: the kernel's"),
+    ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own or beside it: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
     ("crates/tracked/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
     ("crates/process/src/cgroup/read/hierarchy.rs", 1, "/proc/self/mountinfo: the kernel's own"),
@@ -488,7 +489,7 @@ fn files_of_others_are_opened_in_one_module() {
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
-const MAKE_DEADLINES: [(&str, usize, &str); 23] = [
+const MAKE_DEADLINES: [(&str, usize, &str); 24] = [
     ("crates/cli/src/attach/process.rs", 1, "attach, detach"),
     ("crates/cli/src/compare/mod.rs", 1, "compare: the caller's own budget, before the runs"),
     ("crates/cli/src/compare/tracked.rs", 1, "compare: the segment of each tracked run"),
@@ -517,7 +518,8 @@ const MAKE_DEADLINES: [(&str, usize, &str); 23] = [
         "try --pid: the first snapshot, one after each step, and a call of the allocator",
     ),
     ("crates/cli/src/trial/live/vm.rs", 1, "try --pid: the commands of each step"),
-    ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
+    ("crates/cli/src/trial/mod.rs", 1, "try: where the cgroups of its runs can be made"),
+    ("crates/cli/src/trial/runner.rs", 3, "try: the cgroup after a run, the snapshot, a trim"),
     ("crates/cli/src/trial/process_tree.rs", 3, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),
 ];

@@ -95,7 +95,8 @@ impl Limit<'_> {
     /// The command or setting that raises the limit, and what to know about it. None if the path doesn't show it.
     fn keeper(&self, start: &Start) -> Option<(String, String)> {
         let parts = || self.path.split('/');
-        if parts().any(|part| part.starts_with("kubepods")) {
+        // kind puts `kubelet-` in front.
+        if parts().any(|part| part.starts_with("kubepods") || part.contains("-kubepods")) {
             // Above the pods it is the node's limit: nobody raises that for one program.
             let is_of_pod = parts().any(|part| part.starts_with("pod") || part.contains("-pod"));
             let has_setting = is_of_pod && matches!(self.kind, Kind::Max { .. });
@@ -225,6 +226,7 @@ mod tests {
         for path in [
             format!("/kubepods/burstable/pod7f/{ID}"),
             format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7f.slice/docker-{ID}.scope"),
+            format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod7f.slice/cri-containerd-{ID}.scope"),
         ] {
             assert_eq!(how(&path, Start::Contained), manifest);
         }

@@ -5,4 +5,4 @@ pub(crate) mod parse;
 mod read;
 
 pub use parse::{CgroupPaths, parse_memory_stat, parse_oom_events, parse_paths};
-pub use read::{OTHERS_UNKNOWN, is_about_others, oom_kills, pressure, read_cgroup, read_limit};
+pub use read::{OTHERS_UNKNOWN, groups_of, is_about_others, oom_kills, pressure, read_cgroup, read_limit};

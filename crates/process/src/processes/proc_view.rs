@@ -24,6 +24,8 @@ pub struct ProcTexts<'s> {
 pub struct ProcView {
     /// /proc hides processes that are not ours: who would see them.
     hidden: Option<String>,
+    /// There is no /proc.
+    unmounted: bool,
     /// We are not in the machine's first PID namespace, so probably in a container.
     contained: bool,
 }
@@ -32,6 +34,7 @@ impl ProcView {
     /// Why nothing can be read of a PID: one sentence without a full stop.
     pub fn absent(&self, pid: u32) -> String {
         match self {
+            ProcView { unmounted: true, .. } => format!("cannot look for process {pid}: /proc is not mounted"),
             ProcView { hidden: Some(remedy), .. } => format!("no process {pid}, or /proc hides it (hidepid): {remedy}"),
             ProcView { contained: true, .. } => {
                 format!("no process {pid} in this PID namespace (a container's): plimsoll explain lists those in it")
@@ -43,6 +46,11 @@ impl ProcView {
     /// What a list of processes lacks; `None` if it has them all.
     pub fn lacking(&self) -> Option<Lacking> {
         match self {
+            ProcView { unmounted: true, .. } => Some(Lacking {
+                what: "no process is visible: /proc is not mounted",
+                remedy: "mount -t proc proc /proc, or start the container with a /proc".to_owned(),
+                within: true,
+            }),
             ProcView { hidden: Some(remedy), .. } => Some(Lacking {
                 what: "/proc hides processes of other users (hidepid)",
                 remedy: remedy.clone(),
@@ -72,7 +80,8 @@ pub struct Lacking {
 
 pub fn parse_proc_view(shown: ProcTexts<'_>) -> ProcView {
     let contained = !shown.namespace.is_empty() && shown.namespace != FIRST_PID_NAMESPACE;
-    ProcView { hidden: options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown)), contained }
+    let hidden = options_of_proc(shown.mountinfo).and_then(|options| hidden(options, &shown));
+    ProcView { hidden, unmounted: shown.own_status.is_empty(), contained }
 }
 
 /// The options of the file system at /proc. Of several mounts there, the last one covers the others.
@@ -171,8 +180,15 @@ mod tests {
         let seen = parse_proc_view(ProcTexts { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
         assert!(seen.absent(7).starts_with("no process 7 in this PID namespace"));
         assert!(seen.lacking().is_some_and(|lacking| lacking.remedy.contains("--pid=host") && !lacking.within));
-        // Nothing is known, so nothing is claimed.
-        let nothing = ProcTexts { mountinfo: "", own_status: "", own_user_map: "", namespace: "" };
+        // Nothing more is known, so nothing more is claimed.
+        let nothing = ProcTexts { mountinfo: "", own_status: NOBODY, own_user_map: "", namespace: "" };
         assert_eq!(parse_proc_view(nothing), ProcView::default());
+    }
+
+    #[test]
+    fn without_a_proc_nothing_is_visible() {
+        let seen = parse_proc_view(ProcTexts { mountinfo: "", own_status: "", own_user_map: "", namespace: "" });
+        assert_eq!(seen.absent(7), "cannot look for process 7: /proc is not mounted");
+        assert!(seen.lacking().is_some_and(|lacking| lacking.what.contains("not mounted") && lacking.within));
     }
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use super::parse::{parse_oom_events, parse_pressure};
 use crate::foreign::Deadline;
 use crate::proc::Target;
-use plimsoll_facts::snapshot::{Cgroup, Pressure, Sourced};
+use plimsoll_facts::gap::Gap;
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, Pressure, Sourced};
 use plimsoll_facts::units::Bytes;
 
 mod group_files;
@@ -54,6 +55,13 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
 /// with the limit. `stat` is empty in outer levels that are far from their limits.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     read(target, host_memory, Stats::ThatMatter)
+}
+
+/// The directories of the process's group and its ancestors in the hierarchy with the memory controller, innermost
+/// first, and at least one.
+pub fn groups_of(target: &Target) -> Result<(CgroupVersion, Vec<PathBuf>), Gap> {
+    let found = Hierarchy::of(target, &Reader::until(target.deadline()))?;
+    Ok((found.version, found.chain))
 }
 
 fn read(target: &Target, host_memory: Bytes, stats: Stats) -> Sourced<(Cgroup, PathBuf)> {

@@ -13,7 +13,10 @@ impl Program for Regular {
 }
 
 pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
-    let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
+    // A process that may not be traced doesn't show the path of its program.
+    let path = target
+        .link("exe")
+        .map_or_else(|_| format!("/proc/{}/exe", target.pid()), |path| String::from_utf8_lossy(&path).into_owned());
     let program = target.program();
     let gap = |why: &dyn std::fmt::Display| {
         let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";

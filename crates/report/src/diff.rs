@@ -12,9 +12,8 @@ use plimsoll_tracked::books::{Books, Caller, Figures};
 use plimsoll_tracked::diff::{Diff, FigureChange, MappingFigure, NotBooked};
 use serde::Serialize;
 
-use crate::frame_table::FrameLine;
+use crate::frame_table::{FrameLine, frame_line};
 use crate::hotspot::{Entry, summarize};
-use crate::json::frame_line;
 use crate::text::{LinesBy, frame_text, unknown_resident, write_gap};
 use crate::words::{count, cut, duration, moment, moment_text, printable};
 

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use plimsoll_profiles::profile::{FrameId, Profile, StackId};
+use plimsoll_tracked::books::Books;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -21,6 +22,21 @@ pub(crate) struct FrameLine {
     pub kind: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inlined: bool,
+}
+
+/// A frame of a caller's short stack.
+pub(crate) fn frame_line(books: &Books, frame: &plimsoll_tracked::books::Frame) -> FrameLine {
+    FrameLine {
+        function: frame.function.clone(),
+        function_offset: frame.function_offset,
+        module: frame.module.and_then(|i| books.modules.get(i)).map(|m| m.path.clone()),
+        offset: frame.offset,
+        address: frame.address.0,
+        file: frame.file.clone(),
+        line: frame.line,
+        kind: if frame.module.is_some() { "native" } else { "unknown" }.into(),
+        inlined: false,
+    }
 }
 
 pub(crate) fn is_zero(n: &u64) -> bool {

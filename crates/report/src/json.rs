@@ -21,7 +21,7 @@ use plimsoll_tracked::sites::Sites;
 use serde::{Deserialize, Serialize};
 
 use crate::figures_json::{Line, figures, line};
-use crate::frame_table::{FrameLine, FrameTable};
+use crate::frame_table::{FrameLine, FrameTable, frame_line};
 use crate::json_lines::{self, Each};
 use crate::sites_json::{self, SiteLine, WrittenSite};
 use crate::words::{moment, parse_moment};
@@ -409,20 +409,6 @@ fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteL
         oldest_ns: None,
         median_age_ns: None,
         threads: Vec::new(),
-    }
-}
-
-pub(crate) fn frame_line(books: &Books, frame: &Frame) -> FrameLine {
-    FrameLine {
-        function: frame.function.clone(),
-        function_offset: frame.function_offset,
-        module: frame.module.and_then(|i| books.modules.get(i)).map(|m| m.path.clone()),
-        offset: frame.offset,
-        address: frame.address.0,
-        file: frame.file.clone(),
-        line: frame.line,
-        kind: if frame.module.is_some() { "native" } else { "unknown" }.into(),
-        inlined: false,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::segment::books::{Books, OwnRow};
 use crate::stack::callers;
 use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
 
 mod waiting;
@@ -109,7 +109,7 @@ impl Central {
     /// `None`: another thread has the lock, or this thread's own interrupted call.
     #[inline(always)]
     fn lock(segment: Segment) -> Option<Central> {
-        if BUSY.0.swap(true, AcqRel) {
+        if BUSY.0.compare_exchange(false, true, AcqRel, Acquire).is_err() {
             return None;
         }
         let mut central = Central(segment);
@@ -166,10 +166,8 @@ impl Drop for Central {
         for _ in 0..ROUNDS {
             self.add_waiting();
             BUSY.0.store(false, Release);
-            // Pairs with the exchange in `lock`: either this thread sees a report that was left since, or the thread
-            // that left it gets the lock.
-            fence(SeqCst);
-            if waiting::is_empty() || BUSY.0.swap(true, AcqRel) {
+            // Either this thread sees a report that was left since, or the thread that left it gets the lock.
+            if waiting::is_empty_at_last() || BUSY.0.compare_exchange(false, true, AcqRel, Acquire).is_err() {
                 return;
             }
         }

@@ -7,7 +7,7 @@
 //! preempted, or ends, blocks no other one. A row has no more places than its group: a busy row doesn't take those of
 //! others.
 
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 /// What a row gained or lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,6 @@ impl ClaimedPlace {
                 Err(other) => newest = other,
             }
         }
-        // Before the caller looks at the lock: see `Central::drop`.
-        fence(SeqCst);
     }
 }
 
@@ -95,6 +93,12 @@ impl ClaimedPlace {
 #[inline(always)]
 pub(super) fn is_empty() -> bool {
     NEWEST.load(Relaxed) == END
+}
+
+/// Whether nothing waits, for the holder after it has released the lock. An exchange of the list's head: a report that
+/// it doesn't see is linked later, so that its thread sees the lock released.
+pub(super) fn is_empty_at_last() -> bool {
+    NEWEST.fetch_or(0, AcqRel) == END
 }
 
 /// Takes all reports, oldest first. Only the holder of the lock calls this.

@@ -4,8 +4,11 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_tracked::books::Figures;
 use serde::{Deserialize, Serialize};
 
-use crate::frame_table::is_zero;
 use crate::words::{moment, parse_moment};
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Line {

@@ -24,6 +24,10 @@ pub(crate) struct FrameLine {
     pub inlined: bool,
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// A frame of a caller's short stack.
 pub(crate) fn frame_line(books: &Books, frame: &plimsoll_tracked::books::Frame) -> FrameLine {
     FrameLine {
@@ -37,10 +41,6 @@ pub(crate) fn frame_line(books: &Books, frame: &plimsoll_tracked::books::Frame) 
         kind: if frame.module.is_some() { "native" } else { "unknown" }.into(),
         inlined: false,
     }
-}
-
-pub(crate) fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 #[derive(Default)]

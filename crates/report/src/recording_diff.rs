@@ -30,7 +30,7 @@ impl CurveChange {
     }
 
     /// The change of the mean.
-    pub fn of_means(&self) -> Option<f64> {
+    pub(crate) fn of_means(&self) -> Option<f64> {
         let side = |side: &Option<CurveFigures>| side.as_ref().map(|f| f.mean).or(self.is_part.then_some(0.0));
         Some(side(&self.after)? - side(&self.before)?)
     }

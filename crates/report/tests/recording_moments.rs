@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use plimsoll_facts::ending::{How, Oom};
 use plimsoll_facts::units::Bytes;
+use plimsoll_jfr::reader::EventFilter;
 use plimsoll_jfr::writer::{Frame, Recording, Stack};
 use plimsoll_observer::recording::{History, Measure, Range, RecordedSites, Series, sites as sites_of};
 use plimsoll_profiles::jfr::RecordingFiles as Recorded;
@@ -62,20 +63,21 @@ fn every_view_ends_at_the_ends_of_time() {
 fn a_recording_that_was_cut_before_its_sites_says_so() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
     let books = Books::default();
-    let stack = Stack { frames: vec![Frame { function: "f".repeat(9000), ..Frame::default() }], truncated: false };
+    let stack = Stack { frames: vec![Frame { function: "f".into(), ..Frame::default() }], truncated: false };
     let figures = Figures { live: Bytes(70), ..Figures::default() };
     let sites = [Site { stack, category: "zlib".into(), figures, error: Bytes(0) }];
     let (mut written, target) = (ChunkContents::default(), DescribedTarget { mode: "exact", ..Default::default() });
-    let mut length = 0;
     for full in [false, true] {
         let instant = Instant { books: Some(&books), sites: &sites, full, ..Instant::default() };
-        length = recording.length();
         let time = 1_700_000_000_250_000_000 + u64::from(full);
         recording.instant(time, |batch| instant.write(batch, &mut written, &target)).expect("memory");
     }
     let bytes = recording.finish().expect("memory");
     assert!(matches!(sites_of(&Recorded::of_bytes(bytes.clone()), None), RecordedSites::Of(_)));
-    let cut = Recorded::of_bytes(bytes[..length as usize - 100].to_vec());
+    let mut at = 0;
+    let is_site = EventFilter::named(&["plimsoll.Site"]);
+    Recorded::of_bytes(bytes.clone()).for_each(&is_site, |event| at = event.offset as usize);
+    let cut = Recorded::of_bytes(bytes[..at + 3].to_vec());
     let RecordedSites::None { mode, gaps, .. } = sites_of(&cut, None) else { panic!("it has sites") };
     assert_eq!((mode.as_str(), gaps.len()), ("exact", 1), "{gaps:?}");
     assert!(gaps[0].reason.contains("the last event is cut off"), "{gaps:?}");

@@ -125,7 +125,7 @@ fn sources(name: &str) -> BTreeMap<String, String> {
     fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("source folder") {
             let path = entry.expect("entry").path();
-            if path.is_dir() {
+            if path.is_dir() && !path.ends_with("tests") {
                 walk(&path, into);
             } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
                 into.push(path);

@@ -44,7 +44,9 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let (mut mode, mut later_ns) = (None, None);
     let mut last: Option<i64> = None;
     let mut of = (String::new(), 0);
-    let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TARGET;
+    // Of the last total: its time, and whether no block had been allocated until then.
+    let mut without_blocks = None;
+    let is_wanted = |of: &reader::Type| [SITE, TARGET, TOTAL].contains(&&*of.name);
     let outline = recording.for_each(&EventFilter::when(is_wanted), |event| {
         if event.name() == TARGET {
             mode = event.string("mode").map(Cow::into_owned);
@@ -53,12 +55,17 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
         }
         let time = event.time().unwrap_or(0);
         if to_ns.is_some_and(|to| to < time) {
-            later_ns = Some(later_ns.map_or(time, |later: i64| later.min(time)));
+            if event.name() == SITE {
+                later_ns = Some(later_ns.map_or(time, |later: i64| later.min(time)));
+            }
             return;
         }
-        last = last.max(Some(time));
+        match event.name() {
+            TOTAL => without_blocks = Some(time).filter(|_| event.u64("cumulativeCount") == Some(0)),
+            _ => last = last.max(Some(time)),
+        }
     });
-    let Some(last) = last else {
+    let Some(last) = last.or(without_blocks) else {
         let gaps = gaps(outline.flaws);
         return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns, gaps });
     };

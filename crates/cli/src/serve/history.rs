@@ -125,6 +125,10 @@ impl Store {
         Ok(store)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.directory.path
+    }
+
     pub fn writer(&self, name: &str, pid: u32, interval: Duration) -> Result<Writer, Failure> {
         let path = self.directory.path.join(name);
         let directory = Directory::open(&path).map_err(|why| format!("{}: {why}", shown(&path)))?;

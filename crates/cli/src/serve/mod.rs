@@ -157,6 +157,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let has_token = token.is_some();
     let listener = ConfinedProcess::listener(listener::NAME, listening.into(), &Hello { is_loopback, token })?;
     introduce(address, has_token, &listener);
+    if let Some(store) = history.as_ref().filter(|_| args.history.is_none()) {
+        print_message(format_args!("recording into {}", shown(store.path())));
+    }
     let failed = Arc::new(AtomicU64::new(0));
     let exports = match exported.is_nothing() {
         true => None,

@@ -39,7 +39,7 @@ fn what_cannot_be_served_is_refused_in_one_sentence() {
         (&[&own, "--token-file", short], "16 visible characters"),
         (&[&own, "--token-file", "/nonexistent"], "/nonexistent"),
         (&[&own, "--interval", "10ms"], "at least 1s"),
-        (&[&own, "--keep", "1h"], "--history"),
+        (&[&own, "--keep", "1s"], "at least 1m"),
         (&[&own, "--history", "/proc/x"], "--history /proc/x"),
     ] {
         let (code, stderr) = refused(arguments);

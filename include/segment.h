@@ -32,8 +32,8 @@
 #define PLIMSOLL_COUNTER_NESTED_ENTRIES 2 /* count: Blocks booked while the same thread was already inside the tracker (a signal handler that allocates). */
 #define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks without space for a trailer or a table entry, and blocks that libc gave because the allocator lacks the function (jemalloc has no pvalloc); they are not in the books. */
 #define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks; of libc's blocks beside an allocator, the requested bytes. */
-#define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into the overflow caller because the caller section is full. */
-#define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the shared rows because the row section is full. */
+#define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: Look-ups of callers that have no entry because the caller section is full: the overflow caller, in category 'other', stands for all of them. */
+#define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the overflow caller's row because the row section is full. */
 #define PLIMSOLL_COUNTER_THREADS_SHARED 7 /* count: Threads without a slot of their own: they book in the shared slot. */
 #define PLIMSOLL_COUNTER_MODULES_LOST 8 /* count: Loaded objects that did not fit the module section. */
 #define PLIMSOLL_COUNTER_CATEGORIES_LOST 9 /* count: Categories that did not fit; their blocks are in category 'other'. */
@@ -138,7 +138,7 @@ struct plimsoll_header {
     uint64_t control; /* The mode that an observer requests: mode | mean of the sampling in bytes << 8; see control. The observer writes it by one pwrite of eight bytes. Only the tracker writes the other fields, except ended. The tracker puts the mode into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start. */
     uint64_t in_force; /* The value of control that is in force; mode repeats its mode. */
     uint64_t in_force_ns; /* CLOCK_BOOTTIME when the mode came into force, ns; older blocks have the sites of the earlier mode. */
-    uint64_t ended; /* How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16 | ended_at; 0 not known. The tracker writes ENDED_BY_EXEC with the time before an exec, and 0 when the exec fails. */
+    uint64_t ended; /* How the process ended, written by its parent after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes, 3 of this or another process of its cgroup << 16 | ended_at; 0 not known. The tracker writes ENDED_BY_EXEC with the time before an exec, and 0 when the exec fails. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
 _Static_assert(offsetof(struct plimsoll_header, version) == 8, "version");

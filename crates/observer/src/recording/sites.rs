@@ -65,7 +65,7 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
             _ => last = last.max(Some(time)),
         }
     });
-    let Some(last) = last.or(without_blocks) else {
+    let Some(last) = last.or(without_blocks.filter(|_| outline.flaws.is_empty())) else {
         let gaps = gaps(outline.flaws);
         return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns, gaps });
     };

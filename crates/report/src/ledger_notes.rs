@@ -89,8 +89,12 @@ fn trimmable(case: Case<'_>) -> Option<String> {
     let arenas = case.snapshot.glibc.as_ref()?.arenas.len();
     let plural = if arenas == 1 { "" } else { "s" };
     let (least, most) = returned_by_trim(case);
-    let at_least = if most > least { "at least " } else { "" };
-    Some(format!("{arenas} arena{plural}; a trim would give back {at_least}{least}"))
+    let returned = match least {
+        _ if most <= least => least.to_string(),
+        Bytes(0) => format!("at most {most}"),
+        _ => format!("at least {least}"),
+    };
+    Some(format!("{arenas} arena{plural}; a trim would give back {returned}"))
 }
 
 fn live_blocks(snapshot: &Snapshot) -> Vec<String> {

@@ -1,4 +1,5 @@
-//! Known answers, balanced sums, and hostile input.
+//! Known answers, balanced sums, and hostile input. Over 800 lines: the tests change one synthetic segment, and check it
+//! with the same functions.
 
 #[path = "../../../fixtures/random.rs"]
 mod random;

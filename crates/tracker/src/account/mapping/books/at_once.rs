@@ -1,9 +1,17 @@
 //! The usual call: the lock is free, no ticket is out, and one entry of the map changes (`vmas/single_entry.rs`). The
 //! result is that of [`locked`], which any other call takes, in a third of the instructions.
 
-use super::*;
+use super::change::{raise, time};
+use super::holder::{Held, release_again};
+use super::{Book, HOLDER, LOCK, Operation, WRITING};
+use crate::account::vmas::Placement;
+use crate::segment::Segment;
+use crate::stack::read::return_address;
+use crate::sys::cpu;
 use core::ffi::c_int;
-use plimsoll_segment::vmap;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use plimsoll_segment::Counter;
+use plimsoll_segment::vmap::{self, Attributes};
 
 /// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it. `is_done`: the real call
 /// was made already. Otherwise [`Held::is_undisturbed`] follows after it, and looks for a fork too.
@@ -26,7 +34,7 @@ pub(in crate::account::mapping) fn take_at_once(segment: Segment, sp: usize, is_
     HOLDER[0].store(sp, Relaxed);
     // SAFETY: the return address lies at the stack pointer.
     HOLDER[1].store(unsafe { return_address(sp) } as usize, Relaxed);
-    let held = Held { segment, not_send: PhantomData };
+    let held = Held::of(segment);
     // Another segment: a handler forked since `segment` was looked up, and this is the child.
     if LOCK.is_empty() && (!is_done || segment.is_published()) {
         return Some(held);

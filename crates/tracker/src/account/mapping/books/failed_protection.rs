@@ -5,7 +5,7 @@
 //! be accessed so (EACCES). What lies before has changed. So the question is only where the change ends, and the memory
 //! itself shows that, wherever it was readable and is not to be, or the other way round.
 
-use super::Held;
+use super::holder::Held;
 use crate::sys::{errno, os};
 
 const PAGE: usize = 4096;

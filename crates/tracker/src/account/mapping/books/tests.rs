@@ -5,9 +5,10 @@ use super::*;
 use crate::account::blocks;
 use crate::segment::categories;
 use crate::stack::java::memory::ONE_TEST;
+use crate::sys::os;
 use core::sync::atomic::AtomicU32;
 use plimsoll_segment::vmap::MappingKind;
-use plimsoll_segment::{CALLER_EARLY, FILE_BYTES, Purpose};
+use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES, Purpose};
 use std::sync::{Barrier, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
 

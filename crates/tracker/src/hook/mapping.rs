@@ -8,8 +8,11 @@
 //! So a range that munmap gave back and another thread's mmap got at once is booked in the order in which the kernel
 //! did it. A call that failed is never booked. Who has the lock, and what others do meanwhile:
 //! [`crate::account::mapping::books`].
-// Registers that a call doesn't use are named by their number.
-#![allow(clippy::just_underscores_and_digits)]
+#![allow(
+    clippy::just_underscores_and_digits,
+    clippy::too_many_arguments,
+    reason = "an entry stub passes all registers of arguments; those that a call doesn't use are named by their number"
+)]
 
 use crate::account::mapping::books::{Operation, at_once, locked, time};
 use crate::account::mapping::{attachments, count_mapping, count_of_site};
@@ -107,7 +110,6 @@ fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 #[unsafe(link_section = ".text.hot")]
 pub unsafe extern "C" fn mmap(
     a: usize,
@@ -145,7 +147,6 @@ pub unsafe extern "C" fn mmap(
 
 /// mmap(2) with MAP_FIXED: how a VM commits and uncommits its reservations. In a native image, and with huge pages, by
 /// steps.
-#[allow(clippy::too_many_arguments)]
 #[inline(never)]
 #[unsafe(link_section = ".text.hot")]
 unsafe fn mmap_fixed(
@@ -195,7 +196,6 @@ fn book_later(segment: Segment, sp: usize, start: usize, bytes: usize, attribute
 }
 
 /// mmap(2), for any arguments and any stack.
-#[allow(clippy::too_many_arguments)]
 #[inline(never)]
 unsafe fn mmap_by_steps(
     a: usize,
@@ -261,7 +261,6 @@ fn may_hide(prot: c_int, flags: c_int) -> bool {
 ///
 /// # Safety
 /// `sp` and `fp` are the entry's.
-#[allow(clippy::too_many_arguments)]
 #[inline(always)]
 pub(super) unsafe fn mapped(
     a: usize,
@@ -355,7 +354,6 @@ fn booked() -> Option<Segment> {
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn mremap(
     a: usize,
     old: usize,
@@ -462,7 +460,6 @@ fn failed_protection(a: usize, n: usize, prot: c_int, caller: u32) -> Option<Ope
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn pkey_mprotect(
     a: usize,
     n: usize,
@@ -527,7 +524,6 @@ pub(super) unsafe fn protected(
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn madvise(
     a: usize,
     n: usize,
@@ -561,7 +557,6 @@ pub(crate) fn advised(a: usize, n: usize, advice: c_int, advise: impl FnOnce() -
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn brk(
     to: usize,
     _1: usize,
@@ -590,7 +585,6 @@ pub unsafe extern "C" fn brk(
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn sbrk(
     by: isize,
     _1: usize,
@@ -644,7 +638,6 @@ fn moved_break(segment: Segment, before: usize, after: usize, caller: u32, categ
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn shmat(
     id: c_int,
     a: usize,
@@ -679,7 +672,6 @@ pub unsafe extern "C" fn shmat(
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn shmdt(
     a: usize,
     _1: usize,

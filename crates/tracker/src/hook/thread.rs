@@ -4,8 +4,11 @@
 //! of ours is on its stack. Its end is noticed by the destructor of a thread-specific key, in the last of the rounds
 //! that POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later
 //! (libc's own clean-up) is booked in shared rows.
-// Registers that a call doesn't use are named by their number.
-#![allow(clippy::just_underscores_and_digits)]
+#![allow(
+    clippy::just_underscores_and_digits,
+    clippy::too_many_arguments,
+    reason = "an entry stub passes all registers of arguments; those that a call doesn't use are named by their number"
+)]
 
 use super::entry;
 use crate::account::early;
@@ -93,7 +96,6 @@ fn give_back(i: u64) {
 ///
 /// # Safety
 /// Called by the entry stub.
-#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn pthread_create(
     out: *mut c_void,
     attr: *const c_void,

@@ -165,7 +165,7 @@ pub fn ticks() -> u64 {
 
 /// Numbers of the system calls used.
 pub mod nr {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are those of section 2 of the manual")]
     pub const WRITE: usize = 64;
     pub const PWRITEV: usize = 70;
     pub const CLOSE: usize = 57;
@@ -223,7 +223,7 @@ macro_rules! any_alignment {
         /// # Safety
         /// As the function that it continues in.
         $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
-            #[allow(unused_unsafe)]
+            #[allow(unused_unsafe, reason = "some of the targets are safe")]
             // SAFETY: the caller's contract is that function's.
             unsafe {
                 $target($($a),*)

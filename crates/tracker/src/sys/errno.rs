@@ -1,5 +1,5 @@
 //! The values of errno that the tracker distinguishes (errno(3)).
-#![allow(missing_docs)]
+#![allow(missing_docs, reason = "the names are those of errno(3)")]
 
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;

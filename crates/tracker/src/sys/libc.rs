@@ -13,7 +13,7 @@ use core::sync::atomic::{
 macro_rules! reals {
     ($(($name:ident, $kind:ident, $n:literal, $target:path))*) => {
         /// Index of a hooked call.
-        #[allow(non_camel_case_types, missing_docs)]
+        #[allow(non_camel_case_types, missing_docs, reason = "the names are those of libc's functions")]
         #[derive(Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Call { $($name,)* }
@@ -31,7 +31,7 @@ pub static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NA
 /// Other functions of libc.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the names are those of libc's functions")]
 pub enum Other {
     KeyCreate,
     SetSpecific,
@@ -297,7 +297,7 @@ pub fn real_by_number(n: usize) -> usize {
 }
 
 /// Calls of the real functions. All are unsafe, because the arguments come from the program.
-#[allow(missing_docs, clippy::missing_safety_doc)]
+#[allow(missing_docs, clippy::missing_safety_doc, reason = "each is libc's function of that name")]
 pub mod calls {
     use super::*;
     macro_rules! wrappers {

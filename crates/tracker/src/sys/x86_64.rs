@@ -192,7 +192,7 @@ pub fn ticks() -> u64 {
 
 /// Numbers of the system calls used.
 pub mod nr {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are those of section 2 of the manual")]
     pub const WRITE: usize = 1;
     pub const PWRITEV: usize = 296;
     pub const CLOSE: usize = 3;

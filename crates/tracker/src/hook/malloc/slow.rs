@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// What the fast paths call. A fast path runs at any alignment of the stack; these functions align it first.
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "each is documented where it continues")]
 pub mod off_path {
     use super::ThreadState;
     crate::any_alignment! {

@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<Memo>() == 192, "three times 64, below");
 pub(super) const ROWS: usize = Section::Rows.offset();
 
 /// Where fields lie, for the assembly in `entry_straight`.
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "each is documented at its field")]
 pub mod at {
     use super::*;
     pub const COUNTDOWN: usize = offset_of!(ThreadState, countdown);

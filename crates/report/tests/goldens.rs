@@ -54,6 +54,21 @@ fn bytes(write: impl Fn(&mut dyn std::io::Write) -> std::io::Result<()>) -> Vec<
     out
 }
 
+/// A tick of the tracker's clock is 4 ms: a program that ended in its first tick didn't run 0 ms.
+#[test]
+fn a_program_shorter_than_the_clocks_tick_has_no_duration() {
+    let head = |lived_ns: u64| {
+        let mut books = server();
+        books.ended_after(lived_ns);
+        let printed = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category))).unwrap();
+        (printed.lines().next().unwrap().to_owned(), books.process.up_ns)
+    };
+    let (ran, up) = head(4_000_000);
+    assert!(ran.contains("ran 4 ms") && up == Some(4_000_000), "{ran}");
+    let (ran, up) = head(0);
+    assert!(!ran.contains("ran ") && up.is_none(), "{ran}");
+}
+
 #[test]
 fn the_smallest_categories_share_a_line() {
     let mut s = synthetic::server(4711);

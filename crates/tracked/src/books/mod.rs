@@ -128,11 +128,12 @@ impl Books {
         Books::of(segment, life, now_boottime_ns, false)
     }
 
-    /// Notes the end of a process that its parent saw, `lived_ns` after the tracker's start.
+    /// Notes the end of a process that its parent saw, `lived_ns` after the tracker's start. 0: both lie in one tick of
+    /// the tracker's clock, of 4 ms, so it isn't known how long the process ran.
     pub fn ended_after(&mut self, lived_ns: u64) {
         self.end_is_known = true;
         self.time_ns = self.process.start_ns.saturating_add(lived_ns);
-        self.process.up_ns = Some(lived_ns.max(1));
+        self.process.up_ns = (lived_ns > 0).then_some(lived_ns);
     }
 
     fn of(segment: &Segment, life: Life, now_boottime_ns: u64, has_frames: bool) -> Books {

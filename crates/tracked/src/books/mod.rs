@@ -128,12 +128,11 @@ impl Books {
         Books::of(segment, life, now_boottime_ns, false)
     }
 
-    /// Notes the end of a process that its parent saw, `lived_ns` after the tracker's start. 0: both lie in one tick of
-    /// the tracker's clock, of 4 ms, so it isn't known how long the process ran.
+    /// Notes the end of a process that its parent saw, `lived_ns` after the tracker's start.
     pub fn ended_after(&mut self, lived_ns: u64) {
         self.end_is_known = true;
         self.time_ns = self.process.start_ns.saturating_add(lived_ns);
-        self.process.up_ns = (lived_ns > 0).then_some(lived_ns);
+        self.process.up_ns = Some(lived_ns).filter(is_whole_tick);
     }
 
     fn of(segment: &Segment, life: Life, now_boottime_ns: u64, has_frames: bool) -> Books {
@@ -372,8 +371,14 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
         anonymous: None,
         start_ns: head.start_realtime_ns,
         since_ns: clock.real(segment.begun_ns()),
-        up_ns: end_boottime_ns.checked_sub(head.start_boottime_ns).filter(|&up| up > 0),
+        up_ns: end_boottime_ns.checked_sub(head.start_boottime_ns).filter(is_whole_tick),
     }
+}
+
+/// The start is the time of the last tick of the tracker's clock. So it isn't known how long a process ran that was
+/// shorter than a tick: 4 ms with CONFIG_HZ=250, Debian's.
+fn is_whole_tick(lived_ns: &u64) -> bool {
+    *lived_ns >= 4_000_000
 }
 
 /// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap. Most count calls, not what

@@ -18,6 +18,8 @@ pub struct HotSpot {
     pub java_heap: Option<JavaHeap>,
     pub metaspace: Option<Metaspace>,
     pub code_cache: Vec<CodeCacheSegment>,
+    /// The VM compiles nothing now, because the code cache has no free space that is large enough.
+    pub has_stopped_compiling: bool,
     pub direct_buffers: Option<DirectBuffers>,
     pub threads: Vec<JavaThread>,
     /// Flags that the verdicts use, as `(name, value)`, such as `("MaxHeapSize", "4294967296")`.

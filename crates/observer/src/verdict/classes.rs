@@ -57,6 +57,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
 /// From this JDK on jcmd has VM.classloaders (JDK-8203682).
 const TREE_OF_LOADERS: u32 = 11;
 
+/// Where VM.classloader_stats has the bytes of a loader's classes, and of its hidden classes in a line of their own
+/// (ClassLoaderStatsClosure::print, classfile/classLoaderStats.cpp).
+const BYTES: u32 = 67;
+
 /// The commands that each VM has for its class loaders.
 pub(crate) fn by_loader(case: Case<'_>, what: &str) -> Remedy {
     let pid = case.pid();
@@ -72,7 +76,8 @@ pub(crate) fn by_loader(case: Case<'_>, what: &str) -> Remedy {
             Effort::Now,
             what,
             format!(
-                "jcmd {pid} VM.classloaders show-classes=false fold=true\njcmd {pid} VM.metaspace show-loaders by-chunktype"
+                "jcmd {pid} VM.classloaders show-classes=false fold=true\n\
+                 jcmd {pid} VM.classloader_stats | sort -n -r -k1.{BYTES} | head -n 20"
             ),
             "",
         ),

@@ -1,4 +1,4 @@
-//! The code cache near its limit: at the limit the JIT stops compiling, and the program becomes slow.
+//! The code cache near or at its limit: at the limit the JIT stops compiling, and the program becomes slow.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -17,6 +17,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         .iter()
         .filter(|segment| segment.reserved >= Bytes::mib(8) && segment.occupied.percent_of(segment.reserved) >= 90.0)
         .max_by_key(|segment| segment.occupied);
+    // A VM up to JDK 19 frees code then, so the segments may be less than full.
+    let fullest = || vm.code_cache.iter().max_by_key(|segment| segment.occupied);
+    let full = if vm.has_stopped_compiling { full.or_else(fullest) } else { full };
     if full.is_none() && !case.matters(resident, 25.0, Bytes::mib(96)) {
         return None;
     }
@@ -32,6 +35,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: if full.is_some() { Severity::Warning } else { Severity::Note },
         bytes: resident,
         summary: match full {
+            Some(segment) if vm.has_stopped_compiling => format!(
+                "the VM has stopped compiling: the code cache has no space left ({} is {:.0} % full)",
+                segment.name,
+                segment.occupied.percent_of(segment.reserved)
+            ),
             Some(segment) => format!(
                 "the code cache's {} is {:.0} % full: {}",
                 segment.name,

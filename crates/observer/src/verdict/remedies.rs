@@ -173,43 +173,65 @@ fn preloaded(case: Case<'_>) -> Result<String, &'static str> {
 }
 
 /// Lettuce's pools belong to its ClientResources, which all clients may share.
-const SHARED: &str = "lettuce-";
+const LETTUCE: &str = "lettuce-";
 
 /// Pools of threads that exist several times, or that are larger than the CPUs that the process may use. Only of a JVM:
 /// another program may have threads of the same names.
 pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
+    /// How many threads or instances of a pool are right.
+    enum Needed {
+        /// One instance.
+        Once,
+        /// Twice as many threads as CPUs.
+        ForEachCpu,
+        /// As many as the program has made of something else.
+        ForEachChild,
+    }
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
     struct KnownPool {
         mark: &'static str,
-        /// True: one instance is right, several are too many.
-        shared: bool,
+        needed: Needed,
         what: &'static str,
         /// `N` stands for the number of threads.
         how: &'static str,
     }
     // ForkJoinPool-1 isn't the common pool: it is one of the program's, or carries virtual threads.
-    const POOLS: [KnownPool; 4] = [
+    const POOLS: [KnownPool; 6] = [
         KnownPool {
-            mark: SHARED,
-            shared: true,
+            mark: LETTUCE,
+            needed: Needed::Once,
             what: "share one ClientResources among all Redis clients",
             how: "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
         },
         KnownPool {
+            mark: "HttpClient-",
+            needed: Needed::Once,
+            // jdk.internal.net.http.HttpClientImpl
+            what: "share one HttpClient: each has a selector thread and a pool",
+            how: "static final HttpClient CLIENT = HttpClient.newHttpClient();   // one for all requests",
+        },
+        // java.lang.ProcessHandleImpl: one for each child that is alive.
+        KnownPool {
+            mark: "process reaper",
+            needed: Needed::ForEachChild,
+            what: "end the child processes: the JDK has one thread for each that is alive",
+            how: "if (!process.waitFor(30, TimeUnit.SECONDS)) process.destroy();   // for each Process that is started",
+        },
+        KnownPool {
             mark: "EventLoop",
-            shared: false,
+            needed: Needed::ForEachCpu,
             what: "size Netty's event loops by the quota, not by the host",
             how: "-Dio.netty.eventLoopThreads=N -Dio.netty.allocator.numDirectArenas=N -Dio.netty.allocator.numHeapArenas=N",
         },
         KnownPool {
             mark: "reactor-",
-            shared: false,
+            needed: Needed::ForEachCpu,
             what: "size Reactor's loops by the quota, not by the host",
             how: "-Dreactor.netty.ioWorkerCount=N -Dio.netty.allocator.numDirectArenas=N",
         },
         KnownPool {
             mark: "ForkJoinPool.c",
-            shared: false,
+            needed: Needed::ForEachCpu,
             what: "size the common pool by the quota",
             how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=N",
         },
@@ -221,9 +243,10 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     let fit = case.cpus().unwrap_or(u64::MAX).saturating_mul(2);
     case.thread_pools().iter().filter(|pool| pool.threads >= 8).find_map(|pool| {
         let known = POOLS.iter().find(|known| {
-            let too_many = match known.shared {
-                true => pool.instances > 1,
-                false => (pool.threads / pool.instances.max(1)) as u64 > fit,
+            let too_many = match known.needed {
+                Needed::Once => pool.instances > 1,
+                Needed::ForEachCpu => (pool.threads / pool.instances.max(1)) as u64 > fit,
+                Needed::ForEachChild => true,
             };
             pool.name.contains(known.mark) && too_many
         })?;
@@ -235,7 +258,10 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         let how = known.how.replace("=N", &format!("={fit}"));
         let remedy = remedy(Effort::Code, format!("{what} ({found})"), how, "");
         // The others are options of the VM.
-        Some(if known.shared { shared(case, known.mark, remedy) } else { remedy.may_save_nothing() })
+        Some(match known.needed {
+            Needed::Once => shared(case, known.mark, remedy),
+            Needed::ForEachCpu | Needed::ForEachChild => remedy.may_save_nothing(),
+        })
     })
 }
 
@@ -263,9 +289,9 @@ fn shared(case: Case<'_>, mark: &str, remedy: Remedy) -> Remedy {
     }
 }
 
-/// Several instances of a pool that is known to need one.
+/// Several instances of a pool that is needed once. (Two of HttpClient may differ in their configuration.)
 pub(crate) fn has_repeated_pools(case: Case<'_>) -> bool {
-    case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(SHARED))
+    case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(LETTUCE))
 }
 
 /// There is no remedy that switches off instrumentations by name: which ones the program needs is unknown from outside,

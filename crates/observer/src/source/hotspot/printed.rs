@@ -13,6 +13,7 @@
 //!    [0x00007fc7b8400000, 0x…, 0x00007fc7b8840000, 0x00007fc7b8c00000)     11: a node's start, top, committed end, end
 //! CodeHeap 'profiled nmethods': size=120032Kb used=5Kb max_used=5Kb free=120026Kb
 //!  bounds [0x00007f353d400000, 0x00007f353d670000, 0x00007f3544938000]                        start, committed end, end
+//!  compilation: disabled (not enough contiguous free space left)      17; 25: Compilation: …, stopped_count=1, …
 //! CDS archive(s) mapped at: [0x…-0x…-0x…), size 12349440, …
 //! Compressed class space mapped at: 0x…-0x…, reserved size: 1073741824
 //! Card table byte_map: [0x…,0x…] _byte_map_base: …
@@ -29,6 +30,7 @@ pub struct Printed {
     pub heap: Option<JavaHeap>,
     pub metaspace: Option<Metaspace>,
     pub code_cache: Vec<CodeCacheSegment>,
+    pub has_stopped_compiling: bool,
     /// Sorted by start, disjoint.
     pub regions: Vec<VmRegion>,
     pub collector: Option<String>,
@@ -42,6 +44,9 @@ struct Generations {
     all: Vec<(AddressRange, Bytes, Bytes)>,
     ranges: Disjoint,
 }
+
+/// After its first letter: CodeCache::print_summary (code/codeCache.cpp). `disabled (interpreter mode)` is -Xint.
+const STOPPED: &str = "ompilation: disabled (not enough";
 
 /// Mark bitmaps: one of G1 (two of them up to 19), two of Parallel.
 const MARK_BITS: [&str; 5] = ["Prev Bits: ", "Next Bits: ", "Bits: ", "Begin Bits: ", "End Bits: "];
@@ -72,6 +77,8 @@ pub fn parse_printed(text: &str) -> Printed {
                 occupied: figure(line, "used=").unwrap_or_default(),
                 reserved: figure(line, "size=").unwrap_or_default(),
             });
+        } else if line.strip_prefix(['c', 'C']).is_some_and(|rest| rest.starts_with(STOPPED)) {
+            printed.has_stopped_compiling = true;
         } else if line.starts_with("Metaspace ") && line.contains("used ") {
             let metaspace = printed.metaspace.get_or_insert_default();
             metaspace.occupied = figure(line, "used ").unwrap_or_default();

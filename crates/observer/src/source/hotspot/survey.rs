@@ -362,6 +362,7 @@ fn query(hotspot: &mut HotSpot, vm: &mut Vm, Unknown { unnamed, code }: Unknown,
     hotspot.categories = nmt.categories;
     hotspot.nmt_total = nmt.total;
     hotspot.code_cache = printed.code_cache;
+    hotspot.has_stopped_compiling = printed.has_stopped_compiling;
     hotspot.collector = printed.collector.or_else(|| collector_by_flags(&hotspot.flags));
     take_sizes(hotspot, printed.heap, printed.metaspace, loaders);
 }

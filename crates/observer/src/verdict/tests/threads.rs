@@ -70,3 +70,18 @@ fn a_pool_is_made_as_large_as_the_cpus_need() {
     // A program in another language, whose threads have such names.
     assert_eq!(how(8, false), None);
 }
+
+/// A pool in their place is no remedy: the JDK makes these threads itself, one for each child or client.
+#[test]
+fn threads_of_the_jdk_go_with_what_they_are_for() {
+    let hows = |name: fn(u32) -> String| {
+        let threads = with_threads(150, Bytes::mib(1), name);
+        let snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..threads };
+        let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
+        verdict.remedies.into_iter().map(|remedy| remedy.how).collect::<Vec<_>>().join("\n")
+    };
+    let children = hows(|index| format!("process reaper (pid {})", 1000 + index));
+    assert!(children.contains("process.waitFor") && !children.contains("newFixedThreadPool"), "{children}");
+    let clients = hows(|index| format!("HttpClient-{}-Worker-{}", 1 + index / 2, index % 2));
+    assert!(clients.contains("HttpClient.newHttpClient()") && !clients.contains("newFixedThreadPool"), "{clients}");
+}

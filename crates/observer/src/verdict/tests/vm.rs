@@ -27,6 +27,25 @@ fn a_compilation_spike_is_reported_as_a_spike() {
     assert_eq!(ids(&snapshot), ["compiler-arena"]);
 }
 
+/// A VM up to JDK 19 frees code when it has stopped, so the segment may look as if it had space.
+#[test]
+fn a_vm_that_has_stopped_compiling_is_not_healthy() {
+    let segment = CodeCacheSegment {
+        name: "CodeCache".to_owned(),
+        range: AddressRange::default(),
+        committed: Bytes::mib(8),
+        occupied: Bytes::mib(7),
+        reserved: Bytes::mib(10),
+    };
+    let mut snapshot = with_mappings(&[Bytes::mib(300)]);
+    snapshot.hotspot =
+        Some(HotSpot { code_cache: vec![segment], has_stopped_compiling: true, ..HotSpot::default() });
+    let verdict = verdict_of(&snapshot, VerdictId::CodeCacheGrowth);
+    assert_eq!(verdict.severity, Severity::Warning);
+    assert!(verdict.summary.starts_with("the VM has stopped compiling"), "{}", verdict.summary);
+    assert!(verdict.remedies[0].how.contains("ReservedCodeCacheSize=96m"), "{:?}", verdict.remedies);
+}
+
 /// Where a segment is full, the VM takes space of the others, before it stops compiling.
 #[test]
 fn a_full_segment_of_several_stops_no_compilation() {

@@ -9,6 +9,7 @@ use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{Bytes, counted};
+use std::collections::{BTreeMap, BTreeSet};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 25.0;
@@ -49,6 +50,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     if let Some(child) = case.ledger.line(LineId::MappedFiles).and_then(|line| line.children.first()) {
         evidence.push(format!("the largest is {}: {}", child.name, child.resident));
+        evidence.extend(largest_directory(others(), child.resident));
     }
     if deleted_count > 0 {
         evidence.push(format!(
@@ -61,15 +63,41 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: Severity::Note,
         bytes: cached,
         summary: format!(
-            "{cached} of RSS ({:.0} %) is page cache of mapped files: reclaimable, not a leak",
-            cached.percent_of(case.rss())
+            "{cached} of RSS ({:.0} %) is page cache of mapped files: reclaimable{}",
+            cached.percent_of(case.rss()),
+            // Nobody can open a deleted file again: whoever still maps many of them has forgotten them, maybe.
+            if deleted_count == 0 { ", not a leak" } else { "" }
         ),
         evidence,
-        remedies: vec![remedy(
-            Effort::Now,
-            "judge the process by its anonymous memory, and a container by its working set",
-            format!("grep -E 'RssAnon|RssFile|RssShmem' /proc/{}/status", case.pid()),
-            "",
-        )],
+        remedies: [
+            Some(remedy(
+                Effort::Now,
+                "judge the process by its anonymous memory, and a container by its working set",
+                format!("grep -E 'RssAnon|RssFile|RssShmem' /proc/{}/status", case.pid()),
+                "",
+            )),
+            case.is_tracked().then(|| {
+                let how = format!("plimsoll report {} --by site --measure resident", case.pid());
+                remedy(Effort::Now, "see which calls map them", how, "")
+            }),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
     })
+}
+
+/// Where many files lie in one directory, none of them is large: the directory of those that together hold most, if
+/// that is more than the largest file.
+fn largest_directory<'v>(vmas: impl Iterator<Item = &'v Vma>, largest: Bytes) -> Option<String> {
+    let mut directories: BTreeMap<&str, (BTreeSet<&str>, Bytes)> = BTreeMap::new();
+    for vma in vmas {
+        let Some((directory, file)) = vma.name.rsplit_once('/') else { continue };
+        let (files, bytes) = directories.entry(directory).or_default();
+        files.insert(file);
+        *bytes += vma.rss - vma.anonymous;
+    }
+    let (directory, (files, bytes)) = directories.into_iter().max_by_key(|(_, (_, bytes))| *bytes)?;
+    let is_more = files.len() > 1 && bytes > largest;
+    is_more.then(|| format!("{} in {directory}/: {bytes}", counted(files.len() as u64, "file")))
 }

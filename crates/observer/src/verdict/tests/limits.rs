@@ -350,6 +350,22 @@ fn written_pages_of_a_private_mapping_are_not_reclaimable() {
     assert_eq!(of(mib(95)), None);
 }
 
+/// 300 files of 256 KiB.
+#[test]
+fn many_small_files_are_named_by_their_directory() {
+    let mut snapshot = with_mappings(&[Bytes::kib(256); 300]);
+    for (index, vma) in snapshot.vmas.iter_mut().enumerate() {
+        (vma.backing, vma.inode, vma.name) = (Backing::File, 7 + index as u64, format!("/data/parts/{index}.idx"));
+        vma.deleted = index % 2 == 0;
+    }
+    let verdict = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
+    let named = |text: &str| verdict.evidence.iter().any(|line| line.contains(text));
+    assert!(named("300 files in /data/parts/: 75.0 MiB") && named("150 mappings of deleted files"), "{verdict:?}");
+    assert!(!verdict.summary.contains("not a leak"), "{}", verdict.summary);
+    snapshot.vmas.iter_mut().for_each(|vma| vma.deleted = false);
+    assert!(verdict_of(&snapshot, VerdictId::MappedFileGrowth).summary.ends_with("not a leak"));
+}
+
 /// The kernel takes no page back that is locked.
 #[test]
 fn locked_pages_of_files_are_not_reclaimable() {

@@ -38,8 +38,7 @@ fn a_vm_that_has_stopped_compiling_is_not_healthy() {
         reserved: Bytes::mib(10),
     };
     let mut snapshot = with_mappings(&[Bytes::mib(300)]);
-    snapshot.hotspot =
-        Some(HotSpot { code_cache: vec![segment], has_stopped_compiling: true, ..HotSpot::default() });
+    snapshot.hotspot = Some(HotSpot { code_cache: vec![segment], has_stopped_compiling: true, ..HotSpot::default() });
     let verdict = verdict_of(&snapshot, VerdictId::CodeCacheGrowth);
     assert_eq!(verdict.severity, Severity::Warning);
     assert!(verdict.summary.starts_with("the VM has stopped compiling"), "{}", verdict.summary);

@@ -5,6 +5,7 @@
 //! don't grow. So is what was swapped out: RSS doesn't count it, and no line has it.
 
 use super::case::{Case, LivePart};
+use super::classes::by_loader;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_classified};
@@ -105,7 +106,13 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         let (details, settle) = unread(case, Source::Proc);
         return part("the mappings could not be read", details, settle.into_iter().collect());
     }
+    let metaspace = unplaced_metaspace(case);
     match line.id {
+        LineId::OtherAnonymous if metaspace > Bytes(0) => {
+            let details = vec![format!("the metaspace is in it: {metaspace} committed, the VM doesn't say where")];
+            let loaders = by_loader(case, "see whether class loaders leak");
+            part("no source claims it", details, vec![loaders, case.name_the_callers()])
+        }
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())
         }
@@ -132,6 +139,16 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         }
         _ => Vec::new(),
     }
+}
+
+/// Committed metaspace whose addresses no source has. JDK 8 prints them only with NMT's detail; the amount is in
+/// hsperfdata and in NMT's summary.
+fn unplaced_metaspace(case: Case<'_>) -> Bytes {
+    let Some(vm) = case.vm().filter(|_| case.resident(LineId::Class) == Bytes(0) && !case.is_tracked()) else {
+        return Bytes(0);
+    };
+    let of_nmt = vm.categories.iter().find(|category| category.name == "Class").map(|class| class.mmap_committed);
+    of_nmt.or(vm.metaspace.as_ref().map(|metaspace| metaspace.committed)).unwrap_or_default()
 }
 
 /// Live blocks of a program without a VM, except V8's array buffers: of malloc, and of CPython, which has pools of its

@@ -71,6 +71,20 @@ fn unclaimed_memory_beside_a_closed_malloc_is_not_the_programs_own_mmap() {
     assert_eq!(how, "sudo plimsoll explain 7");
 }
 
+/// JDK 8 doesn't print where its metaspace is, so a leak of class loaders looks like memory of the program's own.
+#[test]
+fn the_metaspace_of_jdk_8_is_looked_for_in_what_nobody_claims() {
+    let mut snapshot = with_mappings(&[Bytes::mib(10), Bytes::mib(200)]);
+    snapshot.vmas[1].backing = Backing::Anonymous;
+    let metaspace = plimsoll_facts::snapshot::Metaspace { committed: Bytes::mib(180), ..Default::default() };
+    snapshot.hotspot = Some(HotSpot { version: "25.402-b06".into(), metaspace: Some(metaspace), ..HotSpot::default() });
+    let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+    let evidence = verdict.evidence.join("\n");
+    assert!(evidence.contains("the metaspace is in it: 180 MiB committed"), "{evidence}");
+    assert!(!evidence.contains("mapped it itself"), "{evidence}");
+    assert!(verdict.remedies[0].how.contains("GC.class_histogram | grep ClassLoader"), "{:?}", verdict.remedies);
+}
+
 /// The program's own mmap, a heap that could not be walked, another allocator: each is named, with the command that
 /// settles it.
 #[test]

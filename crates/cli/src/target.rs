@@ -133,7 +133,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         None if exists && is_closed_to_us(pid) => {
             Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report", Access::Read)).into())
         }
-        None if exists && has_no_memory(pid) => {
+        None if exists && has_no_memory(pid, deadline) => {
             Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
         }
         None if exists && has_library(pid) => Err(format!(
@@ -200,8 +200,9 @@ pub fn started_behind(start: &Start, before: &str) -> String {
 }
 
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
-fn has_no_memory(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/status")).is_ok_and(|status| !String::from_utf8_lossy(&status).contains("\nVmSize:"))
+fn has_no_memory(pid: u32, deadline: Deadline) -> bool {
+    let status = proc::Target::open(pid, deadline).ok().and_then(|target| target.read("status").ok());
+    status.is_some_and(|status| !String::from_utf8_lossy(&status).contains("\nVmSize:"))
 }
 
 /// Whether the process maps the tracker's library.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Snapshot};
+use plimsoll_facts::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_observer::collect::SeriesState;
 use plimsoll_observer::ledger::Ledger;
@@ -233,6 +233,23 @@ impl Sampler {
         self.full_at = Instant::now();
     }
 
+    /// The first thread may leave by pthread_exit, and so may the one by which the process is read since then.
+    fn read_process(&mut self, deadline: Deadline) -> Option<(Process, Rss)> {
+        let read = proc::read_process(&self.target).ok();
+        let has_lost = match &read {
+            Some((process, _)) => process.state == ProcessState::Zombie && process.thread_count > 1,
+            None => self.target.has_lost_its_first_thread(),
+        };
+        let other = has_lost.then(|| Target::open(self.target.pid(), deadline).ok()).flatten();
+        match other.filter(Target::has_lost_its_first_thread) {
+            Some(other) => {
+                self.target = other;
+                proc::read_process(&self.target).ok()
+            }
+            None => read,
+        }
+    }
+
     /// `last`: no sample follows, so it is a full one, and waits for missing names as a report does.
     pub fn read(&mut self, missed: u64, last: bool) -> Read<'_> {
         let began = Instant::now();
@@ -240,12 +257,11 @@ impl Sampler {
         self.target.allow(deadline);
         begin_turn();
         let full = last || began >= self.full_at;
-        let Ok((process, rss)) = proc::read_process(&self.target) else {
+        let Some((process, rss)) = self.read_process(deadline) else {
             // SIGCHLD reports how our own child ended.
             return if self.child { Read::Nothing } else { Read::Ended };
         };
         if process.state == ProcessState::Zombie {
-            // After pthread_exit of the first thread the other threads run on, but this entry of /proc shows no memory.
             return if self.child || process.thread_count > 1 { Read::Nothing } else { Read::Ended };
         }
         let executable = process.executable.clone().unwrap_or_default();

@@ -179,7 +179,7 @@ pub struct Explained(pub Value);
 pub fn all_sleep(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
     let mut stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-    stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
+    stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['S', 'Z'])))
 }
 
 /// `plimsoll explain PID`. One that hangs is killed.

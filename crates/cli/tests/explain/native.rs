@@ -33,6 +33,19 @@ fn many_arenas_keep_what_their_threads_freed() {
     explained.typed_and_saves("arena-retention", 0);
 }
 
+/// By its other threads the process is explained as any other.
+#[test]
+fn a_process_whose_first_thread_has_left_is_explained() {
+    let fixture = Fixture::c("first_thread_left", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-live", fixture.truth("live"));
+    assert_eq!(explained.0["process"]["pid"], fixture.pid(), "{:#}", explained.0["process"]);
+    assert!(explained.0["process"]["namespaced_pid"].is_null(), "{:#}", explained.0["process"]);
+    let report = Command::new(crate::fixture::PLIMSOLL).args(["report", &fixture.pid().to_string()]).output().unwrap();
+    let refused = String::from_utf8_lossy(&report.stderr).into_owned();
+    assert!(refused.contains("is not tracked"), "{refused}");
+}
+
 /// A program may have more blocks of the size of a thread's cache than the walk would try one by one.
 #[test]
 fn a_cache_behind_many_blocks_of_its_size_is_found() {

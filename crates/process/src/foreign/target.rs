@@ -1,5 +1,9 @@
 //! A handle on one process that a reused PID can't redirect. Every file is opened relative to a descriptor of the
 //! directory `/proc/PID`, which returns ESRCH once that process is gone.
+//!
+//! If the first thread has left by pthread_exit(3), `/proc/PID` is that of a zombie and shows no memory, although the
+//! other threads run on. Then the directory is `/proc/TID` of one of these: readdir(3) doesn't list it, and it can be
+//! opened (fs/proc/base.c, `proc_pid_lookup`).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,6 +23,8 @@ const LONGEST: u64 = 256 << 20;
 
 pub struct Target {
     pid: u32,
+    /// The number of the directory: a thread's, if the first one has left.
+    entry: u32,
     directory: OwnedFd,
     /// For a chroot: the path of its root as maps and links show it. They start at our root; the target itself sees
     /// other paths.
@@ -37,17 +43,28 @@ pub enum Absent {
 impl Target {
     /// Another handle of the same process, with a limit of its own.
     pub fn again(&self, deadline: Deadline) -> io::Result<Target> {
-        Ok(Target { pid: self.pid, directory: self.directory.try_clone()?, root: self.root.clone(), deadline })
+        Ok(Target {
+            pid: self.pid,
+            entry: self.entry,
+            directory: self.directory.try_clone()?,
+            root: self.root.clone(),
+            deadline,
+        })
     }
 
     /// `deadline` is the command's limit for everything that is read from this process.
     pub fn open(pid: u32, deadline: Deadline) -> Result<Target, Absent> {
-        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
-        match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
+        match entry(pid) {
             Ok(directory) => {
-                let root = rustix::fs::readlinkat(&directory, "root", Vec::new()).ok();
-                let root = root.and_then(|root| root.into_string().ok()).filter(|root| root != "/");
-                Ok(Target { pid, directory, root, deadline })
+                let first = Target { pid, entry: pid, directory, root: None, deadline };
+                // A zombie has no root: ENOENT.
+                let led = match first.link("root") {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => first.led_by_another_thread(),
+                    _ => None,
+                };
+                let target = led.unwrap_or(first);
+                let root = target.link("root").ok().and_then(|root| String::from_utf8(root).ok());
+                Ok(Target { root: root.filter(|root| root != "/"), ..target })
             }
             Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
             Err(_) => Err(Absent::NoProc),
@@ -56,6 +73,25 @@ impl Target {
 
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Whether the first thread has left, and others run on.
+    pub fn has_lost_its_first_thread(&self) -> bool {
+        self.entry != self.pid
+    }
+
+    /// The same process by the first of its other threads that lives. Threads beyond `MOST` aren't tried.
+    fn led_by_another_thread(&self) -> Option<Target> {
+        const MOST: usize = 64;
+        let others = self.numbers("task").ok()?.into_iter().filter(|tid| *tid != self.pid).take(MOST);
+        others.into_iter().find_map(|tid| {
+            let other = Target { entry: tid, directory: entry(tid).ok()?, ..self.again(self.deadline).ok()? };
+            // The number may be another process's by now.
+            let status = String::from_utf8_lossy(&other.read("status").ok()?).into_owned();
+            let has = |line: &str| status.lines().any(|found| found == line);
+            let is_its = has(&format!("Tgid:\t{}", self.pid));
+            (is_its && status.contains("\nVmSize:") && other.link("root").is_ok()).then_some(other)
+        })
     }
 
     /// The limit for everything that is read from this process.
@@ -152,7 +188,7 @@ impl Target {
 
     /// The path for the observer, through `/proc/PID/root`, of a path as the target sees it or as in its maps.
     pub fn path(&self, path: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.pid)).join(self.inside(path).trim_start_matches('/'))
+        PathBuf::from(format!("/proc/{}/root", self.entry)).join(self.inside(path).trim_start_matches('/'))
     }
 
     /// The path that the target itself sees, for a path in its maps.
@@ -178,6 +214,12 @@ impl Target {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+/// The directory of a process or thread in /proc.
+fn entry(id: u32) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open(format!("/proc/{id}"), flags, Mode::empty())
 }
 
 /// The kernel takes its locks anew for each read of a file in /proc, and returns at most a page of most files.

@@ -19,7 +19,12 @@ pub fn start_of(target: &Target) -> Start {
 /// Identity and state of the process, without what starts it. Every user may read it, unless /proc is mounted with
 /// hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
-    let status = parse_status(&target.read("status")?);
+    let mut status = parse_status(&target.read("status")?);
+    if target.has_lost_its_first_thread() {
+        // The process keeps the name and the numbers of its first thread.
+        let first = parse_status(&target.read(&format!("task/{}/status", target.pid()))?);
+        (status.name, status.namespaced_pids) = (first.name, first.namespaced_pids);
+    }
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
     let stat = target.read("stat").unwrap_or_default();
     let started = parse_start_ticks(&stat);

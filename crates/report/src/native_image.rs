@@ -1,12 +1,15 @@
 //! Prints books as Native Image prints its own NMT (-XX:+PrintNMTStatistics): KB rounded down, and every category, zero
 //! or not. An image's own categories come first and in its own order, so that existing parsers find their lines; ours
-//! follow under their names. The one difference: GraalVM 25.0.2 prints `Serviceability)`, with a parenthesis too many.
+//! follow under their names, without the peak of mappings where it is unknown. The one difference: GraalVM 25.0.2 prints `Serviceability)`, with a parenthesis too many.
 
 use std::io::{self, Write};
 
 use plimsoll_tracked::books::{Books, Figures, NATIVE_IMAGE_CATEGORIES, Runtime};
 
 use crate::words::printable;
+
+/// Categories of ours whose mappings the tracker doesn't follow.
+const WITHOUT_PEAKS: [&str; 3] = ["Plimsoll", "Thread Stack", "Loaded Libraries"];
 
 /// The text of GraalVM 25: KB, of blocks and of mappings.
 pub fn write(out: &mut dyn Write, books: &Books) -> io::Result<()> {
@@ -24,6 +27,10 @@ fn block(out: &mut dyn Write, name: &str, f: &Figures) -> io::Result<()> {
     writeln!(out, "    (malloc={}KB, count={})", kb(live), f.live_count)?;
     writeln!(out, "    (peak malloc={}KB, count at peak={})", kb(f.peak.0), f.count_at_peak)?;
     writeln!(out, "    (mmap: reserved={}KB, committed={}KB)", kb(reserved), kb(committed))?;
+    // The tracker keeps no peaks of these, and the present value would be taken for one.
+    if WITHOUT_PEAKS.contains(&name) {
+        return Ok(());
+    }
     let (reserved, committed) = (kb(f.peak_reserved.0), kb(f.peak_committed.0));
     writeln!(out, "    (mmap: peak reserved={reserved}KB, peak committed={committed}KB)")
 }

@@ -165,7 +165,14 @@ fn a_native_image_has_all_lines_of_its_own_report() {
     assert_eq!(names[..4], ["Total", "Compiler", "Code", "GC"]);
     assert_eq!(names.iter().filter(|n| **n == "Java Heap").count(), 1);
     assert!(names.contains(&"zlib") && names.len() == 1 + 17 + books.categories.len() - 1);
-    assert_eq!(text.lines().count(), 2 + names.len() * 6);
+    // The tracker keeps no peaks of the mappings of these three.
+    let without_peak = |name: &&str| {
+        let (_, block) = text.split_once(&format!("\n{name}\n")).expect("a block");
+        !block.lines().take(5).take_while(|line| line.starts_with(" ")).any(|line| line.starts_with("    (mmap: peak "))
+    };
+    let unknown: Vec<&str> = names.iter().copied().filter(without_peak).collect();
+    assert_eq!(unknown, ["Plimsoll", "Thread Stack", "Loaded Libraries"]);
+    assert_eq!(text.lines().count(), 2 + names.len() * 6 - unknown.len());
 }
 
 #[test]

@@ -34,7 +34,7 @@ h1 { font-size: 20px; } h2 { font-size: 18px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); }
 th:first-child, td:last-child { text-align: left; } th { font-weight: 500; }
-small { display: block; color: var(--quiet); } .best { font-weight: 600; color: var(--good); } .scroll { overflow-x: auto; }
+small, td b { display: block; } small { color: var(--quiet); } .best { font-weight: 600; color: var(--good); } .scroll { overflow-x: auto; }
 ";
 
 /// Writes a page of HTML that is also well-formed XML: title, facts and result, which are escaped here, then what

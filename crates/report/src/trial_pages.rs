@@ -130,10 +130,10 @@ pub fn html(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
                 if let Some(Cell { median, spread, difference }) = cell {
                     write!(out, "{}", text(median))?;
                     if let Some(spread) = spread {
-                        write!(out, "<small>± {}</small>", text(spread))?;
+                        write!(out, " <small>± {}</small>", text(spread))?;
                     }
                     if let Some((mean, bounds)) = difference {
-                        write!(out, "<b>{}</b><small>{}</small>", text(mean), text(bounds))?;
+                        write!(out, " <b>{}</b> <small>{}</small>", text(mean), text(bounds))?;
                     }
                 }
                 write!(out, "</td>")?;

@@ -202,6 +202,12 @@ fn the_page_is_whole_and_escapes_names() {
     };
     assert_eq!((named("tr").count(), named("script").count(), named("b").count()), (5, 0, 4));
     let cells: Vec<_> = named("td").filter_map(|cell| cell.first_child()?.text()).collect();
+    // Copied without the styles, the median, its spread and the difference are still apart.
+    let row = named("tr").nth(2).expect("arenas=2");
+    let texts: String = row.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect();
+    assert!(texts.contains("426 MiB ± 1.00 MiB −75.0 MiB (−15.0 %) "), "{texts}");
+    assert!(found.contains("td b { display: block; }"), "without a spread, the difference has a line of its own");
+    let cells: Vec<_> = cells.iter().map(|cell| cell.trim()).collect();
     assert!(cells.contains(&"426 MiB") && cells.contains(&"60.0 MiB to 90.0 MiB"), "{cells:?}");
     assert!(!found.contains("http://localhost:8080/\"") && !found.contains('\u{1b}'), "{found}");
 }

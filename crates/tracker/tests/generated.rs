@@ -102,8 +102,9 @@ fn hooks() -> String {
 fn option_page() -> String {
     let mut p = String::from(
         "# Options of the tracker\n\n`plimsoll run` sets these variables from its own options ([cli.md](cli.md#run)). \
-         In a container without plimsoll, set\nthem by hand, together with LD_PRELOAD. An invalid or empty value \
-         counts as not set. Without a usable\ndirectory, the program runs untracked.\n\nThis page is made from \
+         In a container without plimsoll, set\nthem by hand, together with LD_PRELOAD. A number beyond its range \
+         counts as the nearest one;\nanything else invalid, or empty, as not set. Without a usable directory, the program \
+         runs untracked.\n\nThis page is made from \
          the table in crates/tracker/src/options.rs; edit that one.\n\n| variable | |\n| --- | --- |\n",
     );
     for (variable, meaning) in options::TABLE {

@@ -64,11 +64,14 @@ options! {
     check "PLIMSOLL_CHECK";
 }
 
-/// A decimal number.
+/// Beyond the range of every option; one and a half times it fits in an i64.
+const MOST: usize = 999_999_999_999_999;
+
+/// A decimal number; a larger one counts as `MOST`.
 pub fn number(text: Option<&CStr>) -> Option<usize> {
     let b = text?.to_bytes();
-    if b.is_empty() || b.len() > 15 || !b.iter().all(u8::is_ascii_digit) {
+    if b.is_empty() || !b.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    Some(b.iter().fold(0, |n, d| n * 10 + (d - b'0') as usize))
+    Some(b.iter().fold(0, |n: usize, d| n.saturating_mul(10).saturating_add((d - b'0') as usize)).min(MOST))
 }

@@ -2,6 +2,7 @@
 //! equal what would be written.
 
 use plimsoll_tracker::{hooked_calls, hooked_operators, options};
+use std::ffi::CStr;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,20 @@ fn same_or_bless(path: &str, text: &str) {
     }
     let have = fs::read_to_string(&path).unwrap_or_default();
     assert!(have == text, "{} is not what the table says; BLESS=1 writes it anew", path.display());
+}
+
+/// What docs/options.md says of numbers: each range ends below the largest.
+#[test]
+fn a_number_beyond_its_range_is_not_taken_as_not_set() {
+    let number = |text: &CStr| options::number(Some(text));
+    assert_eq!(number(c"000000000000000000000512"), Some(512));
+    assert_eq!(number(c"1099511627776"), Some(1 << 40));
+    for long in [c"1000000000000000", c"18446744073709551617"] {
+        assert_eq!(number(long), Some(999_999_999_999_999), "{long:?}");
+    }
+    for invalid in [c"", c"-1", c"1k", c" 1"] {
+        assert_eq!(number(invalid), None, "{invalid:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{History, Measure, Series};
 
 use crate::recording::{head, period, signed};
-use crate::words::{count, cut, moment};
+use crate::words::{count, cut, duration, moment, moment_text};
 
 /// The charts by name: the values of `--chart`, listed in its help and in docs/cli.md.
 macro_rules! charts {
@@ -89,21 +89,38 @@ fn xml(text: &str) -> String {
     out
 }
 
-/// The reading that is valid in each column; None before the first.
-fn columns(series: &Series, from: i64, to: i64) -> Vec<Option<f64>> {
-    let width = to.saturating_sub(from).max(1) as f64;
+/// The reading that is valid in each column; None before the first reading and after the last, whose time is `last_ns`.
+fn columns(history: &History, series: &Series, last_ns: i64) -> Vec<Option<f64>> {
+    let width = history.to_ns.saturating_sub(history.from_ns).max(1) as f64;
+    let column_of = |ns: i64| {
+        let column = ns.saturating_sub(history.from_ns) as f64 / width * (COLUMNS - 1) as f64;
+        column.round().clamp(0.0, (COLUMNS - 1) as f64) as usize
+    };
     let mut columns = vec![None; COLUMNS];
     for point in series.points() {
-        let column = ((point.end_ns.saturating_sub(from)) as f64 / width * (COLUMNS - 1) as f64).round();
-        columns[column.clamp(0.0, (COLUMNS - 1) as f64) as usize] =
-            Some(if point.count == 1 { point.last as f64 } else { point.mean() });
+        columns[column_of(point.end_ns)] = Some(if point.count == 1 { point.last as f64 } else { point.mean() });
     }
     let mut before = None;
-    for column in &mut columns {
+    for column in &mut columns[..=column_of(last_ns)] {
         before = column.or(before);
         *column = before;
     }
     columns
+}
+
+/// The columns of a curve that ends with its own last reading.
+fn alone(history: &History, series: &Series) -> Vec<Option<f64>> {
+    columns(history, series, last_of(history, series))
+}
+
+fn last_of(history: &History, series: &Series) -> i64 {
+    series.points().last().map_or(history.from_ns, |point| point.end_ns)
+}
+
+/// The only column with a value, and the value.
+fn only(values: &[Option<f64>]) -> Option<(usize, f64)> {
+    let mut there = values.iter().enumerate().filter_map(|(column, value)| Some((column, (*value)?)));
+    there.next().filter(|_| there.next().is_none())
 }
 
 struct Plot {
@@ -236,7 +253,13 @@ impl Plot {
         there.filter_map(|(i, v)| Some(format!("{:.1} {:.1}", x(i), self.y((*v)?)))).collect()
     }
 
+    /// One reading is a point: nothing is known about the time around it.
     fn line(&mut self, values: &[Option<f64>], colour: &str, width: f64, dash: &str) {
+        if let Some((column, value)) = only(values) {
+            let (x, y) = (x(column), self.y(value));
+            self.svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>\n");
+            return;
+        }
         self.svg += &format!(
             "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"{dash}/>\n",
             self.turns(values).join("L")
@@ -248,6 +271,13 @@ impl Plot {
         let both = || lower.iter().zip(upper).map(|(lower, upper)| lower.zip(*upper));
         let tops: Vec<Option<f64>> = both().map(|both| both.map(|(lower, upper)| upper.max(lower))).collect();
         let bottoms: Vec<Option<f64>> = both().map(|both| both.map(|(lower, _)| lower)).collect();
+        if let (Some((column, upper)), Some((_, lower))) = (only(&tops), only(&bottoms)) {
+            let (x, y, height) = (x(column) - 4.0, self.y(upper), self.y(lower) - self.y(upper));
+            self.svg += &format!(
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"8\" height=\"{height:.1}\" fill=\"{fill}\" fill-opacity=\"{opacity}\"/>\n"
+            );
+            return;
+        }
         let path: Vec<String> = self.turns(&tops).into_iter().chain(self.turns(&bottoms).into_iter().rev()).collect();
         if !path.is_empty() {
             let path = path.join("L");
@@ -296,34 +326,57 @@ fn ends(values: &[Option<f64>]) -> (f64, f64) {
     (first, there.next_back().copied().unwrap_or(first))
 }
 
-fn from_to(values: &[Option<f64>]) -> String {
+fn from_to(values: &[Option<f64>], readings: u64) -> String {
     let (first, last) = ends(values);
     let bytes = |value: f64| Bytes(value.max(0.0) as u64);
+    if readings == 1 && only(values).is_some() {
+        return format!("{}, 1 reading", bytes(last));
+    }
     format!("{} → {} ({})", bytes(first), bytes(last), signed(last - first))
 }
 
-const NO_RSS: &str = "the recording has no RSS over time: JDKs write jdk.ResidentSetSize from version 21 on, and native images don't; plimsoll record PID -o FILE.jfr records RSS for every process";
+fn readings(series: &Series) -> u64 {
+    series.points().iter().map(|point| point.count).sum()
+}
+
+/// The title, with the time of the last reading where that is older than the end.
+fn dated(history: &History, title: &str, what: &str, last_ns: i64) -> String {
+    let Some(ago) = history.before_the_end(last_ns) else { return title.to_owned() };
+    let at = moment_text(u64::try_from(last_ns).unwrap_or(0));
+    format!("{title} ({what} last read {at}, {} before the end)", duration(ago))
+}
 
 fn rss_gap(history: &History) -> Result<String, String> {
-    let rss = history.rss().ok_or(NO_RSS)?;
-    let heap = history.java_heap().ok_or(
-        "the recording has no committed Java heap: start the JVM with -XX:NativeMemoryTracking=summary, enable jdk.GCHeapSummary, or use plimsoll record",
-    )?;
-    let [rss, heap] = [rss, heap].map(|series| columns(series, history.from_ns, history.to_ns));
-    let limit = history.one(Measure::Limit).map(|series| columns(series, history.from_ns, history.to_ns));
+    let rss = history.rss().ok_or_else(|| {
+        let gap = history.why_no_rss();
+        if gap.remedy.is_empty() { gap.reason } else { format!("{}: {}", gap.reason, gap.remedy) }
+    })?;
+    let heap = history.java_heap().ok_or(match history.is_own() {
+        true => "the recording has no committed Java heap",
+        false => "the recording has no committed Java heap: start the JVM with -XX:NativeMemoryTracking=summary, enable jdk.GCHeapSummary, or use plimsoll record",
+    })?;
+    let title = dated(history, "RSS and committed Java heap", "RSS", last_of(history, rss));
+    let [rss_readings, heap_readings] = [rss, heap].map(readings);
+    let [rss, heap] = [rss, heap].map(|series| alone(history, series));
+    let limit = history.one(Measure::Limit).map(|series| alone(history, series));
     let top = highest([&rss, &heap].into_iter().chain(&limit));
-    let mut plot = Plot::new(history, "RSS and committed Java heap", top);
+    let mut plot = Plot::new(history, &title, top);
     let zero = vec![Some(0.0); COLUMNS];
     plot.area(&zero, &heap, COLOURS[0], 0.15);
     plot.area(&heap, &rss, COLOURS[5], 0.35);
     plot.line(&heap, COLOURS[0], 2.0, "");
     plot.line(&rss, RSS, 2.0, "");
     let gap: Vec<Option<f64>> = heap.iter().zip(&rss).map(|(heap, rss)| Some((*rss)? - (*heap)?)).collect();
-    plot.name(RSS, "RSS", &from_to(&rss));
-    plot.name(COLOURS[0], "Java heap, committed", &from_to(&heap));
+    plot.name(RSS, "RSS", &from_to(&rss, rss_readings));
+    plot.name(COLOURS[0], "Java heap, committed", &from_to(&heap, heap_readings));
     let (first, last) = ends(&gap);
     // A committed but untouched heap can exceed RSS: then the gap is negative, and nothing is shaded.
-    plot.name("#EDA883", "gap: RSS above the heap", &format!("{} → {}", signed(first), signed(last)));
+    let change = match only(&gap) {
+        Some(_) => signed(last),
+        None if gap.iter().all(Option::is_none) => "no time has readings of both".into(),
+        None => format!("{} → {}", signed(first), signed(last)),
+    };
+    plot.name("#EDA883", "gap: RSS above the heap", &change);
     if let Some(limit) = limit {
         plot.line(&limit, "#B00020", 1.5, " stroke-dasharray=\"6 4\"");
         plot.name("#B00020", "memory limit", &Bytes(ends(&limit).1 as u64).to_string());
@@ -331,54 +384,69 @@ fn rss_gap(history: &History) -> Result<String, String> {
     Ok(plot.end())
 }
 
+struct Layer {
+    name: String,
+    values: Vec<Option<f64>>,
+    mean: f64,
+    readings: u64,
+}
+
 fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, String> {
-    let mut layers: Vec<(String, Vec<Option<f64>>, f64)> = history
+    // All end together: otherwise their stack would fall where one of them ends.
+    let last_ns = history.last_reading_ns(measure).unwrap_or(history.from_ns);
+    let mut layers: Vec<Layer> = history
         .of(measure)
         .filter_map(|(name, series)| {
-            let mean = series.figures().filter(|figures| figures.max > 0)?.mean;
-            Some((name.to_string(), columns(series, history.from_ns, history.to_ns), mean))
+            let figures = series.figures().filter(|figures| figures.max > 0)?;
+            let values = columns(history, series, last_ns);
+            Some(Layer { name: name.to_string(), values, mean: figures.mean, readings: figures.readings })
         })
         .collect();
     if layers.is_empty() {
         return Err(match measure {
+            _ if history.is_own() => format!("the recording has no reading of memory {title}"),
             Measure::Line => "the recording has no ledger lines: only recordings of plimsoll record have them".into(),
             _ => {
                 "the recording has no jdk.NativeMemoryUsage: start the JVM with -XX:NativeMemoryTracking=summary".into()
             }
         });
     }
-    layers.sort_by(|one, other| other.2.total_cmp(&one.2));
+    layers.sort_by(|one, other| other.mean.total_cmp(&one.mean));
     if layers.len() > LAYERS + 1 {
         let rest = layers.split_off(LAYERS);
         let mut sum = vec![None; COLUMNS];
-        for (_, values, _) in &rest {
-            sum.iter_mut().zip(values).filter(|(_, v)| v.is_some()).for_each(|(sum, v)| {
+        for layer in &rest {
+            sum.iter_mut().zip(&layer.values).filter(|(_, v)| v.is_some()).for_each(|(sum, v)| {
                 *sum = Some(sum.unwrap_or(0.0) + v.unwrap_or(0.0));
             });
         }
-        layers.push((format!("{} others", rest.len()), sum, 0.0));
+        let readings = rest.iter().map(|layer| layer.readings).max().unwrap_or(0);
+        layers.push(Layer { name: format!("{} others", rest.len()), values: sum, mean: 0.0, readings });
     }
-    // Nothing is drawn before the first reading.
-    let zero = (0..COLUMNS).map(|column| layers.iter().any(|layer| layer.1[column].is_some()).then_some(0.0));
+    // Nothing is drawn before the first reading and after the last.
+    let zero = (0..COLUMNS).map(|column| layers.iter().any(|layer| layer.values[column].is_some()).then_some(0.0));
     let mut sums: Vec<Vec<Option<f64>>> = vec![zero.collect()];
-    for (_, values, _) in &layers {
+    for layer in &layers {
         let below = &sums[sums.len() - 1];
-        sums.push(below.iter().zip(values).map(|(below, v)| Some((*below)? + v.unwrap_or(0.0))).collect());
+        sums.push(below.iter().zip(&layer.values).map(|(below, v)| Some((*below)? + v.unwrap_or(0.0))).collect());
     }
     // The lines of a ledger sum to the RSS of the same reading.
     let of_ledger = history.one(Measure::LedgerRss).filter(|_| measure == Measure::Line);
-    let rss = of_ledger.or(history.rss()).map(|series| columns(series, history.from_ns, history.to_ns));
-    let mut plot = Plot::new(history, &format!("Memory {title}"), highest(sums.last().into_iter().chain(&rss)));
+    let rss = of_ledger.or(history.rss());
+    let rss_readings = rss.map_or(0, readings);
+    let rss = rss.map(|series| alone(history, series));
+    let title = dated(history, &format!("Memory {title}"), "all", last_ns);
+    let mut plot = Plot::new(history, &title, highest(sums.last().into_iter().chain(&rss)));
     for (number, _) in layers.iter().enumerate() {
         plot.area(&sums[number], &sums[number + 1], COLOURS[number % COLOURS.len()], 0.8);
     }
     if let Some(rss) = &rss {
         plot.line(rss, RSS, 2.0, "");
-        plot.name(RSS, "RSS", &from_to(rss));
+        plot.name(RSS, "RSS", &from_to(rss, rss_readings));
     }
     // The legend lists the curves from the top of the stack down.
-    for (number, (name, values, _)) in layers.iter().enumerate().rev() {
-        plot.name(COLOURS[number % COLOURS.len()], name, &from_to(values));
+    for (number, layer) in layers.iter().enumerate().rev() {
+        plot.name(COLOURS[number % COLOURS.len()], &layer.name, &from_to(&layer.values, layer.readings));
     }
     Ok(plot.end())
 }
@@ -452,6 +520,40 @@ fn growth(history: &History) -> Result<String, String> {
 mod tests {
     use super::*;
     use plimsoll_observer::recording::Series;
+
+    /// A reading at the begin of a minute says nothing about its end.
+    #[test]
+    fn a_chart_draws_no_curve_beyond_the_last_reading() {
+        const SECOND: i64 = 1_000_000_000;
+        let chart = |readings: &[i64]| {
+            let mut history = History::default();
+            history.to_ns = 60 * SECOND;
+            for (measure, name, bytes) in
+                [(Measure::Rss, "", 778), (Measure::LineCommitted, "java-heap", 64), (Measure::Line, "java-heap", 60)]
+            {
+                let mut series = Series::default();
+                readings.iter().for_each(|second| series.push(second * SECOND, bytes << 20));
+                history.series.insert((measure, name.to_owned()), series);
+            }
+            (
+                rss_gap(&history).expect("a chart"),
+                stacked(&history, Measure::Line, "resident by line").expect("a chart"),
+            )
+        };
+        let (gap, lines) = chart(&[0]);
+        for svg in [&gap, &lines] {
+            assert!(svg.contains("<circle cx=\"84.0\"") && !svg.contains("<path"), "{svg}");
+            assert!(svg.contains(">778 MiB, 1 reading<"), "{svg}");
+            assert!(svg.contains("last read 1970-01-01 00:00:00 UTC, 1 min 0 s before the end)<"), "{svg}");
+        }
+        assert!(lines.contains(">60.0 MiB, 1 reading<") && gap.contains(">+714 MiB<"), "{gap}{lines}");
+        // The middle of 706 pixels.
+        let (gap, _) = chart(&[0, 30]);
+        assert!(gap.contains(">778 MiB → 778 MiB (+0 B)<") && gap.contains("L437.6 "), "{gap}");
+        assert!(!gap.contains("L790.0 "), "{gap}");
+        let (gap, _) = chart(&[0, 60]);
+        assert!(gap.contains("L790.0 ") && !gap.contains("last read"), "{gap}");
+    }
 
     #[test]
     fn a_chart_of_growth_says_how_many_curves_it_lacks() {

@@ -109,7 +109,10 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
             left_out += rows.len();
             continue;
         }
-        parts.push((section, rows));
+        // All its curves may be zero: then it has no title either.
+        if section.id == "process" || !rows.is_empty() {
+            parts.push((section, rows));
+        }
     }
     let is_shown = |row: &Row, sum: Bytes| match row.measure {
         Measure::LedgerRss => history.of(Measure::Rss).next().is_none(),
@@ -185,18 +188,16 @@ fn rough(row: &Row) -> Option<Bytes> {
 }
 
 fn tables(out: &mut dyn Write, sections: &[Section]) -> io::Result<Screen> {
-    for section in sections.iter().filter(|section| section.in_text) {
+    let has_figures = |row: &Row| row.figures.max > 0 || row.figures.peak > 0;
+    for section in sections.iter().filter(|section| section.in_text && section.rows.iter().any(has_figures)) {
         writeln!(
             out,
             "\n{:28} {:>10} {:>10} {:>10} {:>10} {:>10}   growth an hour (95 % interval)",
             section.title, "first", "last", "min", "max", "peak"
         )?;
-        for row in &section.rows {
+        // A curve that is always zero has no line in the text.
+        for row in section.rows.iter().filter(|row| has_figures(row)) {
             let f = &row.figures;
-            // A curve that is always zero has no line in the text.
-            if f.max == 0 && f.peak == 0 {
-                continue;
-            }
             let [first, last, min, max, peak] = [f.first, f.last, f.min, f.max, f.peak].map(|n| Bytes(n).to_string());
             let (name, growth) = (cut(&row.name, 28), growth(f.growth));
             write!(out, "{name:28} {first:>10} {last:>10} {min:>10} {max:>10} {peak:>10}   {growth}")?;
@@ -216,6 +217,9 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
     }
     if let Some(ago) = lines_before_rss(history) {
         writeln!(out, "The lines were last read {} before the last RSS, so they don't add up to it.", duration(ago))?;
+    }
+    if let Some(note) = rss_before_end(history) {
+        writeln!(out, "{note}")?;
     }
     if let Some(note) = other_direct(history) {
         writeln!(out, "{note}")?;
@@ -242,6 +246,17 @@ fn lines_before_rss(history: &History) -> Option<u64> {
     };
     let ((rss_ns, rss), (lines_ns, lines)) = (last(Measure::Rss)?, last(Measure::LedgerRss)?);
     u64::try_from(rss_ns.saturating_sub(lines_ns)).ok().filter(|ago| *ago > 0 && rss != lines)
+}
+
+/// What the last figures of RSS leave open: the time after the last reading, and with one reading any change.
+fn rss_before_end(history: &History) -> Option<String> {
+    let rss = history.rss()?;
+    let ago = history.before_the_end(rss.points().last()?.end_ns);
+    match (rss.figures()?.readings, ago) {
+        (1, Some(ago)) => Some(format!("RSS was read once, {} before the end.", duration(ago))),
+        (1, None) => Some("RSS was read once.".to_owned()),
+        (_, ago) => ago.map(|ago| format!("RSS was last read {} before the end.", duration(ago))),
+    }
 }
 
 /// Which groups have the memory limit, if there are several: then a step of its curve, or of the charge, isn't growth.
@@ -357,6 +372,36 @@ mod tests {
         };
         assert!(of(HOUR).contains("warning, 00:00:00 to 01:00:00, "), "{}", of(HOUR));
         assert!(of(26 * HOUR).contains("warning, 1970-01-01 00:00:00 to 1970-01-02 02:00:00, "), "{}", of(26 * HOUR));
+    }
+
+    /// First and last are the same reading: the table shows a change of 0, and the rest of the time is unknown.
+    #[test]
+    fn the_text_says_when_rss_was_last_read() {
+        let of = |readings: &[i64], to: i64| {
+            let mut history = History::default();
+            history.to_ns = to;
+            let mut series = Series::default();
+            readings.iter().for_each(|at| series.push(*at, MIB));
+            history.series.insert((Measure::Rss, String::new()), series);
+            text_of(&history)
+        };
+        let last = |text: String| text.lines().find(|line| line.starts_with("RSS was")).map(str::to_owned);
+        assert_eq!(last(of(&[0], 0)).as_deref(), Some("RSS was read once."));
+        assert_eq!(last(of(&[0], 32_100_000_000)).as_deref(), Some("RSS was read once, 32.1 s before the end."));
+        assert_eq!(last(of(&[0, 9], 5_000_000_009)).as_deref(), Some("RSS was last read 5.0 s before the end."));
+        assert_eq!(last(of(&[0, 9], 900_000_000)), None);
+    }
+
+    #[test]
+    fn a_section_of_zeros_has_no_title() {
+        let zeros = history(&[(Measure::Rss, "", MIB), (Measure::Live, "zlib", 0)]);
+        for all in [false, true] {
+            assert!(!all_of(&zeros, all).contains("live by category"), "{}", all_of(&zeros, all));
+        }
+        let one = history(&[(Measure::Rss, "", MIB), (Measure::Live, "zlib", 1)]);
+        for all in [false, true] {
+            assert!(all_of(&one, all).contains("live by category"), "{}", all_of(&one, all));
+        }
     }
 
     #[test]

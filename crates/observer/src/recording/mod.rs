@@ -84,6 +84,17 @@ measures! {
     TotalPeakCommitted "total-peak" "peak committed, all categories" "jdk.NativeMemoryUsageTotalPeak" "" "" "peakCommitted"
 }
 
+impl Measure {
+    /// The curve of the readings that a line or category of our own recordings belongs to.
+    pub fn total(self) -> Option<Measure> {
+        match self {
+            Measure::Line | Measure::LineCommitted | Measure::LineError => Some(Measure::LedgerRss),
+            Measure::Live | Measure::LiveCount | Measure::Committed | Measure::Reserved => Some(Measure::TotalLive),
+            _ => None,
+        }
+    }
+}
+
 /// Limit of curves, because the file chooses the names.
 const MOST_SERIES: usize = 512;
 const LONGEST_NAME: usize = 200;
@@ -119,6 +130,8 @@ pub struct History {
     pub more_gaps: u64,
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
+    /// `plimsoll record` or `serve` wrote it.
+    is_own: bool,
     vm: vm::RecordedVm,
     group_peak: limits::GroupPeak,
     queried: QueriedLines,
@@ -296,6 +309,7 @@ impl History {
     }
 
     fn target(&mut self, event: &Event<'_>) {
+        self.is_own = true;
         self.is_of(event.u64("pid"));
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
         self.process = RecordedProcess {
@@ -343,14 +357,9 @@ impl History {
     /// Before a line or category existed, it was zero. So the curves of our own recordings sum to their total at each
     /// moment. (HotSpot's and Native Image's events of one moment have different times, and contain all categories.)
     fn nothing_before(&mut self) {
-        let of = |curve: Measure| match curve {
-            Measure::Line | Measure::LineCommitted | Measure::LineError => Some(Measure::LedgerRss),
-            Measure::Live | Measure::LiveCount | Measure::Committed | Measure::Reserved => Some(Measure::TotalLive),
-            _ => None,
-        };
         for total in [Measure::LedgerRss, Measure::TotalLive] {
             let Some(moments) = self.one(total).map(|total| total.points().to_vec()) else { continue };
-            let curves = self.series.iter_mut().filter(|((curve, _), _)| of(*curve) == Some(total));
+            let curves = self.series.iter_mut().filter(|((curve, _), _)| curve.total() == Some(total));
             curves.for_each(|(_, series)| series.nothing_before(&moments));
         }
     }
@@ -382,6 +391,7 @@ impl History {
         if self.one(Measure::Committed).is_none()
             && self.of(Measure::Line).next().is_none()
             && self.of(Measure::Committed).next().is_none()
+            && !self.is_own
         {
             let gap = Gap::new(Source::Jfr, "the recording has no jdk.NativeMemoryUsage", "no categories");
             self.gaps.push(gap.remedy(
@@ -390,11 +400,29 @@ impl History {
             ));
         }
         if self.rss().is_none() {
-            let gap = Gap::new(Source::Jfr, "the recording has no jdk.ResidentSetSize", "no RSS");
-            self.gaps.push(gap.remedy(
-                "JDK 21 and later have it, native images don't; or record with: plimsoll record PID -o FILE.jfr",
-            ));
+            self.gaps.push(self.why_no_rss());
         }
+    }
+
+    /// The gap of a recording, or of a part of it, without RSS.
+    pub fn why_no_rss(&self) -> Gap {
+        let gap = |reason: &str| Gap::new(Source::Jfr, reason, "no RSS");
+        let has = |measure: Measure| self.counts.contains_key(measure.fields().0);
+        match () {
+            () if has(Measure::Rss) || has(Measure::LedgerRss) => {
+                gap("this part of the recording has no reading of RSS")
+            }
+            () if self.is_own && self.ending.is_some() => gap("the program ended before the first reading of RSS"),
+            () if self.is_own => gap("the recording ended before the first reading of RSS"),
+            () => gap("the recording has no jdk.ResidentSetSize").remedy(
+                "JDK 21 and later have it, native images don't; or record with: plimsoll record PID -o FILE.jfr",
+            ),
+        }
+    }
+
+    /// Whether `plimsoll record` or `serve` wrote it: then no setting of a JVM would have added a curve.
+    pub fn is_own(&self) -> bool {
+        self.is_own
     }
 
     pub fn of(&self, measure: Measure) -> impl Iterator<Item = (&str, &Series)> {
@@ -404,6 +432,19 @@ impl History {
 
     pub fn one(&self, measure: Measure) -> Option<&Series> {
         self.series.get(&(measure, String::new()))
+    }
+
+    /// The time of the last reading of a measure, ns since 1970. A category is recorded only when it changes, so the
+    /// last reading of their sum is one of each category too.
+    pub fn last_reading_ns(&self, measure: Measure) -> Option<i64> {
+        let total = measure.total().and_then(|total| self.one(total));
+        let all = self.of(measure).map(|(_, series)| series).chain(total);
+        all.filter_map(|series| Some(series.points().last()?.end_ns)).max()
+    }
+
+    /// How long before the end a reading is, in ns, from one second on: shorter times are less than what a report shows.
+    pub fn before_the_end(&self, reading_ns: i64) -> Option<u64> {
+        u64::try_from(self.to_ns.saturating_sub(reading_ns)).ok().filter(|ago| *ago >= 1_000_000_000)
     }
 
     /// Whether the line's memory may be in another line at an instant without a query of the owners. Recordings without

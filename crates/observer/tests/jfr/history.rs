@@ -514,6 +514,46 @@ fn recordings_of_several_processes_are_a_gap() {
     assert_eq!(gaps([of(7), of(8), of(7)].concat()), ["these are recordings of several processes: 7, 8"]);
 }
 
+/// No setting of a JVM would have added RSS to a recording of ours.
+#[test]
+fn the_gap_of_a_recording_without_rss_blames_who_it_is() {
+    let types: &[(&str, &[&str])] = &[
+        ("plimsoll.Target", &["pid", "$command"]),
+        ("jdk.ResidentSetSize", &["size", "peak"]),
+        ("plimsoll.TargetEnd", &["$state", "exitCode"]),
+        ("jdk.JavaThreadStatistics", &["activeCount"]),
+    ];
+    let gaps = |events: &[i64], range: Range| {
+        let bytes = chunk_of(types, START as u64, (START + 60 * S) as u64, |out| {
+            for of in events {
+                out.event(*of, |out| match of {
+                    50 => {
+                        [0, 7].iter().for_each(|value| out.long(*value));
+                        out.utf8("program");
+                    }
+                    51 => [0, MIB, MIB].iter().for_each(|value| out.long(*value)),
+                    52 => {
+                        out.long(0);
+                        out.utf8("exited");
+                        out.long(0);
+                    }
+                    _ => [0, 3].iter().for_each(|value| out.long(*value)),
+                });
+            }
+        });
+        let gaps = read(bytes, range).gaps.into_iter();
+        gaps.map(|gap| (gap.reason, gap.remedy.is_empty())).collect::<Vec<_>>()
+    };
+    let whole = Range::default;
+    assert_eq!(gaps(&[50, 51], whole()), []);
+    assert_eq!(gaps(&[50, 52], whole()), [("the program ended before the first reading of RSS".to_owned(), true)]);
+    assert_eq!(gaps(&[50], whole()), [("the recording ended before the first reading of RSS".to_owned(), true)]);
+    let late = Range { from: "+12s".parse().ok(), to: None };
+    assert_eq!(gaps(&[50, 51], late), [("this part of the recording has no reading of RSS".to_owned(), true)]);
+    let no_nmt = ("the recording has no jdk.NativeMemoryUsage".to_owned(), false);
+    assert_eq!(gaps(&[53], whole()), [no_nmt, ("the recording has no jdk.ResidentSetSize".to_owned(), false)]);
+}
+
 /// Without NMT, there are only threads, metaspace, the heap at collections, and RSS.
 #[test]
 fn verdicts_of_a_vm_without_nmt() {

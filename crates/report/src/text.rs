@@ -377,17 +377,21 @@ fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out, "A block may be freed by another thread than the one that allocated it.")
 }
 
+/// What an attached process held before the attach, and still holds.
+pub(crate) fn before_the_attach(books: &Books) -> Option<String> {
+    let before = books.before.as_ref()?;
+    Some(format!(
+        "before the attach: another {} in {}, still live (glibc's arenas minus these books; ± {}).",
+        before.live,
+        counted(before.live_count, "block"),
+        before.error
+    ))
+}
+
 fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out)?;
-    if let Some(before) = &books.before {
-        writeln!(
-            out,
-            "before the attach: another {} in {}, still live (glibc's arenas minus these books; ± {}).\n\
-             The table has neither these blocks nor what malloc keeps free in its arenas.",
-            before.live,
-            counted(before.live_count, "block"),
-            before.error
-        )?;
+    if let Some(before) = before_the_attach(books) {
+        writeln!(out, "{before}\nThe table has neither these blocks nor what malloc keeps free in its arenas.")?;
     }
     if let (Some(all), Some(beside)) = (books.process.anonymous, books.beside())
         && beside >= BESIDE.max(Bytes(all.0 / 5))

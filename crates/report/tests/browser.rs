@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 mod chromium;
 mod page_kit;
 use chromium::Browser;
-use page_kit::{html, ledger, recording};
+use page_kit::{html, ledger, recording, short};
 
 #[test]
 fn hostile_names_do_nothing_and_every_width_fits() {
@@ -128,4 +128,93 @@ fn every_control_has_a_name() {
     for kind in &kinds[..6] {
         assert!(found.iter().any(|role| role == kind), "no {kind} among {found:?}");
     }
+}
+
+/// The labels of each time axis, and whether they lie apart and inside of the picture.
+fn axes(browser: &mut Browser) -> Vec<Vec<String>> {
+    browser.until("document.querySelectorAll('#drawn svg[viewBox][role=img]').length > 1");
+    let found = browser.value(
+        "[...document.querySelectorAll('#drawn svg[role=img]')].map((svg) => { \
+           const whole = svg.getBoundingClientRect(); \
+           const labels = [...svg.querySelectorAll('text')].filter((text) => /:/.test(text.textContent)); \
+           return labels.map((text) => { const r = text.getBoundingClientRect(); \
+             return [text.textContent, r.left - whole.left, r.right - whole.left, whole.width] }) })",
+    );
+    let axis = |labels: &Json| {
+        let labels = labels.as_array().expect("labels");
+        let number = |label: &Json, at: usize| label[at].as_f64().expect("a place");
+        for label in labels {
+            assert!(number(label, 1) >= 0.0 && number(label, 2) <= number(label, 3) + 0.5, "cut: {labels:?}");
+        }
+        for pair in labels.windows(2) {
+            assert!(number(&pair[0], 2) + 4.0 < number(&pair[1], 1), "one over another: {labels:?}");
+        }
+        labels.iter().map(|label| label[0].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+    };
+    found.as_array().expect("charts").iter().map(axis).collect()
+}
+
+/// Two intervals had seven labels, a second had four equal ones.
+#[test]
+fn the_labels_of_a_time_axis_differ_and_lie_apart() {
+    let mut browser = Browser::new("labels");
+    for (milliseconds, length) in [(1, 12), (1000, 12), (9_999, 12), (32_000, 8), (7_200_000, 8), (400_000_000, 19)] {
+        let page = html(&short(milliseconds, &[0, milliseconds]));
+        for width in [400, 700, 1280] {
+            browser.open(&page, width, "light");
+            let axes = axes(&mut browser);
+            for labels in &axes {
+                assert!(labels.len() >= 2 && labels.iter().all(|label| label.len() == length), "{labels:?}");
+                // A millisecond has two.
+                assert!(milliseconds == 1 || labels.is_sorted_by(|one, other| one < other), "{labels:?}");
+            }
+            browser.has_no_error();
+        }
+    }
+}
+
+#[test]
+fn a_curve_is_drawn_from_its_first_to_its_last_reading() {
+    let mut browser = Browser::new("readings");
+    let shapes = "[...document.querySelectorAll('#drawn svg[role=img]')].map((svg) => ['path', 'circle', 'rect'].map((tag) => \
+                  svg.querySelectorAll(tag + ':not(.gap):not(.spread):not(.under)').length))";
+    let legend = "[...document.querySelectorAll('#drawn .legend li')].map((li) => li.textContent)";
+    let said = "document.querySelector('#charts p[aria-live]').textContent";
+    // One reading half a minute before the end: a point.
+    browser.open(&html(&short(32_000, &[0])), 1280, "light");
+    let _ = axes(&mut browser);
+    assert_eq!(browser.value(shapes), json!([[0, 2, 0], [0, 0, 9]]));
+    let names = browser.value(legend);
+    let names: Vec<&str> = names.as_array().expect("names").iter().filter_map(Json::as_str).collect();
+    assert_eq!(names[0], "RSS 778 MiB, 1 reading");
+    assert!(names.contains(&"line 0 90.0 MiB, 1 reading"), "{names:?}");
+    assert!(names.contains(&"line 8 82.0 MiB, 1 reading"), "the ninth alone isn't '1 others': {names:?}");
+    let told = browser.value(said);
+    assert!(told.as_str().is_some_and(|told| told.ends_with(": RSS 778 MiB, read once at 18:40:00")), "{told}");
+    let title = browser.value("document.getElementById('memory-h').textContent");
+    assert_eq!(title, "Where the memory was at the last reading, 2026-11-20 18:40:00 UTC, 32.0 s before the end");
+    browser.has_no_error();
+    // The curves end in the middle of the picture, 70 from its left and 10 from its right edge.
+    browser.open(&html(&short(32_000, &[0, 16_000])), 1280, "light");
+    let _ = axes(&mut browser);
+    let ends = browser.value(
+        "[...document.querySelectorAll('#drawn path.curve, #drawn path.layer')].map((path) => { const box = path.getBBox(); \
+         return (box.x + box.width - 70) / (path.ownerSVGElement.clientWidth - 80) })",
+    );
+    let ends: Vec<f64> = serde_json::from_value(ends).expect("numbers");
+    assert!(ends.len() == 11 && ends.iter().all(|end| (0.49..0.52).contains(end)), "{ends:?}");
+    // Straight from one reading to the next: half of the rise in the middle.
+    let rise = browser.value(
+        "(() => { const at = document.querySelector('#drawn path.curve.s-ink').getAttribute('d').match(/[0-9.]+ [0-9.]+/g) \
+         .map((point) => point.split(' ').map(Number)), [[x0, y0], [x1, y1]] = [at[0], at[at.length - 1]]; \
+         return [y0 - y1, Math.max(...at.map(([x, y]) => Math.abs(y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y)))] })()",
+    );
+    let rise: [f64; 2] = serde_json::from_value(rise).expect("numbers");
+    assert!(rise[0] > 20.0 && rise[1] < 0.2, "{rise:?}");
+    let told = browser.value(said);
+    let words = told.as_str().expect("a text");
+    assert!(words.contains("RSS 778 MiB → 878 MiB (+100 MiB), last read at 18:40:16"), "{told}");
+    let caption = browser.value("document.querySelector('#charts caption').textContent");
+    assert!(caption.as_str().is_some_and(|text| text.ends_with(" They were last read at 18:40:16.")), "{caption}");
+    browser.has_no_error();
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_observer::recording::History;
+use plimsoll_observer::recording::{History, Measure, Series};
 use plimsoll_report::page::{self, Page};
 use plimsoll_tracked::segment::Life;
 use serde_json::Value as Json;
@@ -124,8 +124,49 @@ fn what_the_curves_of_a_live_page_lack_is_on_it() {
     let mut page = page::of_ledger(&ledger);
     let mut history = History::default();
     history.gaps.push(Gap::new(Source::Jfr, "one chunk is broken", "readings are missing"));
-    page::add_curves(&mut page, &history);
+    page::add_curves(&mut page, &history, &ledger);
     assert!(html(&page).contains("one chunk is broken"));
+}
+
+/// The ledger knows which allocator it is, the recording has only the id of its line.
+#[test]
+fn a_live_page_names_a_line_alike_in_bars_and_curves() {
+    let golden = include_str!("../../../goldens/explain.json");
+    let mut json: Json = serde_json::from_str(golden).expect("JSON");
+    let line = &mut json["lines"][0];
+    line["id"] = "other-allocator".into();
+    line["children"] = Json::Array(vec![]);
+    let child = serde_json::json!({"children": [], "name": "jemalloc"});
+    let mut of_allocator = line.clone();
+    of_allocator.as_object_mut().expect("a line").extend(child.as_object().expect("fields").clone());
+    line["children"] = Json::Array(vec![of_allocator]);
+    let ledger = plimsoll_report::ledger_json::parse(&serde_json::to_vec(&json).expect("JSON")).expect("a ledger");
+    let mut page = page::of_ledger(&ledger);
+    let mut history = History::default();
+    for (measure, name) in [(Measure::Rss, ""), (Measure::Line, "other-allocator")] {
+        let mut series = Series::default();
+        [0, 1_000_000_000].into_iter().for_each(|at| series.push(at, 1 << 20));
+        history.series.insert((measure, name.to_owned()), series);
+    }
+    page::add_curves(&mut page, &history, &ledger);
+    let stacked = &page.curves.expect("curves").sets[1].curves[0].name;
+    let bars = page.bars.expect("bars");
+    let names: Vec<&str> = bars.groups.iter().flat_map(|group| &group.bars).map(|bar| &*bar.name).collect();
+    assert!(names.contains(&stacked.as_str()) && stacked.contains("jemalloc"), "{stacked}: {names:?}");
+}
+
+/// The sum is in the words of the bar; the table's caption repeated it.
+#[test]
+fn the_sum_is_printed_once_above_the_bars() {
+    let golden = include_bytes!("../../../goldens/explain.json");
+    let ledger = plimsoll_report::ledger_json::parse(golden).expect("a ledger");
+    let page = page::of_ledger(&ledger);
+    let (html, sum) = (html(&page), page.bars.expect("bars").sum);
+    let (_, section) = html.split_once("id=\"memory\"").expect("bars");
+    let (above, _) = section.split_once("<tbody>").expect("rows");
+    let sum = format!("RSS {}", plimsoll_facts::units::Bytes(sum));
+    // Once for the eyes, once as the name of the picture.
+    assert_eq!((above.matches(&sum).count(), above.matches(&format!(">{sum}")).count()), (2, 1), "{above}");
 }
 
 /// Earlier versions wrote every interval, however wide.

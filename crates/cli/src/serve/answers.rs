@@ -211,7 +211,8 @@ impl Answers {
     }
 
     fn page_of(&self, of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
-        let mut page = page::explained(&explanation(of, deadline)?, deadline)?;
+        let explanation = explanation(of, deadline)?;
+        let mut page = page::explained(&explanation, deadline)?;
         let recent = || of.recent.lock().unwrap_or_else(PoisonError::into_inner).history();
         let history = match self.history.as_ref().map(|store| store.of(&of.row.name)) {
             Some(Ok(history)) => Some(history),
@@ -225,7 +226,7 @@ impl Answers {
         if let Some(mut history) = history {
             // A restarted program keeps its name, so its directory has several processes, one after the other.
             history.gaps.retain(|gap| gap.effect != MIXED);
-            pages::add_curves(&mut page, &history);
+            pages::add_curves(&mut page, &history, &ledger_json::document(&explanation));
         }
         Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))
     }

@@ -18,9 +18,8 @@ pub(crate) fn write(out: &mut dyn Write, bars: &Bars) -> io::Result<()> {
     let widest = bars.groups.iter().flat_map(|group| &group.bars).map(|bar| bar.bytes).max().unwrap_or(0);
     writeln!(
         out,
-        r#"<table class="bars"><caption>{} {}</caption><thead><tr><th scope="col">part</th><th scope="col">size</th><th scope="col">share</th><th scope="col" class="bar"><span class="hidden">bar</span></th></tr></thead>"#,
-        text(&bars.sum_name),
-        Bytes(bars.sum)
+        r#"<table class="bars"><caption class="hidden">{}</caption><thead><tr><th scope="col">part</th><th scope="col">size</th><th scope="col">share</th><th scope="col" class="bar"><span class="hidden">bar</span></th></tr></thead>"#,
+        text(&bars.title)
     )?;
     for group in &bars.groups {
         let sum: Bytes = group.bars.iter().map(|bar| Bytes(bar.bytes)).sum();
@@ -34,7 +33,11 @@ pub(crate) fn write(out: &mut dyn Write, bars: &Bars) -> io::Result<()> {
         }
         writeln!(out, "</tbody>")?;
     }
-    writeln!(out, "</table></section>")
+    writeln!(out, "</table>")?;
+    if !bars.below.is_empty() {
+        writeln!(out, "<p>{}</p>", text(&bars.below))?;
+    }
+    writeln!(out, "</section>")
 }
 
 fn share(part: u64, whole: u64) -> String {

@@ -39,6 +39,9 @@ struct CurveData {
     name: String,
     role: &'static str,
     first: usize,
+    /// It has one reading.
+    once: bool,
+    read: Vec<usize>,
     values: String,
 }
 
@@ -70,7 +73,14 @@ fn curve(curve: &Curve) -> CurveData {
         varint(&mut bytes, last.saturating_sub(*low));
         varint(&mut bytes, high.saturating_sub(*last));
     }
-    CurveData { name: plain(&curve.name), role: curve.role, first: curve.first, values: base64(&bytes) }
+    CurveData {
+        name: plain(&curve.name),
+        role: curve.role,
+        first: curve.first,
+        once: curve.is_one_reading,
+        read: curve.read.clone(),
+        values: base64(&bytes),
+    }
 }
 
 fn varint(out: &mut Vec<u8>, mut value: u64) {

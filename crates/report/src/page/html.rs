@@ -195,6 +195,7 @@ fn curves(out: &mut dyn Write, of: &Curves) -> io::Result<()> {
             count(of.intervals as u64),
             of.step_ms / 1e3
         ),
+        false if of.readings == 1 => "The only reading is drawn as a point.".to_owned(),
         false => format!("All {} readings are drawn.", count(of.readings)),
     };
     writeln!(out, r#"<p class="quiet">{thinned} Times are UTC.</p></section>"#)

@@ -53,6 +53,8 @@ pub struct Bars {
     /// The limit, with the bytes that count against it.
     pub limit: Option<Limit>,
     pub groups: Vec<BarGroup>,
+    /// A sentence about memory that no bar has; empty if there is none.
+    pub below: String,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -110,7 +112,12 @@ pub struct Curve {
     /// Index of the interval of its first reading; `values` begins there.
     pub first: usize,
     /// Lowest, highest and last reading of each interval, in bytes. An interval without a reading repeats the last one.
+    /// They end with the interval of the last reading.
     pub values: Vec<[u64; 3]>,
+    /// Intervals with readings, if they are few: a line leads from one to the next.
+    pub read: Vec<usize>,
+    /// It has one reading, so it shows no change.
+    pub is_one_reading: bool,
 }
 
 /// Call stacks with one or more columns of bytes.

@@ -10,7 +10,7 @@ use plimsoll_tracked::sites;
 
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Page, Stacks, Table};
 use super::of_ledger::{ROWS, caption};
-use crate::text::{age, built_on};
+use crate::text::{age, before_the_attach, built_on};
 use crate::words::{counted, moment_text};
 
 /// Columns of stacks that the page offers, and their names.
@@ -100,7 +100,10 @@ fn bars(books: &Books) -> Bars {
     };
     let groups = vec![BarGroup { name, colour: 0, bars }];
     let title = if matches!(books.life, Life::Exited | Life::Killed) { "What it held" } else { "What it holds" };
-    Bars { title: title.into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
+    let below = before_the_attach(books).map_or(String::new(), |before| {
+        format!("{before} The bars have neither these blocks nor what malloc keeps free in its arenas.")
+    });
+    Bars { title: title.into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups, below }
 }
 
 fn categories(books: &Books) -> Table {
@@ -181,7 +184,23 @@ fn modules(books: &Books) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_tracked::books::Before;
+
     use super::*;
+
+    #[test]
+    fn what_is_older_than_the_attach_is_below_the_bars() {
+        let mut books = Books::default();
+        assert_eq!(bars(&books).below, "");
+        books.before = Some(Before { live: Bytes::mib(132), live_count: 8650, error: Bytes(4096) });
+        let page = of_books(&books, Profile::default());
+        let mut html = Vec::new();
+        crate::page::write(&mut html, &page).expect("written to memory");
+        let html = String::from_utf8(html).expect("UTF-8");
+        let sentence = "<p>before the attach: another 132 MiB in 8,650 blocks, still live";
+        let at = |what: &str| html.find(what).unwrap_or_else(|| panic!("no {what}"));
+        assert!(at("<table class=\"bars\">") < at(sentence), "{html}");
+    }
 
     #[test]
     fn a_table_that_lacks_rows_has_a_caption_that_says_so() {

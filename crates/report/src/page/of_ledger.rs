@@ -107,7 +107,7 @@ fn group_of(line: &json::Line) -> Group {
     id_of(line).map_or(Group::Other, LineId::group)
 }
 
-fn label(line: &json::Line) -> String {
+pub(super) fn label(line: &json::Line) -> String {
     let resident = line.children.iter().filter(|child| child.resident_bytes > 0);
     let names = resident.map(|child| child.name.as_str());
     match id_of(line) {
@@ -137,7 +137,14 @@ fn bars(ledger: &Ledger) -> Bars {
         bytes: limit.bytes,
         counted: limit.charged_bytes,
     });
-    Bars { title: "Where the memory is".into(), sum_name: "RSS".into(), sum: ledger.rss_bytes, limit, groups }
+    Bars {
+        title: "Where the memory is".into(),
+        sum_name: "RSS".into(),
+        sum: ledger.rss_bytes,
+        limit,
+        groups,
+        below: String::new(),
+    }
 }
 
 fn bar(line: &json::Line, ledger: &Ledger) -> Bar {

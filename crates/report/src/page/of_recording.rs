@@ -4,10 +4,12 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
 use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
 
-use super::curves::{line_name, of as curves};
+use super::curves::{Names, line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
+use super::of_ledger::label;
+use crate::ledger_json::Ledger;
 use crate::recording::{period, sections, shown_spans, signed, what_to_type};
-use crate::words::{counted, moment_text};
+use crate::words::{counted, duration, moment_text};
 
 /// The page may be read where the recording has another name.
 const FILE: &str = "FILE.jfr";
@@ -30,7 +32,7 @@ pub fn of_recording(history: &History) -> Page {
         ending,
         verdicts: shown_spans(history).into_iter().map(|span| verdict(history, span)).collect(),
         bars: bars(history),
-        curves: curves(history),
+        curves: curves(history, &Names::new()),
         tables: tables(history),
         gaps: gaps(history),
         notes: vec![format!("The same figures for programs: plimsoll report {FILE} --format json")],
@@ -51,9 +53,11 @@ fn gaps(history: &History) -> Vec<Gap> {
     gaps
 }
 
-/// Adds the curves alone, and what they lack, to the page of a ledger.
-pub fn add_curves(page: &mut Page, history: &History) {
-    page.curves = curves(history);
+/// Adds the curves alone, and what they lack, to the page of a ledger. They have the names of its lines: the ledger knows
+/// which allocator it is, the recording doesn't.
+pub fn add_curves(page: &mut Page, history: &History, ledger: &Ledger) {
+    let names = ledger.lines.iter().map(|line| (line.id.as_str(), label(line))).collect();
+    page.curves = curves(history, &names);
     page.gaps.extend(gaps(history));
 }
 
@@ -136,11 +140,26 @@ fn bars(history: &History) -> Option<Bars> {
         bytes: limit.last,
         counted: history.one(Measure::Charged).and_then(|series| series.figures()).map_or(sum.0, |of| of.last),
     });
-    let (title, sum_name) = match by_line {
-        true => ("Where the memory was at the last reading", "RSS"),
-        false => ("What was committed at the last reading", "committed"),
+    let (title, sum_name, measure) = match by_line {
+        true => ("Where the memory was at the last reading", "RSS", Measure::Line),
+        false => ("What was committed at the last reading", "committed", Measure::Committed),
     };
-    (!groups.is_empty()).then(|| Bars { title: title.into(), sum_name: sum_name.into(), sum: sum.0, limit, groups })
+    let last_ns = history.last_reading_ns(measure).unwrap_or(history.to_ns);
+    let title = match history.before_the_end(last_ns) {
+        Some(ago) => {
+            let at = moment_text(u64::try_from(last_ns).unwrap_or(0));
+            format!("{title}, {at}, {} before the end", duration(ago))
+        }
+        None => title.to_owned(),
+    };
+    (!groups.is_empty()).then(|| Bars {
+        title,
+        sum_name: sum_name.into(),
+        sum: sum.0,
+        limit,
+        groups,
+        below: String::new(),
+    })
 }
 
 fn bar(name: &str, bytes: u64) -> Bar {

@@ -84,6 +84,25 @@ pub fn recording() -> Page {
     page
 }
 
+/// A recording of so many milliseconds, whose curves have readings at these. Ten lines: two more than a stack shows.
+#[allow(dead_code, reason = "page.rs has the page of a day")]
+pub fn short(milliseconds: i64, readings: &[i64]) -> Page {
+    let mut history = History::default();
+    (history.begin_ns, history.from_ns) = (START, START);
+    (history.end_ns, history.to_ns) = (START + milliseconds * 1_000_000, START + milliseconds * 1_000_000);
+    let mut add = |measure: Measure, name: String, mib: u64| {
+        let mut series = Series::default();
+        for (number, at) in readings.iter().enumerate() {
+            series.push(START + at * 1_000_000, (mib + 100 * number as u64) << 20);
+        }
+        history.series.insert((measure, name), series);
+    };
+    add(Measure::Rss, String::new(), 778);
+    add(Measure::LineCommitted, "java-heap".into(), 64);
+    (0..9).for_each(|number| add(Measure::Line, format!("line {number}"), 90 - number));
+    page::of_recording(&history)
+}
+
 /// 200 sites; each tenth grows.
 fn stacks(columns: usize) -> Profile {
     let mut profile = Profile::new(vec![Column::bytes("live"); columns]);

@@ -16,9 +16,26 @@ if (curves) {
     return out;
   }
 
+  // The only interval with a value, or undefined.
+  function only(values) {
+    const known = [...values.keys()].filter((i) => values[i] !== undefined);
+    return known.length === 1 ? known[0] : undefined;
+  }
+
+  // One reading is a point: nothing is known about the time around it.
+  function line(values, x, y, name) {
+    const i = only(values);
+    return i === undefined ? draw('path', { class: name, d: 'M' + points(values, x, y).join('L') })
+      : draw('circle', { class: name, cx: x(i), cy: y(values[i]), r: 3 });
+  }
+
   function area(lower, upper, x, y, name) {
     const tops = upper.map((value, i) => (value === undefined || lower[i] === undefined ? undefined : Math.max(value, lower[i])));
     const bottoms = lower.map((value, i) => (tops[i] === undefined ? undefined : value));
+    const i = only(tops);
+    if (i !== undefined) {
+      return draw('rect', { class: name, x: x(i) - 4, width: 8, y: y(tops[i]), height: y(bottoms[i]) - y(tops[i]) });
+    }
     const path = points(tops, x, y).concat(points(bottoms, x, y).reverse());
     return path.length ? draw('path', { class: name, d: 'M' + path.join('L') + 'Z' }) : draw('g');
   }
@@ -59,7 +76,9 @@ if (curves) {
       const grid = lines.flatMap((value) => [
         draw('line', { class: 'grid', x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
         draw('text', { x: LEFT - 6, y: y(value) + 4, 'text-anchor': 'end' }, bytes(value))]);
-      const labels = Math.max(2, Math.min(7, Math.floor((width - LEFT) / (isLong() ? 180 : 100))));
+      // A figure is 7 units wide, and two labels need a distance.
+      const space = (width - LEFT - RIGHT) / (nameOf(0).length * 7 + 40);
+      const labels = Math.max(2, Math.min(7, count, Math.floor(space)));
       for (let n = 0; n < labels; n += 1) {
         const i = Math.round(((count - 1) * n) / (labels - 1));
         const anchor = n === 0 ? 'start' : n === labels - 1 ? 'end' : 'middle';
@@ -88,8 +107,8 @@ if (curves) {
 
   const highestOf = (list) => list.reduce((most, value) => (value > most ? value : most), 0);
   const ends = (curve) => {
-    const known = curve.last.filter((value) => value !== undefined);
-    return bytes(known[0] || 0) + ' → ' + bytes(known[known.length - 1] || 0);
+    const last = bytes(curve.last[curve.end] || 0);
+    return curve.once ? last + ', 1 reading' : bytes(curve.last[curve.first] || 0) + ' → ' + last;
   };
 
   function processChart(set) {
@@ -100,19 +119,18 @@ if (curves) {
     if (rss) legend.push(['s-ink', 'RSS ' + ends(rss)]);
     if (heap) legend.push(['s0', heap.name + ' ' + ends(heap)]);
     if (rss && heap) legend.push(['s-gap', 'gap: RSS above the heap']);
-    if (limit) legend.push(['s-limit', 'memory limit ' + ends(limit).split(' → ')[1]]);
+    if (limit) legend.push(['s-limit', 'memory limit ' + ends(limit).split(' → ').pop()]);
     others.forEach((curve, i) => legend.push(['s' + (2 + i), curve.name + ' ' + ends(curve)]));
     const zero = new Array(count).fill(0);
     return chart(title, highestOf(set.curves.map((curve) => highestOf(curve.high))), (x, y) => {
-      const line = (curve, name) => draw('path', { class: 'curve ' + name, d: 'M' + points(curve.last, x, y).join('L') });
       const spread = (curve, name) => area(curve.low, curve.high, x, y, 'spread ' + name);
       const out = [];
-      if (heap) out.push(area(zero, heap.last, x, y, 'under s0'));
-      if (rss && heap) out.push(area(heap.last, rss.last, x, y, 'gap'));
-      others.forEach((curve, i) => out.push(line(curve, 's' + (2 + i))));
-      if (heap) out.push(line(heap, 's0'));
-      if (rss) out.push(spread(rss, 's-ink'), line(rss, 's-ink'));
-      if (limit) out.push(line(limit, 's-limit dash'));
+      if (heap) out.push(area(zero, heap.line, x, y, 'under s0'));
+      if (rss && heap) out.push(area(heap.line, rss.line, x, y, 'gap'));
+      others.forEach((curve, i) => out.push(line(curve.line, x, y, 'curve s' + (2 + i))));
+      if (heap) out.push(line(heap.line, x, y, 'curve s0'));
+      if (rss) out.push(spread(rss, 's-ink'), line(rss.line, x, y, 'curve s-ink'));
+      if (limit) out.push(line(limit.line, x, y, 'curve s-limit dash'));
       return out;
     }, legend);
   }
@@ -120,12 +138,17 @@ if (curves) {
   function stackedChart(set) {
     const layers = set.curves.slice(0, LAYERS), rest = set.curves.slice(LAYERS);
     if (rest.length > 0) {
-      const last = new Array(count).fill(0).map((_, i) => rest.reduce((sum, curve) => sum + (curve.last[i] || 0), 0));
-      layers.push({ name: rest.length + ' others', last });
+      // The curves of a stack end together.
+      const { end } = rest[0], first = Math.min(...rest.map((curve) => curve.first));
+      const sum = (key) => Array.from({ length: count }, (_, i) => (
+        i < first || i > end ? undefined : rest.reduce((whole, curve) => whole + (curve[key][i] || 0), 0)));
+      const name = rest.length === 1 ? rest[0].name : rest.length + ' others';
+      layers.push({ name, last: sum('last'), line: sum('line'), first, end, once: rest.every((curve) => curve.once) });
     }
-    let below = new Array(count).fill(0);
+    // Nothing is drawn before the first reading and after the last one.
+    let below = Array.from({ length: count }, (_, i) => (layers.some((curve) => curve.line[i] !== undefined) ? 0 : undefined));
     const bands = layers.map((curve) => {
-      const above = below.map((sum, i) => sum + (curve.last[i] || 0)), band = [below, above];
+      const above = below.map((sum, i) => (sum === undefined ? undefined : sum + (curve.line[i] || 0))), band = [below, above];
       below = above;
       return band;
     });

@@ -3,7 +3,8 @@ const curves = data.curves;
 // The intervals of both moments. `choose` calls each of the watchers after a change.
 const moments = { a: 0, b: curves ? curves.intervals - 1 : 0, watchers: [] };
 
-// Unpacks varints (data.rs): lowest, highest and last reading of each interval; undefined before the first.
+// Unpacks varints (data.rs): lowest, highest and last reading of each interval; undefined before the first reading and
+// after the last one, whose interval is `end`.
 function unpack(curve, intervals) {
   const text = atob(curve.values);
   let at = 0;
@@ -18,15 +19,23 @@ function unpack(curve, intervals) {
     }
   };
   const low = new Array(intervals), high = new Array(intervals), last = new Array(intervals);
-  let held = 0;
+  let held = 0, end = curve.first;
   for (let i = curve.first; at < text.length && i < intervals; i += 1) {
     const change = next();
     held += change % 2 === 0 ? change / 2 : -(change + 1) / 2;
     last[i] = held;
     low[i] = held - next();
     high[i] = held + next();
+    end = i;
   }
-  return { low, high, last };
+  // A line leads from one reading to the next. `last` repeats a reading up to the next one.
+  const line = last.slice();
+  curve.read.slice(1).forEach((to, place) => {
+    const from = curve.read[place];
+    if (last[from] === undefined || last[to] === undefined) return;
+    for (let i = from + 1; i < to; i += 1) line[i] = last[from] + ((last[to] - last[from]) * (i - from)) / (to - from);
+  });
+  return { low, high, last, line, end };
 }
 for (const set of curves ? curves.sets : []) {
   for (const curve of set.curves) Object.assign(curve, unpack(curve, curves.intervals));
@@ -37,7 +46,11 @@ const timeOf = (interval) => curves.from + (interval + 1) * curves.step;
 const dayOf = (interval) => new Date(timeOf(interval)).toISOString().slice(0, 10);
 // Within one day the time alone is clear.
 const isLong = () => Boolean(curves) && dayOf(0) !== dayOf(curves.intervals - 1);
-const nameOf = (interval) => clock(timeOf(interval), isLong());
+// Within some seconds, moments differ by less than a second.
+const isShort = () => Boolean(curves) && curves.intervals * curves.step < 10000;
+const nameOf = (interval) => clock(timeOf(interval), isLong(), isShort());
+// The time of the last reading, in words for a moment after it.
+const lastRead = (curve) => (curve.once ? 'read once' : 'last read') + ' at ' + nameOf(curve.end);
 
 function choose(which, interval) {
   moments[which] = Math.max(0, Math.min(curves.intervals - 1, Math.round(interval)));
@@ -86,19 +99,26 @@ if (curves) {
     make('h3', {}, 'What changed from A to B'), told, tables);
   const opened = new Set();
   moments.watchers.push(() => {
-    const value = (curve, at) => curve.last[at] || 0;
+    // After its last reading, a curve is compared by that one, and the words say so.
+    const value = (curve, at) => curve.last[Math.min(at, curve.end)] || 0;
+    const isLate = (curve) => moments.b > curve.end;
     const rss = curves.sets.flatMap((set) => set.curves).find((curve) => curve.role === 'rss');
     const seconds = (timeOf(moments.b) - timeOf(moments.a)) / 1e3;
     const span = seconds >= 3600 ? (seconds / 3600).toFixed(1) + ' h' : seconds >= 60 ? (seconds / 60).toFixed(1) + ' min' : seconds.toFixed(1) + ' s';
     told.textContent = nameOf(moments.a) + ' to ' + nameOf(moments.b) + ', ' + span;
     if (rss) {
-      const by = value(rss, moments.b) - value(rss, moments.a);
-      told.textContent += ': RSS ' + bytes(value(rss, moments.a)) + ' → ' + bytes(value(rss, moments.b)) + ' (' + change(by) + ')';
+      const [from, to] = [value(rss, moments.a), value(rss, moments.b)];
+      told.textContent += ': RSS ' + (rss.once ? bytes(to) : bytes(from) + ' → ' + bytes(to) + ' (' + change(to - from) + ')');
+      if (rss.once || isLate(rss)) told.textContent += ', ' + lastRead(rss);
     }
     const parts = [];
     curves.sets.filter((set) => set.stacked).forEach((set, place) => {
       const rows = set.curves.map((curve) => [curve.name, value(curve, moments.a), value(curve, moments.b)]);
-      parts.push([set.name, differences(set.name.replace(/.* by /, ''), rows, 50), place === 0]);
+      const table = differences(set.name.replace(/.* by /, ''), rows, 50);
+      // The curves of a stack end together.
+      const [any] = set.curves;
+      if (isLate(any)) table.caption.textContent += ' They were ' + lastRead(any) + '.';
+      parts.push([set.name, table, place === 0]);
     });
     const sites = siteDifferences();
     if (sites) parts.push(['live by call site', sites, false]);

@@ -25,11 +25,10 @@ function bytes(n) {
   return sign + value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) + ' ' + units[unit];
 }
 const change = (n) => (n > 0 ? '+' : '') + bytes(n);
-const two = (n) => String(n).padStart(2, '0');
-function clock(ms, withDay) {
-  const t = new Date(ms);
-  const time = two(t.getUTCHours()) + ':' + two(t.getUTCMinutes()) + ':' + two(t.getUTCSeconds());
-  return withDay ? t.toISOString().slice(0, 10) + ' ' + time : time;
+function clock(ms, withDay, withMilliseconds) {
+  const iso = new Date(ms).toISOString();
+  const time = iso.slice(11, withMilliseconds ? 23 : 19);
+  return withDay ? iso.slice(0, 10) + ' ' + time : time;
 }
 
 for (const command of document.querySelectorAll('pre.copy')) {

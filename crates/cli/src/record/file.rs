@@ -48,6 +48,8 @@ pub struct Output {
     full: Vec<PathBuf>,
     /// How many files were finished, and their total size.
     finished: (u64, Bytes),
+    /// How many of them `keep` has removed.
+    removed: u64,
 }
 
 /// What the recording left on disk.
@@ -55,6 +57,8 @@ pub struct Written {
     /// The last file.
     pub name: String,
     pub files: u64,
+    /// Those that `--keep` has left.
+    pub kept: u64,
     /// All files together.
     pub bytes: Bytes,
 }
@@ -82,6 +86,7 @@ impl Output {
             series: None,
             full: Vec::new(),
             finished: (0, Bytes(0)),
+            removed: 0,
         })
     }
 
@@ -143,6 +148,7 @@ impl Output {
             while self.full.len() > keep {
                 // The file may already be gone: not an error.
                 let _ = folder.remove(name_of(&self.full.remove(0)));
+                self.removed += 1;
             }
         }
     }
@@ -160,7 +166,8 @@ impl Output {
     pub fn finish(mut self) -> Result<Option<Written>, Failure> {
         let last = self.close()?.map(|(path, ..)| path).or_else(|| self.full.pop());
         let (files, bytes) = self.finished;
-        Ok(last.map(|path| Written { name: shown(&path), files, bytes }))
+        let kept = files.saturating_sub(self.removed);
+        Ok(last.map(|path| Written { name: shown(&path), files, kept, bytes }))
     }
 
     /// Whether the next instant is the first of a file.

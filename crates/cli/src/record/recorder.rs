@@ -193,12 +193,17 @@ impl Writer {
     pub fn finish(self) -> Result<String, Failure> {
         let Writer { pid, output, instants, .. } = self;
         Ok(match output.finish()? {
-            Some(Written { name, files: 1, bytes }) => {
+            Some(Written { name, files: 1, bytes, .. }) => {
                 format!("{} of process {pid} in {name} ({bytes})", words::counted(instants, "instant"))
             }
-            Some(Written { name, files, bytes }) => {
+            Some(Written { name, files, kept, bytes }) => {
                 let instants = words::counted(instants, "instant");
-                format!("{instants} of process {pid} in {files} files, the last {name} ({bytes} together)")
+                let kept = match kept {
+                    _ if kept == files => String::new(),
+                    1 => ", of which 1 is kept".to_owned(),
+                    _ => format!(", of which {kept} are kept"),
+                };
+                format!("{instants} of process {pid} in {files} files{kept}, the last {name} ({bytes} together)")
             }
             None => format!("process {pid} ended before its first reading: there is no recording"),
         })

@@ -274,7 +274,8 @@ fn full_files_are_rotated_and_old_ones_are_deleted() {
     assert!(recorder.0.wait().expect("our child").success(), "{errors}");
     for pid in [first.pid(), second.pid()] {
         let stderr = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
-        assert!(stderr.contains(" files, ") && stderr.ends_with(" together)"), "{stderr}");
+        // Two full ones, and the last.
+        assert!(stderr.contains(" files, of which 3 are kept, ") && stderr.ends_with(" together)"), "{stderr}");
         let prefix = format!("r-{pid}.");
         let kept: Vec<String> = full(&workspace, &prefix);
         assert_eq!(kept.len(), 2, "{kept:?}");

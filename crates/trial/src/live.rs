@@ -101,14 +101,13 @@ impl Step {
         }
     }
 
-    /// The commands that do the same by hand. For a purge: the command of Redis at its default port.
+    /// The commands of a VM that do the same by hand. How to purge depends on the program.
     pub fn commands(&self, pid: u32) -> Vec<String> {
         let jcmd = |command: &str| format!("jcmd {pid} {command}");
         match self {
-            Step::Nothing => Vec::new(),
+            Step::Nothing | Step::Purge => Vec::new(),
             Step::Trim => vec![jcmd("System.trim_native_heap")],
             Step::Collect => vec![jcmd("GC.run")],
-            Step::Purge => vec!["redis-cli MEMORY PURGE".into()],
             Step::Flags { settings, collect } => {
                 let set = settings.iter().map(|one| jcmd(&format!("VM.set_flag {} {}", one.name, one.value)));
                 set.chain(collect.then(|| jcmd("GC.run"))).collect()

@@ -54,7 +54,7 @@ impl RunEnd {
             RunEnd::OutOfMemory => "was killed at its memory limit".into(),
             RunEnd::NeverReady => "was not ready in time".into(),
             RunEnd::NeverStarted => "could not be started".into(),
-            RunEnd::LoadFailed => "got no load: the load command failed".into(),
+            RunEnd::LoadFailed => "got no load".into(),
             RunEnd::Interrupted => "was interrupted".into(),
         }
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{HeapPart, Snapshot};
+use plimsoll_facts::units::Bytes;
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::{Ledger, LineId};
 use plimsoll_observer::source::hotspot;
@@ -188,7 +189,14 @@ impl Runner<'_> {
         let Running { mut figures, mut pss, peak, processes, load_errors, note, .. } = running;
         let by_limit = matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady);
         let went_on = end.is_good();
-        if (by_limit || went_on) && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK))) {
+        let exceeded = || group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)));
+        if let (RunEnd::NeverStarted, Some(place)) = (&end, &self.conditions.limit)
+            && exceeded()
+        {
+            let limit = Bytes(place.limit.bytes);
+            detail = Some(format!("--limit ({limit}) is too low: the kernel killed the process that was to start it"));
+        }
+        if (by_limit || went_on) && exceeded() {
             // Without one of its processes, a program looks small.
             detail = if went_on { Some("one of its processes; the others went on".into()) } else { detail };
             end = RunEnd::OutOfMemory;
@@ -305,16 +313,17 @@ impl Runner<'_> {
 
     fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), EarlyEnd> {
         let (exit, output) = self.run_command(running, &["/bin/sh", "-c", load], "under load")?;
-        let last = output.last_line().unwrap_or_default();
+        let last = output.last_line().filter(|last| !last.is_empty());
+        let with = |why: String| last.map_or(why.clone(), |last| format!("{why}: {last}"));
         match exit {
             Some(Exit::Code(0)) => {}
             Some(Exit::Code(code)) => {
                 return Err((
                     RunEnd::LoadFailed,
-                    Some(format!("the load command ended with exit status {code}: {last}")),
+                    Some(with(format!("the load command ended with exit status {code}"))),
                 ));
             }
-            _ => return Err((RunEnd::LoadFailed, Some(format!("the load command was killed: {last}")))),
+            _ => return Err((RunEnd::LoadFailed, Some(with("the load command was killed".to_owned())))),
         }
         if let Some(found) = latency::parse(&output.tail()) {
             let all = [
@@ -370,8 +379,8 @@ impl Runner<'_> {
         let command = command.iter().map(OsString::from).collect();
         let start = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
         let output = Output::new(REPORT, None);
-        let mut kept =
-            Kept::start(&start, None, output.clone()).map_err(|error| (RunEnd::LoadFailed, Some(error.to_string())))?;
+        let mut kept = Kept::start(&start, None, output.clone())
+            .map_err(|error| (RunEnd::LoadFailed, Some(format!("the load command can't be started: {error}"))))?;
         while !kept.has_ended() {
             self.step(running, phase, true)?;
             kept.step(running.kept.descriptor(), Duration::ZERO);

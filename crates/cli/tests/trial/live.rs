@@ -195,6 +195,7 @@ fn a_flag_that_stays_changed_is_a_failure() {
 /// Redis at a TCP port, and a connection to its Unix socket.
 struct Redis {
     program: Program,
+    port: String,
     socket: PathBuf,
 }
 
@@ -210,7 +211,7 @@ impl Redis {
         command.args(["--port", &port, "--save", "", "--jemalloc-bg-thread", "no", "--daemonize", "no"]);
         command.args(["--requirepass", password, "--unixsocket"]).arg(&socket).arg("--dir").arg(&trial.folder);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server");
-        let redis = Redis { program: Program { child: Running(child), truth: BTreeMap::new() }, socket };
+        let redis = Redis { program: Program { child: Running(child), truth: BTreeMap::new() }, port, socket };
         wait_until("redis", || UnixStream::connect(&redis.socket).is_ok());
         if password.is_empty() {
             redis.send((0..200_000).map(|key| format!("SET k{key} {}\r\n", "x".repeat(100))));
@@ -234,6 +235,9 @@ fn redis_purges_by_its_own_protocol() {
     let (status, found, error) = trial.live(&redis.program.pid(), &SHORT);
     assert_eq!(status, Some(0), "{error}");
     let purge = step(&found, "purge");
+    let by_hand = format!("redis-cli -p {} MEMORY PURGE", redis.port);
+    assert_eq!(purge["commands"], serde_json::json!([by_hand]), "{found:#}");
+    assert!(error.contains(&format!("  {by_hand}: Redis gives free pages back")), "{error}");
     // 200,000 entries of more than 100 bytes are gone.
     let saved = -mib(&purge["difference_bytes"]);
     assert!(saved > 19.0, "{found:#}");
@@ -244,7 +248,8 @@ fn redis_purges_by_its_own_protocol() {
     let (status, found, error) = trial.live(&redis.program.pid(), &SHORT);
     assert_eq!(status, Some(2), "{error}");
     let refused = step(&found, "purge")["missing"].as_str().expect("a reason");
-    assert_eq!(refused, "Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE");
+    let by_hand = format!("redis-cli -p {} --askpass MEMORY PURGE", redis.port);
+    assert_eq!(refused, format!("Redis asks for a password. Type: {by_hand}"));
 }
 
 /// A burst of two threads whose free blocks stay in the allocator, over glibc or another.

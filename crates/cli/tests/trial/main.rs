@@ -365,6 +365,26 @@ fn a_limit_kills_the_plain_program_and_the_cap_survives() {
     assert!(error.contains("was killed at its memory limit"), "{error}");
 }
 
+/// The process that starts the program is in the group, too, and larger than this limit.
+#[test]
+fn a_limit_below_what_a_start_takes_is_named() {
+    let trial = Trial::new("least-limit");
+    let options = ["--limit", "1", "--rounds", "1", "--with", "env:A=b"];
+    let Some((status, _, error)) = trial.json_with_limit(&options, &["true"]) else { return };
+    let why = "--limit (1 B) is too low: the kernel killed the process that was to start it";
+    assert!(status == Some(2) && error.contains(why), "{error}");
+}
+
+/// A load without output has no last line.
+#[test]
+fn a_load_that_fails_is_named_once() {
+    let trial = Trial::new("no-load");
+    let options = ["--ready", "seconds:0.1", "--load", "false", "--rounds", "1", "--idle", "0.1", "--with", "env:A=b"];
+    let (status, _, error) = trial.json(&options, &["sleep", "1000"]);
+    let why = "the program got no load: the load command ended with exit status 1\n";
+    assert!(status == Some(2) && error.contains(why), "{error}");
+}
+
 /// A server whose worker is killed at the limit goes on, and is small then: that isn't a good run.
 #[test]
 fn a_program_that_loses_a_process_to_the_limit_has_not_survived() {

@@ -9,6 +9,20 @@ use plimsoll_facts::units::Bytes;
 /// redis.conf: `active-defrag-threshold-lower`, in percent, below which defragmentation stops.
 const LOWER: u64 = 10;
 
+const PURGE: &str = "MEMORY PURGE";
+
+impl Case<'_> {
+    /// How a person has Redis or Valkey give its free pages back. With `askpass`, its client asks for the password.
+    /// None: the process is neither.
+    pub fn redis_purge(self, askpass: bool) -> Option<String> {
+        let redis = Redis::of(self)?;
+        match redis.client.is_some() && askpass {
+            true => Some(redis.send(&[&format!("--askpass {PURGE}")], "")),
+            false => Some(redis.send(&[PURGE], "")),
+        }
+    }
+}
+
 pub(crate) struct Redis {
     /// The client's command, up to the first word that is sent. None: where the server listens isn't known.
     client: Option<String>,
@@ -43,7 +57,7 @@ impl Redis {
     }
 
     pub(crate) fn purge(&self) -> Remedy {
-        let how = self.send(&["MEMORY PURGE"], "");
+        let how = self.send(&[PURGE], "");
         remedy(Effort::Now, GIVE_BACK, how, "pages that are needed again cost a fault each")
     }
 
@@ -83,7 +97,29 @@ impl Redis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Ledger;
     use crate::verdict::VerdictId;
+    use core::net::{Ipv4Addr, SocketAddr};
+    use plimsoll_facts::snapshot::{Listeners, Snapshot};
+
+    #[test]
+    fn a_purge_by_hand_reaches_the_server_that_is_read() {
+        let purge = |name: &str, port: Option<u16>, askpass| {
+            let tcp = port.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).collect();
+            let mut snapshot =
+                Snapshot { listeners: Some(Listeners { tcp, ..Listeners::default() }), ..Snapshot::default() };
+            snapshot.process.name = name.into();
+            let ledger = Ledger::of(&snapshot);
+            Case { snapshot: &snapshot, ledger: &ledger }.redis_purge(askpass)
+        };
+        assert_eq!(purge("redis-server", Some(16379), false).as_deref(), Some("redis-cli -p 16379 MEMORY PURGE"));
+        let valkey = purge("valkey-server", Some(16379), true);
+        assert_eq!(valkey.as_deref(), Some("valkey-cli -p 16379 --askpass MEMORY PURGE"));
+        // The default port may be another server's.
+        let unknown = "MEMORY PURGE   # sent to this server: the address at which it listens isn't known";
+        assert_eq!(purge("redis-server", None, true).as_deref(), Some(unknown));
+        assert_eq!(purge("nginx", Some(16379), false), None);
+    }
 
     #[test]
     fn without_an_address_the_commands_are_sent_by_hand() {

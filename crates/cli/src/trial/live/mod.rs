@@ -15,7 +15,7 @@ use plimsoll_facts::shell::one_line;
 use plimsoll_facts::snapshot::{HotSpot, Snapshot};
 use plimsoll_observer::collect::{Refusal, Regions, take_snapshot};
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::verdict::{Effort, Remedy, Verdict, judge};
+use plimsoll_observer::verdict::{Case, Effect, Effort, Remedy, Verdict, judge};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::ProcView;
@@ -155,7 +155,6 @@ enum StepEnd {
 /// A remedy of a verdict that is a step here.
 struct Advised {
     step: Step,
-    how: String,
     /// Bytes that it is expected to save.
     bounds: Option<(u64, u64)>,
 }
@@ -239,7 +238,7 @@ impl Live {
         let advised: Vec<Advised> = remedies
             .filter_map(|remedy| {
                 let bounds = remedy.effect.figure().map(|(least, most)| (least.0, most.0));
-                Some(Advised { step: Step::from_advice(&remedy.how)?, how: remedy.how.clone(), bounds })
+                Some(Advised { step: Step::from_advice(&remedy.how)?, bounds })
             })
             .collect();
         let is_explicit = !steps.is_empty();
@@ -273,14 +272,11 @@ impl Live {
             (Some(Err(mute)), _) => Some(format!("the VM can't be queried: {mute}")),
         };
         let row = |step: Step| {
-            let same = || advised.iter().filter(|one| one.step == step);
-            let predicted = same().find_map(|one| one.bounds);
-            // A remedy for Redis names its port.
-            let purge = same().next().filter(|_| step == Step::Purge);
-            let commands = match (self.function(&step), purge) {
-                (Some(function), _) => vec![function.call().to_owned()],
-                (None, Some(one)) => vec![one.how.clone()],
-                (None, None) => step.commands(pid),
+            let predicted = advised.iter().filter(|one| one.step == step).find_map(|one| one.bounds);
+            let commands = match self.function(&step) {
+                Some(function) => vec![function.call().to_owned()],
+                None if step == Step::Purge => self.case().redis_purge(false).into_iter().collect(),
+                None => step.commands(pid),
             };
             let missing = missing(&step);
             (step.clone(), Tried { label: step.label(), commands, predicted, missing, ..Tried::default() })
@@ -296,11 +292,17 @@ impl Live {
         rows
     }
 
-    /// Remedies that need no restart, but that only another tool can carry out.
+    fn case(&self) -> Case<'_> {
+        Case { snapshot: &self.snapshot, ledger: &self.ledger }
+    }
+
+    /// Remedies that need no restart, but that only another tool can carry out. What only shows more of the program
+    /// saves nothing, so no saving was computed for it.
     fn other_tools(&self) -> Vec<(Step, Tried)> {
         let now = |verdict: &Verdict| {
             let remedies = verdict.remedies.iter().filter(|remedy| remedy.effort == Effort::Now);
-            let others = remedies.filter(|remedy| Step::from_advice(&remedy.how).is_none() && !remedy.how.is_empty());
+            let saves = remedies.filter(|remedy| remedy.effect != Effect::Unknown && !remedy.how.is_empty());
+            let others = saves.filter(|remedy| Step::from_advice(&remedy.how).is_none());
             let row = |remedy: &Remedy| Tried {
                 label: remedy.what.clone(),
                 predicted: remedy.effect.figure().map(|(least, most)| (least.0, most.0)),
@@ -451,10 +453,16 @@ impl Live {
         match redis::purge(&here.unwrap_or_default().tcp) {
             Some(Ok(())) => Ok(()),
             Some(Err(refused)) if refused.0.starts_with("NOAUTH") => {
-                Err("Redis asks for a password. Type: redis-cli --askpass MEMORY PURGE".into())
+                let how = self.case().redis_purge(true).unwrap_or_default();
+                Err(format!("Redis asks for a password. Type: {how}"))
             }
             Some(Err(refused)) => Err(format!("Redis answers: {}", printable(&refused.0))),
-            None => Err("it listens at no TCP port that answers from here (a Unix socket, TLS, or another network namespace). Type there: redis-cli MEMORY PURGE".into()),
+            None => {
+                let how = self.case().redis_purge(false).unwrap_or_default();
+                Err(format!(
+                    "it listens at no TCP port that answers from here (a Unix socket, TLS, or another network namespace). Type, for TLS with --tls: {how}"
+                ))
+            }
         }
     }
 
